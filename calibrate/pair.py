@@ -143,7 +143,7 @@ def _has_times(row: TraceRow) -> bool:
 
 
 def came_in_one_piece(row: TraceRow) -> bool:
-    """Whether several tokens came at once, as without a stream: nothing tells when the first of them was there."""
+    """Whether several tokens came at once, as without a stream, so that the time of the first is unknown."""
     return row.output_tokens > 1 and row.first_chunk_time_us == row.last_chunk_time_us
 
 

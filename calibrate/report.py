@@ -12,7 +12,7 @@ JsonObject = dict[str, Any]
 
 KNOWN_LIMITATIONS = (
     "The simulator advances step by step; what a server does between two steps is contained in fixed overheads.",
-    "A trace tells how long a shared prefix is, not which tokens are in it, so cache hits beyond it are not predicted.",
+    "A trace has the length of a shared prefix, not its tokens, so cache hits beyond it are not predicted.",
     "Every decoding step yields one token per request: speculative decoding is not modelled.",
     "Prompt lengths are compared with the server's own count; template tokens can make the two differ by a few.",
 )
@@ -40,7 +40,7 @@ def report(found: Calibration) -> JsonObject:
 
 
 def additions(found: Calibration) -> JsonObject:
-    """What is known beyond that: every row accounted for, throughput, classes and models, the network assumed."""
+    """Further findings: the fate of every row, throughput, classes and models, the assumed network."""
     pairing = found.pairing
     content: JsonObject = {
         "rows": {

@@ -17,7 +17,7 @@ Chunks = Mapping[int, Sequence[int]]
 
 
 def results_of_recording(trace: Trace, second: Trace, chunks: Chunks) -> list[ResultRow]:
-    """What `second` has measured, as results for the requests of `trace` that were due at the same instants.
+    """The measurements of `second` as results for the requests of `trace` that were due at the same instants.
 
     Several due at one instant pair up in order of their prompts' lengths. `chunks` are the token times of `second`.
     Raises CalibrateError when no two belong together.

@@ -18,7 +18,7 @@ CAPTURED = WIRE_TESTS / "captured"
 
 
 def compared_routes() -> Sequence[Sequence[str]]:
-    """Method, path, what it answers, how many captured requests agree, and which tests ask it."""
+    """Method, path, replies, the number of captured requests that agree, and the tests of each route."""
     # Of several rows for one route the first is what it does, the others stand in for it where it is not offered.
     described = {(each.method, each.path): _offer(each) for each in reversed(ROUTES)}
     counts = {(row["method"], row["path"]): row for row in _rows(CAPTURED / "coverage.csv")}

@@ -71,7 +71,7 @@ def commands() -> str:
 
 
 def routes() -> str:
-    """Every route of the server, with the first line of what its handler says of itself."""
+    """Every route of the server, with the first line of its handler's docstring."""
     rows = [
         (each.method, f"`{each.path}`", (each.handler.__doc__ or "").strip().partition("\n")[0], each.gate.value)
         for each in ROUTES
@@ -167,12 +167,12 @@ def request_fields() -> str:
 
 
 def differences() -> str:
-    """What is answered differently on purpose."""
+    """Replies that differ on purpose."""
     return table(("captured request", "place", "why"), compatibility.meant_differences())
 
 
 def parser_differences() -> str:
-    """What differs on purpose under single parsers."""
+    """Differences on purpose under single parsers."""
     return table(("parsers", "requests", "why"), compatibility.parser_differences())
 
 

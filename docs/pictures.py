@@ -50,7 +50,7 @@ STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a request does for a while, in microseconds."""
+    """One phase of a request, in microseconds."""
 
     request: str
     state: str
@@ -119,7 +119,7 @@ def _draw_spans(axis: Any, drawn: Sequence[Span]) -> None:
 
 
 def draw_frontier(path: Path) -> None:
-    """What `blis sweep` draws of the example on its page."""
+    """The picture of `blis sweep` for the example on its page."""
     words = ("--model", "qwen/qwen3-14b", "--num-requests", "200", "--arrival", "poisson")
     plan = plan_of(words, ("rate=4,16,64", "tensor_parallel_size=1,2"), None)
     rows = [

@@ -1,4 +1,4 @@
-"""A server that looks like vLLM and is timed by the simulated engine.
+"""A server with vLLM's API, timed by the simulated engine.
 
 Read `realtime/driver.py` first: it alone knows the wall clock. A request goes from `front` and `routes` through
 `protocol` (pure parsing) and `planning` (what the engine is asked, what the client will read) to the driver, and its

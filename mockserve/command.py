@@ -1,4 +1,4 @@
-"""`blis serve`: what the command line needs to know of it."""
+"""`blis serve` for the command line."""
 
 from blis_sim.options.command_line import flags_of
 from mockserve.options.serve import ServeOptions
@@ -15,7 +15,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 
 def run(options: ServeOptions) -> int:
-    """Serve until told to stop. Returns the exit code."""
+    """Serve until a signal ends it. Returns the exit code."""
     from mockserve.server import serve
 
     return serve([options])

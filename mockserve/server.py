@@ -1,4 +1,4 @@
-"""The life of the server process: listen, say so, run until told to stop, leave nothing hanging."""
+"""The life of the server process: listening, its announcement, serving until a signal, and a complete end."""
 
 import asyncio
 import logging
@@ -56,7 +56,7 @@ async def _serve_in_processes(options: ServeOptions, deployment: Deployment, env
 
 
 def _notes(options: ServeOptions) -> list[str]:
-    """What was given in vain, as vLLM's command line or as ours."""
+    """Warnings about flags without effect, of vLLM's command line or ours."""
     ignored = [flag for flag in options.accepted_without_effect if flag not in ASSUMED]
     accepted = [f"accepted, without effect here: {' '.join(ignored)}"] if ignored else []
     return [*accepted, *warnings_of(options.accepted_without_effect), *flags_without_effect(options)]
@@ -64,13 +64,13 @@ def _notes(options: ServeOptions) -> list[str]:
 
 def _say(note: str) -> None:
     if note.startswith("warning: "):
-        _logger.warning("%s", note.removeprefix("warning: "))  # the level says so
+        _logger.warning("%s", note.removeprefix("warning: "))  # the level has the meaning
     else:
         _logger.info("note: %s", note)
 
 
 async def _until_it_must_end(stopping: asyncio.Event, servers: Sequence[RunningServer]) -> None:
-    """Return when told to stop, or when an engine has died."""
+    """Return after a signal, or when an engine has died."""
     endings: list[asyncio.Future[object]] = [asyncio.ensure_future(stopping.wait())]
     if servers and not servers[0].service.environment.keeps_alive_on_engine_death:
         endings.append(asyncio.ensure_future(_note_death([server.service.lifecycle for server in servers])))
@@ -90,7 +90,7 @@ async def _serve_until_signal(wanted: Sequence[tuple[ServeOptions, Deployment]],
     stopping, at_once = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Whoever asks a second time does not want to wait.
+        # A second signal ends the wait.
         loop.add_signal_handler(number, lambda: (at_once if stopping.is_set() else stopping).set())
     with suppress(TimeoutError):
         await asyncio.wait_for(stopping.wait(), wanted[0][0].process.startup_s)

@@ -48,7 +48,7 @@ class Interrupt:
 
     @property
     def exit_code(self) -> int | None:
-        """What a shell expects of a process that a signal ended."""
+        """The exit code that shells expect of a process ended by a signal."""
         return None if self.signal is None else 128 + self.signal
 
     def stop(self) -> None:

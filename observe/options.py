@@ -161,7 +161,7 @@ class ObserveOptions:
 
     @property
     def source(self) -> str:
-        """The file that says what to send; empty for a synthetic workload."""
+        """The file of the requests to send; empty for a synthetic workload."""
         return self.trace or self.workload_spec or self.prompts or ""
 
     @property

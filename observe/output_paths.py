@@ -41,5 +41,5 @@ class OutputPaths:
 
 
 def stem_of(data: Path) -> str:
-    """What the names of the files begin with that lie beside these rows."""
+    """The common beginning of the names of files beside these rows."""
     return f"{data}".removesuffix(".gz").removesuffix(".csv")

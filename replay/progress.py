@@ -1,4 +1,4 @@
-"""How far a simulation is, for somebody who waits at a terminal."""
+"""Progress of a simulation on a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 def progress_bar(label: str, total: int | None) -> Iterator[Callable[[], None] | None]:
     """A progress bar on stderr when that is a terminal; what it yields is called once per finished request.
 
-    `total` is how many there will be, None if nobody knows.
+    `total` is the number of requests, None if it is unknown.
     """
     if not sys.stderr.isatty():
         yield None

@@ -1,4 +1,4 @@
-"""What the user wants to know of a simulation, and in which files."""
+"""The questions about a simulation and the files of its results."""
 
 import math
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ class ReportOptions:
     metrics_path: str | None = option(
         None, "Write aggregate metrics with a row per request here (JSON).", metavar="FILE", writes={"": "run metrics"}
     )
-    trace_level: str = option("none", "What of the cluster's decisions is kept.", choices=TRACE_LEVELS)
+    trace_level: str = option("none", "The decisions of the cluster that are recorded.", choices=TRACE_LEVELS)
     counterfactual_k: int = option(
         0, "With --trace-level decisions, how many of the best instances are kept for each request.", at_least=0
     )
@@ -149,7 +149,7 @@ class ReportOptions:
 
     @property
     def detector_names(self) -> tuple[str, ...]:
-        """The detectors wanted, each once. Raises OptionError for settings of detectors without any."""
+        """The detectors of the flags, each once. Raises OptionError for settings of detectors without any."""
         if not self.detectors:
             for flag, value in (
                 ("--saturation-config", self.saturation_config),

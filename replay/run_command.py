@@ -48,7 +48,7 @@ def run(options: RunOptions) -> int:
 
 
 def spec_of(options: RunOptions) -> "WorkloadSpec":
-    """The workload that the options ask for: from the file, or made of flags. Raises TraceError."""
+    """The workload of the options: from the file, or made of flags. Raises TraceError."""
     from traces.workload import read_spec
 
     if options.workload_spec is None:
@@ -88,7 +88,7 @@ def _synthetic_spec(options: RunOptions) -> "WorkloadSpec":
 
 
 def _workload(options: RunOptions, spec: "WorkloadSpec") -> "Workload":
-    """What is to be simulated; what is left out or without effect is said. Raises BlisError when nothing is left."""
+    """The requests to simulate, with notes about omissions and unused settings. Raises BlisError when none is left."""
     from replay.arrivals.synthetic import first_requests, served_by
     from traces.workload.generate import generate
 

@@ -122,7 +122,7 @@ class RunOptions:
 
     @property
     def flags_without_effect(self) -> list[str]:
-        """Flags that were given although what they say is said elsewhere."""
+        """Flags that repeat a setting of the workload."""
         if self.workload_spec is not None:
             unused = ("workload", "rate", "arrival", "arrival_cv", "prefix_tokens", *_LENGTH_FLAGS)
         else:

@@ -1,4 +1,4 @@
-"""What a benchmark sends: the data sets of vLLM's benchmarks, with its flags and defaults."""
+"""The requests of a benchmark: the data sets of vLLM's benchmarks, with their flags and defaults."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +79,7 @@ class DatasetOptions:
 
     @property
     def forces_length(self) -> bool:
-        """Whether outputs have the length asked for whatever the model says: the texts mean nothing."""
+        """Whether outputs have the requested length, because the texts mean nothing to the model."""
         return self.dataset_name == "random"
 
     @property

@@ -33,12 +33,12 @@ class Sample:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of the whole prompt."""
+        """Tokens of the whole prompt."""
         return self.prefix_tokens + self.input_tokens
 
 
 def samples_of(options: DatasetOptions) -> list[Sample]:
-    """What the options ask to send, in order. The same seed gives the same. Raises BlisError."""
+    """The requests of the options, in order. A seed determines them. Raises BlisError."""
     if options.dataset_name == "random":
         return list(_random(options, Random(f"{options.seed}/lengths")))
     if options.dataset_name == "prefix_repetition":
@@ -150,7 +150,7 @@ def _burstgpt(options: DatasetOptions, path: Path) -> list[Sample]:
 
 
 def _as_many_as_wanted(options: DatasetOptions, found: Sequence[Sample]) -> list[Sample]:
-    """In random order unless that is not wanted; of too few some more than once."""
+    """Samples in random order unless a flag turns that off; too few samples are repeated."""
     samples = list(found)
     if not options.disable_shuffle:
         Random(f"{options.seed}/order").shuffle(samples)

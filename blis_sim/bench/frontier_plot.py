@@ -68,7 +68,7 @@ def _draw_panel(axes: "Axes", curves: Sequence[Curve], name: str) -> None:
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those points that no other one beats, with more of the first figure and less of the second, ascending."""
+    """The Pareto frontier: points without another one of more of the first figure and less of the second, ascending."""
     best: list[tuple[float, float]] = []
     least = float("inf")
     for more, less in sorted(points, key=lambda point: (-point[0], point[1])):

@@ -11,7 +11,7 @@ _LEAST_SHARE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be known of a try: whether it was good, and how many requests per second were served."""
+    """The result of a trial: whether it met the limits, and the requests served per second."""
 
     is_good: bool
     served_per_s: float

@@ -44,7 +44,7 @@ _Dumper.add_representer(_OnOneLine, _written)
 def content(
     learned: Learned, recordings: Sequence[Recording], deployed: Deployed, config: EngineConfig, seed: int
 ) -> dict[str, Any]:
-    """All that the file says, ready to be written."""
+    """The content of the file."""
     values = dict(zip(TERMS, map(float, learned.estimate.values), strict=True))
     spreads = dict(zip(TERMS, map(float, learned.estimate.spreads), strict=True))
     inputs = [arrival.request.input_tokens for recording in recordings for arrival in recording.arrivals]

@@ -18,7 +18,7 @@ FEW_REQUESTS = 100
 """Fewer than these hardly move a coefficient from what is expected of it."""
 
 ITL_NAMES = (".itl.csv", ".itl.csv.gz")
-"""What token times are named, in place of the header's suffix."""
+"""The suffix of files of token times, in place of the header's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

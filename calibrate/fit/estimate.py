@@ -27,7 +27,7 @@ MOST_INDEPENDENT = 1_200
 """More requests make chance smaller, but not the errors of the model itself. Without this limit, small effects that no
 term describes would be forced upon terms that the recordings tell little of."""
 MOST_INDEPENDENT_STRETCHES = 100
-"""Of each recording. Stretches are independent of each other, but all from one server, and servers differ."""
+"""The error of each recording: its stretches are independent, but from one server, and servers differ."""
 OUTLIER_SPREADS = 3.0
 """Beyond so many spreads an error counts less, the less the larger it is (Huber)."""
 PHASE_SPREAD = 0.4
@@ -143,7 +143,7 @@ class _Speeds:
     members: Floats
     """A row per measurement: its share in each span."""
     places: Floats
-    """Of what is learned beside."""
+    """Errors of the further parameters."""
 
     def step_us(self, slopes: Slopes) -> Floats:
         """Contribution of steps to each simulated duration."""

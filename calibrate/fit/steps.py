@@ -1,4 +1,4 @@
-"""When the steps of a server ended and what each of them held, as the token times of its clients tell."""
+"""The steps of a server, their ends and contents, derived from the token times of its clients."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ class Steps:
     ends_us: Floats
     decodes: Ints
     context_tokens: Ints
-    """Of all that decode, before the step."""
+    """Context tokens of all decoding requests before the step."""
     plain: Bools
     prompt_steps: Ints
-    """Of each prompt, ascending."""
+    """Tokens of each prompt, ascending."""
     prompt_requests: Ints
-    """Whose prompt, by the place of its arrival."""
+    """The request of each prompt, by the place of its arrival."""
     prompt_tokens: Ints
 
 
@@ -70,7 +70,7 @@ def steps_of(arrivals: Sequence[Arrival], chunks: Mapping[int, Sequence[int]], c
 
 
 def _token_times(arrival: Arrival, chunks: Mapping[int, Sequence[int]]) -> Floats:
-    """When each token came; none for a request whose chunks are not tokens, one by one."""
+    """The instant of each token; none for a request whose chunks are not single tokens."""
     row = arrival.row
     times = chunks.get(row.request_id, ()) if isinstance(row, TraceRow) else ()
     if not times or not isinstance(row, TraceRow):
@@ -112,7 +112,7 @@ def _irregular(steps: Ints, starts: Ints, num_steps: int) -> Bools:
 
 
 def _with_hidden(arrivals: Sequence[Arrival], tokens: Sequence[Floats], ends_us: Floats) -> Bools:
-    """Steps during which a request ran whose tokens are not known."""
+    """Steps during which a request with unknown token times ran."""
     spans = [
         (each.row.send_time_us, max(each.row.send_time_us, each.row.last_chunk_time_us))
         for each, times in zip(arrivals, tokens, strict=True)

@@ -48,12 +48,12 @@ class Stretches:
 
     @property
     def requests(self) -> Ints:
-        """Whose prompt is the first of each, by the place of its arrival."""
+        """The request of the first prompt in each stretch, by the place of its arrival."""
         places: Ints = self.steps.prompt_requests[self.first_prompt]
         return places
 
     def only(self, kept: Bools) -> "Stretches":
-        """Those whose prompts all belong to the first requests, and to those of them that are `kept`."""
+        """Stretches whose prompts all belong to the first requests that are `kept`."""
         prompt_kept = _of_prompts(self.steps, kept.astype(np.int64)) > 0
         lost = np.concatenate([[0], np.cumsum(~prompt_kept)])
         whole = lost[self.last_prompt + 1] == lost[self.first_prompt]
@@ -97,7 +97,7 @@ def _cut(prompt_steps: Ints, num_steps: int) -> Iterator[tuple[int, int, int, in
 
 
 def _of_prompts(steps: Steps, of_requests: Ints) -> Ints:
-    """What is told of the first requests, for each prompt; 0 for prompts of others."""
+    """The figures of the first requests, for each prompt; 0 for prompts of others."""
     known = steps.prompt_requests < len(of_requests)
     return np.where(known, of_requests[np.where(known, steps.prompt_requests, 0)], 0)
 

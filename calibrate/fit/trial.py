@@ -33,7 +33,7 @@ class _PromptRecorder(WrappedLatency):
     """`model`, with the shape of each step that holds prompts by the number of the step."""
 
     engine: Engine | None = None
-    """Who asks."""
+    """The label of the recording."""
     with_prompts: dict[int, BatchShape] = field(default_factory=dict)
 
     def step_time(self, shape: BatchShape) -> Micros:
@@ -208,7 +208,7 @@ def _decode(steps: _Steps, requests: _Requests, values: Floats) -> Slopes:
 
 
 def _stretches(recording: Recording, run: Run, deployed: Deployed, latency: Fitted, values: Floats) -> Slopes | None:
-    """What the coefficients make of the measured steps; only what was found in the cache comes from the simulation."""
+    """Predicted times of the measured steps; only cache hits come from the simulation."""
     stretches = recording.stretches
     if stretches is None or not len(stretches):
         return None

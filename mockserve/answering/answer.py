@@ -28,7 +28,7 @@ from mockserve.replies.reply_set import ReplyJob, ReplySet
 from mockserve.serving.service import SERVICE, ReplyDelivery
 
 COMMENT = b": keep-alive\n\n"
-"""As vLLM has it; readers of events ignore it."""
+"""vLLM's comment; readers of events ignore it."""
 
 
 class KeepAlive:
@@ -92,16 +92,16 @@ async def answer(
 
 
 async def refuse(
-    request: web.Request, error: ApiError, is_stream: bool, told: Sequence[bytes] = ()
+    request: web.Request, error: ApiError, is_stream: bool, events: Sequence[bytes] = ()
 ) -> web.StreamResponse:
-    """What becomes of a request that cannot be answered. Raises `error` unless a stream is to tell it.
+    """Answer a request with an error. Raises `error` unless it belongs into the events of a stream.
 
-    `told` are the events that do, if they are not those of OpenAI's API.
+    `events` replace those of OpenAI's API.
     """
     if not (is_stream and error.is_late):
         raise error
     async with EventOutlet(request) as outlet:
-        for each in told or (event(error.body()), DONE):
+        for each in events or (event(error.body()), DONE):
             outlet.send(each)
     return outlet.response
 
@@ -234,7 +234,7 @@ ANSWERED_IN = "endpoint-load-metrics"
 
 
 class Counted(Protocol):
-    """What has figures of itself, which cost something to find."""
+    """An engine with statistics, which are computed when they are read."""
 
     @property
     def stats(self) -> EngineStats: ...
@@ -267,7 +267,7 @@ PART_BYTES = 1 << 18
 async def json_body(
     request: web.Request, make: Callable[[], Any], is_long: bool, headers: Mapping[str, str] | None = None
 ) -> web.StreamResponse:
-    """What `make` gives as the response to `request`."""
+    """Respond to `request` with the JSON of what `make` returns."""
     if not is_long:
         return web.Response(body=reply_json(make()), content_type=JSON, headers=headers)
     parts = _Parts(make)
@@ -289,7 +289,7 @@ async def json_body(
 
 
 class _Parts:
-    """The text of a JSON value by and by."""
+    """The text of a JSON value, part by part."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make

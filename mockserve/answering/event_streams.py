@@ -24,7 +24,7 @@ Tell = Callable[[Event], None]
 
 
 class ToldChoice:
-    """The only choice of a reply, told to `tell` event by event."""
+    """The only choice of a reply, encoded event by event for `tell`."""
 
     def __init__(self, replies: ReplySet, narrator: Narrator, tell: Tell) -> None:
         self._replies = replies
@@ -91,7 +91,7 @@ class ToldChoice:
 async def narrate(
     delivery: ReplyDelivery, replies: ReplySet, narrator: Narrator, tell: Tell, arrived_at: Micros
 ) -> None:
-    """Tell a reply to `tell` as the engine brings it. A caller that is cancelled frees what is in the engine."""
+    """Pass the events of a reply to `tell` as tokens come. Cancelling frees the request in the engine."""
     choice = ToldChoice(replies, narrator, tell)
     if delivery.suspension.rejects_new:
         choice.give_up(paused("InternalServerError"))
@@ -102,7 +102,7 @@ async def narrate(
 async def narrate_to_client(
     request: web.Request, delivery: ReplyDelivery, job: ReplyJob, narrator: Narrator, arrived_at: Micros
 ) -> web.StreamResponse:
-    """The same as the response to `request`."""
+    """Stream a reply as the response to `request`."""
     with delivery.open_replies:
         async with EventOutlet(request) as outlet:
             replies = ReplySet(job, caller_of(request))
@@ -139,7 +139,7 @@ class SpokenStream:
         return [SpokenStretch(self, number, each) for number, each in enumerate(generations)]
 
     def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
-        """What stretch `number` has brought."""
+        """Add new text of chunk `number`."""
         self._waiting[number].append((text, ending, num_new))
         while self._current < len(self._waiting) and self._waiting[self._current]:
             self._send(*self._waiting[self._current].pop(0))

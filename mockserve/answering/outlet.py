@@ -18,7 +18,7 @@ END_OF_CHUNKS = b"0\r\n\r\n"
 
 
 class Listener(Protocol):
-    """Who wants to know when a stream was quiet."""
+    """An observer of a stream's writes."""
 
     def heard(self) -> None:
         """Something leaves."""
@@ -49,7 +49,7 @@ class Outlet:
         self._head = head
         self._ends_itself = bool(head)
         self._end = b""
-        """What ends the stream, once that is known."""
+        """The bytes that end the stream; empty while events may follow."""
         self._frames: list[bytes] = []
 
     def write(self, data: bytes) -> None:
@@ -117,7 +117,7 @@ class Outlet:
 class EventOutlet:
     """A stream of events as the response to `request`, which ends when the block does.
 
-    Raises ConnectionResetError at once when there is nobody to send it to.
+    Raises ConnectionResetError at once when the client has left.
     """
 
     __slots__ = ("_backlog", "_outlet", "_request")
@@ -162,6 +162,6 @@ async def _begun_by_library(request: web.Request) -> web.StreamResponse:
     if request.version >= HttpVersion11:
         response.enable_chunked_encoding()
     else:
-        response.force_close()  # nothing else would say where the stream ends
+        response.force_close()  # the end of the connection is the end of the stream
     await response.prepare(request)
     return response

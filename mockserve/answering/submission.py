@@ -52,7 +52,7 @@ class _Planned(NamedTuple):
 
     @property
     def size_tokens(self) -> int:
-        """What it takes in memory, in tokens of an answer."""
+        """Its size in memory, in tokens of an answer."""
         request = self.generation.request
         return BESIDE_TOKENS + request.output_tokens + request.input_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
 
@@ -327,7 +327,7 @@ async def _submit_all(
 
 
 def _some_requests(planner: Planner, prompts: Sequence[Sequence[int]], first: int, terms: Terms) -> list[Request]:
-    """What the engine is asked for the next prompts, at least one of them."""
+    """Requests to the engine for the next prompts, at least one of them."""
     until_s = time.monotonic() + PLANNING_S
     found: list[Request] = []
     for index in range(first, min(len(prompts), first + PROMPTS_AT_ONCE)):

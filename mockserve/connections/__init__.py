@@ -1,1 +1,1 @@
-"""What concerns a connection, whatever is asked on it: when its bytes came, TLS, limits, the headers of all replies."""
+"""Connections, whatever their requests are: arrival of bytes, TLS, limits, the headers of all replies."""

@@ -82,7 +82,7 @@ def whole_request(
     """Return a request that came on `connection`, which has `ssl_context`, `peername` and `sockname` besides."""
     message = RawRequestMessage(method, path, HttpVersion11, headers, (), closes, None, False, False, url)
     writer = StreamWriter(connection, loop)
-    task = cast(Any, None)  # which no handler asks for
+    task = cast(Any, None)  # no handler reads it
     request = WholeRequest(
         message, EMPTY_PAYLOAD, cast(Any, connection), writer, task, loop, client_max_size=most_body_bytes
     )

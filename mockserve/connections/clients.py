@@ -39,7 +39,7 @@ class BacklogWatcher(Protocol):
 
 
 class StampedConnection(BaseProtocol):
-    """Remembers when data last came, and tells who watches what waits for the client."""
+    """Remembers when data last came, and reports bytes that wait for the client to a watcher."""
 
     __slots__ = ("_wire", "backlog", "received_at_s")
 
@@ -48,7 +48,7 @@ class StampedConnection(BaseProtocol):
         self.received_at_s: float | None = None
         """Reading of the monotonic clock."""
         self.backlog: BacklogWatcher | None = None
-        """Who wants to know that the client does not read as fast as is written."""
+        """A watcher of bytes that the client does not read as fast as they are written."""
         self._wire = wire
 
     def data_received(self, data: bytes) -> None:
@@ -67,9 +67,9 @@ class StampedConnection(BaseProtocol):
 
 
 def arrived_at(request: web.Request, driver: Driver) -> Micros:
-    """When `request`, whose body has been read, arrived on the driver's clock: when its last byte came in.
+    """The arrival of `request`, whose body has been read, on the driver's clock: the instant of its last byte.
 
-    A client on this machine may say when it sent it, in the header that proxies use for that. What the machine took to
+    A client on this machine may send the instant of sending in the header that proxies use. What the machine took to
     carry the bytes over is then no part of the simulation, so that equal loads give equal runs.
     """
     transport = request.transport
@@ -83,8 +83,8 @@ def arrived_at(request: web.Request, driver: Driver) -> Micros:
     return driver.instant_at(received_at_s)
 
 
-def wanted_rank(request: web.Request) -> int | None:
-    """The data-parallel rank that a header asks for; None if there is none, or no number."""
+def requested_rank(request: web.Request) -> int | None:
+    """The data-parallel rank in a header; None without the header or with a value that is no number."""
     wanted = header_text(request, RANK_HEADER)
     try:
         return None if wanted is None else int(wanted)
@@ -93,7 +93,7 @@ def wanted_rank(request: web.Request) -> int | None:
 
 
 def _sent_at(request: web.Request) -> float | None:
-    """Reading of the monotonic clock when a client on this machine says it sent `request`."""
+    """The monotonic clock at the instant of sending that a client on this machine reports in a header."""
     stamp = request.headers.get(START_HEADER, "")
     if not stamp.startswith("t=") or request.remote not in LOOPBACK:
         return None
@@ -112,7 +112,7 @@ TARGET_HEADER = istr("X-Slo-Ttft-Ms")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Nobody in particular unless told otherwise."""
+    """Caller metadata from headers; defaults mean absent."""
 
     rank: int | None = None
     """The data-parallel rank, or instance, that is to answer; None leaves it to the server."""
@@ -121,10 +121,10 @@ class Caller:
     slo_target_us: Micros = 0
 
     def named_in(self, request: Request) -> Request:
-        """The request with what admission and scheduling may want to know of its caller."""
+        """The request with the caller's metadata, for admission and scheduling."""
         if not (self.slo_class or self.tenant or self.slo_target_us):
             return request
-        # A priority of 0 is what requests have that say nothing of it.
+        # Requests without a priority have a priority of 0.
         priority = None if self.slo_class and not request.priority else request.priority
         return request._replace(
             slo_class=self.slo_class, tenant=self.tenant, slo_target_us=self.slo_target_us, priority=priority
@@ -135,9 +135,9 @@ ANYBODY = Caller()
 
 
 def caller_of(request: web.Request) -> Caller:
-    """Who sent it. A target that is no number counts for none."""
+    """The caller of a request. A target that is no number counts as none."""
     headers = request.headers
-    rank, target_ms = wanted_rank(request), headers.get(TARGET_HEADER, "")
+    rank, target_ms = requested_rank(request), headers.get(TARGET_HEADER, "")
     slo_class, tenant = headers.get(CLASS_HEADER, ""), headers.get(TENANT_HEADER, "")
     if rank is None and not (target_ms or slo_class or tenant):
         return ANYBODY

@@ -46,7 +46,7 @@ MAX_AGE_S = 600
 
 @dataclass(frozen=True, slots=True)
 class Cors:
-    """What is allowed across origins; `*` allows all."""
+    """The CORS policy of a server; `*` allows all."""
 
     origins: frozenset[str]
     methods: tuple[str, ...]
@@ -54,11 +54,11 @@ class Cors:
     credentials: bool
 
     def reply_headers(self, origin: str | None) -> dict[str, str]:
-        """What every reply to a request from `origin` carries, None being a client that is no browser."""
+        """CORS headers of every reply to a request from `origin`; None stands for a client that is no browser."""
         return {"Vary": "Origin"} | ({} if origin is None else self._origin_headers(origin))
 
     def preflight(self, request: Mapping[str, str]) -> tuple[int, str, dict[str, str]] | None:
-        """Status, text and headers of the answer to a browser that asks before it sends; None for another request."""
+        """Status, text and headers of the reply to a CORS preflight; None for another request."""
         origin, method = request.get("Origin"), request.get("Access-Control-Request-Method")
         if origin is None or method is None:
             return None
@@ -113,18 +113,18 @@ class Cors:
 
 
 def new_cors(origins: Iterable[str], methods: Iterable[str], headers: Iterable[str], credentials: bool) -> Cors:
-    """The policy that these lists say."""
+    """The policy that these lists describe."""
     listed = tuple(methods)
     return Cors(frozenset(origins), ALL_METHODS if "*" in listed else listed, frozenset(headers), credentials)
 
 
 SERVER_NAME = "uvicorn"
-"""What vLLM's server calls itself."""
+"""The `server` header of vLLM's server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What every reply must know of the settings of connections."""
+    """Settings of connections that every reply depends on."""
 
     root_path: str
     cors: Cors
@@ -150,7 +150,7 @@ class Network:
 
 
 def network_of(options: ServeOptions) -> Network:
-    """As the options say."""
+    """The settings that the options describe."""
     return Network(
         root_path=options.network.root_path.rstrip("/"),
         cors=new_cors(
@@ -173,7 +173,7 @@ class StreamHeads:
     def __init__(self, network: Network) -> None:
         self._network = network
         self.response = EventResponse()
-        """What handlers return for a stream with such a head."""
+        """The response that handlers return for a stream with a prepared head."""
         self._second = -1
         self._head = b""
 
@@ -205,7 +205,7 @@ class StreamHeads:
 
 
 class EventResponse(web.StreamResponse):
-    """A response whose bytes all go past the library: there is nothing that it would have to write."""
+    """A response whose bytes all bypass the library, which has nothing to write."""
 
     @property
     def keep_alive(self) -> bool:

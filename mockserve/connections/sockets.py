@@ -16,7 +16,7 @@ from blis_sim.options import OptionError
 from mockserve.options.server import TlsOptions
 
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""What the system says of an address that the machine does not have."""
+"""The system's error numbers for an address that the machine does not have."""
 
 
 def listening_sockets(host: str, port: int, backlog: int, shares_port: bool) -> list[socket.socket]:
@@ -60,13 +60,13 @@ def _listening(made: socket.socket, address: Any, backlog: int, shares_port: boo
 
 
 WANTED_OPEN_FILES = 65_535
-"""What vLLM asks for."""
+"""vLLM's limit of open files."""
 
 _logger = logging.getLogger(__name__)
 
 
 def raise_file_limit(wanted: int = WANTED_OPEN_FILES) -> int | None:
-    """Let this process have `wanted` files open, or as many as it may. Returns how many; None where nobody knows."""
+    """Let this process have `wanted` files open, or as many as it may. Returns the limit, None if unknown."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

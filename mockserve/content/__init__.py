@@ -1,1 +1,1 @@
-"""What the model that is not there says: text that obeys the request, token by token."""
+"""Generated content: text that obeys the request, token by token."""

@@ -20,7 +20,7 @@ from mockserve.protocol.bodies import Ending
 
 
 class Kind(Enum):
-    """What a stretch of an answer is to the client."""
+    """The kind of a part of an answer."""
 
     CONTENT = "content"
     REASONING = "reasoning"
@@ -167,7 +167,7 @@ def _logit(prompt_digest: object, label: int, seed: int) -> float:
 
 
 def stopped(said: Split, ending: Ending, sampling: Sampling) -> Answer:
-    """What is left of `said` after stop tokens, stop strings and repetition, which count only after `min_tokens`."""
+    """The answer after stop tokens, stop strings and repetition, which count only after `min_tokens`."""
     if sampling.repetition is not None:
         said, ending = _cut_at_repetition(said, ending, sampling, sampling.repetition)
     if sampling.stop_token_ids:

@@ -1,4 +1,4 @@
-"""What the model that is not there says: how long an answer is, and which kind of text it is.
+"""Composes answers: their length, and the kind of their text.
 
 The whole answer is known when a request arrives, so its length, a stop string and the text of every token are too.
 """

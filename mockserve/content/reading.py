@@ -1,4 +1,4 @@
-"""Reads what a model says as a server with parsers does: reasoning, words and calls, complete or as far as they go."""
+"""Parses a model's text as a server with parsers does: reasoning, words and calls, complete or in part."""
 
 import json
 import re

@@ -77,7 +77,7 @@ def parser_problem(
 
 
 def open_vocabulary(options: ContentOptions, model: str, vocabulary_size: int) -> tuple[Tokenizer, Conversations]:
-    """Those of --tokenizer, else those of a MODEL that is a folder, else what is built in.
+    """Load tokenizer and chat template from --tokenizer, the model folder, or the built-ins.
 
     A MODEL folder is used only if the tokenizers library is there: whoever names no tokenizer needs no library.
     Raises OptionError for files that cannot be read.
@@ -92,7 +92,7 @@ def open_vocabulary(options: ContentOptions, model: str, vocabulary_size: int) -
 
 
 def new_composer(options: ContentOptions, tokenizer: Tokenizer) -> Composer:
-    """The way of answering that the options ask for. Raises OptionError for a data set that cannot be read."""
+    """The composer that the options describe. Raises OptionError for a data set that cannot be read."""
     path = options.dataset_path
     return Composer(
         tokenizer=tokenizer,

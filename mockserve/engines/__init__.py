@@ -1,1 +1,1 @@
-"""What is behind the server: which engines the options ask for, built and ready to be driven."""
+"""The engines behind the server, built from its options and ready to be driven."""

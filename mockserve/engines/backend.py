@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 STEPS_KEPT = 65_536
-"""Steps whose times a server still knows: nothing that it answers needs them."""
+"""Steps whose times a server keeps; no reply needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def build_engines(
 
 
 def driver_of(ranks: Mapping[int, RankEngine]) -> RealtimeDriver | RankedDriver:
-    """What requests are handed to."""
+    """The driver that takes requests."""
     drivers = [rank.driver for rank in ranks.values() if isinstance(rank.driver, RealtimeDriver)]
     return drivers[0] if len(drivers) == 1 else RankedDriver(drivers)
 
@@ -158,7 +158,7 @@ def _ignore_removed(_number: int, _engine: RankEngine, _life: Life) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Where tokens come from, and who counts what is done with them."""
+    """The source of tokens with its driver, engines and metrics."""
 
     wire: Wire
     driver: Driver
@@ -167,11 +167,11 @@ class Backend:
     engines: Mapping[int, RankEngine] = field(default_factory=dict)
     """Engines of this process, by rank or by number of instance."""
     cluster: LiveCluster | None = None
-    """What has a router in front, if it has one."""
+    """The instances behind a router, if there is one."""
     request_numbers: Iterator[int] = field(default_factory=itertools.count)
     """For the ids of requests, unique among all processes of the server."""
     structured_outputs: StructuredOutputBackend | None = None
-    """What the processes of the server share; None where there is one process."""
+    """The structured-output backend that the server's processes share; None in a server of one process."""
 
 
 def local_backend(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Backend:
@@ -194,7 +194,7 @@ def source_of(
     lateness: Lateness,
     slow_readers: SlowReaders,
 ) -> MetricsSource:
-    """Who reads the metrics of `engines`."""
+    """The source of the metrics of `engines`."""
     return new_source(
         options.model_names[0],
         {number: MeasuredEngine(each.driver, each.metrics) for number, each in engines.items()},

@@ -58,7 +58,7 @@ STAND_IN_GPU = "H100"
 
 
 def deployment_of(options: ServeOptions) -> Deployment:
-    """What to simulate. Raises EngineError when model and GPU are unknown or do not fit together."""
+    """The deployment to simulate. Raises EngineError when model and GPU are unknown or do not fit together."""
     deployment = options.deployment
     if not options.timing.sets_times or knows_model(deployment.model):
         return _resolved(deployment)
@@ -78,7 +78,7 @@ def _resolved(options: DeploymentOptions) -> Deployment:
 
 
 def with_features(options: ServeOptions, deployment: Deployment) -> tuple[EngineConfig, LatencyModel]:
-    """The engine's configuration and latency model with what only a server's options say."""
+    """The engine's configuration and latency model with the settings that only a server has."""
     timing = options.timing.request_timing(deployment.config.max_num_seqs, options.content.seed)
     config = replace(
         deployment.config,
@@ -104,7 +104,7 @@ def transfer_of(options: ServeOptions, deployment: Deployment, environment: Serv
         port=environment.side_channel_port,
         tp=deployment.tp,
         block_size_tokens=deployment.config.block_size_tokens,
-        # Set times say what a transfer takes, too.
+        # Set times include those of transfers.
         bytes_per_token=0 if options.timing.sets_times else bytes_per_token,
         gb_per_s=options.kv_sharing.kv_transfer_gb_per_s,
         latency_us=round(options.kv_sharing.kv_transfer_latency_ms * 1000),

@@ -116,7 +116,7 @@ GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere", "/blis")
 """Where an API key is demanded: where vLLM demands one, and for what only this server has."""
 
 _PASSED_ON = (ConnectionResetError, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
-"""What ends a handler without a reply."""
+"""Exceptions that end a handler without a reply."""
 
 _logger = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ def _refused(error: ApiError) -> web.Response:
 
 
 def _check_size(request: web.Request) -> None:
-    """Refuse a body that says it is too large, before any of it is kept."""
+    """Refuse a body whose announced length is too large before any of it is kept."""
     length, most = request.content_length, request.client_max_size
     if length is not None and length > most:
         raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=length)
@@ -188,7 +188,7 @@ def _check_size(request: web.Request) -> None:
 def _note_death(request: web.Request, error: ApiError) -> None:
     service = request.app[SERVICE]
     if error.status == HTTPStatus.INTERNAL_SERVER_ERROR and service.delivery.driver.failure is not None:
-        service.lifecycle.death_told.set()
+        service.lifecycle.death_reported.set()
 
 
 async def _moved(request: web.Request) -> web.StreamResponse | None:
@@ -231,14 +231,14 @@ def _lacks_key(request: web.Request, service: Service) -> bool:
     if not path.startswith(GUARDED_PREFIXES) or request.method == "OPTIONS":
         return False
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    # Compare with every key, in constant time: how long it takes says nothing about them.
+    # Compare with every key, in constant time: the duration reveals nothing about the keys.
     digest = sha256(given.encode("utf-8", "surrogateescape")).digest()
     matches = [secrets.compare_digest(digest, sha256(key.encode()).digest()) for key in service.api_keys]
     return scheme.lower() != "bearer" or not any(matches)
 
 
 def _preflight(request: web.Request, network: Network) -> web.Response | None:
-    """The answer to a browser that asks whether it may send; None for any other request."""
+    """The reply to a CORS preflight; None for any other request."""
     found = network.cors.preflight(request.headers) if request.method == "OPTIONS" else None
     if found is None:
         return None
@@ -253,7 +253,7 @@ async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
     headers = response.headers
     headers["Server"] = SERVER_NAME
     if not isinstance(response, OutsideCors):
-        # A preflight has said what it varies with, and more than others do.
+        # A preflight has a `Vary` header already, which lists more than that of other replies.
         found = network.cors.reply_headers(request.headers.get("Origin"))
         headers.update({name: value for name, value in found.items() if name not in headers})
     headers.update(network.further_headers)
@@ -335,7 +335,7 @@ class FrontRoute:
 
 
 def front_routes(app: web.Application) -> Mapping[tuple[str, str], FrontRoute]:
-    """Those of `app` whose path is always the same, by method and path."""
+    """The routes of `app` whose path has no parameters, by method and path."""
     found = {}
     for route in app.router.routes():
         resource = route.resource

@@ -20,14 +20,14 @@ from mockserve.realtime.deliveries import Wire
 PATIENCE_S = 0.02
 """How long the rest of a request is waited for before the library does that, which may answer a head alone."""
 MOST_BYTES_AHEAD = 64 * 1024
-"""What a client may send before it has its reply; more stays in the kernel, and with the client."""
+"""Bytes that are read before a reply is sent; more stay in the kernel and with the client."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Front:
-    """What the connections of one listener share."""
+    """State that the connections of one listener share."""
 
     routes: Mapping[tuple[str, str], FrontRoute]
     new_library: Callable[[], PlainErrors]
@@ -67,10 +67,10 @@ class FrontConnection(StampedConnection):
     def __init__(self, front: Front) -> None:
         super().__init__(front.wire)
         self.task: asyncio.Task[None] | None = None
-        """What answers a request, while it does."""
+        """The task that answers a request."""
         self._front = front
         self._rest = b""
-        """What has come and was not looked at, or was only part of a request."""
+        """Received bytes that are not a whole request yet."""
         self._is_answering = False
         """Whether a request is being answered, here or by the library."""
         self._is_given_away = False
@@ -81,7 +81,7 @@ class FrontConnection(StampedConnection):
         self._watch: asyncio.TimerHandle | None = None
         """Looks whether the connection has been idle for too long."""
         self._close_at_s = 0.0
-        # What the library asks of a protocol on behalf of a request.
+        # The interface of a protocol that the library's requests use.
         self.ssl_context: Any = None
         self.peername: Any = None
         self.sockname: Any = None

@@ -1,4 +1,4 @@
-"""Which bytes are a usual request. Pure: bytes in, a request out, or word that somebody else must look at them."""
+"""Parses usual requests. Pure: bytes in, a request out, or a mark that aiohttp must parse them."""
 
 import re
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _BESIDE_THE_USUAL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a request may have."""
+    """Limits of a request."""
 
     most_head_bytes: int = LARGEST_HEAD_BYTES
     most_fields: int = 128
@@ -48,7 +48,7 @@ class Unready(Enum):
 
 
 class UsualHead(NamedTuple):
-    """What a usual request says before its body, and how long that is."""
+    """The head of a usual request, and its length."""
 
     method: str
     path: str
@@ -59,12 +59,12 @@ class UsualHead(NamedTuple):
 
 
 class UsualRequest(NamedTuple):
-    """One request, all of whose bytes have come."""
+    """One request that has been received completely."""
 
     head: UsualHead
     body: bytes
     num_bytes: int
-    """Of all of it."""
+    """Length of the whole request."""
 
 
 class RequestReader:
@@ -98,7 +98,7 @@ class RequestReader:
 
 
 def usual_head(data: bytes, limits: Limits) -> UsualHead | None:
-    """What the lines of a head say, the last of which ends with `data`; None if they are not usual."""
+    """The head in `data`, whose last line ends with it; None if it is not usual."""
     line = _LINE.match(data)
     if line is None or len(data) > limits.most_head_bytes:
         return None
@@ -118,7 +118,7 @@ def usual_head(data: bytes, limits: Limits) -> UsualHead | None:
 
 
 def for_library(usual: UsualRequest) -> bytes:
-    """`usual` as strict readers want it: no field twice, and a host."""
+    """Check `usual` as strict parsers do: no field twice, and a host."""
     head = usual.head
     named = {} if hdrs.HOST in head.headers else {hdrs.HOST: "localhost"}
     fields = [f"{name}: {value}" for name, value in (*named.items(), *head.headers.items())]
@@ -127,7 +127,7 @@ def for_library(usual: UsualRequest) -> bytes:
 
 
 def _headers(pairs: list[tuple[str, str]]) -> "CIMultiDictProxy[str] | None":
-    """Fields by name; None if one is not usual, or says again what another has said."""
+    """Fields by name; None if one is not usual or repeated."""
     once: dict[str, tuple[str, str]] = {}
     for name, value in pairs:
         lower = name.lower()
@@ -138,6 +138,6 @@ def _headers(pairs: list[tuple[str, str]]) -> "CIMultiDictProxy[str] | None":
 
 
 def _body_bytes(headers: "CIMultiDictProxy[str]") -> int | None:
-    """What the head says; None if that is no plain number."""
+    """The body's length in the head; None if that is no plain number."""
     said = headers.get(hdrs.CONTENT_LENGTH, "0")
     return int(said) if _SMALL_NUMBER.fullmatch(said) else None

@@ -35,7 +35,7 @@ class Histogram:
         self.total += other.total
 
     def since(self, counts_before: Sequence[int]) -> "Histogram":
-        """What came after `counts` read `counts_before`; its total is not kept."""
+        """Observations since `counts` was `counts_before`; the total is not kept."""
         window = Histogram(self.bounds)
         window.counts = [now - before for now, before in zip(self.counts, counts_before, strict=True)]
         window.count = sum(window.counts)
@@ -58,7 +58,7 @@ class Histogram:
 
 
 def cumulative(histogram: Histogram) -> Sequence[tuple[str, float]]:
-    """Buckets as the exposition format wants them: each counts all observations up to its bound."""
+    """Buckets of the exposition format: each counts all observations up to its bound."""
     seen = 0
     buckets = []
     for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
@@ -85,13 +85,13 @@ class Lateness:
     def __init__(self, warn: Callable[[str], None] | None = None) -> None:
         self.histogram = Histogram(LATENESS_BUCKETS_S)
         self.p99_s = 0.0
-        """Of the latest complete window."""
+        """The 99th percentile of the latest complete window."""
         self._warn = warn or _logger.warning
         self._counts_before = list(self.histogram.counts)
         self._window_ends_at: float | None = None
 
     def observe(self, lateness_s: float, now_s: float, num_frames: int = 1) -> None:
-        """So many frames left together at `now_s` on a monotonic clock, the first of them so late."""
+        """Record frames that left together at `now_s` on a monotonic clock, and the lateness of the first."""
         self.histogram.observe(lateness_s, num_frames)
         if self._window_ends_at is None or now_s >= self._window_ends_at:
             self._next_window(now_s)
@@ -154,7 +154,7 @@ class Adapters:
         self._num_characters = 0
         self._numbers: dict[str, int] = {}
         self._stepped_at: float | None = None
-        """When a step ended whose state has not been noted, because it may still end requests."""
+        """The end of a step whose state is not noted yet, because it may still end requests."""
 
     def last_seen(self) -> Mapping[str, float]:
         """Lists of adapters, each joined by commas, and the Unix time of each; the latest comes last."""
@@ -202,7 +202,7 @@ class Adapters:
 
 
 class EngineMetrics:
-    """Counters and histograms of one engine. Names of attributes say what is counted; times are simulated seconds."""
+    """Counters and histograms of one engine, named after the things counted; times are simulated seconds."""
 
     def __init__(self, max_model_len: int) -> None:
         counts = token_count_buckets(max_model_len)

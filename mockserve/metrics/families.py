@@ -152,7 +152,7 @@ FAMILIES: tuple[Family, ...] = (
         "finished_reason",
     ),
 )
-"""Those before the rejections, which have no engine."""
+"""Families before those of rejections, which have no engine."""
 
 DRAFT_FAMILIES: tuple[Family, ...] = (
     Family(

@@ -53,7 +53,7 @@ FIXED = {
     "use_kda_recoverssm": "False",
     "use_replayssm": "False",
 }
-"""What vLLM says of features that are not simulated, as a server without them."""
+"""vLLM's samples of features that are not simulated, as a server without them has them."""
 
 DEFAULT_BLOCK_SIZE_TOKENS = 16
 
@@ -84,7 +84,7 @@ REJECTION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")
 
 
 class Driven(Protocol):
-    """What has an engine, which may be another one later."""
+    """A holder of an engine, which a restart replaces."""
 
     @property
     def engine(self) -> Engine: ...
@@ -100,7 +100,7 @@ class MeasuredEngine:
 
 
 class CutStreams(Protocol):
-    """Who counts the streams that were cut because their clients did not read."""
+    """The counter of streams that were cut because their clients did not read."""
 
     @property
     def num_cut(self) -> int: ...
@@ -114,7 +114,7 @@ class _CutElsewhere:
 
 
 class Metrics(Protocol):
-    """What those who answer need of the metrics: places to count, and the page."""
+    """Metrics as handlers use them: counters, and the page."""
 
     @property
     def http(self) -> HttpMetrics: ...
@@ -140,7 +140,7 @@ class Metrics(Protocol):
 
 
 class MetricsPart(Protocol):
-    """What one of several processes has counted by itself."""
+    """The counts of one of several processes."""
 
     @property
     def http(self) -> HttpMetrics: ...
@@ -332,7 +332,7 @@ _METRICS: Mapping[str, Callable[[str, str, list[str], Iterable[Sample]], Metric]
 
 
 def sum_of_parts(source: MetricsSource, parts: Sequence[MetricsPart]) -> MetricsSource:
-    """A source that counts for `source` what several processes have; its page tells of none of them in particular."""
+    """A source that adds up the counts of several processes for `source`; its page shows no single process."""
     lateness, slow_readers = Lateness(), _CutElsewhere(sum(part.num_streams_cut for part in parts))
     tool_parsing = None if source.tool_parsing is None else ToolParsing()
     found = replace(
@@ -363,7 +363,7 @@ def new_source(
     slow_readers: CutStreams,
     tool_parsing: ToolParsing | None = None,
 ) -> MetricsSource:
-    """A source for at least one engine whose page also tells of the process."""
+    """A source for at least one engine whose page also has the figures of the process."""
     config = next(iter(engines.values())).driver.engine.config
     source = MetricsSource(model_name, dict(engines), config, cache_config, lateness, fakes, slow_readers, tool_parsing)
     registry = source._registry

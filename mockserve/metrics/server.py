@@ -29,7 +29,7 @@ COARSE_HELP = "Latency with only few buckets by handler. Made to be only used if
 
 @dataclass(slots=True)
 class _Sizes:
-    """Bytes of bodies by what their headers say; without one they count as 0."""
+    """Bytes of bodies by their Content-Length headers; bodies without one count as 0."""
 
     count: int = 0
     total: int = 0

@@ -50,7 +50,7 @@ async def plan_chat(
     request_type: str = CHAT,
     num_prompts: int = 1,
 ) -> ReplyJob:
-    """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body.
+    """Plan the reply. Raises ApiError for refusals that depend on the model. `priority` overrides that of the body.
 
     Other routes than chat completions take what the server has no parser for: then it has no effect. `request_type` is
     what the metrics call the route, and `num_prompts` how many conversations are answered together.
@@ -199,7 +199,7 @@ OUTPUT_PARAM = "max_output_tokens"
 
 @dataclass(frozen=True, slots=True)
 class ResponsePlan:
-    """A response to make: what is known of it, what the engine is asked, and the conversation it belongs to."""
+    """A response to make: its object, the job for the engine, and the conversation that it continues."""
 
     response: ResponseObject
     job: ReplyJob
@@ -217,7 +217,7 @@ class ResponsePlan:
 async def plan_response(
     model: ServedModel, responses: ResponseStore, asked: ResponseRequest, priority: int | None
 ) -> ResponsePlan:
-    """Raises ApiError for whatever vLLM refuses once it knows the model."""
+    """Plan a response. Raises ApiError for refusals that depend on the model."""
     adapter = model.check_model(asked.model)
     messages = conversation(responses, asked)
     body = chat_body(asked, messages)

@@ -36,7 +36,7 @@ async def plan_completion(
     adapter: Adapter | None = None,
     priority: int | None = None,
 ) -> ReplyJob:
-    """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body."""
+    """Plan the reply. Raises ApiError for refusals that depend on the model. `priority` overrides that of the body."""
     model.queue.check(asked.sampling.n)
     planner, wanted = model.planner, asked.wanted
     sampling = planner.defaults.applied(asked.sampling, body)

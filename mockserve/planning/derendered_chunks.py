@@ -14,7 +14,7 @@ CONTEXT_TOKENS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamState:
-    """What has come of one choice, in vLLM's fields; its window of the decoder is not needed here."""
+    """The state of one choice in vLLM's fields, without the decoder's window, which is not needed here."""
 
     token_ids: tuple[int, ...] = ()
     chunk_lengths: tuple[int, ...] = ()
@@ -63,7 +63,7 @@ def chat_chunk(
     state: StreamState,
     generated: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """One chunk of a chat stream, and the state after it; without a choice it tells the usage alone."""
+    """One chunk of a chat stream, and the state after it; without a choice the chunk has the usage alone."""
     shown: list[dict[str, Any]] = []
     if choice is not None:
         delta, state = _chat_delta(reader, choice, state)
@@ -94,7 +94,7 @@ def completion_chunk(
     state: StreamState,
     generated: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The same of a completion."""
+    """One chunk of a completion stream, and the state after it."""
     shown: list[dict[str, Any]] = []
     if choice is not None:
         text = reader.delta(choice, state.token_ids)
@@ -122,7 +122,7 @@ def _chunk(
     generated: Mapping[str, Any],
     of_prompt: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What is around choices, in vLLM's order of fields."""
+    """Fields around choices, in vLLM's order."""
     return {
         "id": head["id"],
         "object": kind,
@@ -138,7 +138,7 @@ def _chunk(
 
 
 def _chat_delta(reader: ChatReader, choice: GivenChoice, state: StreamState) -> tuple[dict[str, Any], StreamState]:
-    """The delta of a chunk, with all its nulls; calls keep the ids that they were first told with."""
+    """The delta of a chunk, with all its nulls; calls keep their first ids."""
     found = reader.delta(choice, state.token_ids)
     delta: dict[str, Any] = {
         "role": None if state.role_sent else "assistant",

@@ -67,7 +67,7 @@ def readable_ids(choice: GivenChoice, sampling: Sampling, eos_token_id: int) -> 
 
 
 def continued_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int], hides_special: bool) -> str:
-    """What ids add to the text of a prompt."""
+    """The text that ids add to a prompt."""
     seen = prompt[-SEEN_TOKENS:]
     before = tokenizer.decode(seen, hides_special)
     text = tokenizer.decode([*seen, *ids], hides_special)
@@ -75,7 +75,7 @@ def continued_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[in
 
 
 def readable_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int], hides_special: bool) -> str:
-    """The same without what ends within a character: its tokens bring nothing before the last of them has come."""
+    """The text that ids add to a prompt, without a last incomplete character, which appears with its last token."""
     for num_left in range(CHARACTER_TOKENS):
         text = continued_text(tokenizer, prompt, ids[: len(ids) - num_left], hides_special)
         if not text.endswith(UNREADABLE):
@@ -140,7 +140,7 @@ class TextReader(NamedTuple):
         return text, Ending("stop" if choice.ending is None else choice.ending.finish_reason, reason)
 
     def delta(self, choice: GivenChoice, earlier: Sequence[int]) -> str:
-        """What the tokens of a chunk add to those that came before."""
+        """The text that the tokens of a chunk add to earlier ones."""
         ids, _ = readable_ids(choice, self.sampling, self.model.planner.tokenizer.eos_token_id)
         tokenizer, hides_special = self.model.planner.tokenizer, self.sampling.skip_special_tokens
         before = readable_text(tokenizer, self.prompt, earlier, hides_special)
@@ -208,7 +208,7 @@ class ChatReader(NamedTuple):
         return message, Ending(self.finish_reason(choice, bool(calls)) or without_reason, reason)
 
     def delta(self, choice: GivenChoice, earlier: Sequence[int]) -> list[Delta]:
-        """What the tokens of a chunk add to those that came before."""
+        """The text that the tokens of a chunk add to earlier ones."""
         tokenizer = self.model.planner.tokenizer
         ids, _ = readable_ids(choice, self.asked.sampling, tokenizer.eos_token_id)
         before = self._read_ids(earlier)
@@ -238,7 +238,7 @@ class ChatReader(NamedTuple):
 
     @property
     def _hides_special(self) -> bool:
-        """Whether special tokens stay out; a parser needs to see them."""
+        """Whether special tokens are hidden; a parser needs them."""
         return not self.has_parser and self.asked.sampling.skip_special_tokens
 
     def _read_ids(self, ids: Sequence[int]) -> list[Delta]:

@@ -26,7 +26,7 @@ from mockserve.serving.planner import Terms
 async def plan_generate(
     model: ServedModel, asked: GenerateRequest, reply_id: str, adapter: Adapter | None, priority: int | None
 ) -> ReplyJob:
-    """Raises ApiError for whatever vLLM refuses once it knows the model. `priority` overrides that of the body."""
+    """Plan the reply. Raises ApiError for refusals that depend on the model. `priority` overrides that of the body."""
     _check_server(model, asked)
     planner, sampling = model.planner, asked.sampling
     limit = planner.max_model_len
@@ -81,7 +81,7 @@ async def plan_generate(
 
 
 def _form(model: ServedModel, asked: GenerateRequest) -> AnswerForm:
-    """Answers to a chat that was rendered elsewhere think and call functions as others do."""
+    """Answers to a chat that was rendered elsewhere have reasoning and calls like other answers."""
     context = asked.parse_context
     demanded = {"structured_outputs": asked.structured_outputs}
     if context is None:
@@ -96,7 +96,7 @@ def _each_unread(generations: Generations) -> Generations:
 
 
 def _unread(generation: Generation) -> Generation:
-    """The same from a server that does not look for calls: its answer has simply stopped."""
+    """The ending as a server without a parser of calls reports it: a plain stop."""
     answer = generation.answer
     if answer.ending.finish_reason != "tool_calls":
         return generation
@@ -104,7 +104,7 @@ def _unread(generation: Generation) -> Generation:
 
 
 def _check_server(model: ServedModel, asked: GenerateRequest) -> None:
-    """What this server, as it was started, does not do. Raises ApiError."""
+    """Raise ApiError for requests that need other flags of the server."""
     most = model.deployment.config.max_num_seqs
     if asked.sampling.n > most:
         raise ApiError(f"sampling_params.n must be at most the server's max_num_seqs ({most}), got {asked.sampling.n}.")
@@ -130,7 +130,7 @@ def _check_server(model: ServedModel, asked: GenerateRequest) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateShape:
-    """How the client wants its choices: ids alone, with their text, or as a parsed message."""
+    """The form of choices: ids alone, with their text, or as a parsed message."""
 
     output_mode: str
     new_scorer: NewScorer | None
@@ -140,7 +140,7 @@ class GenerateShape:
     calls: CallStyle
 
     def writer(self, prompt: PlannedPrompt, generation: Generation) -> ChoiceWriter:
-        """What writes one choice."""
+        """The writer of one choice."""
         if self.output_mode == "derender":
             chat = ChatShape(
                 new_scorer=self.new_scorer,

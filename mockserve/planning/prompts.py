@@ -217,36 +217,36 @@ def _not_empty(ids: list[int]) -> list[int]:
 
 
 PROMPT_SEED = 0x5EED
-"""Tells the log-probabilities of a prompt from those of its answer."""
+"""Separates the random numbers of a prompt's log-probabilities from those of its answer."""
 
 CHOICES_AT_ONCE = 256
 LONG_US = 10_000
-"""What the event loop may take to write a reply."""
+"""The longest time that the event loop may spend on a reply."""
 
 TOKEN_US = 0.2
 SCORE_US = 10.0
 CANDIDATE_US = 4.0
-"""What a token costs in a reply, what its log-probability costs, and that of each candidate beside it."""
+"""Costs of a token in a reply, of its log-probability, and of each candidate beside it."""
 
 FULL_VOCABULARY = 100_000
 
 
 def delivery_of(model: ServedModel, asked: Delivery) -> Delivery:
-    """What the client asked for, with the token counts that the server forces on every stream."""
+    """The delivery that the request asks for, with token counts if the server adds them to every stream."""
     if asked.stream and model.options.replies.enable_force_include_usage:
         return Delivery(True, True, True)
     return asked
 
 
 def interval_of(model: ServedModel, sampling: Sampling, wanted: Wanted) -> int:
-    """Tokens per event: the larger of what the server and the request want. Beams are known only at the end."""
+    """Tokens per event: the larger interval of server and request. Beams appear only at the end."""
     if sampling.use_beam_search:
         return AT_THE_END
     return max(model.options.replies.stream_interval, wanted.stream_interval)
 
 
 def named_by_ids(model: ServedModel, wanted: Wanted) -> bool:
-    """Whether log-probabilities name tokens by their ids: as the request says, else as the server does."""
+    """Whether log-probabilities name tokens by their ids: by the request, else by the server's flag."""
     return model.options.replies.return_tokens_as_token_ids if wanted.tokens_as_ids is None else wanted.tokens_as_ids
 
 
@@ -258,7 +258,7 @@ def num_top(sampling: Sampling, extra: int) -> int | None:
 
 
 def new_scorers(model: ServedModel, sampling: Sampling) -> NewScorer | None:
-    """What makes the log-probabilities of each choice, if any are wanted."""
+    """The maker of log-probabilities of each choice, if the request has any."""
     if sampling.num_logprobs is None:
         return None
     return partial(_new_scorer, model, sampling)
@@ -267,7 +267,7 @@ def new_scorers(model: ServedModel, sampling: Sampling) -> NewScorer | None:
 def prompt_scores(
     model: ServedModel, sampling: Sampling, token_ids: Sequence[int], generations: Generations
 ) -> ScoredPrompt | None:
-    """Log-probabilities of the prompt's tokens, if they are wanted."""
+    """Log-probabilities of the prompt's tokens, if the request asks for them."""
     wanted = sampling.num_prompt_logprobs
     if wanted is None:
         return None
@@ -276,9 +276,9 @@ def prompt_scores(
 
 
 def is_long_reply(sampling: Sampling, prompts: Sequence[PlannedPrompt], repeats_prompts: bool) -> bool:
-    """Whether a reply takes so long to write that the event loop must not do it.
+    """Whether writing a reply would hold up the event loop.
 
-    `repeats_prompts`: each choice tells the text or the ids of its prompt.
+    `repeats_prompts`: each choice has the text or the ids of its prompt.
     """
     num_choices = sum(len(prompt.generations) for prompt in prompts)
     if num_choices > CHOICES_AT_ONCE or any(isinstance(each.generations, LateGenerations) for each in prompts):
@@ -369,7 +369,7 @@ def read_beams(sampling: Sampling, max_logprobs: int) -> Beams:
 
 
 def _check_first_step(sampling: Sampling, max_logprobs: int) -> None:
-    """What the engine finds wrong with the requests that beams are made of."""
+    """Raise ApiError as the engine does for the requests that beams are made of."""
     try:
         check_sampling(sampling, budget=1)
     except ApiError as error:

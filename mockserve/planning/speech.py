@@ -62,7 +62,7 @@ def _wav_duration_s(data: bytes) -> float | None:
         if name == b"fmt ":
             bytes_per_s = struct.unpack_from("<I", data, place + 16)[0]
         elif name == b"data":
-            # A stream that was recorded as it came does not know its size.
+            # A recording of a live stream has no size in its header.
             return float(min(size, len(data) - place - 8) / bytes_per_s)
         place += 8 + size + size % 2
     return None
@@ -75,7 +75,7 @@ def _flac_duration_s(data: bytes) -> float:
 
 
 def _ogg_duration_s(data: bytes) -> float:
-    """The last page knows how many samples there have been."""
+    """The last page has the number of samples."""
     samples = struct.unpack_from("<q", data, data.rindex(b"OggS") + 6)[0]
     vorbis = data.find(b"\x01vorbis", 0, 4096)
     rate = struct.unpack_from("<I", data, vorbis + 12)[0] if vorbis >= 0 else OPUS_RATE
@@ -83,7 +83,7 @@ def _ogg_duration_s(data: bytes) -> float:
 
 
 CLIP_S = 30.0
-"""The longest stretch that a model like Whisper hears at once; its context knows when it is over."""
+"""The longest clip that a model like Whisper takes at once."""
 
 AUDIO_TOKENS_PER_S = 50
 SPOKEN_TOKENS_PER_S = 3.5
@@ -102,7 +102,7 @@ class SpeechPlan:
     job: ReplyJob
 
     def heard(self, choices: Sequence[Choice]) -> list[Spoken]:
-        """What was said in each stretch, when all is complete."""
+        """The text of each clip, when all are complete."""
         return [_spoken(self, number, choice) for number, choice in enumerate(choices)]
 
 

@@ -68,7 +68,7 @@ class EngineView:
 
 
 class RemoteDriver:
-    """What replies need of a driver. Use it from one event loop only.
+    """A driver for replies whose engines are in another process. Use it from one event loop only.
 
     `origin_s` is what the monotonic clock reads at the simulated instant 0. `tell` takes messages to the engines.
     """
@@ -83,7 +83,7 @@ class RemoteDriver:
     ) -> None:
         self.engine = EngineView(config, EngineStats(0, 0, config.total_kv_blocks, 0, 0, 0))
         self.failure: BaseException | None = None
-        """What the engines broke with; from then on every request fails."""
+        """The error that broke the engines; from then on every request fails."""
         self._us_per_s = speed * 1e6
         self._origin_s = origin_s
         self._wire = wire
@@ -103,7 +103,7 @@ class RemoteDriver:
 
     @property
     def num_waiting_tokens(self) -> int:
-        """Prompt tokens of those that have no token yet, likewise."""
+        """Prompt tokens of requests without a first token in all processes, as of a moment ago."""
         return self._elsewhere.num_waiting_tokens
 
     @property
@@ -141,30 +141,30 @@ class RemoteDriver:
         return flight
 
     def abort(self, request_id: str) -> None:
-        """The client of `request_id` is gone: free what it holds now. Its reply hears nothing more."""
+        """Abort `request_id`, whose client has left, and free its blocks now. Its reply gets no more calls."""
         number = self._number_of.pop(request_id, None)
         if number is not None:
             del self._flights[number]
             self._tell(Abort(number))
 
     def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
-        """Raises ApiError: nobody can reach into an engine from here."""
+        """Raise ApiError: engines in another process cannot be called."""
         _refuse()
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
-        """Raises ApiError, likewise."""
+        """Raise ApiError: engines in another process cannot be awaited."""
         _refuse()
 
     async def until(self, is_so: Callable[[Engine], bool]) -> None:
-        """Raises ApiError, likewise."""
+        """Raise ApiError: engines in another process cannot be awaited."""
         _refuse()
 
     def close(self) -> None:
-        """Open replies hear nothing more."""
+        """Open replies get no more calls."""
         self._flights.clear()
         self._number_of.clear()
 
-    # --- what the engines tell ---
+    # --- messages from the engines ---
 
     def tokens(self, message: Tokens) -> None:
         """Hand the tokens of several requests to their replies; those of clients that have gone are passed over."""
@@ -204,7 +204,7 @@ class RemoteDriver:
             flight.reply.fail(message.message, message.status)
 
     def broken(self, message: Broken) -> None:
-        """Nobody may wait for the engines any longer."""
+        """Fail everything that waits for the engines."""
         self.failure = EngineFailedError(message.message)
         for number in list(self._flights):
             self.fail(Fail(number, message.message, HTTPStatus.INTERNAL_SERVER_ERROR))
@@ -233,19 +233,19 @@ ORPHANED = 1
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one of `num_processes` processes is to serve, its place among them, and where the engines are."""
+    """The options of one of `num_processes` processes, its number, and the socket of the engines' process."""
 
     options: ServeOptions
     environment: ServerEnvironment
     place: int
     num_processes: int
     origin_s: float
-    """What the monotonic clock reads at the simulated instant 0."""
+    """The monotonic clock at the simulated instant 0."""
     engines: socket.socket
 
 
-def answer_until_told(assignment: Assignment) -> None:
-    """Serve until the engines' process says that it is enough. Signals are its business alone."""
+def answer_until_stopped(assignment: Assignment) -> None:
+    """Serve until the engines' process ends this one; it alone handles signals."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     set_up_logging(assignment.options.process.log_format)
@@ -315,7 +315,7 @@ async def _listening(
 
 
 async def _tell_death(server: RunningServer, tell: Callable[[FromAnswering], None]) -> None:
-    await server.service.lifecycle.death_told.wait()
+    await server.service.lifecycle.death_reported.wait()
     tell(DeathTold())
 
 
@@ -333,6 +333,6 @@ def _hear(hearers: Mapping[type, Callable[[Any], None]], message: object) -> Non
 
 
 def _orphaned() -> None:
-    """Nobody is there to bring tokens any more, or to say how it is to end."""
+    """End at once: the engines' process has gone."""
     _logger.error("stopping: the process of the engines has ended")
     os._exit(ORPHANED)

@@ -31,19 +31,19 @@ class Channel(asyncio.Protocol):
         self._ended = ended
         self._transport: asyncio.Transport | None = None
         self.sent: Callable[[], None] = _nothing
-        """Called when what was told leaves: nothing can be added to those messages any more."""
+        """Called when queued messages leave, so that none of them can be extended any more."""
         self._waiting: list[Any] = []
         self._received = bytearray()
         self._gone = asyncio.Event()
 
     def tell(self, message: object) -> None:
-        """Send with whatever else is told in this turn. Nothing happens when the other end has gone."""
+        """Send together with other messages of this turn. Does nothing when the other end has gone."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._send)
         self._waiting.append(message)
 
     def close(self) -> None:
-        """Send what waits, and end: then nobody is told of it."""
+        """Send queued messages and end without a callback."""
         self._ended = _nothing
         if self._waiting:
             self._send()
@@ -87,7 +87,7 @@ class Channel(asyncio.Protocol):
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """No-op default."""
 
 
 async def open_channel(end: socket.socket, heard: Callable[[Any], None], ended: Callable[[], None]) -> Channel:
@@ -96,7 +96,7 @@ async def open_channel(end: socket.socket, heard: Callable[[Any], None], ended: 
     return channel
 
 
-# --- from those who answer ---
+# --- from processes that answer ---
 
 
 class Listening(NamedTuple):
@@ -139,7 +139,7 @@ class WantMetrics(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What a process has counted by itself, in answer to `WantFigures`."""
+    """The counts of one process, in reply to `WantFigures`."""
 
     question: int
     http: HttpMetrics
@@ -150,7 +150,7 @@ class Figures(NamedTuple):
 
 
 class DeathTold(NamedTuple):
-    """A client has been told that the engine is dead."""
+    """The status of a reply has reported the death of the engine."""
 
 
 class UsesBackend(NamedTuple):
@@ -160,7 +160,7 @@ class UsesBackend(NamedTuple):
 
 
 class Stopping(NamedTuple):
-    """It takes no new requests any more, and has so many replies open."""
+    """The process takes no new requests, and has this many open replies."""
 
     num_open: int
 
@@ -177,7 +177,7 @@ class Tokens(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a reply tells of its request besides the text."""
+    """Facts about a request that its reply has beside the text."""
 
     arrived_at: Micros
     queued_at: Micros
@@ -221,7 +221,7 @@ class State(NamedTuple):
 
 
 class WantFigures(NamedTuple):
-    """The engines' process is asked for metrics, and asks all."""
+    """The engines' process collects the counts of all processes for a metrics page."""
 
     question: int
 
@@ -251,7 +251,7 @@ WAIT_S = 2.0
 
 @dataclass(slots=True)
 class RemoteMetrics:
-    """What a process that answers counts by itself; the page it has from the engines."""
+    """The counts of a process that answers; the page comes from the engines' process."""
 
     lateness: Lateness
     slow_readers: SlowReaders
@@ -282,13 +282,13 @@ class RemoteMetrics:
             answer.set_result(message.page)
 
     def figures(self, message: WantFigures) -> None:
-        """Tell what this process has counted."""
+        """Send the counts of this process."""
         lag_s, num_cut = self.lateness.histogram, self.slow_readers.num_cut
         self.tell(Figures(message.question, self.http, self.rejections, lag_s, num_cut, self.tool_parsing))
 
 
 class Gathering:
-    """Asks all processes what they have counted. Those that have ended count as they were last."""
+    """Collects the counts of all processes. A process that has ended counts with its last figures."""
 
     def __init__(self, source: MetricsSource) -> None:
         self._source = source
@@ -296,13 +296,13 @@ class Gathering:
         self._known: dict[int, Figures] = {}
         """By the place of the process."""
         self._missing: dict[int, set[int]] = {}
-        """Who has not answered a question."""
+        """Processes whose reply to a question is missing."""
         self._complete: dict[int, asyncio.Event] = {}
 
     async def page(
         self, asked: Mapping[int, Callable[[WantFigures], None]], names: Collection[str], accept: str = ""
     ) -> bytes:
-        """The metrics page; `asked` says how to reach those who are there."""
+        """The metrics page; `asked` has a channel for each running process."""
         question = next(self._questions)
         self._missing[question] = set(asked)
         complete = self._complete[question] = asyncio.Event()

@@ -52,7 +52,7 @@ class RemoteReply:
 
 
 class AnsweringEnd:
-    """One process that answers, as the engines see it."""
+    """One process that answers, for the engines' process."""
 
     def __init__(self, engines: "EngineSide", tell: Callable[[FromEngines], None]) -> None:
         self._engines = engines
@@ -64,14 +64,14 @@ class AnsweringEnd:
         self._prompt: tuple[int, Siblings] = (-1, new_siblings(1))
 
     def heard(self, message: FromAnswering) -> None:
-        """Do what it wants of the engines; other messages mean nothing here."""
+        """Act on messages for the engines; others are ignored."""
         if isinstance(message, Submit):
             self._submit(message)
         elif isinstance(message, Abort) and (request_id := self._ids.pop(message.number, None)) is not None:
             self._engines.driver.abort(request_id)
 
     def gone(self) -> None:
-        """The process has ended: nobody waits for its requests any longer."""
+        """Abort the requests of a process that has ended."""
         ids, self._ids = self._ids, {}
         for request_id in ids.values():
             self._engines.driver.abort(request_id)
@@ -82,7 +82,7 @@ class AnsweringEnd:
         self._tell(message)
 
     def sent(self) -> None:
-        """What was told has left, so that nothing can join it."""
+        """Queued messages have left, so that none can be extended."""
         self._tokens = None
 
     def token(self, number: int, count: int) -> None:
@@ -135,7 +135,7 @@ class EngineSide:
         self.driver.tell_failure = self._broken
 
     def add(self, tell: Callable[[FromEngines], None]) -> AnsweringEnd:
-        """Another process, which hears by `tell`."""
+        """Add a process, whose messages `tell` sends."""
         end = AnsweringEnd(self, tell)
         self.ends.append(end)
         return end
@@ -147,7 +147,7 @@ class EngineSide:
         return State(driver.engine.stats, driver.num_flights, driver.num_waiting_tokens)
 
     def tell_state(self) -> None:
-        """Say how the engines are, if that has changed since it was said last."""
+        """Send the state of the engines if it has changed since it was last sent."""
         state = self.state
         if state != self._told:
             self._told = state
@@ -166,7 +166,7 @@ class EngineSide:
         self.tell_all(self._backend)
 
     def tell_all(self, message: FromEngines) -> None:
-        """The same to every process."""
+        """Send one message to every process."""
         for end in self.ends:
             end.tell(message)
 

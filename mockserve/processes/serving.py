@@ -22,7 +22,7 @@ from mockserve.log_lines import fields
 from mockserve.metrics.engine import Lateness
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
-from mockserve.processes.answering_process import Assignment, answer_until_told
+from mockserve.processes.answering_process import Assignment, answer_until_stopped
 from mockserve.processes.channel import (
     Channel,
     DeathTold,
@@ -44,13 +44,13 @@ from mockserve.serving.lifecycle import LOOK_EVERY_S
 
 
 class Answering:
-    """One process: what it says beside its requests, and how it ends."""
+    """One process: its messages beside requests, and its end."""
 
     def __init__(self, place: int, engines: EngineSide, gathering: Gathering, metrics_page: "AnswerMetrics") -> None:
         self.place = place
         self.listening: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
         self.stopping: asyncio.Future[Stopping] = asyncio.get_running_loop().create_future()
-        self.death_told = asyncio.Event()
+        self.death_reported = asyncio.Event()
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Its exit code, when it has one."""
         self._engines = engines
@@ -65,7 +65,7 @@ class Answering:
         self.end = self._engines.add(self._channel.tell)
         self._channel.sent = self.end.sent
         process = multiprocessing.get_context("spawn").Process(
-            target=answer_until_told, args=(assignment,), name=f"answering {self.place}"
+            target=answer_until_stopped, args=(assignment,), name=f"answering {self.place}"
         )
         with _deaf_from_birth():
             process.start()
@@ -100,7 +100,7 @@ class Answering:
         elif isinstance(message, Figures):
             self._gathering.heard(self.place, message)
         elif isinstance(message, DeathTold):
-            self.death_told.set()
+            self.death_reported.set()
         elif isinstance(message, UsesBackend):
             self._engines.use_backend(message)
         elif isinstance(message, Stopping):
@@ -136,7 +136,7 @@ def _deaf_from_birth() -> Iterator[None]:
 
 
 def _ignore() -> None:
-    """The end of a process says the same."""
+    """The end of a process has the same meaning."""
 
 
 def reserved_port(host: str, port: int) -> socket.socket:
@@ -172,7 +172,7 @@ def _cannot(host: str, port: int, error: OSError) -> OptionError:
 
 
 STATE_EVERY_S = 0.1
-"""How often those who answer hear how the engines are; vLLM's front ends hear of theirs as often."""
+"""The interval at which processes get the state of the engines, as vLLM's front ends do."""
 CLOSING_GRACE_S = 5.0
 """How long a process may take to end after its replies have."""
 FAILED = 1
@@ -182,7 +182,7 @@ _logger = logging.getLogger(__name__)
 
 
 async def serve_in_processes(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> int:
-    """Serve until told to stop. Returns the exit code. Raises OptionError for a port that cannot be listened on."""
+    """Serve until a signal ends it. Returns the exit code. Raises OptionError for a port that cannot be listened on."""
     stopping, at_once = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -269,7 +269,7 @@ class Processes:
         for each in running:
             if each.listening.done():
                 each.stop(at_once=at_once.is_set())
-            else:  # nobody waits for a reply from it
+            else:  # no reply waits for it
                 each.kill()
         self._keep(self._say_what_is_open(running))
         self._keep(self._hurry(running, at_once))
@@ -288,7 +288,7 @@ class Processes:
 
     async def _engine_death(self) -> BaseException:
         """Return with what an engine has broken with, when a client has been told or some time has passed."""
-        told = [asyncio.ensure_future(each.death_told.wait()) for each in self._answering]
+        told = [asyncio.ensure_future(each.death_reported.wait()) for each in self._answering]
         while (failure := self._engines.driver.failure) is None:
             await asyncio.wait(told, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
         return failure

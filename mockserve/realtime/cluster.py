@@ -45,7 +45,7 @@ class ClusterDriver(RealtimeDriver):
         """Called with the number of each instance that was removed, and whether it was drained or killed."""
         self._outputs = outputs
         self._unrouted: dict[str, asyncio.Future[None]] = {}
-        """Requests that somebody waits for to be routed."""
+        """Requests whose routing is awaited."""
         self._place = cluster.place
         cluster.place = self._placed
 
@@ -55,7 +55,7 @@ class ClusterDriver(RealtimeDriver):
         return bool(self.cluster.state.candidates)
 
     def flights_at(self, number: int) -> list[Flight]:
-        """Those on one instance. Cost: O(requests)."""
+        """Unfinished requests on one instance. Cost: O(requests)."""
         instance_of = self.cluster.instance_of
         return [flight for flight in self._flights.values() if instance_of(flight.request.id) == number]
 
@@ -125,12 +125,12 @@ class ClusterDriver(RealtimeDriver):
         await self._until(lambda: self.life_of(number) in (Life.KILLED, None))
 
     def life_of(self, number: int) -> Life | None:
-        """What an instance is good for; None when it was removed."""
+        """The state of an instance; None when it was removed."""
         member = self.cluster.members.get(number)
         return None if member is None else member.life
 
     def fail(self, error: BaseException) -> None:
-        """The simulation is broken: nobody may wait for it any longer."""
+        """Fail everything that waits: the simulation is broken."""
         super().fail(error)
         for routed in self._unrouted.values():
             _set(routed)
@@ -139,7 +139,7 @@ class ClusterDriver(RealtimeDriver):
         self.cluster.submit(request, at, rank)
 
     def _output_of(self, request_id: str) -> EngineOutput:
-        """Of the instance that has a request; one that has come to none counts for the first that is there."""
+        """The output of the instance that has a request; an unrouted request counts for the first instance."""
         return self._outputs.get(self.cluster.instance_of(request_id), self.output)
 
     def _placed(self, sequence: EngineSequence, number: int, at: Micros) -> None:

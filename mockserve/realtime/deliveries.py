@@ -40,7 +40,7 @@ class Departure(Protocol):
 
 
 class Headed(Protocol):
-    """A stream whose head may still be there."""
+    """A stream whose head may not have been sent."""
 
     def send_head(self) -> None:
         """Send it, unless it has left."""
@@ -67,13 +67,13 @@ class Wire:
         self.num_received = 0
         """How often bytes have come in, and..."""
         self._num_looked_at = 0
-        """...how often they had when somebody looked, and..."""
+        """The value of `num_received` at the last check."""
         self._num_turns_waited = 0
         """...since when there is news at each look."""
         self._monotonic = monotonic
         self._departing: list[Departure] = []
         self._new: list[Headed] = []
-        """Streams whose heads may still be there, and..."""
+        """Streams whose heads may not have been sent, and..."""
         self._waiting: list[Headed] = []
         """...those that were new at the look before."""
 
@@ -122,7 +122,7 @@ class Wire:
             observe(now_s - each.due_s, now_s, num_frames)
 
     def has_news(self) -> bool:
-        """Whether bytes have come in since the last look, so that requests may be about to be submitted.
+        """Whether bytes have come in since the last check, so that requests may be about to be submitted.
 
         Never for long: who waits for quiet has a turn at least every `PATIENCE_TURNS` looks.
         """
@@ -208,7 +208,7 @@ class Deliveries:
         return self._clock.seconds_at(at)
 
     def _all_waiting(self) -> Collection[Flight]:
-        """Whose replies have not ended."""
+        """Requests whose replies have not ended."""
         waiting = [*self._flights.values(), *(entry[2] for entry in self._outbox)]
         return {id(flight): flight for flight in waiting}.values()
 
@@ -219,7 +219,7 @@ class Deliveries:
         heapify(self._outbox)
 
     def _deliver_due(self, now: Micros) -> None:
-        """Hand over the frames whose time has come."""
+        """Hand over the frames that are due."""
         outbox = self._outbox
         while outbox and outbox[0][0] <= now:
             due_at, _, flight, number, is_last = heappop(outbox)

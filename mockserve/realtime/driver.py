@@ -1,4 +1,4 @@
-"""The real-time driver: the only place that knows the wall clock.
+"""The real-time driver: the only module that reads the wall clock.
 
 It sleeps until the engine or a frame has something due, lets the engine do it, and hands tokens to their replies. All
 deadlines are absolute, so being late once delays nothing that comes after, and nothing is ever handed over early.
@@ -70,7 +70,7 @@ class RealtimeDriver(Deliveries):
         self._simulation: Simulation = engine if simulation is None else simulation
         super().__init__(wire, clock_of(self._simulation, speed, monotonic, origin_s), BacklogSlices(monotonic))
         self.failure: BaseException | None = None
-        """What the engine broke with; from then on every request fails."""
+        """The error that broke the engine; from then on every request fails."""
         self.tell_failure: Callable[[BaseException], None] = _ignore_failure
         """Listener to the failure of the engine."""
         self._monotonic = monotonic
@@ -116,13 +116,13 @@ class RealtimeDriver(Deliveries):
         self._simulation.submit(request, at)
 
     def abort(self, request_id: str) -> None:
-        """The client of `request_id` is gone: free what it holds now. Its reply hears nothing more."""
+        """Abort `request_id`, whose client has left, and free its blocks now. Its reply gets no more calls."""
         output, flight = self._output_of(request_id), self._leave(request_id)
         if flight is not None:
             output.recorder.aborted(flight)
 
     def _output_of(self, _request_id: str) -> EngineOutput:
-        """Of the engine that has a request."""
+        """The output of the engine that has a request."""
         return self.output
 
     def _leave(self, request_id: str) -> Flight | None:
@@ -165,7 +165,7 @@ class RealtimeDriver(Deliveries):
         await self._conditions.until(is_so)
 
     def close(self) -> None:
-        """Stop waking up. Open replies hear nothing more."""
+        """Stop waking up. Open replies get no more calls."""
         self._alarm.close()
         self._flights.clear()
         self._outbox.clear()

@@ -1,4 +1,4 @@
-"""What requests are handed to: one engine here, several, one of several, or those of another process."""
+"""The interface of drivers: of one engine, of several, of one of several, or of engines in another process."""
 
 from collections.abc import Callable, Collection
 from typing import Protocol, TypeVar
@@ -18,7 +18,7 @@ class EngineFailedError(RuntimeError):
 
 
 class SeenEngine(Protocol):
-    """What is known of an engine wherever it is; with several, of one that stands for them."""
+    """An engine in this process or another; of several engines one stands for all."""
 
     @property
     def config(self) -> EngineConfig: ...
@@ -35,7 +35,7 @@ class Driver(Protocol):
 
     @property
     def failure(self) -> BaseException | None:
-        """What an engine broke with; from then on every request fails."""
+        """The error that broke an engine; from then on every request fails."""
         ...
 
     @property
@@ -77,7 +77,7 @@ class Driver(Protocol):
         ...
 
     def abort(self, request_id: str) -> None:
-        """The client of `request_id` is gone: free what it holds now. Its reply hears nothing more."""
+        """Abort `request_id`, whose client has left, and free its blocks now. Its reply gets no more calls."""
         ...
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
@@ -93,5 +93,5 @@ class Driver(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop waking up. Open replies hear nothing more."""
+        """Stop waking up. Open replies get no more calls."""
         ...

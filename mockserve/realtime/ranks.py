@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class RankedReply:
-    """A reply that also tells when it has ended, which is when its rank has a request less."""
+    """A reply that also reports its end, when its rank has one request less."""
 
     reply: Reply
     ended: Callable[[], None]
@@ -57,7 +57,7 @@ class RankedDriver:
         self._reports = LoadReports(len(drivers))
         self._rank_of: dict[str, int] = {}
         self.tell_failure: Callable[[BaseException], None] = _ignore_failure
-        """Who wants to know that an engine broke."""
+        """A callback for a broken engine."""
         self._has_failed = False
         for rank, driver in enumerate(drivers):
             driver.tell_step = self._listener(rank)
@@ -65,7 +65,7 @@ class RankedDriver:
 
     @property
     def engine(self) -> Engine:
-        """That of rank 0; all are configured alike."""
+        """The engine of rank 0; all are configured alike."""
         return self.drivers[0].engine
 
     @property
@@ -80,7 +80,7 @@ class RankedDriver:
 
     @property
     def failure(self) -> BaseException | None:
-        """What one of the engines broke with."""
+        """The error that broke one of the engines."""
         return next((driver.failure for driver in self.drivers if driver.failure is not None), None)
 
     def clock(self) -> Micros:
@@ -99,7 +99,7 @@ class RankedDriver:
         siblings: Siblings | None = None,
         rank: int | None = None,
     ) -> Flight:
-        """Let `request` arrive at the rank it asks for, or at that with the least load.
+        """Submit `request` to the rank it names, or to that with the least load.
 
         Raises EngineFailedError when an engine has failed.
         """
@@ -117,7 +117,7 @@ class RankedDriver:
             raise
 
     def abort(self, request_id: str) -> None:
-        """The client of `request_id` is gone: free what it holds now. Its reply hears nothing more."""
+        """Abort `request_id`, whose client has left, and free its blocks now. Its reply gets no more calls."""
         rank = self._rank_of.get(request_id)
         if rank is not None:
             self._ended(request_id)
@@ -143,7 +143,7 @@ class RankedDriver:
             await driver.until(is_so)
 
     def fail(self, error: BaseException) -> None:
-        """An engine is broken, and vLLM gives up on all of them: nobody may wait for them any longer."""
+        """Fail everything that waits: after one engine breaks, vLLM gives up on all of them."""
         if self._has_failed:
             return
         self._has_failed = True
@@ -152,7 +152,7 @@ class RankedDriver:
         self.tell_failure(error)
 
     def close(self) -> None:
-        """Stop waking up. Open replies hear nothing more."""
+        """Stop waking up. Open replies get no more calls."""
         for driver in self.drivers:
             driver.close()
 
@@ -169,10 +169,10 @@ class RankedDriver:
         return step_ended
 
     def _hear(self, at: Micros) -> None:
-        """Take in all that was told up to `at`."""
+        """Apply all reports up to `at`."""
         while (due_at := self._reports.due_at()) is not None and due_at <= at:
             self._balancer.hear(self._reports.tell(due_at))
 
 
 def _ignore_failure(_error: BaseException) -> None:
-    """Nobody listens."""
+    """No-op default."""

@@ -25,7 +25,7 @@ class Clock(Protocol):
         ...
 
     def due_until(self) -> Micros:
-        """What is due by this instant may be done now."""
+        """The latest instant whose events may be processed now."""
         ...
 
     def instant_at(self, reading_s: float) -> Micros:
@@ -38,7 +38,7 @@ class Clock(Protocol):
 
 
 class PacedClock:
-    """So many simulated microseconds pass in each real second."""
+    """Simulated microseconds per real second."""
 
     def __init__(self, us_per_s: float, monotonic: Callable[[], float], origin_s: float) -> None:
         """`origin_s` is the reading at the simulated instant 0."""
@@ -60,7 +60,7 @@ class PacedClock:
 
 
 class JumpingClock:
-    """It stands still until the engine does something, and then reads what the engine has come to."""
+    """A clock that stands still until the engine acts, and then shows the engine's instant."""
 
     def __init__(self, simulation: Simulation, monotonic: Callable[[], float]) -> None:
         self._simulation = simulation
@@ -103,7 +103,7 @@ STRETCH_TOKENS = (64, 8192)
 
 
 class BacklogSlices:
-    """Says how far to go at a time and when to let others have their turn."""
+    """Decides the length of a slice of work, and when the event loop gets control back."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._step_us: Micros = 0
@@ -249,7 +249,7 @@ class Alarm:
         return self._handle is not None
 
     def set(self, at_s: float) -> None:
-        """Wake when the monotonic clock reads `at_s`, instead of when was said before.
+        """Wake when the monotonic clock reads `at_s`, instead of at the instant set before.
 
         By a precise timer, or one that is early for sure; or in the next turn of the loop when that is too coarse.
         """

@@ -16,7 +16,7 @@ _ALPHANUMERIC = string.ascii_letters + string.digits
 
 
 class IdForm(Enum):
-    """What an id of a call is made of."""
+    """The parts of a call's id."""
 
     RANDOM = "random"
     MISTRAL = "nine letters and digits"
@@ -27,7 +27,7 @@ class IdForm(Enum):
 
 
 class Arrival(Enum):
-    """What comes with the name of a function in a stream."""
+    """The fields beside a function's name in a stream."""
 
     ALONE = "nothing"
     WITH_ARGUMENTS = "the beginning of its arguments"
@@ -36,7 +36,7 @@ class Arrival(Enum):
 
 
 class NoArguments(Enum):
-    """What a stream does with a call that has no arguments."""
+    """The form of a call without arguments in a stream."""
 
     USUAL = "what it does with others"
     JOINED = "brings the empty object with the name"
@@ -52,7 +52,7 @@ class NullContent(Enum):
 
 
 class Filler(Enum):
-    """What an event of a stream has where there is nothing to say."""
+    """The content of an empty event."""
 
     NOTHING = "no event, or an empty delta at the end"
     NULL = "a null content"
@@ -61,7 +61,7 @@ class Filler(Enum):
 
 
 class Part(Enum):
-    """What later parts of a call have beside their text."""
+    """The fields of later parts of a call beside their text."""
 
     BARE = "nothing"
     NULL_NAME = "a null name"
@@ -167,7 +167,7 @@ FORCED_AS_JSON = frozenset(
         *("seed_oss", "step3", "xlam"),
     }
 )
-"""Parsers that do not see calls that are forced: those are JSON, which vLLM reads the same way for all of them."""
+"""Parsers that do not get forced calls: vLLM reads those as JSON."""
 
 
 def call_style(parser: str | None, choice: object = "auto") -> CallStyle:
@@ -227,7 +227,7 @@ EMPTY_OBJECT = "{}"
 
 
 def arranged(deltas: Deltas, style: CallStyle, is_cut: bool) -> list[tuple[Delta, ...]]:
-    """What each token brings. With `is_cut` the last call is not complete."""
+    """The deltas of each token. With `is_cut` the last call is not complete."""
     calls = _Calls(deltas)
     if not calls.texts:
         told = [tuple(each) for each in deltas]
@@ -279,7 +279,7 @@ class _Calls:
             self.first_arguments.setdefault(call, place)
 
     def without_skipped(self, style: CallStyle) -> list[tuple[Delta, ...]]:
-        """What each token brings but for empty objects that a style leaves out."""
+        """The deltas of each token without empty objects that a style leaves out."""
         if style.no_arguments is not NoArguments.SKIPPED or EMPTY_OBJECT not in self.texts.values():
             return [tuple(each) for each in self._deltas]
         return [tuple(each for each in brought if not self._is_skipped(each)) for brought in self._deltas]
@@ -307,7 +307,7 @@ class _Calls:
 def _held_back(
     deltas: list[tuple[Delta, ...]], style: CallStyle, calls: _Calls, is_cut: bool
 ) -> list[tuple[Delta, ...]]:
-    """What each token brings, with parts of calls held back until their calls are ready."""
+    """The deltas of each token, with parts of calls held back until their calls are ready."""
     ready_at = calls.ready_at(style, is_cut)
     if ready_at == calls.first_place:
         return deltas
@@ -369,7 +369,7 @@ def _with_last(told: list[tuple[Delta, ...]], filler: Filler, call: int) -> list
 
 
 def filling(filler: Filler, call: int = 0) -> tuple[Delta, ...]:
-    """What an event with nothing to say has."""
+    """The deltas of an empty event."""
     if filler is Filler.NOTHING:
         return ()
     if filler is Filler.CALL:

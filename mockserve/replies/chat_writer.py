@@ -53,7 +53,7 @@ class ChatShape(NamedTuple):
     num_earlier_calls: int = 0
 
     def writer(self, prompt: PlannedPrompt, generation: Generation) -> "ChatWriter":
-        """What writes one choice."""
+        """The writer of one choice."""
         return ChatWriter(self, prompt, generation)
 
 

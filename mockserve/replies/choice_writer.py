@@ -65,12 +65,12 @@ class Scorer:
         return Scored(chosen, [chosen, *(each for each in likeliest if each is not chosen)])
 
     def score_all(self, token_ids: Sequence[int]) -> ScoredPrompt:
-        """The tokens of a prompt; nothing can be said of the first. Many are scored each time they are gone through."""
+        """The tokens of a prompt, the first without a score. Many are scored each time they are iterated over."""
         found = PromptScores(self, token_ids)
         return found if len(token_ids) > LONG_TOKENS else list(found)
 
     def _asked_for(self, chosen: Candidate) -> list[Candidate]:
-        """They share what the chosen token leaves, each half of what is left by those before it."""
+        """Candidates share the probability that the chosen token leaves, each half of the rest."""
         left = math.log(max(1e-9, 1 - math.exp(chosen.logprob)))
         return [
             Candidate(each, self._text(each), left - (number + 1) * math.log(2), chosen.rank + number + 1)
@@ -107,23 +107,23 @@ class ChoiceWriter(Protocol):
         ...
 
     def text_piece(self, text: str) -> Piece:
-        """What a token brings that brings this text and nothing else."""
+        """The piece of a token with this text and nothing else."""
         ...
 
     def stretch(self, place: int) -> Delta | None:
-        """What one token brings if that is text of one kind and nothing else, which is filled into a template."""
+        """The text of one token if it is of one kind and alone, for a template."""
         ...
 
     def stretch_piece(self, stretch: Delta) -> Piece:
-        """What a token brings that brings this stretch and nothing else."""
+        """The piece of a token with this delta and nothing else."""
         ...
 
     def piece(self, first: int, last: int) -> Piece | None:
-        """What these tokens bring to a stream; None if nothing that the client sees. Ranges must follow each other."""
+        """The piece of these tokens in a stream; None if it is empty. Ranges must follow each other."""
         ...
 
     def last_piece(self, first: int, last: int) -> Piece:
-        """The same at the end of the choice, where there always is something to send."""
+        """The piece at the end of the choice, which is never empty."""
         ...
 
     def choice(self, num_tokens: int, ending: Ending) -> Choice:
@@ -171,7 +171,7 @@ class CompletionShape(NamedTuple):
     only_echoes: bool = False
 
     def writer(self, prompt: PlannedPrompt, generation: Generation) -> "CompletionWriter":
-        """What writes one choice."""
+        """The writer of one choice."""
         return CompletionWriter(self, prompt, generation)
 
 

@@ -24,7 +24,7 @@ def ending_at(generation: Generation, num_tokens: int, is_stream: bool = False) 
 
 
 def engine_reason(generation: Generation) -> str:
-    """Why a choice ended as the engine sees it, which knows nothing of tool calls."""
+    """The finish reason in the engine, which has no notion of tool calls."""
     reason = generation.answer.ending.finish_reason
     return "stop" if reason == "tool_calls" else reason
 
@@ -268,7 +268,7 @@ class StreamedChoice:
         self._stream.send_made(next_event, self._num_told(first, number))
 
     def _num_told(self, first: int, last: int) -> int:
-        """How many tokens an event may tell of, those of the prompt included where it is repeated."""
+        """The number of tokens in an event, with those of a repeated prompt."""
         return last - first + (0 if first else len(self._prompt.token_ids))
 
     def _usage(self, num_tokens: int) -> Usage | None:
@@ -277,7 +277,7 @@ class StreamedChoice:
         return self._stream.job.accounting.running_usage(self._prompt, self._number, num_tokens)
 
     def _text_template(self) -> EventTemplate:
-        """Of an event that brings text and nothing else."""
+        """The template of an event that has text and nothing else."""
         stream, new_piece = self._stream, self._writer.text_piece
         templates, usual = stream.job.templates, stream.usual_bodies
         if templates is None or usual is None:
@@ -285,7 +285,7 @@ class StreamedChoice:
         return templates.token(usual, self._index, new_piece, stream.chunked)
 
     def _end_template(self, ending: Ending) -> EventTemplate | None:
-        """Of the last event, if it brings text and the reason of the end."""
+        """The template of the last event, if it has text and the finish reason alone."""
         job, usual = self._stream.job, self._stream.usual_bodies
         if self._template is None or usual is None or job.templates is None:
             return None

@@ -27,7 +27,7 @@ class Sink(Protocol):
 
 
 class EventStream:
-    """Writes the events of one reply, each in a write of its own, and knows what comes before and after the choices.
+    """Writes the events of one reply, each in a write of its own, and those before and after the choices.
 
     `sink` takes events to a connection; `chunked` says whether each of them must be wrapped as an HTTP chunk.
     """
@@ -39,11 +39,11 @@ class EventStream:
         self._sink = sink
         self.chunked = chunked
         self.usual_bodies = None if replies.job.templates is None else with_templates(replies.job.bodies)
-        """Those whose events have templates that streams share."""
+        """Writers of events with templates that streams share."""
         self._is_open = False
 
     def open(self) -> None:
-        """What precedes the first token of any choice."""
+        """Events before the first token of any choice."""
         if self._is_open:
             return
         self._is_open = True
@@ -60,7 +60,7 @@ class EventStream:
         return map(event, self.bodies.opening_chunks(num_choices, prompt.prompted, usage))
 
     def send_made(self, make: Callable[[], dict[str, Any] | None], num_tokens: int) -> None:
-        """The event that `make` gives, if any, which tells of `num_tokens` tokens."""
+        """The event that `make` gives, if any, for `num_tokens` tokens."""
         body = make()
         if body is not None:
             self.send(event(body))
@@ -75,7 +75,7 @@ class EventStream:
             self._sink.write(data)
 
     def write_all(self, events: list[bytes]) -> None:
-        """Several likewise."""
+        """Several events of one step."""
         if not self.replies.done.done():
             self._sink.write_all(events)
 
@@ -112,7 +112,7 @@ class _Kept(list[bytes]):
 
 
 class HeldStream(EventStream):
-    """One whose status has not been sent: what it writes is kept until it is let go, and an error has a status."""
+    """A stream whose status has not been sent: its events are kept until it is released, and an error has a status."""
 
     def __init__(self, replies: ReplySet, chunked: bool) -> None:
         self._kept = _Kept()

@@ -14,7 +14,7 @@ from mockserve.protocol.json_text import compact_json
 
 DONE = b"data: [DONE]\n\n"
 DONE_CHUNK = b"e\r\ndata: [DONE]\n\n\r\n"
-"""The same as one chunk of a chunked HTTP body."""
+"""An event as one chunk of a chunked HTTP body."""
 
 PLACEHOLDER = "\x00"
 """The text to build a body with before it becomes a template."""
@@ -40,7 +40,7 @@ def http_chunk(data: bytes) -> bytes:
 class EventTemplate:
     """An event that differs from token to token in one piece of text only; `chunked` wraps each as an HTTP chunk.
 
-    What comes before the text says how long a chunk is, so there is one beginning for each length of text.
+    The length of a chunk precedes its text, so there is one beginning for each length of text.
     """
 
     __slots__ = ("_after", "_before", "_beginnings", "_chunked", "_size")
@@ -69,7 +69,7 @@ class EventTemplate:
         return events
 
     def _begin(self, num_bytes: int) -> bytes:
-        """What precedes a text of so many bytes."""
+        """The bytes before a text of this many bytes."""
         length = b"%x\r\n" % (self._size + num_bytes) if self._chunked else b""
         beginning = self._beginnings[num_bytes] = length + self._before
         return beginning
@@ -94,13 +94,13 @@ NewPiece: TypeAlias = Callable[[str], Piece]
 
 
 class EventTemplates:
-    """Templates of one server, by all that bodies say beside their ids, the second of their creation included."""
+    """Templates of one server, by all fields of bodies but their ids, the second of their creation included."""
 
     def __init__(self) -> None:
         self._known = Memo[object, list[tuple[bytes, ...]]](MOST_KNOWN)
 
     def token(self, bodies: UsualBodies, index: int, new_piece: NewPiece, chunked: bool) -> EventTemplate:
-        """Of an event that brings text to choice `index`."""
+        """The template of an event with text of choice `index`."""
 
         def build(blank: UsualBodies) -> list[tuple[bytes, ...]]:
             return [_around_text(event(blank.chunk(index, new_piece(PLACEHOLDER), None)))]
@@ -110,7 +110,7 @@ class EventTemplates:
     def end(
         self, bodies: UsualBodies, index: int, new_piece: NewPiece, finish_reason: str, chunked: bool
     ) -> EventTemplate:
-        """Of the last event of a choice, which brings text, too."""
+        """The template of the last event of a choice, which has text, too."""
 
         def build(blank: UsualBodies) -> list[tuple[bytes, ...]]:
             piece = new_piece(PLACEHOLDER)._replace(ending=Ending(finish_reason))
@@ -119,7 +119,7 @@ class EventTemplates:
         return _template(self._parts(bodies, (index, finish_reason), build), bodies.id, chunked)
 
     def opening(self, bodies: UsualBodies, num_choices: int) -> list[bytes]:
-        """The events before all text, which say nothing of the prompt."""
+        """The events before all text, without facts about the prompt."""
 
         def build(blank: UsualBodies) -> list[tuple[bytes, ...]]:
             return [_around_id(event(each)) for each in blank.opening_chunks(num_choices, Prompted(), None)]
@@ -135,7 +135,7 @@ class EventTemplates:
     def _parts(
         self, bodies: UsualBodies, what: object, build: Callable[[UsualBodies], list[tuple[bytes, ...]]]
     ) -> list[tuple[bytes, ...]]:
-        """What is around ids and texts of events."""
+        """The bytes around ids and texts of events."""
         key = (bodies.__class__, bodies[1:], what)
         found = self._known.get(key)
         if found is None:

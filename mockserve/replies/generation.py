@@ -1,4 +1,4 @@
-"""What a reply is made of before its first token: its prompts and the choices of each."""
+"""A reply before its first token: its prompts and the choices of each."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
@@ -15,7 +15,7 @@ class Generation(NamedTuple):
     request: Request
     answer: Answer
     seed: int = 0
-    """Of what is drawn about its tokens later on."""
+    """The seed of random numbers about its tokens."""
 
 
 class LateGenerations:
@@ -30,7 +30,7 @@ class LateGenerations:
         self._kept: dict[int, Generation] = {}
 
     def changed(self, change: Callable[[Generation], Generation]) -> "LateGenerations":
-        """The same choices, each of them changed."""
+        """The choices with `change` applied to each."""
         make = self._make
         return LateGenerations(lambda index, number: change(make(index, number)), self._numbers)
 
@@ -68,7 +68,7 @@ class PlannedPrompt(NamedTuple):
 
     @property
     def prompted(self) -> Prompted:
-        """What the reply may say of the prompt."""
+        """The prompt's part of the reply."""
         return Prompted(
             token_ids=self.token_ids,
             text=self.text if self.shows_text else None,

@@ -19,7 +19,7 @@ from mockserve.replies.generation import PlannedPrompt
 
 
 class Accounting(NamedTuple):
-    """Which costs the server reports. `media_tokens` counts those of pictures and recordings, by modality.
+    """The costs that the server reports. `media_tokens` counts tokens of pictures and recordings, by modality.
 
     Only chat says how many tokens a request has left in the cache; `block_size_tokens` is None for the others.
     """
@@ -31,7 +31,7 @@ class Accounting(NamedTuple):
     media_tokens: Mapping[str, int] | None = None
 
     def running_usage(self, prompt: PlannedPrompt, number: int, num_tokens: int) -> Usage:
-        """That of one choice so far."""
+        """The usage of one choice so far."""
         reasoning = self._reasoning(prompt, number, num_tokens)
         return Usage(len(prompt.token_ids), num_tokens, num_reasoning_tokens=reasoning)
 
@@ -42,7 +42,7 @@ class Accounting(NamedTuple):
         flight: Flight | None,
         num_reasoning_tokens: int | None = None,
     ) -> Usage:
-        """That of a whole reply; `flight` is whose cached tokens stand for all.
+        """The usage of a whole reply; the cached tokens of `flight` stand for all.
 
         `num_reasoning_tokens` is known where not all choices are there at once.
         """
@@ -148,9 +148,9 @@ class ReplyJob(NamedTuple):
     num_announced: int | None = None
     """Choices that a stream opens, where that is not the number of those that follow."""
     is_empty: bool = False
-    """Whether no token is wanted, so that the engine is not asked."""
+    """Whether the reply has no token, so that the engine gets no request."""
     kv_transfer_params: Mapping[str, Any] | None = None
-    """What the end of a choice tells a later server about the blocks it left."""
+    """The handover of a choice's blocks to a later server."""
 
     is_long: bool = False
     """Whether the choices are submitted in turn and the reply is written on another thread."""
@@ -171,7 +171,7 @@ class ReplySet:
         self._flights: list[Flight] = []
         self._num_open = job.num_choices
         self._num_reasoning_tokens: int | None = None
-        """Of the choices so far, where they are planned in turn."""
+        """Reasoning tokens of the choices so far, where they are planned in turn."""
 
     def add_flight(self, flight: Flight) -> None:
         """One of the requests that the engine has for this reply, in the order of the choices."""
@@ -189,7 +189,7 @@ class ReplySet:
             flight.reply = NOBODY
 
     def usage(self, is_stream: bool) -> Usage:
-        """What all choices have cost. The first prompt's cached tokens stand for all in a stream, else the last's."""
+        """The usage of all choices. Cached tokens are those of the first prompt in a stream, else of the last."""
         flight = (self._flights[0] if is_stream else self._flights[-1]) if self._flights else None
         return self.job.accounting.usage(self.job.prompts, self.completion_tokens, flight, self._num_reasoning_tokens)
 

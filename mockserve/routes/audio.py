@@ -36,12 +36,12 @@ PIECE_BYTES = 64 * 1024
 
 
 async def transcribe(request: web.Request) -> web.StreamResponse:
-    """What is said in a recording."""
+    """Transcribe a recording."""
     return await _answer(request, TRANSCRIBE)
 
 
 async def translate(request: web.Request) -> web.StreamResponse:
-    """The same in English."""
+    """Translate a recording into English."""
     return await _answer(request, TRANSLATE)
 
 

@@ -17,7 +17,7 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import parse_generate
 from mockserve.replies.frames import DONE, OTHER_ERRORS
 from mockserve.replies.reply_set import ReplyJob
-from mockserve.routes.shared import aside, check_rank, parsed, planned, read_body, reply_id, wanted_priority
+from mockserve.routes.shared import aside, check_rank, parsed, planned, read_body, reply_id, requested_priority
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.service import SERVICE
 
@@ -31,7 +31,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     adapter = service.model.check_model(chat.model)
     name = reply_id(request, "chatcmpl", chat.common.request_id)
     try:
-        priority = wanted_priority(request)
+        priority = requested_priority(request)
         plan = plan_chat(service.model, chat, body, name, adapter, priority)
         job = await planned(request, chat.sampling, plan)
         check_rank(request, service)
@@ -50,7 +50,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     adapter = service.model.check_model(asked.model)
     name = reply_id(request, "cmpl", asked.common.request_id)
     try:
-        priority = wanted_priority(request)
+        priority = requested_priority(request)
         plan = plan_completion(service.model, asked, body, name, adapter, priority)
         job = await planned(request, asked.sampling, plan)
         check_rank(request, service)
@@ -69,14 +69,14 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
     adapter = service.model.check_model(asked[0][0].model)
     name = reply_id(request, "chatcmpl", asked[0][0].common.request_id)
     sampling = replace(asked[0][0].sampling, n=len(asked))  # one answer for each conversation
-    plan = _planned(service.model, asked, name, adapter, wanted_priority(request))
+    plan = _planned(service.model, asked, name, adapter, requested_priority(request))
     job = await planned(request, sampling, plan)
     check_rank(request, service)
     return await answer(request, service.delivery, job, arrived)
 
 
 def _asked(body: dict[str, Any]) -> list[tuple[ChatRequest, dict[str, Any]]]:
-    """What is asked in each conversation, and the body that asks for it alone."""
+    """The request of each conversation, and its body alone."""
     return [(parse_chat(each, read_as="ChatCompletionRequest"), each) for each in chats_of(body)]
 
 
@@ -108,7 +108,7 @@ async def generate(request: web.Request) -> web.StreamResponse:
     adapter = service.model.check_model(asked.model)
     name = reply_id(request, "generate-tokens", asked.common.request_id)
     try:
-        plan = plan_generate(service.model, asked, name, adapter, wanted_priority(request))
+        plan = plan_generate(service.model, asked, name, adapter, requested_priority(request))
         job = await planned(request, asked.sampling, plan)
         check_rank(request, service)
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""POST /invocations: whatever the model can do, told apart by which type of request the body is."""
+"""POST /invocations: the type of the body decides between the uses of the model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def _union(module: str, *names: str, is_checked: bool = True) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """One use of a model: a body asks for it when `parse` finds it to be of the use's type."""
+    """One use of a model, for bodies that `parse` accepts."""
 
     gate: Gate
     parse: Callable[[dict[str, Any]], object]
@@ -79,7 +79,7 @@ _USES = (
 
 
 async def invocations(request: web.Request) -> web.StreamResponse:
-    """Do what the body asks for."""
+    """Answer as the route whose type of body this is."""
     if request.content_type != "application/json":
         raise wrong_media_type()
     body = _for_adapter(await read_json(request), request.headers.get(ADAPTER_HEADER, ""))
@@ -96,7 +96,7 @@ async def invocations(request: web.Request) -> web.StreamResponse:
 
 
 def _for_adapter(body: Any, adapter: str) -> dict[str, Any]:
-    """A body whose model is the adapter that a header names, or the served model. Raises ApiError for no object."""
+    """A body whose model is the adapter in a header, or the served model. Raises ApiError for no object."""
     if isinstance(body, dict):
         return {**body, "model": adapter}
     if isinstance(body, list):

@@ -34,7 +34,7 @@ from mockserve.routes.shared import (
     planned,
     read_body,
     reply_id,
-    wanted_priority,
+    requested_priority,
 )
 from mockserve.serving.model import ServedModel
 from mockserve.serving.service import SERVICE, Service
@@ -50,7 +50,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
         chat, asked = await aside(request, _asked, service, body)
         adapter = service.model.check_model(chat.model)
         name = reply_id(request, "chatcmpl", None)
-        priority = wanted_priority(request)
+        priority = requested_priority(request)
         plan = plan_chat(service.model, chat, asked, name, adapter, priority)
         job = await planned(request, chat.sampling, plan)
         check_rank(request, service)
@@ -91,7 +91,7 @@ async def render_messages(request: web.Request) -> web.StreamResponse:
 
 
 def _asked(service: Service, body: dict[str, Any]) -> tuple[ChatRequest, dict[str, Any]]:
-    """The chat request that says the same, and its body."""
+    """The equivalent chat request, and its body."""
     asked = _chat_body(service, body)
     return parse_chat(asked), asked
 

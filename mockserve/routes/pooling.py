@@ -77,7 +77,7 @@ async def create_token_embedding(request: web.Request) -> web.StreamResponse:
 
 
 async def pooling(request: web.Request) -> web.StreamResponse:
-    """What the model's own task makes of prompts: vectors, probabilities, or either for each token."""
+    """Results of the model's own task: vectors, probabilities, or either for each token."""
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_POOLING_KINDS)
     asked = await aside(request, parse_pooling, body)
@@ -193,7 +193,7 @@ def _total(prompts: Sequence[Sequence[int]]) -> int:
 
 
 async def cohere_embed(request: web.Request) -> web.StreamResponse:
-    """Vectors of texts, as Cohere asks for them."""
+    """Vectors of texts, in Cohere's form."""
     service, pooler = pooling_service(request)
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)

@@ -28,7 +28,7 @@ from mockserve.routes.shared import (
     json_reply,
     planned_alone,
     read_body,
-    wanted_priority,
+    requested_priority,
 )
 from mockserve.serving.response_store import StoredResponse, no_background
 from mockserve.serving.service import SERVICE, ReplyDelivery, Service
@@ -44,7 +44,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     if asked.in_background and not service.responses.is_enabled:
         raise no_background()
     plan = await planned_alone(
-        request, body, plan_response(service.model, service.responses, asked, wanted_priority(request))
+        request, body, plan_response(service.model, service.responses, asked, requested_priority(request))
     )
     check_rank(request, service)
     if asked.in_background:
@@ -83,7 +83,7 @@ def _rendered(service: Service, given: dict[str, Any]) -> Callable[[], dict[str,
     shown = replace(
         rendered,
         body={**rendered.body, "model": asked.body.get("model")},
-        # A response is not read from token ids later on, so that nothing is said of how to read it.
+        # A response is never derendered from token ids, so that it has no parse context.
         reasoning_ended=None,
         parse_context=None,
     )

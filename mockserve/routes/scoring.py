@@ -57,7 +57,7 @@ async def rerank(request: web.Request) -> web.StreamResponse:
 
 
 async def _scored(request: web.Request, asked: ScoringRequest) -> tuple[PoolingHead, list[float], int]:
-    """What the reply begins with, the score of each pair, and how many tokens were read."""
+    """The head of the reply, the score of each pair, and the number of tokens read."""
     service, pooler = pooling_service(request)
     arrived = arrived_at(request, service.delivery.driver)
     adapter = known_adapter(service.model, asked.model)
@@ -94,7 +94,7 @@ def _token_ids(model: ServedModel, text: str, most_tokens: int, asked: ScoringRe
 
 
 class _Prompts(Sequence[list[int]]):
-    """What the engine reads: a cross-encoder pairs of texts, others each text once.
+    """Prompts for the engine: pairs of texts for a cross-encoder, for other models each text once.
 
     A pair is put together when it is asked for, since one long query may belong to thousands of documents.
     """

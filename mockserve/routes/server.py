@@ -30,7 +30,7 @@ PLATFORM = platform.platform()
 
 
 async def server_info(request: web.Request) -> web.StreamResponse:
-    """What is served and how, with the environment, as text or as JSON objects."""
+    """The configuration of the server and its environment, as text or as JSON objects."""
     query = QueryFields(request.query)
     as_json = query.choice("config_format", "text", ("text", "json")) == "json"
     query.check()
@@ -180,13 +180,13 @@ async def abort_named_requests(request: web.Request) -> web.StreamResponse:
     named = (await read_fields(request)).get("request_ids")
     if named is None:
         raise bad_request("Missing 'request_ids' in request body")
-    if isinstance(named, list | str | dict):  # of other values vLLM says nothing
+    if isinstance(named, list | str | dict):  # vLLM reports no other values
         _end_named(meant(request).delivery.driver, named)
     return untyped_reply()
 
 
 def _end_named(driver: Driver, named: Any) -> None:
-    """`named` are ids as clients know them; the engine knows one for each choice, with a number behind it."""
+    """`named` are ids of clients; the engine has one for each choice, with a number behind it."""
     wanted = {named} if isinstance(named, str) else {each for each in named if isinstance(each, str)}
     driver.end_early({each for each in driver.request_ids if each.rpartition("-")[0] in wanted})
 

@@ -1,4 +1,4 @@
-"""What handlers share: a body that is read and checked, an error as vLLM words it, and a reply as JSON."""
+"""Functions of all handlers: reading and checking bodies, errors in vLLM's words, and replies as JSON."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from aiohttp import hdrs, web
 from multidict import istr
 
 from mockserve.connections.aiohttp_internals import forget_body
-from mockserve.connections.clients import wanted_rank
+from mockserve.connections.clients import requested_rank
 from mockserve.connections.headers import header_text
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.completions.requests import KnownBodies
@@ -49,7 +49,7 @@ ROOM_TAKEN = web.RequestKey("room_taken", RoomTaken)
 TEMPLATE_FIELDS = {"chat_template", "chat_template_kwargs"}
 """Fields of a body that may bring a template."""
 LONG_BODY_BYTES = 1 << 15
-"""What is made of a longer body takes more than a few milliseconds."""
+"""Parsing a longer body takes more than a few milliseconds."""
 LONG_ANSWER_TOKENS = 10_000
 
 MOST_TRIALS = 1000
@@ -133,7 +133,7 @@ async def aside(request: web.Request, work: Callable[P, T], *arguments: P.args, 
 
 
 async def parsed(request: web.Request, known: KnownBodies[T], body: dict[str, Any]) -> T:
-    """What a body asks for. Raises ApiError."""
+    """Parse a body. Raises ApiError."""
     if is_long(request):
         return await aside(request, known.parse_long, body)
     return known.parse(body)
@@ -148,7 +148,7 @@ async def planned_alone(request: web.Request, body: Mapping[str, Any], plan: Cor
 
 
 async def planned(request: web.Request, sampling: Sampling, plan: Coroutine[Any, Any, T]) -> T:
-    """The result of planning the answers that `sampling` asks for, likewise."""
+    """The result of planning the answers that `sampling` describes, on another thread where that takes long."""
     service, num_bytes = request.app[SERVICE], request.get(NUM_BODY_BYTES)
     is_long = sampling.n * likely_tokens(sampling, service.model.planner.max_model_len) > LONG_ANSWER_TOKENS
     if num_bytes is None and not is_long:
@@ -176,13 +176,13 @@ def reply_id(request: web.Request, prefix: str, wanted: str | None) -> str:
     return f"{prefix}-{next(request.app[SERVICE].ids) if named is None else named}"
 
 
-def wanted_priority(request: web.Request) -> int | None:
-    """The priority a request header asks for; None if there is none, or no number."""
+def requested_priority(request: web.Request) -> int | None:
+    """The priority in a request header; None without the header or with a value that is no number."""
     return _number(header_text(request, PRIORITY_HEADER))
 
 
 def meant(request: web.Request) -> Service:
-    """What a control route is to act on: one instance when `?instance=` names it, else all. Raises ApiError."""
+    """The service that a control route acts on: one instance when `?instance=` names it, else all. Raises ApiError."""
     service = request.app[SERVICE]
     query = QueryFields(request.query)
     number = query.number("instance")
@@ -195,8 +195,8 @@ def meant(request: web.Request) -> Service:
 
 
 def check_rank(request: web.Request, service: Service) -> None:
-    """Raise ApiError when a header asks for an engine that there is not."""
-    rank = wanted_rank(request)
+    """Raise ApiError when a header names an engine that does not exist."""
+    rank = requested_rank(request)
     if rank is not None and not 0 <= rank < service.num_engines:
         raise late(ApiError(f"data_parallel_rank {rank} is out of range [0, {service.num_engines})."))
 
@@ -221,7 +221,7 @@ def untyped_reply(text: str = "") -> web.Response:
 async def read_object(request: web.Request, complaint: str | None = None) -> dict[str, Any]:
     """The JSON object of a route that reads its body by itself, whatever its media type.
 
-    `complaint` replaces what the JSON parser says. Raises ApiError when there is no object.
+    `complaint` replaces the JSON parser's message. Raises ApiError when there is no object.
     """
     body = await read_json(request, complaint)
     if not isinstance(body, dict):
@@ -238,7 +238,7 @@ async def read_fields(request: web.Request, complaint: str | None = None) -> dic
 
 
 async def read_json(request: web.Request, complaint: str | None = None) -> Any:
-    """The JSON value of a body. Raises ApiError; `complaint` replaces what the JSON parser says."""
+    """The JSON value of a body. Raises ApiError; `complaint` replaces the JSON parser's message."""
     raw = await received(request)
     try:
         if len(raw) <= LONG_BODY_BYTES:

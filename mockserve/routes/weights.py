@@ -45,7 +45,7 @@ async def unload_lora_adapter(request: web.Request) -> web.StreamResponse:
 
 
 async def register_adapter(request: web.Request) -> web.StreamResponse:
-    """Serve one adapter more, as SageMaker asks for it: in a JSON body, or in the query if the body is none."""
+    """Load an adapter by SageMaker's route: from a JSON body, or from the query without one."""
     given: Any
     try:
         given = shown = json.loads(await request.read())
@@ -59,7 +59,7 @@ async def register_adapter(request: web.Request) -> web.StreamResponse:
 
 
 async def unregister_adapter(request: web.Request) -> web.StreamResponse:
-    """Serve an adapter no more, as SageMaker asks for it."""
+    """Unload an adapter by SageMaker's route."""
     name = request.match_info["adapter_name"]
     request.app[SERVICE].model.adapters.unload(name)
     return untyped_reply(f"Adapter {name} unregistered")
@@ -160,7 +160,7 @@ async def collective_rpc(request: web.Request) -> web.StreamResponse:
 
 
 _SENT = ("method", "timeout", "args", "kwargs")
-"""What vLLM sends to its workers, as UTF-8."""
+"""The message that vLLM sends to its workers, as UTF-8."""
 
 
 def _check_text(value: Any) -> None:
@@ -190,7 +190,7 @@ async def _operation(
     types: Mapping[str, FieldType] | None = None,
     required: tuple[str, ...] = (),
 ) -> web.StreamResponse:
-    """Check the body and say that the operation has been done."""
+    """Check the body and report success."""
     if types is not None:
         await _embedded(request, types, required)
     with request.app[SERVICE].metrics_source.operations.timed(WEIGHTS, operation):

@@ -62,7 +62,7 @@ class BodyRoom:
 
 @dataclass(slots=True)
 class RoomTaken:
-    """What one request has of it."""
+    """The share of one request in `BodyRoom`."""
 
     room: BodyRoom
     raw_bytes: int = 0
@@ -97,6 +97,6 @@ def no_worker() -> ApiError:
 
 
 def worker_killed() -> ApiError:
-    """The answer to a demand whose worker processes were killed by something outside of the server."""
+    """The error for a demand whose worker processes were killed by something outside of the server."""
     message = "The process for the request was killed. Please try again later."
     return ApiError(message, status=503, kind="Service Unavailable")

@@ -1,4 +1,4 @@
-"""Work beside the event loop: in worker processes what a client's demand may make costly, on threads what is long.
+"""Work beside the event loop: costly demands of clients in worker processes, long work on threads.
 
 A thread that computes gives the interpreter away when the loop asks for it, which takes `SWITCH_INTERVAL_S` at most
 unless the thread is within one call into C. Long calls into C must be cut into pieces where they are made.
@@ -27,13 +27,13 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 MODULES = ("mockserve.content.constraints.validation", "mockserve.content.writing", "llguidance")
-"""What the jobs of a server need."""
+"""Modules that the jobs of a server need."""
 
 SWITCH_INTERVAL_S = 0.0005
 """How long the event loop waits for the interpreter at most. Python's own interval is ten times that."""
 
 MANY_OBJECTS = 50_000
-"""So many new objects are not looked at by the collector."""
+"""New objects before the garbage collector runs."""
 
 LARGE_BYTES = 1 << 20
 """Work on larger bodies has a thread of its own, so that long prompts do not wait for abuse."""
@@ -102,7 +102,7 @@ class Aside:
             raise worker_killed() from None
 
     async def in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """What a function makes of its arguments, which may take longer than the event loop can wait."""
+        """The result of a function that may take longer than the event loop can wait."""
         if _here.loop is not None:
             return work(*arguments, **named)
         return await self.run(False, work, *arguments, **named)

@@ -9,7 +9,7 @@ from mockserve.options.server import RouteOptions, config_overrides, pooling_tas
 
 
 class Gate(StrEnum):
-    """What opens a route. The values are words for the documentation."""
+    """The condition of a route. The values are words for the documentation."""
 
     ALWAYS = ""
     GENERATION = "a model that generates"

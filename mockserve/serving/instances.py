@@ -1,4 +1,4 @@
-"""The instances of a server as routes see them, and the ports that address one of them."""
+"""The instances of a server for its routes, and the ports that address one of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -35,7 +35,7 @@ MOST_REMOVED = 100
 
 
 class InstanceControl:
-    """Sees each instance of `live` as a server of its own; `front` is the one with the router."""
+    """Gives each instance of `live` a service of its own; `front` is the service with the router."""
 
     def __init__(self, front: Service, live: LiveCluster) -> None:
         self.services: dict[int, Service] = {}
@@ -53,7 +53,7 @@ class InstanceControl:
         self._pending: set[asyncio.Task[None]] = set()
         """Ports that are being opened or closed."""
         self._opening: dict[int, asyncio.Task[None]] = {}
-        """Those that somebody who added an instance waits for."""
+        """Ports whose opening is awaited by a request that added an instance."""
         for number in live.engines:
             self.services[number] = _service_of(front, live, number)
         front.delivery.suspension = SuspensionOfAll(self._suspensions)
@@ -115,7 +115,7 @@ class InstanceControl:
         return [self.described(number) for number in sorted({*self.services, *self._removed})]
 
     def door(self) -> Mapping[str, int]:
-        """What became of requests before any instance."""
+        """Counts of requests that reached no instance."""
         cluster = self._live.driver.cluster
         counters, gateway = cluster.counters, cluster.gateway
         return {
@@ -130,7 +130,7 @@ class InstanceControl:
             service.engine_faults.close()
 
     def _joined(self, number: int) -> None:
-        """There is one more instance, which somebody or the autoscaler wanted."""
+        """Add an instance that the autoscaler or a request has started."""
         source, engine = self._front.metrics_source, self._live.engines[number]
         assert isinstance(source, MetricsSource)
         source.engines[number] = MeasuredEngine(engine.driver, engine.metrics)
@@ -161,7 +161,7 @@ class InstanceControl:
             raise _gone(number)
 
     def _suspensions(self) -> list[Suspension]:
-        """Of all instances that were not killed."""
+        """The suspensions of all instances that were not killed."""
         members = self._live.driver.cluster.members
         alive = [number for number, member in members.items() if member.life is not Life.KILLED]
         found = [self.services[number].delivery.suspension for number in alive]
@@ -206,7 +206,7 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
         source.slow_readers,
         source.tool_parsing,
     )
-    limits = queue_limits(front.options, engine.driver.engine.config.max_num_seqs, num_instances=1)
+    limits = queue_limits(front.options, engine.driver.engine.config, num_instances=1)
     lifecycle = Lifecycle(engine.driver, front.lifecycle.shutdown_timeout_s)
     return replace(
         front,
@@ -247,7 +247,7 @@ class InstancePorts:
             await self.open(number)
 
     async def open(self, number: int) -> None:
-        """Listen for one instance. Raises OptionError likewise."""
+        """Listen for one instance. Raises OptionError for a port that cannot be listened on."""
         service = self._control.services[number]
         port = self._first_port + number if self._first_port else 0
         service.options = with_settings(service.options, port=port, uds="")
@@ -262,6 +262,6 @@ class InstancePorts:
             self._control.ports.pop(number, None)
 
     async def close_all(self, at_once: asyncio.Event) -> None:
-        """The same for all, without waiting for replies after `at_once`."""
+        """Close the ports of all instances, without waiting for replies after `at_once`."""
         servers, self._servers = self._servers, {}
         await asyncio.gather(*(server.stop(at_once) for server in servers.values()))

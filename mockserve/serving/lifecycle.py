@@ -53,7 +53,7 @@ class Lifecycle:
     """Replies to the model routes."""
     is_stopping: bool = False
     """Set by a signal: open replies may finish, new requests are refused."""
-    death_told: asyncio.Event = field(default_factory=asyncio.Event)
+    death_reported: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the status of a reply has reported the death of the engine."""
 
     @property
@@ -139,7 +139,7 @@ def too_busy(limit: str) -> ApiError:
 
 async def engine_death(lives: Sequence[Lifecycle]) -> BaseException:
     """Return the error of the first broken engine, when the server must end because of it."""
-    told = [asyncio.ensure_future(each.death_told.wait()) for each in lives]
+    told = [asyncio.ensure_future(each.death_reported.wait()) for each in lives]
     try:
         while True:
             failures = [each.driver.failure for each in lives]

@@ -26,19 +26,19 @@ from mockserve.serving.aside import Aside, finished
 from mockserve.workers.job import Job
 
 CHECKS_PER_TURN = 16
-"""Functions whose schemas are looked at before others have their turn."""
+"""Functions whose schemas are checked before the event loop gets control back."""
 
 MOST_PLANNED_TOKENS = 1_000_000
 """Choices of one request with more tokens in all are planned when their turn comes: a token takes 80 bytes."""
 
 BESIDE_TOKENS = 40
-"""What a choice takes beside its tokens."""
+"""Memory of a choice beside its tokens."""
 
 PROMPT_TOKENS_PER_ANSWER_TOKEN = 16
-"""Of a prompt each choice keeps the names of its blocks."""
+"""Each choice keeps the names of its prompt's blocks."""
 
 NATURAL_TOKENS = 500
-"""More than most answers have whose length is not asked for."""
+"""Longer than most answers without a requested length."""
 
 
 class Terms(NamedTuple):
@@ -163,7 +163,7 @@ class Planner:
         return [await make(index, number) for index, number in enumerate(numbers)]
 
     def _planned_tokens(self, sampling: Sampling, num_prompt_tokens: int, budget: int) -> int:
-        """What one choice takes in memory, in tokens of an answer."""
+        """The size of one choice in memory, in tokens of an answer."""
         return BESIDE_TOKENS + likely_tokens(sampling, budget) + num_prompt_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
 
     async def _generation(
@@ -240,7 +240,7 @@ class Planner:
         prompt: Sequence[int],
         terms: Terms,
     ) -> Request:
-        """What the engine is asked for a prompt that is only read: done with the token that ends its prefill."""
+        """The request for a prompt that is only read: it ends with the token of its prefill."""
         request_id, cache_salt, lora, priority, _ = terms
         check_engine_message(request_id, priority)
         engine_id = f"{request_id}-{next(self._numbers)}"

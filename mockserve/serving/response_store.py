@@ -1,4 +1,4 @@
-"""Responses that clients may ask for later, and those that are made while nobody waits."""
+"""Stored responses for later requests, and responses made in the background."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -12,7 +12,7 @@ from mockserve.protocol.json_text import compact_json
 UNFINISHED = ("queued", "in_progress")
 MOST_RESPONSES = 10_000
 MOST_BYTES = 128 << 20
-"""What the responses may take together as JSON, with the conversations that they answer."""
+"""The limit for all responses together as JSON, with the conversations that they answer."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class StoredResponse:
 
     @property
     def num_bytes(self) -> int:
-        """What it takes as JSON, as far as that has been counted."""
+        """The size of the response as JSON, as far as it has been counted."""
         return self._num_bytes
 
     def count(self) -> None:

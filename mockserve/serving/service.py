@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment
 from mockserve.connections.clients import SlowReaders
 from mockserve.connections.headers import Network, StreamHeads, network_of
@@ -159,7 +160,7 @@ def _served_model(
     root = options.deployment.model
     tokenizer, conversations = open_vocabulary(options.content, root, deployment.model.vocab_size)
     check_parsers(options, tokenizer)
-    limits = queue_limits(options, config.max_num_seqs, options.cluster.num_instances)
+    limits = queue_limits(options, config, options.cluster.num_instances)
     planner = Planner(
         tokenizer,
         deployment.config.limit_tokens,
@@ -208,10 +209,10 @@ def _tell_sleep(engines: Mapping[int, RankEngine], state: str) -> None:
         engine.metrics.sleep_state = state
 
 
-def queue_limits(options: ServeOptions, max_num_seqs: int, num_instances: int) -> QueueLimits:
+def queue_limits(options: ServeOptions, config: EngineConfig, num_instances: int) -> QueueLimits:
     """The limits of a server with so many instances at its start."""
     waiting = options.process.max_waiting_requests
-    unfinished = None if waiting is None else num_instances * max_num_seqs + waiting
+    unfinished = None if waiting is None else num_instances * config.max_num_seqs + waiting
     return QueueLimits(options.queue.max_num_queued_reqs, options.queue.max_num_queued_tokens, unfinished)
 
 

@@ -19,7 +19,7 @@ class Suspension:
     """How far a server is suspended. Facts: vllm/v1/engine/core.py, `pause_generation`, `sleep`, `wake_up`."""
 
     def __init__(self, driver: Driver, tell_sleep: Callable[[str], None] = lambda _state: None) -> None:
-        """`tell_sleep` hears the name that the metrics page has for each new state of sleep."""
+        """`tell_sleep` is called with the name of each new state of sleep on the metrics page."""
         self._driver = driver
         self._tell_sleep = tell_sleep
         self._hold = Hold.NONE

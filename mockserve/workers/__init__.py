@@ -1,1 +1,1 @@
-"""Worker processes for work whose cost a client decides: with limits of time and memory, ended with the server."""
+"""Worker processes for work of a cost that clients control, with limits of time and memory."""

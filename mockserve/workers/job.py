@@ -12,7 +12,7 @@ _LAST = 1 << 63
 """Marks the last reply of a worker, which ends itself after it."""
 
 READY = _HEAD.pack(0)
-"""What a worker sends when it can take jobs."""
+"""The message of a worker that can take jobs."""
 
 
 def frame(data: bytes, is_last: bool = False) -> bytes:
@@ -53,7 +53,7 @@ class WorkerLimits:
 
     cpu_s: int = 1
     memory_bytes: int = 80 * MIB
-    """What a job may allocate beyond the worker's own size."""
+    """Memory that a job may allocate beyond the worker's own size."""
     kept_bytes: int = 16 * MIB
     """A worker that has grown by more than this ends after its job, which gives the memory back."""
     wall_s: float = 10.0
@@ -72,7 +72,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[Result]):
-    """A function, which must be a module's own for a worker to find it, and its arguments.
+    """A function at the top level of a module, where a worker finds it, and its arguments.
 
     `is_small`: the job takes a few milliseconds at most, whatever its arguments say.
     """

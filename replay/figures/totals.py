@@ -10,7 +10,7 @@ from blis_sim.engine.stats import EngineCounters
 
 @dataclass(slots=True)
 class Totals(EngineCounters):
-    """What has happened on all of them, and who is there still."""
+    """Totals of all instances, and the instances that remain."""
 
     num_waiting: int = 0
     num_running: int = 0

@@ -59,7 +59,7 @@ def reissued(
     horizon_us: Micros | None,
     on_sent: OnSent,
 ) -> Iterator[list[Event]]:
-    """What happens, in portions, when `due` are sent by schedule and cap; `on_sent` is told of each as it is sent."""
+    """Yield events in portions while `due` are sent by schedule and cap; `on_sent` is called with each sent request."""
     refuse_endless(configs_of(simulation), (arrival.request for arrival in due), horizon_us)
     client = _Client(simulation, due, max_concurrency, on_sent)
     while (next_at := client.next_at()) is not None and (horizon_us is None or next_at <= horizon_us):
@@ -67,7 +67,7 @@ def reissued(
 
 
 class _Client:
-    """The sending side: who is due, who waits for a turn, whose reply is on its way."""
+    """The sender: requests that are due, that wait for the cap, and that are in flight."""
 
     def __init__(self, simulation: Simulation, due: list[Arrival], max_concurrency: int, on_sent: OnSent) -> None:
         self._simulation = simulation
@@ -91,7 +91,7 @@ class _Client:
         if acts_at == next_at:
             self._act(next_at)
             return []
-        # With somebody in line each step may end a request, and so let another one be sent.
+        # While requests wait for the cap, each step may end a request and let another one be sent.
         until = next_at if self._line else next_at + CHUNK_US
         limits = [
             until,

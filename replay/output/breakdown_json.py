@@ -10,7 +10,7 @@ _US_PER_MS = 1000
 
 
 def as_json(found: Findings) -> JsonObject:
-    """The metrics, what is judged of them, and `breakdown` with everything that the text sections tell."""
+    """The metrics, their judgement, and `breakdown` with the content of all text sections."""
     return {**found.metrics, **judgements(found.labels, found.goodput), "breakdown": _breakdown(found)}
 
 

@@ -1,4 +1,4 @@
-"""All that there is to say of a run besides its rows, worked out once for every form of output."""
+"""The findings about a run besides its rows, computed once for every form of output."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """What is asked of a run: targets by class, weights by metric, detectors and their settings."""
+    """The questions about a run: targets by class, weights by metric, detectors and their settings."""
 
     targets: Mapping[str, SloTargets] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Findings:
 
     metrics: JsonObject
     instances: Sequence[JsonObject]
-    """The same for each instance, if there are several."""
+    """The metrics of each instance, if there are several."""
     door: Door
     preemption_rate: float
     """Preemptions per completed request."""

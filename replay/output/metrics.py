@@ -47,11 +47,11 @@ def result_rows(record: Record, says_when_sent: bool = False) -> Iterator[Result
 
 
 CLUSTER = "cluster"
-"""What metrics call all instances together, even when there is only one."""
+"""The name of all instances together, even of a single one."""
 
 
 def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
-    """The aggregate metrics of a run, or of what one instance did; durations in the unit their names say."""
+    """The aggregate metrics of a run or of one instance; the names of durations have their units."""
     simulation, record = simulated.simulation, simulated.requests
     engines = [engine for number, engine in enumerate(simulation.instances) if instance in (None, number)]
     totals = totals_of(engines) if instance is not None else without_prompts(totals_of(engines), simulation)
@@ -154,7 +154,7 @@ def _latencies(name: str, pool: Pool) -> JsonObject:
 
 
 def _drafts(counters: EngineCounters) -> JsonObject:
-    """What became of drafted tokens, under the names that vLLM's metrics have."""
+    """Accepted and rejected draft tokens, under the names of vLLM's metrics."""
     return {
         "spec_decode_num_drafts": counters.num_drafts,
         "spec_decode_num_draft_tokens": counters.num_draft_tokens,

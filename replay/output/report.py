@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def questions_of(options: ReportOptions, targets: "Mapping[str, SloTargets]") -> "Questions":
-    """What is to be found out; `targets` are those of the workload, for want of flags. Raises TraceError."""
+    """The questions of these options; `targets` of the workload replace missing flags. Raises TraceError."""
     from replay.output.findings import Questions
     from traces.saturation.settings import SaturationSettings, read_settings
 
@@ -35,17 +35,17 @@ def questions_of(options: ReportOptions, targets: "Mapping[str, SloTargets]") ->
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """How requests were sent, as far as files about a run say so."""
+    """The way requests were sent, as the files of a run record it."""
 
     is_decided_here: bool = False
     """Whether the run itself decided when its requests were sent."""
     keeps_schedule: bool = False
-    """Whether a trace of the run says when its requests were due as well as when they were sent."""
+    """Whether a trace of the run has scheduled arrivals as well as send times."""
 
 
 @contextmanager
 def recording_tokens(options: ReportOptions) -> "Iterator[OnTokens | None]":
-    """What writes the token times of a request as soon as it has completed, if they are wanted. Raises TraceError."""
+    """The writer of token times of completed requests, if a flag asks for one. Raises TraceError."""
     from traces import ItlWriter
     from traces.text_file import naming_write_errors, replacing
 

@@ -1,4 +1,4 @@
-"""What a run prints: the metrics as JSON, then sections of text. Wording and figures are the original's."""
+"""The printed summary of a run: metrics as JSON, then sections of text, in BLIS's words and figures."""
 
 from collections.abc import Iterator
 
@@ -60,7 +60,7 @@ def _anomalies(found: Findings) -> Iterator[str]:
 
 
 def _gateway(figures: GatewayFigures | None) -> Iterator[str]:
-    """Nothing while all who came have passed."""
+    """Return no lines while all requests have passed."""
     if figures is None:
         return
     counters = {

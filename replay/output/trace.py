@@ -67,7 +67,7 @@ def _row(each: Measured, post_decode_us: int) -> TraceRow:
 
 
 def _replayed(row: TraceRow, each: Measured) -> TraceRow:
-    """A recorded row without what only the recorded server said, its prompt as long as the simulated one."""
+    """A recorded row without facts from the recorded server, its prompt as long as the simulated one."""
     prefix_tokens = each.input_tokens - row.input_tokens if row.prefix_group else 0
     if row.server_input_tokens == each.input_tokens:
         # The server counted more than what is shared and what is not: the words around them.

@@ -1,4 +1,4 @@
-"""What has become of many requests at once: what `ClientView` says of each, in columns."""
+"""Outcomes of many requests at once: the results of `ClientView` in columns."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -27,7 +27,7 @@ _STATE = attrgetter(
 
 
 class Told(NamedTuple):
-    """What has become of some requests; latencies as in `Latencies`."""
+    """Outcomes of some requests; latencies as in `Latencies`."""
 
     outcome: Ints
     """Place in `OUTCOMES`, or `NO_OUTCOME`."""
@@ -41,7 +41,7 @@ class Told(NamedTuple):
 
 
 def told_of(sequences: Sequence[Life], ended_at: Sequence[Micros], views: Sequence[ClientView]) -> Told:
-    """What has become of requests, at least one, each of which ended at its instant if it has.
+    """Outcomes of at least one request, each of which ended at its instant if it has.
 
     `views` are by number of instance. Of those that came to no instance only that is known.
     """

@@ -1,4 +1,4 @@
-"""What a client sees of one request, derived from the engine's step log once it has ended."""
+"""The client's view of one request, derived from the engine's step log once the request has ended."""
 
 from typing import TypeAlias
 
@@ -27,7 +27,7 @@ token and the overhead after it. What tokens wait for the others of their step i
 
 
 class ClientView:
-    """What the clients of an engine see. Its overheads are read once, for there are millions of requests."""
+    """The clients' view of an engine. Its overheads are read once, because there are millions of requests."""
 
     __slots__ = ("_steps", "counts_steps", "engine", "has_turns", "output_token_time", "post_decode_time")
 
@@ -41,7 +41,7 @@ class ClientView:
         self._steps = engine.steps
 
     def latencies(self, sequence: Sequence, at: Micros) -> Latencies:
-        """What has become of a request: all of it when it ended, which was at `at`, else what is known so far."""
+        """The outcome of a request: complete when it ended at `at`, else the outcome so far."""
         arrived_at, first_token_at, scheduled_at = sequence.arrived_at, sequence.first_token_at, sequence.scheduled_at
         delay_us = NEVER if scheduled_at is None else scheduled_at - arrived_at
         if first_token_at is None:
@@ -58,7 +58,7 @@ class ClientView:
         return ttft_us, e2e_us, itl_sum_us / max(num_gaps, 1), delay_us, sequence.num_output_tokens
 
     def latencies_with_prompt_elsewhere(self, sequence: Sequence, prompt: Sequence, at: Micros) -> Latencies:
-        """The same of a request whose prompt was computed by another instance; the delay is that of its prompt.
+        """The outcome of a request whose prompt another instance computed; its scheduling delay is that of the prompt.
 
         BLIS (projectPDMetrics) lets the first token come with the first step here that decodes. After a preemption
         the prompt has been computed here, and E2E counts from there.

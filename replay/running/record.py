@@ -80,13 +80,13 @@ class Record:
         self._live: dict[Sequence, int] = {}
         """Sequences that are not in the columns yet, and their positions."""
         self._ended: list[Finished] = []
-        """Those of them that have ended."""
+        """Rows of requests that have ended."""
         self._views: list[ClientView] = []
         """By number of instance."""
         self._told = array("q")
-        """What has become of requests, one after the other as they ended: their place and the columns below."""
+        """Outcomes of requests in the order of their ends: their place and the columns below."""
         self._itl_told = array("d")
-        """`itl_mean_us` likewise."""
+        """Outcomes of `itl_mean_us` in the order of ends."""
         self._arrived_at = array("q")
         self._input_tokens = array("q")
         self._planned_output_tokens = array("q")
@@ -99,7 +99,7 @@ class Record:
         self._instance = array("i")
         self._queued_at = array("q")
         self._gateway_wait_us: dict[int, Micros] = {}
-        """By place, of those who waited."""
+        """Waits by place, of requests that waited."""
 
     def __len__(self) -> int:
         return len(self.ids)

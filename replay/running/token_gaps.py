@@ -36,9 +36,9 @@ class TokenGaps:
         self._num_runs = array("I")
         """How many stretches it has in which tokens follow each other step by step."""
         self._runs = array("I")
-        """Of all stretches the first step and how many, one after the other."""
+        """The first step and the length of all stretches, one after the other."""
         self._pools: dict[tuple[int, int], Pool] = {}
-        """Those asked for since gaps were counted last, by instance and how many steps were gone through at once."""
+        """Stretches since gaps were last counted, by instance and number of steps at a time."""
 
     def add(self, sequences: SequenceOf[Sequence]) -> None:
         """Count the gaps of completed requests."""
@@ -88,7 +88,7 @@ class InstanceGaps(NamedTuple):
         befores, firsts, counts = self.befores, self.firsts, self.counts
         pauses_us = np.array([], np.int64)
         if self.engine.config.engine != "blis":
-            # A token whose predecessor's is not the step before. BLIS counts its own step, whatever was between them.
+            # A token whose predecessor came before the previous step. BLIS counts its own step only.
             ends_us = self.engine.steps.ends()
             pauses_us = ends_us[firsts] - ends_us[befores]
             firsts, counts = firsts + 1, counts - 1

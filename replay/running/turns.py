@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class OutputTurns:
-    """What tokens wait for each other, by instance."""
+    """Waits of tokens for each other, by instance."""
 
     __slots__ = ("_engines", "_of_instance")
 
@@ -49,7 +49,7 @@ class InstanceTurns:
         self._engine = engine
         self._places = array("q")
         self._steps = array("q")
-        """Of the first token, by request."""
+        """Waits of the first token, by request."""
         self._last_steps = array("q")
         self._firsts = array("q")
         """First step and length of each stretch in which a request had a token in every step."""

@@ -83,7 +83,7 @@ def run(options: LatencyOptions) -> int:
         "percentiles": dict(zip(map(str, PERCENTS), percentiles.tolist(), strict=True)),
     }
     try:
-        write_results(options.output_json, results)  # before anything is printed, for who reads that may have gone
+        write_results(options.output_json, results)  # before printing, since the reader of the output may have gone
     finally:
         sys.stdout.write(f"Avg latency: {counted.mean()} seconds\n")
         for percent, value in zip(PERCENTS, percentiles, strict=True):

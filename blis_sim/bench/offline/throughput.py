@@ -70,7 +70,7 @@ def run(options: ThroughputOptions) -> int:
         "tokens_per_second": (num_prompt + num_output) / elapsed_s,
     }
     try:
-        write_results(options.output_json, results)  # before anything is printed, for who reads that may have gone
+        write_results(options.output_json, results)  # before printing, since the reader of the output may have gone
     finally:
         sys.stdout.write(
             f"Throughput: {len(samples) / elapsed_s:.2f} requests/s, {(num_prompt + num_output) / elapsed_s:.2f} total"

@@ -35,7 +35,7 @@ _OF_ONE_RUN = (
     "saturation_report",
     "decisions_path",
 )
-"""Settings that say where the output of one run goes."""
+"""Settings of the output paths of one run."""
 
 RECORDINGS = ("trace", "trace_header", "trace_data")
 """Settings that name a file of a recording."""
@@ -80,7 +80,7 @@ def digest_of(command: str, settings: Mapping[str, Any]) -> str:
 
 
 def with_whole_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same settings with the files they name by their whole paths, for a process that works in another folder."""
+    """The settings with absolute paths of their files, for a process in another folder."""
     return {name: str(Path(value).absolute()) if _is_path(value) else value for name, value in settings.items()}
 
 
@@ -102,7 +102,7 @@ def _files(settings: Mapping[str, Any]) -> Iterator[bytes]:
                 try:
                     if path.is_file():
                         yield hashlib.sha256(path.read_bytes()).digest()
-                except (OSError, ValueError):  # no name of a file, or one that may not be read: the point will say so
+                except (OSError, ValueError):  # no name of a file, or one that may not be read: the point reports it
                     continue
 
 

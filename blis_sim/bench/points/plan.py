@@ -1,4 +1,4 @@
-"""What is to be computed: a command with its settings, and the values of those that vary."""
+"""The plan of a sweep: a command with its settings, and the values of settings that vary."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Point:
 
     @property
     def label(self) -> str:
-        """What varies, for people."""
+        """The varied settings as text."""
         return " ".join(f"{name}={value}" for name, value in self.varied.items()) or "these settings"
 
 
@@ -45,7 +45,7 @@ class Plan:
     settings: Mapping[str, Any]
     vary: Mapping[str, Sequence[Any]]
     notes: tuple[str, ...] = ()
-    """What the user should know of the names of settings, in a line each."""
+    """Notes about the names of settings, a line each."""
 
     def points(self, sample: int | None = None, seed: int = 0) -> list[Point]:
         """Every combination, the last setting varying fastest; with `sample`, so many of them by chance, in order."""
@@ -64,7 +64,7 @@ class Plan:
         ]
 
     def paths_read(self) -> list[Path]:
-        """What the points may read if it is there: whatever a setting names, and what belongs to recordings."""
+        """Files that points may read: those that settings name, and further files of recordings."""
         values = {name: (value,) for name, value in self.settings.items()} | dict(self.vary)
         names = [name for each in values.values() for name in _texts(each)]
         recordings = [name for setting in RECORDINGS for name in _texts(values.get(setting, ()))]
@@ -78,7 +78,7 @@ class Plan:
                 resolve(self.simulation.options_with(point.settings).cluster.deployment)
             except BlisError as error:
                 first = first or error
-            except Exception:  # noqa: BLE001  (the point will say so)
+            except Exception:  # noqa: BLE001  (the point reports it)
                 return
             else:
                 return

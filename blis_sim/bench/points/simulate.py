@@ -36,14 +36,14 @@ FIGURES = (*_FROM_METRICS, "rejected_requests", "cache_hit_rate", "num_gpus", "g
 """The figures of a row, in order. Durations and rates as `blis run` has them; tokens are output tokens."""
 
 COSTS = ("cost_per_hour", "cost_per_million_tokens")
-"""What a price per GPU-hour adds."""
+"""Figures that follow from a price per GPU-hour."""
 
 Figures = Mapping[str, float | int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a point: figures, None where there is none, or the reason why there are none at all.
+    """The outcome of a point: figures, None where there is none, or the reason why there are none at all.
 
     `is_unexpected` tells a defect, or a lack of memory, from settings that cannot be.
     """
@@ -63,7 +63,7 @@ class Job:
 
 
 def compute(job: Job) -> Outcome:
-    """Simulate one point. What its command says on standard error is dropped."""
+    """Simulate one point. Its standard error is dropped."""
     try:
         return Outcome(_figures(job.command, job.settings))
     except BlisError as error:
@@ -115,7 +115,7 @@ def gpu_hours_per_million_tokens(num_gpus: int, tokens_per_s: float) -> float | 
 
 
 def costs(figures: Figures, dollars_per_gpu_hour: float) -> Figures:
-    """What a deployment costs by the hour and by a million output tokens."""
+    """The cost of a deployment per hour and per million output tokens."""
     num_gpus, spent = figures.get("num_gpus"), figures.get("gpu_hours_per_million_tokens")
     return {
         "cost_per_hour": None if num_gpus is None else num_gpus * dollars_per_gpu_hour,

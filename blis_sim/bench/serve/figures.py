@@ -1,4 +1,4 @@
-"""What became of each request of a benchmark, and the figures under the names of the result files of vLLM."""
+"""Outcomes of the requests of a benchmark, and figures under the names of vLLM's result files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is to be reported: latencies, percentiles, and the limits in milliseconds of a good request."""
+    """The contents of a report: latencies, percentiles, and the limits in milliseconds of a good request."""
 
     metrics: Sequence[str]
     percentiles: Sequence[float]
@@ -91,7 +91,7 @@ class LatencyFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What a run amounts to. `request_goodput` is None without limits; latencies are those asked for, by metric."""
+    """The figures of a run. `request_goodput` is None without limits; latencies are by metric."""
 
     duration: float
     completed: int

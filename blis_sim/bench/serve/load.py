@@ -140,7 +140,7 @@ class Measured:
 async def benchmark(
     options: BenchServeOptions, samples: Sequence[Sample], measured: Callable[[Measured], Verdict]
 ) -> None:
-    """Run each rate in turn and tell of it when it is over; the answer decides on the next one in a search.
+    """Run each rate in turn and report it at its end; the returned verdict decides on the next rate of a search.
 
     Raises RunError when the server cannot be used.
     """

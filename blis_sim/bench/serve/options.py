@@ -145,7 +145,7 @@ class BenchServeOptions:
 
     @property
     def limits_ms(self) -> dict[str, float]:
-        """What a good request stays within, by metric. Raises OptionError."""
+        """The limits of a good request, by metric. Raises OptionError."""
         limits = {}
         for pair in (part for each in self.goodput for part in each.split(",")):
             name, _, text = pair.partition(":")
@@ -175,7 +175,7 @@ class BenchServeOptions:
 
     @property
     def extra_fields(self) -> dict[str, Any]:
-        """What every body has besides, sampling parameters first. Raises OptionError."""
+        """Further fields of every body, sampling parameters first. Raises OptionError."""
         sampling = {name: getattr(self, name) for name in _SAMPLING if getattr(self, name) is not None}
         if not self.extra_body:
             return sampling

@@ -1,4 +1,4 @@
-"""What is said and written of each run of a benchmark, and of all of them together."""
+"""Output about each run of a benchmark, and about all runs together."""
 
 import sys
 from collections import Counter
@@ -21,7 +21,7 @@ from traces import TraceError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run: the rate that was asked for, and what it amounts to."""
+    """One run: its requested rate and its figures."""
 
     label: str
     figures: Figures
@@ -118,7 +118,7 @@ class Reporter:
         self._log: RequestLog | None = None
 
     def measured(self, measured: Measured) -> Verdict:
-        """Save and print one run, and say whether it was good enough. Raises BenchError when it cannot be saved."""
+        """Save and print one run, and return whether it met its limits. Raises BenchError when it cannot be saved."""
         options = self._options
         asked = Asked(
             metrics=options.percentile_metrics,

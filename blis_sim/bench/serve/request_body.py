@@ -25,7 +25,7 @@ APIS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyStyle:
-    """What all bodies of a run have in common; `extra` goes in last and replaces what it names."""
+    """Common fields of all bodies of a run; `extra` comes last and replaces fields of its names."""
 
     backend: str
     model: str

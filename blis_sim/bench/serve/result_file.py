@@ -122,7 +122,7 @@ def check_place(options: BenchServeOptions) -> None:
 
 
 def _name(options: BenchServeOptions, found: Mapping[str, Any], rate: float) -> str:
-    """Of the label, the rate, the concurrency where it is limited, the model and the time."""
+    """The file name, made of label, rate, limit of concurrency if there is one, model and time."""
     traffic = f"{rate}qps"
     if options.ramp_up_strategy is not None:
         start, end = options.ramp_up_start_rps, options.ramp_up_end_rps

@@ -1,1 +1,1 @@
-"""`blis sweep`: a grid of simulations, on all cores or a Ray cluster, and what it says of a deployment."""
+"""`blis sweep`: a grid of simulations, on all cores or a Ray cluster, and the choice of a deployment."""

@@ -10,11 +10,11 @@ _GOALS = (("tokens_per_sec", -1), ("ttft_p99_ms", 1), ("itl_p99_ms", 1), ("gpu_h
 """Figures that count, with 1 where less is better and -1 where more is."""
 
 _ALONG = ("rate", "concurrency")
-"""Settings whose values make a curve: how much load there is."""
+"""Settings of the load, whose values make a curve."""
 
 
 def answered(rows: Sequence[Row]) -> list[Row]:
-    """The rows whose points served something."""
+    """The rows of points that served requests."""
     return [row for row in rows if row.outcome.figures.get("tokens_per_sec")]
 
 

@@ -103,7 +103,7 @@ def run(options: TuneOptions) -> int:
     check_outputs(options, *plan.paths_read())
     setups = _searched(options, plan)
     try:
-        if options.output is not None:  # before anything is printed, for who reads that may have gone
+        if options.output is not None:  # before printing, since the reader of the output may have gone
             write_trials(options.output, setups, list(plan.vary))
     finally:
         sys.stdout.write(table_text(setups, list(plan.vary)))
@@ -122,7 +122,7 @@ def run(options: TuneOptions) -> int:
 
 
 def _plan(options: TuneOptions) -> "Plan":
-    """What is to be tried. Raises BlisError, also for settings that no combination can have."""
+    """The plan of trials. Raises BlisError, also for settings that no combination can have."""
     from blis_sim.bench.points.plan import plan_of
 
     plan = plan_of(options.simulation, options.vary, options.config)

@@ -76,7 +76,7 @@ def search(job: SearchJob) -> Setup:
 
 
 def requests_per_s(outcome: Outcome) -> float:
-    """What was served; 0 where nothing was computed."""
+    """The served load; 0 where nothing was computed."""
     return outcome.figures.get("responses_per_sec") or 0.0
 
 
