@@ -17,6 +17,7 @@ import os
 import sys
 from collections import Counter
 
+from benchmarks.vllm_oracle.budgets import with_budgets
 from benchmarks.vllm_oracle.groups import KINDS, with_groups
 from benchmarks.vllm_oracle.pipeline import with_pipeline
 from benchmarks.vllm_oracle.simulated import changes, simulated_story
@@ -70,6 +71,8 @@ def _workload(arguments: argparse.Namespace, seed: int, async_scheduling: bool) 
         workload = with_groups(workload, seed, arguments.groups)
     if arguments.speculation:
         workload = with_speculation(workload, seed)
+    if arguments.budgets:
+        workload = with_budgets(workload, seed)
     if arguments.pipeline_parallel_size > 1:
         workload = with_pipeline(workload, seed, arguments.pipeline_parallel_size)
     return workload
@@ -81,6 +84,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--speculation", action="store_true", help="with speculative decoding")
     parser.add_argument("--groups", choices=KINDS, help="what the layers of the model keep in the KV cache")
     parser.add_argument("--pipeline-parallel-size", type=int, default=1, help="pipeline stages")
+    parser.add_argument("--budgets", action="store_true", help="with limits of a step that few deployments set")
     parser.add_argument("--table", action="store_true", help="print vLLM's compositions as rows of a table")
     parser.add_argument("--trace", action="store_true", help="print all lines of ours")
     kinds = parser.add_mutually_exclusive_group()

@@ -112,7 +112,10 @@ class Oracle:
         ours, config = workload.config, self._config
         config.model_config.max_model_len = ours.max_model_len
         scheduling = config.scheduler_config
-        scheduling.max_num_seqs = ours.max_num_seqs
+        scheduling.max_num_seqs = ours.max_num_seqs + 2
+        scheduling.max_num_active_seqs = ours.max_num_seqs
+        scheduling.max_num_scheduled_tokens = ours.max_num_scheduled_tokens or None
+        scheduling.long_prefill_token_threshold_adaptive = ours.long_prefill_token_threshold_adaptive
         scheduling.max_num_batched_tokens = ours.max_num_batched_tokens
         scheduling.long_prefill_token_threshold = ours.long_prefill_token_threshold
         scheduling.policy = "priority" if workload.by_priority else "fcfs"

@@ -30,6 +30,10 @@ class EngineConfig:
     max_num_batched_tokens: int = BLIS_LIMITS.max_num_batched_tokens
     long_prefill_token_threshold: int = 0
     max_model_len: int = 0
+    max_num_scheduled_tokens: int = 0
+    """Tokens that a step may compute where these are fewer than it has room for; 0 for no such limit."""
+    long_prefill_token_threshold_adaptive: bool = False
+    """Split prompts by an equal share of the budget for each request where that is more than the threshold."""
     scheduler: str = "fcfs"
     """Order of the wait queue, a key of `blis_sim.engine.scheduler.waiting.ORDERS`."""
     priority_policy: str = "slo-class"
@@ -77,7 +81,7 @@ class EngineConfig:
         )
         for name in at_least_1:
             _at_least(name, getattr(self, name), 1)
-        for name in ("long_prefill_token_threshold", "max_model_len"):
+        for name in ("long_prefill_token_threshold", "max_model_len", "max_num_scheduled_tokens"):
             _at_least(name, getattr(self, name), 0)
         if not self.kv_capacity_tokens:
             raise EngineError("total_kv_blocks must be at least 2 with engine vllm, which keeps one, got 1")
@@ -111,6 +115,11 @@ class EngineConfig:
     def limit_tokens(self) -> int:
         """Most tokens one request can ever have: max_model_len, or without it all that fits in the KV cache."""
         return self.max_model_len or self.kv_capacity_tokens
+
+    @property
+    def token_budget(self) -> int:
+        """Tokens that a step may compute."""
+        return min(self.max_num_scheduled_tokens or self.max_num_batched_tokens, self.max_num_batched_tokens)
 
     @property
     def num_stages(self) -> int:

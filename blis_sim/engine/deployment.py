@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.drafting import active_seqs, is_async, scheduled_tokens, speculation_of
 from blis_sim.engine.engine_defaults import AUTO, BLIS_LIMITS, LOW_LATENCY_BACKEND, BatchLimits, vllm_limits
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.flags_without_effect import flags_without_effect
@@ -33,7 +34,6 @@ from blis_sim.options import OptionError
 
 if TYPE_CHECKING:
     from blis_sim.engine.cpu_tier_config import CpuTierConfig
-    from blis_sim.engine.speculation import Speculation
 
 _KV_BLOCKS_WITHOUT_SIZES = 1_000_000
 _DEFAULT_BLOCK_SIZE = 16
@@ -156,21 +156,24 @@ def _config(
     limits = _limits(options, gpu, options.max_model_len or model.max_model_len)
     with _naming_files(options):
         cache = _kv_cache(options, model, gpu, tp, limits, notes)
+    speculation = speculation_of(options, notes)
     config = EngineConfig(
         total_kv_blocks=cache.num_blocks,
         block_size_tokens=cache.block_size_tokens,
-        max_num_seqs=limits.max_num_seqs,
+        max_num_seqs=active_seqs(options, limits.max_num_seqs, limits.max_num_batched_tokens, speculation),
         max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_num_scheduled_tokens=scheduled_tokens(options, speculation, notes),
         long_prefill_token_threshold=options.long_prefill_token_threshold,
+        long_prefill_token_threshold_adaptive=options.long_prefill_token_threshold_adaptive,
         max_model_len=_max_model_len(options, model, cache.capacity_tokens, notes),
         scheduler=options.scheduler,
         priority_policy=options.priority_policy,
         preemption_policy=options.preemption_policy,
         engine=options.engine,
-        async_scheduling=options.async_scheduling,
+        async_scheduling=is_async(options, speculation, notes),
         pipeline=None if options.pp == 1 else pipeline_stages(model, gpu, tp, options.pp),
         cpu_tier=_cpu_tier(options),
-        speculation=_speculation(options, notes),
+        speculation=speculation,
         enable_chunked_prefill=options.enable_chunked_prefill,
         enable_prefix_caching=options.enable_prefix_caching,
         reserve_full_prompt=options.scheduler_reserve_full_isl,
@@ -242,6 +245,7 @@ def _limits(options: DeploymentOptions, gpu: GpuSpec, max_model_len: int) -> Bat
         seqs,
         has_whole_prompts=not options.enable_chunked_prefill,
         has_low_latency_experts=options.dp > 1 and options.moe_comm_backend == LOW_LATENCY_BACKEND,
+        performance_mode=options.performance_mode,
     )
     tokens = tokens or default.max_num_batched_tokens
     return BatchLimits(tokens, seqs or min(default.max_num_seqs, tokens))
@@ -355,17 +359,6 @@ def _sized_cache(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp:
         stage = replace(model, num_layers=-(-model.num_layers // options.pp))
         blocks = kv_blocks(stage, gpu, tp, options.dp, size, options.memory_utilization, options.engine)
     return KVCache(blocks, size, EngineConfig(blocks, size, engine=options.engine).kv_capacity_tokens)
-
-
-def _speculation(options: DeploymentOptions, notes: list[str]) -> "Speculation | None":
-    speculation = options.speculation
-    if speculation is not None:
-        rates = dict.fromkeys(f"{rate:.3g}" for rate in speculation.acceptance_rates)
-        notes.append(
-            f"{speculation.method} drafts {speculation.num_tokens} tokens, each accepted with a chance of "
-            f"{', '.join(rates)} when those before it are"
-        )
-    return speculation
 
 
 def _cpu_tier(options: DeploymentOptions) -> "CpuTierConfig | None":

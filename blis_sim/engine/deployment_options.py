@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.engine_defaults import AUTO, engine_defaults
+from blis_sim.engine.engine_defaults import AUTO, PERFORMANCE_MODES, engine_defaults
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.scheduler.preemption import VICTIMS
@@ -148,11 +148,32 @@ class DeploymentOptions:
         None,
         "Tokens that may be computed in one step; longer prompts are split (default: as vLLM chooses by GPU memory, "
         "8192 on an H100; 2048 with --engine blis).",
-        flags=("--max-num-batched-tokens", "--max-num-scheduled-tokens"),
         at_least=1,
+    )
+    max_num_scheduled_tokens: int | None = option(
+        None,
+        "Tokens of requests in one step, where these are fewer than --max-num-batched-tokens; the same as "
+        "--max-num-batched-tokens with --engine blis.",
+        at_least=1,
+    )
+    max_num_active_seqs: int | None = option(
+        None,
+        "Requests that are admitted at once, where these are fewer than --max-num-seqs. With --engine vllm only.",
+        at_least=1,
+    )
+    performance_mode: str = option(
+        PERFORMANCE_MODES[0],
+        "throughput doubles the defaults of --max-num-seqs and --max-num-batched-tokens; interactivity captures more "
+        "CUDA graphs in vLLM, which changes nothing here. With --engine vllm only.",
+        choices=PERFORMANCE_MODES,
     )
     long_prefill_token_threshold: int = option(
         0, "Prompt tokens one request may compute in one step; 0 leaves it to the token budget.", at_least=0
+    )
+    long_prefill_token_threshold_adaptive: bool = option(
+        False,
+        "Raise --long-prefill-token-threshold to an equal share of the token budget for each request. With --engine "
+        "vllm only.",
     )
     max_model_len: int = option(
         0, "Most tokens of prompt and output together; 0 takes the model's context window.", at_least=0
@@ -259,7 +280,23 @@ class DeploymentOptions:
             raise OptionError(f"speculative decoding needs --engine vllm, got {self.engine}")
         if self.pp > 1 and self.engine != "vllm":
             raise OptionError(f"--pipeline-parallel-size {self.pp} needs --engine vllm, got {self.engine}")
+        self._check_limits()
         self._take_scheduling_policy()
+
+    def _check_limits(self) -> None:
+        """Let --max-num-scheduled-tokens mean what it does for the engine, and refuse what vLLM does."""
+        if self.engine == "blis" and self.max_num_scheduled_tokens is not None:
+            if self.max_num_batched_tokens not in (None, self.max_num_scheduled_tokens):
+                raise OptionError(
+                    "--max-num-scheduled-tokens and --max-num-batched-tokens are one setting with --engine blis, got "
+                    f"{self.max_num_scheduled_tokens} and {self.max_num_batched_tokens}"
+                )
+            object.__setattr__(self, "max_num_batched_tokens", self.max_num_scheduled_tokens)
+        if self.max_num_seqs is not None and (self.max_num_active_seqs or 0) > self.max_num_seqs:
+            raise OptionError(
+                f"--max-num-active-seqs must be at most --max-num-seqs, {self.max_num_seqs}, "
+                f"got {self.max_num_active_seqs}"
+            )
 
     def _take_scheduling_policy(self) -> None:
         """Let --scheduling-policy stand for the two flags that it is. Raises OptionError when they contradict it."""

@@ -13,6 +13,8 @@ AUTO = "auto"
 _LARGE_GIB, _LARGEST_GIB = 70, 160
 """From these sizes of GPU memory on, vLLM takes larger batches."""
 _TOKENS_OF_LOW_LATENCY_EXPERTS = 256
+PERFORMANCE_MODES = ("balanced", "interactivity", "throughput")
+"""vLLM's modes: the last doubles the default limits of a step, the second only captures more CUDA graphs."""
 LOW_LATENCY_BACKEND = "deepep_low_latency"
 """The communication backend of experts with which vLLM takes small batches."""
 
@@ -54,6 +56,7 @@ def vllm_limits(
     max_num_seqs: int | None,
     has_whole_prompts: bool = False,
     has_low_latency_experts: bool = False,
+    performance_mode: str = PERFORMANCE_MODES[0],
 ) -> BatchLimits:
     """vLLM's defaults on a GPU, by `EngineArgs._set_default_max_num_seqs_and_batched_tokens_args`.
 
@@ -61,9 +64,11 @@ def vllm_limits(
     """
     most = _for_memory(gpu)
     tokens = _TOKENS_OF_LOW_LATENCY_EXPERTS if has_low_latency_experts else most.max_num_batched_tokens
+    factor = 2 if performance_mode == "throughput" else 1
+    tokens *= factor
     if has_whole_prompts:
         tokens = max(tokens, max_model_len)
-    seqs = max_num_seqs or most.max_num_seqs
+    seqs = max_num_seqs or most.max_num_seqs * factor
     return BatchLimits(min(tokens, seqs * max_model_len) if max_model_len else tokens, seqs)
 
 

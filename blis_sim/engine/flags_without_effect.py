@@ -15,6 +15,9 @@ _OF_VLLM = (
     "scheduler_reserve_full_isl",
     "watermark",
     "prefill_schedule_interval",
+    "max_num_active_seqs",
+    "performance_mode",
+    "long_prefill_token_threshold_adaptive",
 )
 _OF_CPU_TIER = ("kv_offload_policy", "kv_offload_threshold", "kv_transfer_bandwidth", "kv_transfer_base_latency")
 
@@ -24,6 +27,8 @@ def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:
     missing: dict[str, str] = {}
     if options.engine != "vllm":
         missing |= dict.fromkeys(_OF_VLLM, "--engine vllm")
+    if not options.long_prefill_token_threshold:
+        missing["long_prefill_token_threshold_adaptive"] = "--long-prefill-token-threshold"
     if "priority" not in options.scheduler and options.preemption_policy != "priority":
         missing["priority_policy"] = "a priority scheduler or --preemption-policy priority"
     if options.kv_cpu_blocks <= 0:

@@ -18,6 +18,12 @@ class Drafter:
     """Its KV of a token depends on the token after it, so a block is shared only when that token is the same, too."""
     rows_per_request: int = 0
     """Tokens it adds to each request of a step, out of `max_num_batched_tokens`."""
+    has_own_pass: bool = False
+    """It drafts all tokens of all requests in a pass of its own, whose rows are as many as its slots of KV."""
+    num_more_slots: int = 0
+    """Slots of KV beside those of the drafts."""
+    is_async: bool = True
+    """Whether steps can be composed while the drafts that they verify are made."""
 
 
 _HEAD = Drafter(writes_kv=True, reads_next_token=True)
@@ -29,6 +35,9 @@ DRAFTERS: Mapping[str, Drafter] = {
     "eagle3": _HEAD,
     "mtp": _HEAD,
     "draft_model": Drafter(writes_kv=True, rows_per_request=1),
+    "suffix": Drafter(is_async=False),
+    "dflash": Drafter(writes_kv=True, has_own_pass=True, num_more_slots=1),
+    "dspark": Drafter(writes_kv=True, has_own_pass=True),
 }
 """vLLM's methods by name. Facts: vllm/config/vllm.py `num_lookahead_tokens`, vllm/config/speculative.py."""
 
@@ -74,13 +83,15 @@ class Speculation:
     @property
     def num_lookahead_tokens(self) -> int:
         """Slots allocated beyond the tokens of a step."""
-        return self.num_tokens if DRAFTERS[self.method].writes_kv else 0
+        drafter = DRAFTERS[self.method]
+        return self.num_tokens + drafter.num_more_slots if drafter.writes_kv else 0
 
     @property
     def rows_per_request(self) -> int:
         """Tokens that the drafter takes out of a step's budget for each request in it."""
         drafter = DRAFTERS[self.method]
-        return drafter.rows_per_request + (self.num_tokens - 1 if self.parallel_drafting else 0)
+        adds_rows = self.parallel_drafting and not drafter.has_own_pass
+        return drafter.rows_per_request + (self.num_tokens - 1 if adds_rows else 0)
 
     @property
     def num_hash_lookahead_tokens(self) -> int:

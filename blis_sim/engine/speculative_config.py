@@ -26,10 +26,14 @@ _WITHOUT_EFFECT = (
     "code_revision", "moe_backend", "attention_backend", "kv_cache_dtype", "enforce_eager", "draft_sample_method",
     "draft_load_config", "draft_lm_head_quantization", "use_local_argmax_reduction", "use_heterogeneous_vocab",
     "disable_padded_drafter_batch", "index_share_for_mtp_iteration", "fly_window_size", "fly_entropy_threshold",
-    "fly_entropy_top_k",
+    "fly_entropy_top_k", "suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests",
+    "suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob",
 )  # fmt: skip
 """Fields that say how drafts are made. What follows from them is in the acceptance and the time of drafting."""
 _ALLOWED = tuple(sorted((*_FIELDS, *_WITHOUT_EFFECT)))
+
+
+_SUFFIX_TREE_DEPTH = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +77,7 @@ def parse_speculation(flags: SpeculationFlags) -> Speculation | None:
         return None
     fields = _Fields(given)
     method = _method(fields)
-    num_tokens = fields.number_of_tokens()
+    num_tokens = fields.number_of_tokens(method)
     parallel = fields.flag("parallel_drafting")
     if parallel and not DRAFTERS[method].writes_kv:
         refuse(f"parallel_drafting is for methods with a model, and {method} has none")
@@ -138,9 +142,12 @@ class _Fields:
     def flag(self, name: str) -> bool:
         return bool(self.of_type(name, "true or false", lambda value: isinstance(value, bool)))
 
-    def number_of_tokens(self) -> int:
+    def number_of_tokens(self, method: str) -> int:
+        """Return the drafts of a step; for suffixes vLLM takes the depth of their trees where no number is given."""
         allowed = f"a whole number from 1 to {MOST_DRAFTS}"
         count: int | None = self.of_type("num_speculative_tokens", allowed, _is_number_of_drafts)
+        if count is None and method == "suffix":
+            count = self.of_type("suffix_decoding_max_tree_depth", allowed, _is_number_of_drafts) or _SUFFIX_TREE_DEPTH
         return count if count is not None else refuse("num_speculative_tokens must be given")
 
 

@@ -183,9 +183,6 @@ ASSUMED: Mapping[str, str] = {
     "--attention-config": _KERNELS,
     "--language-model-only": "weights of vision towers count",
     "--limit-mm-per-prompt": "weights of vision towers count",
-    "--performance-mode": "batches have the sizes of the default mode",
-    "--max-num-active-seqs": "as many requests are active as run in a step",
-    "--long-prefill-token-threshold-adaptive": "prompts are split by --long-prefill-token-threshold alone",
     "--disable-chunked-mm-input": "media are split like text",
     "--quantization-config": "weights are those of the checkpoint or of --quantization",
 }

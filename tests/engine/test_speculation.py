@@ -47,7 +47,11 @@ def test_sharing_may_be_left_as_it_is_without_drafts() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "medusa"}, "method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, draft_model, got 'medusa'"),
+        (
+            {"method": "medusa"},
+            "method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, "
+            "draft_model, suffix, dflash, dspark, got 'medusa'",
+        ),
         ({"num_tokens": 0}, "num_tokens must be from 1 to 1024, got 0"),
         ({"acceptance_rates": (0.5,)}, "there must be 2 acceptance rates, got 1"),
         ({"acceptance_rates": (0.5, 1.5)}, "an acceptance rate must be at least 0 and at most 1, got 1.5"),

@@ -104,7 +104,10 @@ def test_a_synthetic_length_is_the_mean_number_of_tokens_a_step_brings() -> None
         ("{", "not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
         ("[1]", "must be a JSON object, got [1]"),
         ('{"method": "ngram"}', "num_speculative_tokens must be given"),
-        ("{}", "method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, draft_model, got ''"),
+        (
+            "{}",
+            "method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, draft_model, suffix, dflash, dspark, got ''",
+        ),
     ],
 )
 def test_what_says_too_little_is_refused(text: str, message: str) -> None:
@@ -120,7 +123,11 @@ def test_what_says_too_little_is_refused(text: str, message: str) -> None:
         ({"num_speculative_tokens": 2000}, "num_speculative_tokens must be a whole number from 1 to 1024, got 2000"),
         ({"num_speculative_tokens": 2.5}, "num_speculative_tokens must be a whole number from 1 to 1024, got 2.5"),
         ({"num_speculative_tokens": True}, "num_speculative_tokens must be a whole number from 1 to 1024, got true"),
-        ({"method": "suffix"}, "method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, draft_model, got 'suffix'"),
+        (
+            {"method": "custom_class"},
+            "method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, "
+            "draft_model, suffix, dflash, dspark, got 'custom_class'",
+        ),
         ({"method": 3}, "method must be a string, got 3"),
         ({"method": "eagle"}, "method eagle needs a model"),
         ({"parallel_drafting": "yes"}, 'parallel_drafting must be true or false, got "yes"'),

@@ -34,7 +34,9 @@ class BatchScheduler(CohortScheduler):
         """`free` and `take` are the free blocks of the cohort and how they are taken; None without a cohort."""
         config = instance.config
         has_cohort = free is not None
-        max_decodes = config.max_num_batched_tokens if has_cohort else 0
+        self._token_budget = config.token_budget
+        """Of a whole step."""
+        max_decodes = self._token_budget if has_cohort else 0
         super().__init__(instance, reports_steps, depth, max_decodes, free or FreeRuns(0), take)
         self.has_cohort = has_cohort
         self.admitted: list[Sequence] = []
@@ -276,7 +278,7 @@ class BatchScheduler(CohortScheduler):
                 instance.events.append(Scheduled(at, sequence))
         self._take_blocks(num_blocks)
         if is_blocked:
-            self._budget = self._config.max_num_batched_tokens - cohort.num_decodes
+            self._budget = self._token_budget - cohort.num_decodes
             self._note_blocked(waiting[0], 0)
         return True
 
@@ -286,7 +288,7 @@ class BatchScheduler(CohortScheduler):
         The number is 0 if one of them needs the general rules of `schedule`.
         """
         config, waiting, cohort = self._config, self.waiting, self.cohort
-        num_running, budget = len(cohort.members), config.max_num_batched_tokens - cohort.num_decodes
+        num_running, budget = len(cohort.members), self._token_budget - cohort.num_decodes
         num_seats = config.max_num_seqs - num_running
         longest = self._limit - 2  # with a first token and another one
         if num_running:

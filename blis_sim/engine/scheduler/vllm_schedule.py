@@ -126,11 +126,8 @@ class VllmComposition(BatchScheduler):
     def schedule(self, at: Micros) -> bool:
         self.admitted, self.preempted, self._granted = [], [], {}
         self.kv.new_step()
-        config = self._config
-        self._budget = config.max_num_batched_tokens - self._drafter_rows
-        # A long prompt is split for the sake of others, so not when it is alone.
-        alone = self.num_running + len(self.waiting) <= 1
-        self._threshold = 0 if alone else config.long_prefill_token_threshold
+        self._budget = self._token_budget - self._drafter_rows
+        self._threshold = self._long_prefill_threshold()
         self._had_prefill = False
         self._defers = self._defers_prefills()
         num_decodes, context = self._grant_cohort() if self.cohort.members else (0, 0)
@@ -156,6 +153,14 @@ class VllmComposition(BatchScheduler):
                 self.admitted if self._counting is None else self._not_joining(self.admitted, not self._is_async)
             )
         return True
+
+    def _long_prefill_threshold(self) -> int:
+        """By how many tokens a long prompt is split for the sake of others; 0 where it is alone, and for no limit."""
+        config, num_requests = self._config, self.num_running + len(self.waiting)
+        threshold = config.long_prefill_token_threshold if num_requests > 1 else 0
+        if threshold and config.long_prefill_token_threshold_adaptive:
+            return max(threshold, config.max_num_batched_tokens // num_requests)
+        return threshold
 
     def _defers_prefills(self) -> bool:
         """Whether this step only decodes, because prefills are spaced `prefill_schedule_interval` steps apart."""
@@ -278,7 +283,7 @@ class VllmComposition(BatchScheduler):
         """What of the next `num_tokens` tokens ends where recurrent states can be kept."""
         assert self._split is not None
         boundary, threshold = self.kv.boundary_tokens(sequence), self._config.long_prefill_token_threshold
-        most = self._config.max_num_batched_tokens
+        most = self._token_budget
         return self._split.num_tokens(sequence, start, num_tokens, boundary, min(most, threshold or most))
 
     def _advance(self, sequence: Sequence, num_tokens: int) -> ScheduledTokens:

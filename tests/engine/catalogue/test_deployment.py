@@ -222,7 +222,8 @@ def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
         ({"engine": "sarathi"}, "--engine must be one of vllm, blis, got 'sarathi'"),
         (
             {"speculative_config": "{}"},
-            "--speculative-config: method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, draft_model, got ''",
+            "--speculative-config: method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, "
+            "draft_model, suffix, dflash, dspark, got ''",
         ),
         (
             {"spec_method": "ngram", "spec_tokens": 2, "engine": "blis"},

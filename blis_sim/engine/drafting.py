@@ -1,0 +1,60 @@
+"""What speculative decoding changes in the limits of a deployment, as vLLM's configuration settles it.
+
+Facts: vllm/config/vllm.py, `_set_max_num_scheduled_tokens` and `_get_v2_model_runner_unsupported_features`.
+"""
+
+from typing import TYPE_CHECKING
+
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.speculation import DRAFTERS
+
+if TYPE_CHECKING:
+    from blis_sim.engine.speculation import Speculation
+
+
+def speculation_of(options: DeploymentOptions, notes: list[str]) -> "Speculation | None":
+    """Return the settings of speculative decoding, with a note on what is accepted; None without it."""
+    speculation = options.speculation
+    if speculation is not None:
+        rates = dict.fromkeys(f"{rate:.3g}" for rate in speculation.acceptance_rates)
+        notes.append(
+            f"{speculation.method} drafts {speculation.num_tokens} tokens, each accepted with a chance of "
+            f"{', '.join(rates)} when those before it are"
+        )
+    return speculation
+
+
+def is_async(options: DeploymentOptions, speculation: "Speculation | None", notes: list[str]) -> bool:
+    """Whether steps are composed ahead: vLLM's older model runner does so neither for suffixes nor with stages."""
+    if speculation is None or not options.async_scheduling:
+        return options.async_scheduling
+    drafter = DRAFTERS[speculation.method]
+    is_parallel = speculation.parallel_drafting and not drafter.has_own_pass
+    if drafter.is_async and not (is_parallel and options.pp > 1):
+        return True
+    how = "parallel drafts and several pipeline stages" if drafter.is_async else speculation.method
+    notes.append(f"steps are not composed ahead: vLLM has no asynchronous scheduling with {how}")
+    return False
+
+
+def scheduled_tokens(options: DeploymentOptions, speculation: "Speculation | None", notes: list[str]) -> int:
+    """Return the tokens of requests in a step where these are limited apart from the room of a step; else 0."""
+    wanted = options.max_num_scheduled_tokens or 0
+    if wanted and speculation is not None and speculation.rows_per_request:
+        notes.append(
+            f"warning: --max-num-scheduled-tokens is ignored with {speculation.method}, whose drafts take room in a "
+            "step: a step has --max-num-batched-tokens for both"
+        )
+        return 0
+    return wanted
+
+
+def active_seqs(options: DeploymentOptions, max_num_seqs: int, tokens: int, speculation: "Speculation | None") -> int:
+    """Return how many requests are admitted at once: those that --max-num-active-seqs allows, and drafts have room for.
+
+    A drafter with a pass of its own computes its rows for every request within the tokens of one step.
+    """
+    most = min(options.max_num_active_seqs or max_num_seqs, max_num_seqs)
+    if speculation is not None and DRAFTERS[speculation.method].has_own_pass:
+        most = max(1, min(most, tokens // speculation.num_lookahead_tokens))
+    return most
