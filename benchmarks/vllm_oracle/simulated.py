@@ -137,14 +137,22 @@ def _drafts(instance: Instance) -> tuple[int, ...]:
 
 def _engine(workload: Workload, reports_steps: bool) -> Engine:
     engine = Engine(workload.config, workload.latency, reports_steps)
-    hashes = [_block_hashes(arrival, workload.config) for arrival in workload.arrivals]
-    num_holders = Counter(name for names in hashes for name in names)
-    for arrival, names in zip(workload.arrivals, hashes, strict=True):
-        shared = tuple(name for name in names if num_holders[name] > 1)  # the leading ones: each stands for all before
-        engine.submit(_request(arrival, shared), arrival.at)
+    for request, at in requests_of(workload):
+        engine.submit(request, at)
     for at, request_id in workload.hang_ups:
         engine.abort(request_id, at)
     return engine
+
+
+def requests_of(workload: Workload) -> list[tuple[Request, Micros]]:
+    """Requests with their instants of arrival. What no other request has is marked so."""
+    hashes = [_block_hashes(arrival, workload.config) for arrival in workload.arrivals]
+    num_holders = Counter(name for names in hashes for name in names)
+    requests: list[tuple[Request, Micros]] = []
+    for arrival, names in zip(workload.arrivals, hashes, strict=True):
+        shared = tuple(name for name in names if num_holders[name] > 1)  # the leading ones: each stands for all before
+        requests.append((_request(arrival, shared), arrival.at))
+    return requests
 
 
 def _reason(event: Finished) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.engine_defaults import BLIS_LIMITS
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec, capacity_tokens
+from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec, blocks_after, capacity_tokens, most_blocks
 from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
 
 if TYPE_CHECKING:
@@ -130,6 +130,21 @@ class EngineConfig:
     def max_concurrent_batches(self) -> int:
         """Most steps in flight: one in each pipeline stage, and with asynchronous scheduling one composed ahead."""
         return self.num_stages + self.async_scheduling
+
+    @property
+    def kv_size_tokens(self) -> int:
+        """Tokens of requests of the longest length that fit into all blocks: the size that vLLM gives of its cache."""
+        if not self.kv_groups:
+            return self.total_kv_blocks * self.block_size_tokens
+        longest = self.limit_tokens
+        held = most_blocks(self.kv_groups, longest, self.max_in_flight_tokens)
+        return int(self.total_kv_blocks / held * longest)
+
+    def num_prompt_blocks(self, num_tokens: int) -> int:
+        """Blocks that hold what is kept of a prompt of so many tokens once it is computed."""
+        if self.kv_groups:
+            return blocks_after(self.kv_groups, num_tokens)
+        return -(-num_tokens // self.block_size_tokens)
 
     @property
     def num_hash_lookahead_tokens(self) -> int:

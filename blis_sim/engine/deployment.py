@@ -24,6 +24,13 @@ from blis_sim.engine.latency.catalogue.reader import default_deployment, load_mo
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL, LatencyChoice, build
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
+from blis_sim.engine.memory.kv_group_specs import (
+    KVCacheGroupSpec,
+    capacity_tokens,
+    group_specs,
+    hash_block_tokens,
+    is_single_context,
+)
 from blis_sim.engine.memory.kv_specs import KV_DTYPE_BITS
 from blis_sim.engine.memory.planner import MemoryLayout
 from blis_sim.engine.memory.quantization import refused_quantization
@@ -47,6 +54,8 @@ class KVCache:
     block_size_tokens: int
     capacity_tokens: int
     memory: MemoryLayout | None = None
+    groups: tuple[KVCacheGroupSpec, ...] = ()
+    """Groups of layers with a block table each; none where all layers keep every token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +188,7 @@ def _config(
         reserve_full_prompt=options.scheduler_reserve_full_isl,
         watermark_fraction=options.watermark,
         prefill_schedule_interval=options.prefill_schedule_interval,
+        kv_groups=cache.groups,
     )
     _check_whole_prompts(config)
     _check_drafts_fit(config)
@@ -306,7 +316,17 @@ def _kv_cache(
             notes.append(f"KV blocks are counted from the sizes of the model alone: {error}")
         return _sized_cache(options, model, gpu, tp, notes)
     blocks = options.total_kv_blocks or planned_blocks(layout, model, gpu, options.dp, settings)
-    return KVCache(blocks, layout.block_tokens, layout.longest_request_tokens(blocks), layout)
+    groups = group_specs(layout.groups)
+    if is_single_context(groups):
+        return KVCache(blocks, layout.block_tokens, layout.longest_request_tokens(blocks), layout)
+    in_flight_tokens = limits.max_num_batched_tokens * (2 if options.async_scheduling else 1)
+    return KVCache(
+        blocks,
+        hash_block_tokens(groups, options.enable_prefix_caching),
+        capacity_tokens(groups, blocks, in_flight_tokens),
+        layout,
+        groups,
+    )
 
 
 def blocks_on(options: DeploymentOptions, deployment: Deployment) -> int:
@@ -316,13 +336,13 @@ def blocks_on(options: DeploymentOptions, deployment: Deployment) -> int:
 
 
 def memory_settings(options: DeploymentOptions, limits: BatchLimits) -> MemorySettings:
-    """Return what the flags say of memory. The default of --block-size leaves it to the kernels, as vLLM's does."""
+    """Return what the flags say of memory. Without --block-size the kernels decide, as in vLLM."""
     return MemorySettings(
         gpu_memory_utilization=options.memory_utilization,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_num_seqs=limits.max_num_seqs,
         max_model_len=options.max_model_len,
-        block_size=0 if options.block_size == _DEFAULT_BLOCK_SIZE else options.block_size,
+        block_size=options.block_size or 0,
         enable_prefix_caching=options.enable_prefix_caching,
         expert_parallel=options.enable_expert_parallel,
         kv_cache_memory_bytes=options.kv_cache_memory_bytes or None,
@@ -348,7 +368,7 @@ def _modelled(
 
 def _sized_cache(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]) -> KVCache:
     """Return the KV cache that fits by the sizes of the model alone."""
-    blocks, size = options.total_kv_blocks, options.block_size
+    blocks, size = options.total_kv_blocks, options.block_size or _DEFAULT_BLOCK_SIZE
     if blocks is None and model.lacks_expert_count:
         notes.append(
             f"{model.name} has experts but its config does not say how many, "

@@ -100,9 +100,9 @@ class DeploymentOptions:
         at_most=1,
         heading="Memory and batch",
     )
-    block_size: int = option(
-        16,
-        "Tokens per KV block.",
+    block_size: int | None = option(
+        None,
+        "Tokens per KV block; by default as the attention kernels of the model take them, 16 for most.",
         flags=("--block-size", "--block-size-in-tokens"),
         at_least=1,
         at_most=1_000_000,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.kv_cache.sizing import kv_bytes_per_token
+from blis_sim.engine.kv_cache.sizing import bytes_per_block
 from blis_sim.engine.latency.catalogue.models import knows_model
 from blis_sim.engine.latency.instant import InstantLatency
 from blis_sim.engine.latency.model import LatencyModel
@@ -97,15 +97,16 @@ def transfer_of(options: ServeOptions, deployment: Deployment, environment: Serv
     transfer = options.kv_sharing.transfer
     if not transfer.is_on:
         return None
-    bytes_per_token = kv_bytes_per_token(deployment.model, deployment.tp, deployment.config.engine)
+    config = deployment.config
+    size = bytes_per_block(deployment.model, deployment.tp, config.engine, config.block_size_tokens, deployment.memory)
     return KVTransfer(
         engine_id=transfer.engine_id,
         host=environment.side_channel_host,
         port=environment.side_channel_port,
         tp=deployment.tp,
-        block_size_tokens=deployment.config.block_size_tokens,
-        # Set times include those of transfers.
-        bytes_per_token=0 if options.timing.sets_times else bytes_per_token,
+        num_prompt_blocks=config.num_prompt_blocks,
+        # Set times say what a transfer takes, too.
+        bytes_per_block=0 if options.timing.sets_times else size,
         gb_per_s=options.kv_sharing.kv_transfer_gb_per_s,
         latency_us=round(options.kv_sharing.kv_transfer_latency_ms * 1000),
     )

@@ -1,6 +1,6 @@
 """KV blocks that leave the server: their naming, publishing and transfer, set up from the options."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVTransfer:
-    """One instance's end of transfers. `bytes_per_token` is what each GPU holds of a token; GPUs send side by side."""
+    """One instance's end of transfers. `bytes_per_block` is what each GPU holds of a block; GPUs send side by side."""
 
     engine_id: str
     host: str
     port: int
     tp: int
-    block_size_tokens: int
-    bytes_per_token: float
+    num_prompt_blocks: Callable[[int], int]
+    """Blocks that hold what is kept of a prompt of so many tokens."""
+    bytes_per_block: float
     gb_per_s: float
     latency_us: int
 
@@ -34,7 +35,9 @@ class KVTransfer:
             return None
         told = params.get("remote_num_tokens")
         num_tokens = min(prompt_tokens, told) if isinstance(told, int) and told > 0 else prompt_tokens
-        transfer_us = self.latency_us + round(num_tokens * self.bytes_per_token / (self.gb_per_s * 1e3))
+        transfer_us = self.latency_us + round(
+            self.num_prompt_blocks(num_tokens) * self.bytes_per_block / (self.gb_per_s * 1e3)
+        )
         return ExternalPrompt(num_tokens, transfer_us)
 
     def outgoing(self, params: Mapping[str, Any] | None, num_tokens: int, request_id: str) -> dict[str, Any] | None:
@@ -44,7 +47,7 @@ class KVTransfer:
         """
         if not params or not params.get("do_remote_decode"):
             return None
-        num_blocks = -(-num_tokens // self.block_size_tokens)
+        num_blocks = self.num_prompt_blocks(num_tokens)
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment
+from blis_sim.engine.memory.kv_specs import STATE
 from mockserve.metrics.engine import EngineMetrics, Histogram, Lateness, cumulative
 from mockserve.metrics.families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, EngineState, Family, Value, shown
 from mockserve.metrics.server import HttpMetrics, Operations, ToolParsing
@@ -37,9 +38,7 @@ FIXED = {
     "kv_offloading_backend": "native",
     "kv_offloading_size": "None",
     "kv_sharing_fast_prefill": "False",
-    "mamba_block_size": "None",
     "mamba_cache_dtype": "auto",
-    "mamba_cache_mode": "none",
     "mamba_page_size_padded": "None",
     "mamba_ssm_cache_dtype": "float32",
     "num_cpu_blocks": "None",
@@ -55,14 +54,13 @@ FIXED = {
 }
 """vLLM's samples of features that are not simulated, as a server without them has them."""
 
-DEFAULT_BLOCK_SIZE_TOKENS = 16
-
 
 def cache_config_labels(options: ServeOptions, deployment: Deployment) -> dict[str, str]:
     """Label to value, `engine` left out."""
     config = deployment.config
-    block_size = str(config.block_size_tokens)
-    size_tokens = config.total_kv_blocks * config.block_size_tokens
+    states = [group.block_tokens for group in config.kv_groups if group.kind == STATE]
+    others = [group.block_tokens for group in config.kv_groups if group.kind != STATE]
+    block_size, size_tokens = str(min(others, default=config.block_size_tokens)), config.kv_size_tokens
     return {
         **FIXED,
         "block_size": block_size,
@@ -71,10 +69,12 @@ def cache_config_labels(options: ServeOptions, deployment: Deployment) -> dict[s
         "gpu_memory_utilization": str(options.deployment.memory_utilization),
         "kv_cache_max_concurrency": str(size_tokens / config.limit_tokens),
         "kv_cache_size_tokens": str(size_tokens),
+        "mamba_block_size": str(states[0] if states else None),
+        "mamba_cache_mode": "align" if states and config.enable_prefix_caching else "none",
         "num_gpu_blocks": str(config.total_kv_blocks),
         "num_gpu_blocks_override": str(options.deployment.total_kv_blocks),
         "prefix_caching_hash_algo": options.kv_sharing.prefix_caching_hash_algo,
-        "user_specified_block_size": str(config.block_size_tokens != DEFAULT_BLOCK_SIZE_TOKENS),
+        "user_specified_block_size": str(options.deployment.block_size is not None),
     }
 
 

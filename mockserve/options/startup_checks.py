@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.deployment import Deployment
-from blis_sim.engine.kv_cache.sizing import kv_bytes_per_token
+from blis_sim.engine.kv_cache.sizing import bytes_per_block
+from blis_sim.engine.memory.kv_group_specs import most_blocks
 from blis_sim.options import OptionError, ineffective_flags
 from blis_sim.options.text import load_json
 from mockserve.options.environment import ServerEnvironment
@@ -116,9 +117,12 @@ def _context_beyond_cache(options: "ServeOptions", deployment: Deployment) -> It
     config = deployment.config
     if options.fits_max_model_len or wanted <= config.kv_capacity_tokens:
         return
-    block_bytes = kv_bytes_per_token(deployment.model, deployment.tp) * config.block_size_tokens
-    needed = math.ceil(wanted / config.block_size_tokens) * block_bytes
-    available = config.kv_capacity_tokens / config.block_size_tokens * block_bytes
+    size = config.block_size_tokens
+    block_bytes = bytes_per_block(deployment.model, deployment.tp, config.engine, size, deployment.memory)
+    needed, available = math.ceil(wanted / size) * block_bytes, config.kv_capacity_tokens / size * block_bytes
+    if config.kv_groups:
+        needed = most_blocks(config.kv_groups, wanted, config.max_in_flight_tokens) * block_bytes
+        available = (config.total_kv_blocks - 1) * block_bytes
     yield (
         f"To serve at least one request with the model's max seq len ({wanted}), ({_gib(needed)} GiB KV cache is "
         f"needed, which is larger than the available KV cache memory ({_gib(available)} GiB). Based on the available "

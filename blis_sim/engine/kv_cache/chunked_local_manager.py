@@ -1,8 +1,9 @@
 """Groups of layers that see the chunk of a fixed number of tokens in which a token lies, up to it."""
 
-from blis_sim.engine.kv_cache.kv_blocks import NULL
-from blis_sim.engine.kv_cache.single_type_manager import Hit, SingleTypeManager
+from blis_sim.engine.kv_cache.block_table import NULL, BlockTable
+from blis_sim.engine.kv_cache.single_type_manager import Hit, SingleTypeManager, next_multiple
 from blis_sim.engine.request import BlockIdentities
+from blis_sim.engine.sequence import Sequence
 
 
 class ChunkedLocalManager(SingleTypeManager):
@@ -26,6 +27,13 @@ class ChunkedLocalManager(SingleTypeManager):
 
     def skipped_tokens(self, computed_tokens: int) -> int:
         return computed_tokens // self.spec.reach_tokens * self.spec.reach_tokens
+
+    def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
+        reach = self.spec.reach_tokens
+        if processed % reach < self.block_tokens:
+            self.cache(sequence, table, processed, processed, [])  # what is given back is findable
+        next_change = super().decode(sequence, table, context, processed, lag)
+        return min(next_change, next_multiple(context - lag, reach) + lag)
 
     def admission_cap(self) -> int:
         held = min(self.spec.reach_tokens + self.settings.max_in_flight_tokens, self.settings.max_model_len)

@@ -92,17 +92,17 @@ class KVCacheCoordinator:
             return min(num_tokens, aligned + manager.block_tokens)
         return aligned
 
-    def replay_boundaries(self, sequence: Sequence, boundary_tokens: int, manager: SingleTypeManager) -> list[int]:
+    def replay_boundaries(self, sequence: Sequence, boundary_tokens: int) -> list[int]:
         """Return the positions from which a later request goes on: the ends of the prompt, then of a shared beginning.
 
-        Where the last block of a hit is computed anew, the states before that block count, too.
+        Where the last block of a hit is computed anew, its beginning counts, too.
         """
         num_tokens, unit = sequence.request.input_tokens, self.settings.alignment_tokens
         if not self.settings.drops_last_block:
             return [num_tokens - 1, boundary_tokens] if boundary_tokens else [num_tokens - 1]
         ends = [max((num_tokens - 1) // unit * unit - unit, 0), max(num_tokens // unit * unit - unit, 0)]
         if boundary_tokens:
-            ends += [boundary_tokens, boundary_tokens - manager.block_tokens]
+            ends += [boundary_tokens, boundary_tokens - min(manager.block_tokens for manager in self.managers)]
         return ends
 
 

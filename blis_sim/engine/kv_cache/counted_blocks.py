@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence as SequenceOf
 
+from blis_sim.engine.kv_cache.block_table import NULL, PLAIN, BlockTable
 from blis_sim.engine.kv_cache.free_runs import FreeRuns
-from blis_sim.engine.kv_cache.kv_blocks import NULL, KVBlocks
+from blis_sim.engine.kv_cache.kv_blocks import KVBlocks
 from blis_sim.engine.sequence import Sequence
 
-PLAIN = -1
-"""An entry that nothing can find."""
 OWN = -2
 """An entry that only its own request could find, after a preemption."""
 TAIL = -3
@@ -22,7 +21,7 @@ class CountedBlocks(KVBlocks):
 
     __slots__ = ("_caches", "_group_of", "_hash_blocks", "free_runs")
 
-    def __init__(self, num_blocks: int, hash_blocks: SequenceOf[int], runs: FreeRuns) -> None:
+    def __init__(self, runs: FreeRuns, hash_blocks: SequenceOf[int]) -> None:
         """`hash_blocks` has for each group how many identities one of its blocks spans."""
         super().__init__(len(hash_blocks))
         self.free_runs = runs
@@ -39,6 +38,15 @@ class CountedBlocks(KVBlocks):
     def take(self, num_blocks: int) -> list[int]:
         self.take_away(num_blocks)
         return [PLAIN] * num_blocks
+
+    def take_one(self) -> int:
+        runs = self.free_runs
+        if runs.num_next:
+            runs.num_next -= 1
+            runs.num_free -= 1
+        else:
+            self.take_away(1)
+        return PLAIN
 
     def take_away(self, num_blocks: int) -> None:
         """Take free blocks, of which there must be enough, and forget what they held."""
@@ -61,21 +69,30 @@ class CountedBlocks(KVBlocks):
             if block > 0:
                 self.free_runs.share(block)
 
-    def cache(self, group: int, sequence: Sequence, blocks: list[int], index: int, hash_index: int) -> None:
-        block = blocks[index]
-        if (hash_index + 1) % self._hash_blocks[group] and block <= 0:
+    def cache(self, group: int, sequence: Sequence, blocks: list[int], first: int, end: int) -> None:
+        scale = self._hash_blocks[group]
+        num_shared = sequence.num_shareable_blocks // scale
+        if first >= num_shared and min(blocks[first:end]) < NULL and max(blocks[first:end]) < NULL:
+            blocks[first:end] = [OWN] * (end - first)
+            return
+        for index in range(first, end):
+            block = blocks[index]
+            if block == NULL:
+                continue
+            if block > 0:
+                if block in self._group_of:
+                    self.indexes[group].forget(block)
+            elif index < num_shared:
+                blocks[index] = block = self.free_runs.new_names(1, references=1)[0]
+            else:
+                blocks[index] = OWN
+                continue
+            self._group_of[block] = group
+            self.indexes[group].register(block, sequence.request.blocks.identity((index + 1) * scale - 1))
+
+    def cache_part(self, group: int, sequence: Sequence, blocks: list[int], index: int, hash_index: int) -> None:
+        if blocks[index] == PLAIN:
             blocks[index] = TAIL
-            return
-        if block > 0:
-            if block in self._group_of:
-                self.indexes[group].forget(block)
-        elif hash_index < sequence.num_shareable_blocks:
-            blocks[index] = block = self.free_runs.new_names(1, references=1)[0]
-        else:
-            blocks[index] = OWN
-            return
-        self._group_of[block] = group
-        self.indexes[group].register(block, sequence.request.blocks.identity(hash_index))
 
     def uncache(self, group: int, blocks: list[int], index: int) -> None:
         block = blocks[index]
@@ -87,18 +104,75 @@ class CountedBlocks(KVBlocks):
     def is_cached(self, group: int, block: int) -> bool:
         return block in (OWN, TAIL) or block in self._group_of
 
-    def free(self, group: int, sequence: Sequence, blocks: list[int], first: int, end: int, returns: bool) -> None:
+    def retire(self, group: int, sequence: Sequence, table: BlockTable, first: int, end: int) -> None:
+        blocks, runs = table.blocks, self.free_runs
+        if end - first == 1:
+            block = blocks[first]
+            blocks[first] = NULL
+            if block == PLAIN:
+                runs.free_useless(1)
+                return
+            self._retire_one(table, block, first)
+            return
         part = blocks[first:end]
-        num_plain, num_own = part.count(PLAIN), part.count(OWN) + part.count(TAIL)
-        runs = self.free_runs
-        if num_plain + num_own + part.count(NULL) == len(part) and not (num_own and returns):
-            if num_own:
-                runs.free(num_own)
-        else:
+        num_plain = part.count(PLAIN)
+        if num_plain:
+            runs.free_useless(num_plain)
+        if num_plain < len(part):
             for index in range(end - 1, first - 1, -1):
+                self._retire_one(table, blocks[index], index)
+        blocks[first:end] = [NULL] * (end - first)
+
+    def _retire_one(self, table: BlockTable, block: int, index: int) -> None:
+        if block == OWN:
+            table.left.append((self.free_runs.free_left(), index))
+        elif block == TAIL:
+            self.free_runs.free(1)
+        elif block > 0:
+            self._give_back(block)
+
+    def free(self, group: int, sequence: Sequence, table: BlockTable, returns: bool) -> None:
+        blocks, runs = table.blocks, self.free_runs
+        if returns:
+            self._name_left(group, sequence, table)
+        num_plain, num_own = blocks.count(PLAIN), blocks.count(OWN) + blocks.count(TAIL)
+        if not (num_own and returns) and num_plain + num_own + blocks.count(NULL) == len(blocks):
+            runs.free(num_own)
+        else:
+            for index in range(len(blocks) - 1, -1, -1):
                 self._free_one(group, sequence, blocks[index], index, returns)
         if num_plain:
             runs.free_useless(num_plain)
+
+    def _free_one(self, group: int, sequence: Sequence, block: int, index: int, returns: bool) -> None:
+        """Give back an entry, unless nothing can find it."""
+        if block > 0:
+            self._give_back(block)
+        elif block == OWN and returns:
+            self._name(group, sequence, self.free_runs.free_named(1)[0], index)
+        elif block in (OWN, TAIL):
+            self.free_runs.free(1)
+
+    def _name_left(self, group: int, sequence: Sequence, table: BlockTable) -> None:
+        """Make findable what a request that comes back has given back while it ran."""
+        if not table.left:
+            return
+        names = self.free_runs.name_left([key for key, _ in table.left])
+        for key, index in table.left:
+            if key in names:
+                self._name(group, sequence, names[key], index)
+
+    def _give_back(self, block: int) -> None:
+        if block in self._group_of:
+            self.free_runs.give_back(block)
+        else:
+            self.free_runs.give_back_unnamed(block)
+
+    def _name(self, group: int, sequence: Sequence, name: int, index: int) -> None:
+        """Make the free block `name`, which was in place `index` of a table, findable."""
+        self._group_of[name] = group
+        identity = sequence.request.blocks.identity((index + 1) * self._hash_blocks[group] - 1)
+        self.indexes[group].register(name, identity)
 
     def put_back(self, block: int) -> None:
         self.free_runs.free_useless(1)
@@ -106,19 +180,3 @@ class CountedBlocks(KVBlocks):
     def forget_all(self) -> None:
         super().forget_all()
         self._group_of.clear()
-
-    def _free_one(self, group: int, sequence: Sequence, block: int, index: int, returns: bool) -> None:
-        """Give back an entry, unless nothing can find it."""
-        runs = self.free_runs
-        if block > 0:
-            if block in self._group_of:
-                runs.give_back(block)
-            else:
-                runs.give_back_unnamed(block)
-        elif block == TAIL or (block == OWN and not returns):
-            runs.free(1)
-        elif block == OWN:
-            name = runs.free_named(1)[0]
-            self._group_of[name] = group
-            identity = sequence.request.blocks.identity((index + 1) * self._hash_blocks[group] - 1)
-            self.indexes[group].register(name, identity)

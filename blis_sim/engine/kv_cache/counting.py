@@ -8,19 +8,17 @@ could ever find again are kept as counts; they get names only when that request 
 from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.kv_cache.free_runs import FreeRuns
-from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.kv_cache.cohort_cache import CohortCache
 from blis_sim.engine.sequence import Sequence
 
 
-class CountingKVCache(SlotCache):
+class CountingKVCache(CohortCache):
     """Gives the same results as `VllmKVCache`. Cost: O(shareable blocks + runs of free blocks reused)."""
 
-    __slots__ = ("_num_withheld", "free")
+    __slots__ = ("_num_withheld",)
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
-        self.free = FreeRuns(self.num_blocks)
         self._num_withheld = 0
 
     @property

@@ -167,6 +167,24 @@ class FreeRuns:
         self.num_free += num_blocks
         return names
 
+    def free_left(self) -> int:
+        """Let a nameless block be the last to be reused. Returns what it is listed as, to be named later on."""
+        key = self._next_run
+        self.num_changes += 1
+        self._freed[key] = 1
+        self._next_run = key - 1
+        self.num_free += 1
+        return key
+
+    def name_left(self, keys: Sequence[int]) -> dict[int, int]:
+        """Name blocks given back by `free_left` where they stand in the order of reuse, but for those reused by now."""
+        present = [key for key in keys if key in self._freed]
+        if not present:
+            return {}
+        names = dict(zip(present, self.new_names(len(present), references=0), strict=True))
+        self._freed = OrderedDict((names.get(key, key), count) for key, count in self._freed.items())
+        return names
+
     def free_in_part(self, num_findable: int, num_blocks: int) -> None:
         """Nameless blocks, of which the first `num_findable` are the last to be reused and the others the first."""
         self.num_changes += 1

@@ -1,8 +1,7 @@
 """Groups of layers that keep every token of a request: full attention, and latent attention with its indexes."""
 
-from collections.abc import Sequence as SequenceOf
-
-from blis_sim.engine.kv_cache.single_type_manager import BlockTable, Hit, SingleTypeManager
+from blis_sim.engine.kv_cache.block_table import BlockTable
+from blis_sim.engine.kv_cache.single_type_manager import Hit, SingleTypeManager
 from blis_sim.engine.request import BlockIdentities
 from blis_sim.engine.sequence import Sequence
 
@@ -30,21 +29,27 @@ class FullAttentionManager(SingleTypeManager):
             del each[-(-tokens // size) :]
         return Hit(found, tokens)
 
-    def cache(self, sequence: Sequence, table: BlockTable, num_tokens: int, boundaries: SequenceOf[int]) -> None:
-        super().cache(sequence, table, num_tokens, boundaries)
+    def cache(
+        self, sequence: Sequence, table: BlockTable, num_tokens: int, num_known: int, boundaries: list[int]
+    ) -> None:
+        super().cache(sequence, table, num_tokens, num_known, boundaries)
         if self.hashes_per_block > 1:
-            self._cache_tail(sequence, table, num_tokens)
+            self._cache_tail(sequence, table, min(num_tokens, num_known))
+
+    def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
+        blocks, size = table.blocks, self.block_tokens
+        if context >= len(blocks) * size:
+            blocks.append(self.blocks.take_one())
+        return len(blocks) * size
 
     def _cache_tail(self, sequence: Sequence, table: BlockTable, num_tokens: int) -> None:
         """Keep the block in which the prompt ends as one with content, though no hit ends inside of a block."""
         unit = self.settings.hash_tokens
-        hashed = (sequence.num_tokens - self.settings.hash_lookahead_tokens) // unit
-        last = sequence.request.input_tokens - (not self.settings.drops_last_block)
-        tail_tokens = min(last // unit, hashed) * unit
+        tail_tokens = (sequence.request.input_tokens - (not self.settings.drops_last_block)) // unit * unit
         index = tail_tokens // self.block_tokens
         if tail_tokens == 0 or tail_tokens > num_tokens or tail_tokens % self.block_tokens == 0:
             return
         if not table.num_cached <= index < len(table.blocks):
             return
         if not self.blocks.is_cached(self.group, table.blocks[index]):
-            self.blocks.cache(self.group, sequence, table.blocks, index, tail_tokens // unit - 1)
+            self.blocks.cache_part(self.group, sequence, table.blocks, index, tail_tokens // unit - 1)

@@ -3,17 +3,20 @@
 from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.kv_cache.block_table import BlockTable
 from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlocksStored, CacheChange
+from blis_sim.engine.kv_cache.cohort_cache import CohortCache
 from blis_sim.engine.kv_cache.coordinator import Found, KVCacheCoordinator, needs_of
+from blis_sim.engine.kv_cache.counted_blocks import CountedBlocks
 from blis_sim.engine.kv_cache.kv_blocks import KVBlocks
+from blis_sim.engine.kv_cache.mamba_manager import NEVER
 from blis_sim.engine.kv_cache.numbered_blocks import NumberedBlocks
-from blis_sim.engine.kv_cache.single_type_manager import BlockTable, GroupSettings
-from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.kv_cache.single_type_manager import GroupSettings
 from blis_sim.engine.memory.kv_group_specs import scheduler_block_tokens
 from blis_sim.engine.sequence import Sequence
 
 
-class GroupedKVCache(SlotCache):
+class GroupedKVCache(CohortCache):
     """Slots in every group or in none. Facts: vllm/v1/core/kv_cache_manager.py, `allocate_slots`.
 
     `index` is that of the first group that keeps every token, else of the first group.
@@ -23,6 +26,8 @@ class GroupedKVCache(SlotCache):
         "_boundaries",
         "_changes",
         "_found",
+        "_has_context",
+        "_lacked",
         "_lookahead_tokens",
         "_withheld",
         "blocks",
@@ -31,15 +36,21 @@ class GroupedKVCache(SlotCache):
         "told_group",
     )
 
-    def __init__(
-        self, config: EngineConfig, changes: list[CacheChange] | None = None, blocks: KVBlocks | None = None
-    ) -> None:
-        """`changes` receives what happens to the content of the group of `index`."""
+    def __init__(self, config: EngineConfig, changes: list[CacheChange] | None = None, counts: bool = False) -> None:
+        """`changes` receives what happens to the content of the group of `index`.
+
+        With `counts` blocks have numbers only where another request may find them.
+        """
         super().__init__(config)
         groups = config.kv_groups
         self.told_group = next((number for number, spec in enumerate(groups) if spec.is_whole_context), 0)
         self._changes = changes
-        self.blocks = blocks or NumberedBlocks(self.num_blocks, len(groups), self.told_group, changes)
+        spans = [max(1, spec.block_tokens // config.block_size_tokens) for spec in groups]
+        self.blocks: KVBlocks = (
+            CountedBlocks(self.free, spans)
+            if counts
+            else NumberedBlocks(self.num_blocks, spans, self.told_group, changes)
+        )
         self.coordinator = KVCacheCoordinator(groups, self.blocks, group_settings(config))
         self.index = self.blocks.indexes[self.told_group]
         self.tables: dict[Sequence, list[BlockTable]] = {}
@@ -49,10 +60,17 @@ class GroupedKVCache(SlotCache):
         self._found = Found(0, [], 0)
         self._lookahead_tokens = config.speculation.num_lookahead_tokens if config.speculation else 0
         self._withheld: list[int] = []
+        self._has_context = groups[self.told_group].is_whole_context
+        self._lacked: tuple[Sequence | None, int] = None, 0
+        """The sequence whose whole prompt found no room latest, and how many blocks it lacks whatever it finds."""
 
     @property
     def num_used_blocks(self) -> int:
         return self.num_blocks - self.blocks.num_free
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.coordinator.managers)
 
     def check(self) -> None:
         self.blocks.check()
@@ -74,10 +92,19 @@ class GroupedKVCache(SlotCache):
         if not self.caches or not sequence.request.reads_prefix_cache:
             self._found = Found(0, [], 0)
             return []
+        if self._finds_nothing(sequence):
+            self._found = Found(0, [], 0)
+            return []
         self._found = found = self.coordinator.find(sequence)
         if found.boundary_tokens:
             self._boundaries[sequence] = found.boundary_tokens
         return [block for blocks in found.blocks for block in blocks]
+
+    def _finds_nothing(self, sequence: Sequence) -> bool:
+        """Whether no lookup is needed: nothing was ever findable, or only this request could find its own blocks."""
+        if not self._has_context:
+            return False
+        return not len(self.index) or not (sequence.num_shareable_blocks or sequence.num_preemptions)
 
     def num_found_tokens(self, hits: SequenceOf[int]) -> int:
         return self._found.tokens
@@ -95,9 +122,19 @@ class GroupedKVCache(SlotCache):
             manager.new_step()
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        tables, computed = self.tables[sequence], sequence.num_computed_tokens
-        managers = self.coordinator.managers
-        self._retire(sequence, tables, computed - sequence.num_in_flight_tokens)
+        computed = sequence.num_computed_tokens
+        if not self.advance(sequence, computed, computed - sequence.num_in_flight_tokens, num_tokens):
+            return False
+        self.register(sequence, min(computed + num_tokens, sequence.num_tokens))
+        return True
+
+    def advance(self, sequence: Sequence, computed: int, processed: int, num_tokens: int) -> bool:
+        """Give slots for `num_tokens` tokens after `computed` ones, of which steps that have ended brought `processed`.
+
+        Returns False if free blocks are too few.
+        """
+        tables, managers = self.tables[sequence], self.coordinator.managers
+        self._retire(sequence, tables, processed)
         main_tokens = computed + num_tokens
         needs = needs_of(sequence, computed, self._slots_for(main_tokens), main_tokens)
         num_lacking = 0
@@ -107,8 +144,24 @@ class GroupedKVCache(SlotCache):
             return False
         for manager, table in zip(managers, tables, strict=True):
             manager.allocate(table, needs)
-        self.register(sequence, min(main_tokens, sequence.num_tokens))
         return True
+
+    def decode(self, sequence: Sequence, context: int, processed: int, lag: int) -> int:
+        """Give slots for one token after `context` ones, with room for it. Returns when blocks change next.
+
+        Steps that have ended brought `processed` of them; later on `lag` tokens are in flight.
+        """
+        next_change = NEVER
+        for manager, table in zip(self.coordinator.managers, self.tables[sequence], strict=True):
+            change = manager.decode(sequence, table, context, processed, lag)
+            if change < next_change:
+                next_change = change
+        return next_change
+
+    def join(self, sequence: Sequence) -> None:
+        """Note that a sequence only decodes from now on."""
+        for table in self.tables[sequence]:
+            table.reserved = None
 
     def admit(
         self, sequence: Sequence, num_tokens: int, hits: SequenceOf[int], whole_must_fit: bool, others_run: bool
@@ -127,6 +180,9 @@ class GroupedKVCache(SlotCache):
             for manager, table, own in zip(managers, tables, blocks, strict=True):
                 num_lacking += manager.num_lacking(sequence, table, own, needs)
             if num_lacking > free:
+                if needs.is_whole_prompt:
+                    evictable = sum(self.blocks.num_evictable(own) for own in blocks)
+                    self._lacked = sequence, 0 if num_lacking >= NEVER else num_lacking - evictable
                 return False
         if hits:
             for manager, table, own in zip(managers, tables, blocks, strict=True):
@@ -141,10 +197,13 @@ class GroupedKVCache(SlotCache):
         if not self.caches:
             return
         tables, coordinator, boundary = self.tables[sequence], self.coordinator, self._boundaries.get(sequence, 0)
+        unit = self.block_size
+        num_known = (sequence.num_tokens - coordinator.settings.hash_lookahead_tokens) // unit * unit
+        boundaries = coordinator.replay_boundaries(sequence, boundary)
         for manager, table in zip(coordinator.managers, tables, strict=True):
             first = table.num_cached
-            boundaries = coordinator.replay_boundaries(sequence, boundary, manager)
-            manager.cache(sequence, table, coordinator.num_cacheable_tokens(num_tokens, manager), boundaries)
+            num_cacheable = coordinator.num_cacheable_tokens(num_tokens, manager)
+            manager.cache(sequence, table, num_cacheable, num_known, boundaries)
             is_told = manager.group == self.told_group and manager.hashes_per_block == 1
             if self._changes is not None and is_told and table.num_cached > first:
                 self._changes.append(BlocksStored(sequence.request, first, table.num_cached))
@@ -154,6 +213,45 @@ class GroupedKVCache(SlotCache):
 
     def evict(self, sequence: Sequence) -> None:
         self._give_back(sequence, returns=True)
+
+    def take(self, num_blocks: int) -> None:
+        self.blocks.take(num_blocks)
+
+    def will_share(self, sequence: Sequence) -> bool:
+        if not self.caches:
+            return False
+        return any(
+            table.num_cached < sequence.num_shareable_blocks // manager.hashes_per_block
+            for manager, table in zip(self.coordinator.managers, self.tables[sequence], strict=True)
+        )
+
+    def grow_to(self, sequence: Sequence, num_tokens: int, num_known_tokens: int) -> None:
+        self.register(sequence, num_known_tokens)
+
+    def release_grown(self, sequence: Sequence, num_tokens: int, num_known_tokens: int) -> None:
+        self.register(sequence, num_known_tokens)
+        self.release(sequence)
+
+    def may_fit(self, sequence: Sequence, num_hits: int) -> bool:
+        lacking, num_lacked = self._lacked
+        return lacking is not sequence or num_lacked <= self.blocks.num_free
+
+    def num_prompt_blocks(self, num_tokens: int) -> int:
+        """Return how many blocks a prompt takes that is computed in one step and of which nothing is found."""
+        return sum(manager.num_prompt_blocks(num_tokens) for manager in self.coordinator.managers)
+
+    def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
+        tables: list[BlockTable] = []
+        num_blocks = 0
+        for manager in self.coordinator.managers:
+            table = BlockTable()
+            num_blocks += manager.hold_prompt(table, num_tokens)
+            tables.append(table)
+        self.tables[sequence] = tables
+        self.register(sequence, num_tokens)
+        if self.caches and sequence.request.reads_prefix_cache:
+            self.queried_tokens += num_tokens
+        return num_blocks
 
     def withhold(self, num_blocks: int) -> None:
         while len(self._withheld) > num_blocks:

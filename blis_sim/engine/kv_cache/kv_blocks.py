@@ -3,11 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as SequenceOf
 
+from blis_sim.engine.kv_cache.block_table import BlockTable
 from blis_sim.engine.kv_cache.content_index import ContentIndex
 from blis_sim.engine.sequence import Sequence
-
-NULL = 0
-"""Stands in block tables for a block that is not needed any more, or has never been. It is never handed out."""
 
 
 class KVBlocks(ABC):
@@ -33,6 +31,10 @@ class KVBlocks(ABC):
     def take(self, num_blocks: int) -> list[int]:
         """Take free blocks, of which there must be enough, and forget what they held."""
 
+    def take_one(self) -> int:
+        """Take a free block, of which there must be one, and forget what it held."""
+        return self.take(1)[0]
+
     @abstractmethod
     def num_evictable(self, blocks: SequenceOf[int]) -> int:
         """Return how many of these found blocks are free: holding them takes them away from others."""
@@ -42,11 +44,15 @@ class KVBlocks(ABC):
         """Hold found blocks once more."""
 
     @abstractmethod
-    def cache(self, group: int, sequence: Sequence, blocks: list[int], index: int, hash_index: int) -> None:
-        """Make the block in place `index` of a table findable under identity `hash_index` of its request.
+    def cache(self, group: int, sequence: Sequence, blocks: list[int], first: int, end: int) -> None:
+        """Make the blocks in places from `first` up to `end` of a table findable by the content up to their ends.
 
-        What it was findable under before, the content of an earlier prefix, is forgotten.
+        The content of a part of them, under which they were known before, is forgotten.
         """
+
+    @abstractmethod
+    def cache_part(self, group: int, sequence: Sequence, blocks: list[int], index: int, hash_index: int) -> None:
+        """Keep a block that is full up to the end of identity `hash_index` as one with content."""
 
     @abstractmethod
     def uncache(self, group: int, blocks: list[int], index: int) -> None:
@@ -57,12 +63,15 @@ class KVBlocks(ABC):
         """Return whether an entry of a table is findable."""
 
     @abstractmethod
-    def free(self, group: int, sequence: Sequence, blocks: list[int], first: int, end: int, returns: bool) -> None:
-        """Give back the entries from `first` up to `end` of a table, the last first.
+    def retire(self, group: int, sequence: Sequence, table: BlockTable, first: int, end: int) -> None:
+        """Give back the entries from `first` up to `end` of the table of a request that goes on, the last first.
 
-        Findable ones are the last to be reused, others the first. `returns` says whether the request goes on or
-        comes back, and so may look for them.
+        Findable ones are the last to be reused, others the first.
         """
+
+    @abstractmethod
+    def free(self, group: int, sequence: Sequence, table: BlockTable, returns: bool) -> None:
+        """Give back all entries in the same way. `returns` says whether the request will look for them again."""
 
     @abstractmethod
     def put_back(self, block: int) -> None:

@@ -1,9 +1,14 @@
 """Groups of layers with a recurrent state: a page holds the state after all tokens up to the end of its block."""
 
-from collections.abc import Sequence as SequenceOf
-
-from blis_sim.engine.kv_cache.kv_blocks import NULL, KVBlocks
-from blis_sim.engine.kv_cache.single_type_manager import BlockTable, GroupSettings, Hit, Needs, SingleTypeManager
+from blis_sim.engine.kv_cache.block_table import NULL, BlockTable
+from blis_sim.engine.kv_cache.kv_blocks import KVBlocks
+from blis_sim.engine.kv_cache.single_type_manager import (
+    GroupSettings,
+    Hit,
+    Needs,
+    SingleTypeManager,
+    next_multiple,
+)
 from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec
 from blis_sim.engine.request import BlockIdentities
 from blis_sim.engine.sequence import Sequence
@@ -34,9 +39,10 @@ class MambaManager(SingleTypeManager):
                 return Hit([[NULL] * index + [block] for block in blocks], (index + 1) * size)
         return Hit([[] for _ in groups], 0)
 
-    def reachable(self, index: int, boundaries: SequenceOf[int]) -> bool:
+    def reachable(self, first: int, end: int, boundaries: list[int]) -> list[tuple[int, int]]:
         alignment = self.settings.alignment_tokens
-        return any(boundary // alignment * alignment // self.block_tokens - 1 == index for boundary in boundaries)
+        places = {boundary // alignment * alignment // self.block_tokens - 1 for boundary in boundaries}
+        return [(place, place + 1) for place in sorted(places) if first <= place < end]
 
     def skipped_tokens(self, computed_tokens: int) -> int:
         return computed_tokens - 1
@@ -80,39 +86,66 @@ class MambaManager(SingleTypeManager):
                 blocks.extend(self.blocks.take(required - len(blocks)))
         table.is_allocated = True
 
+    def num_prompt_blocks(self, num_tokens: int) -> int:
+        num_blocks = super().num_prompt_blocks(num_tokens)
+        if not self.settings.caches or num_blocks == 1:
+            return num_blocks
+        reserved = self._inner_checkpoint(BlockTable(), Needs(num_tokens, num_tokens, 0, num_tokens, False))
+        return 1 + (reserved is not None)
+
+    def hold_prompt(self, table: BlockTable, num_tokens: int) -> int:
+        num_blocks = super().hold_prompt(table, num_tokens)
+        if self.settings.caches:
+            table.reserved = self._inner_checkpoint(BlockTable(), Needs(num_tokens, num_tokens, 0, num_tokens, False))
+            table.blocks[:0] = [NULL] * (super().num_prompt_blocks(num_tokens) - num_blocks)
+            table.is_allocated = True
+        return num_blocks
+
     def retire(self, sequence: Sequence, table: BlockTable, processed_tokens: int) -> None:
         if not self.settings.caches:
             return
         size, blocks = self.block_tokens, table.blocks
         end = min((processed_tokens - 1) // size, len(blocks))
         if end > table.num_retired:
-            self._give_back(sequence, table, table.num_retired, end)
+            self.blocks.retire(self.group, sequence, table, table.num_retired, end)
             table.num_retired = end
         last = table.last_state
         if 0 <= last < -(-processed_tokens // size) - 1 and blocks[last] != NULL:
-            self._give_back(sequence, table, last, last + 1)
+            self.blocks.retire(self.group, sequence, table, last, last + 1)
 
-    def cache(self, sequence: Sequence, table: BlockTable, num_tokens: int, boundaries: SequenceOf[int]) -> None:
+    def cache(
+        self, sequence: Sequence, table: BlockTable, num_tokens: int, num_known: int, boundaries: list[int]
+    ) -> None:
         first, blocks = table.num_cached, table.blocks
-        super().cache(sequence, table, num_tokens, boundaries)
+        super().cache(sequence, table, num_tokens, num_known, boundaries)
         if table.reserved is not None:
             self._cache_reserved(sequence, table, boundaries)
         for index in range(first, table.num_cached):
             if blocks[index] != NULL and self.blocks.is_cached(self.group, blocks[index]):
                 self._cached_this_step.add(self._identity(sequence, index + 1))
 
+    def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
+        size = self.block_tokens
+        if not self.settings.caches:
+            return max(context, size) + 1
+        self.retire(sequence, table, processed)
+        table.reserved = None
+        self.allocate(table, Needs(context + 1, context + 1, context, 0, False))
+        return min(next_multiple(context, size), next_multiple(context - 1 - lag, size) + 1 + lag)
+
     def new_step(self) -> None:
         self._cached_this_step.clear()
 
-    def _cache_reserved(self, sequence: Sequence, table: BlockTable, boundaries: SequenceOf[int]) -> None:
+    def _cache_reserved(self, sequence: Sequence, table: BlockTable, boundaries: list[int]) -> None:
         """Make the state kept inside of the latest chunk findable, if a request can go on from there."""
         assert table.reserved is not None
         position, index = table.reserved
         prompt_end = self._checkpoint_position(sequence.request.input_tokens)
-        if position != prompt_end and position not in boundaries[1:]:
+        shared_end = boundaries[2:3] if self.settings.drops_last_block else boundaries[1:]
+        if position != prompt_end and position not in shared_end:
             self.blocks.uncache(self.group, table.blocks, index)
         elif table.blocks[index] != NULL and not self.blocks.is_cached(self.group, table.blocks[index]):
-            self.blocks.cache(self.group, sequence, table.blocks, index, position // self.settings.hash_tokens - 1)
+            self.blocks.cache(self.group, sequence, table.blocks, index, index + 1)
             self._cached_this_step.add(self._identity(sequence, index + 1))
 
     def _inner_checkpoint(self, table: BlockTable, needs: Needs) -> tuple[int, int] | None:

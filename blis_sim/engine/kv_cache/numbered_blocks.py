@@ -3,21 +3,25 @@
 from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.kv_cache.block_pool import BlockPool
+from blis_sim.engine.kv_cache.block_table import NULL, BlockTable
 from blis_sim.engine.kv_cache.changes import BlockRemoved, CacheChange
-from blis_sim.engine.kv_cache.kv_blocks import NULL, KVBlocks
+from blis_sim.engine.kv_cache.kv_blocks import KVBlocks
 from blis_sim.engine.sequence import Sequence
 
 
 class NumberedBlocks(KVBlocks):
     """Blocks numbered from 1, each with a count of the requests that hold it. Cost: O(blocks touched)."""
 
-    __slots__ = ("_changes", "_group_of", "_told_group", "pool")
+    __slots__ = ("_changes", "_group_of", "_spans", "_told_group", "pool")
 
     def __init__(
-        self, num_blocks: int, num_groups: int, told_group: int = -1, changes: list[CacheChange] | None = None
+        self, num_blocks: int, spans: list[int], told_group: int = -1, changes: list[CacheChange] | None = None
     ) -> None:
-        """`changes` receives what is lost of the content of group `told_group`."""
-        super().__init__(num_groups)
+        """`spans` has for each group how many identities one of its blocks spans.
+
+        `changes` receives what is lost of the content of group `told_group`."""
+        super().__init__(len(spans))
+        self._spans = spans
         self.pool = BlockPool(num_blocks + 1)
         null = self.pool.take()
         assert null == NULL
@@ -51,8 +55,15 @@ class NumberedBlocks(KVBlocks):
             if block != NULL:
                 self.pool.share(block)
 
-    def cache(self, group: int, sequence: Sequence, blocks: list[int], index: int, hash_index: int) -> None:
+    def cache(self, group: int, sequence: Sequence, blocks: list[int], first: int, end: int) -> None:
+        scale = self._spans[group]
+        for index in range(first, end):
+            self.cache_part(group, sequence, blocks, index, (index + 1) * scale - 1)
+
+    def cache_part(self, group: int, sequence: Sequence, blocks: list[int], index: int, hash_index: int) -> None:
         block = blocks[index]
+        if block == NULL:
+            return
         if block in self._group_of:
             self._forget(group, block)
         self._group_of[block] = group
@@ -65,10 +76,16 @@ class NumberedBlocks(KVBlocks):
     def is_cached(self, group: int, block: int) -> bool:
         return block in self._group_of
 
-    def free(self, group: int, sequence: Sequence, blocks: list[int], first: int, end: int, returns: bool) -> None:
+    def retire(self, group: int, sequence: Sequence, table: BlockTable, first: int, end: int) -> None:
+        self._free(table.blocks[first:end])
+        table.blocks[first:end] = [NULL] * (end - first)
+
+    def free(self, group: int, sequence: Sequence, table: BlockTable, returns: bool) -> None:
+        self._free(table.blocks)
+
+    def _free(self, blocks: list[int]) -> None:
         useless: list[int] = []
-        for index in range(end - 1, first - 1, -1):
-            block = blocks[index]
+        for block in reversed(blocks):
             if block == NULL:
                 continue
             if block in self._group_of:

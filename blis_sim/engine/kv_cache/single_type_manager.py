@@ -1,9 +1,9 @@
 """What the managers of all kinds of groups have in common: the block table of one group for every request."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence as SequenceOf
 
-from blis_sim.engine.kv_cache.kv_blocks import NULL, KVBlocks
+from blis_sim.engine.kv_cache.block_table import NULL, PLAIN, BlockTable
+from blis_sim.engine.kv_cache.kv_blocks import KVBlocks
 from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec
 from blis_sim.engine.request import BlockIdentities
 from blis_sim.engine.sequence import Sequence
@@ -46,25 +46,6 @@ class GroupSettings:
         self.drops_last_block = drops_last_block
         self.hash_lookahead_tokens = hash_lookahead_tokens
         self.num_draft_tokens = num_draft_tokens
-
-
-class BlockTable:
-    """The blocks of one request in one group, by position; those no longer needed are `NULL`."""
-
-    __slots__ = ("blocks", "is_allocated", "last_state", "num_cached", "num_retired", "reserved")
-
-    def __init__(self) -> None:
-        self.blocks: list[int] = []
-        self.num_cached = 0
-        """Leading blocks that have been made findable, or passed over because no hit can need them."""
-        self.is_allocated = False
-        """Whether a step has been granted blocks for its states. Groups of states alone, as the following."""
-        self.last_state = -1
-        """The place of the state that the step before the latest allocation wrote; -1 without."""
-        self.num_retired = 0
-        """Leading places from which states have been given back."""
-        self.reserved: tuple[int, int] | None = None
-        """Where the latest chunk keeps a state inside of itself: its tokens, and its place."""
 
 
 class Hit:
@@ -112,9 +93,12 @@ class SingleTypeManager(ABC):
     def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> Hit:
         """Return the longest beginning of a request, up to so many tokens, that all of `groups` hold."""
 
-    def reachable(self, index: int, boundaries: SequenceOf[int]) -> bool:
-        """Return whether a later request could need the block in place `index` to go on from one of `boundaries`."""
-        return True
+    def reachable(self, first: int, end: int, boundaries: list[int]) -> list[tuple[int, int]]:
+        """Return the ranges of places from `first` up to `end` that a later request may need.
+
+        It goes on from one of `boundaries`.
+        """
+        return [(first, end)]
 
     def skipped_tokens(self, computed_tokens: int) -> int:
         """Return how many leading tokens nothing needs any more once so many are computed."""
@@ -151,6 +135,16 @@ class SingleTypeManager(ABC):
         if num_new > 0:
             table.blocks.extend(self.blocks.take(num_new))
 
+    def num_prompt_blocks(self, num_tokens: int) -> int:
+        """Return how many blocks a prompt takes that is computed in one step and of which nothing is found."""
+        return -(-num_tokens // self.block_tokens)
+
+    def hold_prompt(self, table: BlockTable, num_tokens: int) -> int:
+        """List what such a prompt takes, by counting, in a table without blocks. Returns how many blocks these are."""
+        num_blocks = self.num_prompt_blocks(num_tokens)
+        table.blocks = [PLAIN] * num_blocks
+        return num_blocks
+
     def retire(self, sequence: Sequence, table: BlockTable, processed_tokens: int) -> None:
         """Give back the blocks that nothing needs any more once so many tokens are computed."""
         num_skipped = min(self.skipped_tokens(processed_tokens) // self.block_tokens, len(table.blocks))
@@ -159,28 +153,41 @@ class SingleTypeManager(ABC):
         while first > 0 and blocks[first - 1] != NULL:
             first -= 1
         if first < num_skipped:
-            self._give_back(sequence, table, first, num_skipped)
+            self.blocks.retire(self.group, sequence, table, first, num_skipped)
 
-    def cache(self, sequence: Sequence, table: BlockTable, num_tokens: int, boundaries: SequenceOf[int]) -> None:
-        """Make full blocks among the first `num_tokens` tokens findable, where a hit could need them."""
-        hashed = (sequence.num_tokens - self.settings.hash_lookahead_tokens) // self.settings.hash_tokens
-        end = min(num_tokens, hashed * self.settings.hash_tokens) // self.block_tokens
-        first = table.num_cached
+    def cache(
+        self, sequence: Sequence, table: BlockTable, num_tokens: int, num_known: int, boundaries: list[int]
+    ) -> None:
+        """Make full blocks among the first `num_tokens` tokens findable, where a hit could need them.
+
+        Of the request's tokens `num_known` have an identity.
+        """
+        first, end = table.num_cached, min(num_tokens, num_known) // self.block_tokens
         if first >= end:
             return
-        blocks, scale = table.blocks, self.hashes_per_block
-        for index in range(first, end):
-            if blocks[index] != NULL and self.reachable(index, boundaries):
-                self.blocks.cache(self.group, sequence, blocks, index, (index + 1) * scale - 1)
         table.num_cached = end
+        for start, stop in self.reachable(first, end, boundaries):
+            self.blocks.cache(self.group, sequence, table.blocks, start, stop)
+
+    def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
+        """Do what `retire`, `num_lacking` and `allocate` do for one token after `context` tokens, with room for it.
+
+        Steps that have ended brought `processed` of them. Returns the next context at which blocks change if from now
+        on `lag` tokens are in flight.
+        """
+        self.retire(sequence, table, processed)
+        if context >= len(table.blocks) * self.block_tokens:
+            table.blocks.append(self.blocks.take_one())
+        return len(table.blocks) * self.block_tokens
 
     def release(self, sequence: Sequence, table: BlockTable, returns: bool) -> None:
         """Give all blocks of a request back, the last first. `returns` says whether it will come back."""
-        self.blocks.free(self.group, sequence, table.blocks, 0, len(table.blocks), returns)
+        self.blocks.free(self.group, sequence, table, returns)
 
     def new_step(self) -> None:  # noqa: B027 - most kinds have nothing to note
         """Note that a step is about to be composed."""
 
-    def _give_back(self, sequence: Sequence, table: BlockTable, first: int, end: int) -> None:
-        self.blocks.free(self.group, sequence, table.blocks, first, end, returns=True)
-        table.blocks[first:end] = [NULL] * (end - first)
+
+def next_multiple(number: int, unit: int) -> int:
+    """Return the smallest multiple of `unit` above `number`."""
+    return (number // unit + 1) * unit

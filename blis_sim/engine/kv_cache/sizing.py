@@ -171,6 +171,15 @@ def kv_bytes_per_token(model: ModelSpec, tp: int, engine: str = "vllm") -> float
     return model.num_layers * per_layer * model.bytes_per_activation / tp
 
 
+def bytes_per_block(
+    model: ModelSpec, tp: int, engine: str, block_size_tokens: int, layout: MemoryLayout | None
+) -> float:
+    """Bytes of one block on one GPU: as planned, without a plan from the sizes of the model alone."""
+    if layout is not None and layout.groups:
+        return max(layout.block_bytes_per_gpu)
+    return kv_bytes_per_token(model, tp, engine) * block_size_tokens
+
+
 def _sharded(model: ModelSpec, tp: int, engine: str) -> ModelSpec:
     """`model` with as many KV heads as all of its GPUs hold. vLLM copies heads until each GPU has one."""
     if engine == "blis" or model.is_mla or model.num_kv_heads >= tp:

@@ -1,10 +1,9 @@
 """Groups of layers that see a window of the latest tokens: what is before it is given back."""
 
-from collections.abc import Sequence as SequenceOf
-
-from blis_sim.engine.kv_cache.kv_blocks import NULL
+from blis_sim.engine.kv_cache.block_table import NULL, BlockTable
 from blis_sim.engine.kv_cache.single_type_manager import Hit, SingleTypeManager
 from blis_sim.engine.request import BlockIdentities
+from blis_sim.engine.sequence import Sequence
 
 
 class SlidingWindowManager(SingleTypeManager):
@@ -42,17 +41,31 @@ class SlidingWindowManager(SingleTypeManager):
             del each[end:]
         return Hit(found, end * size)
 
-    def reachable(self, index: int, boundaries: SequenceOf[int]) -> bool:
-        size, alignment = self.block_tokens, self.settings.alignment_tokens
-        needed, ahead = self._num_window_blocks(self.settings.drops_last_block), int(self.settings.drops_last_block)
-        for boundary in boundaries:
-            end = boundary // alignment * alignment // size + ahead
-            if end - needed <= index < end:
-                return True
-        return False
+    def reachable(self, first: int, end: int, boundaries: list[int]) -> list[tuple[int, int]]:
+        size, alignment, drops = self.block_tokens, self.settings.alignment_tokens, self.settings.drops_last_block
+        needed = self._num_window_blocks(drops)
+        ranges: list[tuple[int, int]] = []
+        for boundary in sorted(boundaries):
+            stop = boundary // alignment * alignment // size + drops
+            start = max(stop - needed, ranges[-1][1] if ranges else first)
+            if start < min(stop, end):
+                ranges.append((start, min(stop, end)))
+        return ranges
 
     def skipped_tokens(self, computed_tokens: int) -> int:
         return max(0, computed_tokens - self.spec.reach_tokens + 1)
+
+    def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
+        blocks, size, before = table.blocks, self.block_tokens, self.spec.reach_tokens - 1
+        end = max(0, processed - before) // size
+        if end and blocks[end - 1] != NULL:
+            first = end - 1
+            while first and blocks[first - 1] != NULL:
+                first -= 1
+            self.blocks.retire(self.group, sequence, table, first, end)
+        if context >= len(blocks) * size:
+            blocks.append(self.blocks.take_one())
+        return min(len(blocks) * size, (end + 1) * size + before + lag)
 
     def admission_cap(self) -> int:
         settings = self.settings

@@ -2,10 +2,17 @@
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.kv_cache.changes import CacheChange
+from blis_sim.engine.kv_cache.cohort_cache import CohortCache
+from blis_sim.engine.kv_cache.counting import CountingKVCache
 from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
 from blis_sim.engine.kv_cache.next_token_cache import NextTokenKVCache
 from blis_sim.engine.kv_cache.slots import SlotCache
 from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
+
+
+def new_cohort_cache(config: EngineConfig) -> CohortCache:
+    """Return a cache that counts blocks that no other request may find."""
+    return GroupedKVCache(config, counts=True) if config.kv_groups else CountingKVCache(config)
 
 
 def new_slot_cache(config: EngineConfig, changes: list[CacheChange] | None = None) -> SlotCache:

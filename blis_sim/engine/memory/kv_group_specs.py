@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import gcd, lcm
 
 from blis_sim.engine.memory.kv_groups import KVGroup, RequestLimits, blocks_of, longest_request
-from blis_sim.engine.memory.kv_specs import FULL, LATENT, MIXED, STATE
+from blis_sim.engine.memory.kv_specs import CHUNKED, FULL, LATENT, MIXED, SLIDING, STATE
 
 _WHOLE_CONTEXT = (FULL, LATENT, MIXED)
 
@@ -60,16 +60,32 @@ def hash_block_tokens(groups: Sequence[KVCacheGroupSpec], enable_prefix_caching:
     return min((group.block_tokens for group in groups if group.kind != STATE), default=min(sizes))
 
 
+def most_blocks(groups: Sequence[KVCacheGroupSpec], num_tokens: int, in_flight_tokens: int) -> int:
+    """Return the most blocks that a request of up to `num_tokens` tokens ever holds."""
+    limits = RequestLimits(num_tokens, in_flight_tokens)
+    return sum(blocks_of(group.kind, group.block_tokens, group.reach_tokens, group.states, limits) for group in groups)
+
+
 def capacity_tokens(groups: Sequence[KVCacheGroupSpec], num_blocks: int, in_flight_tokens: int) -> int:
     """Return the tokens of the longest request that fits into all blocks but one."""
+    most = num_blocks * max(group.block_tokens for group in groups)
+    return longest_request(num_blocks, most, lambda tokens: most_blocks(groups, tokens, in_flight_tokens))
 
-    def blocks_needed(tokens: int) -> int:
-        limits = RequestLimits(tokens, in_flight_tokens)
-        return sum(
-            blocks_of(group.kind, group.block_tokens, group.reach_tokens, group.states, limits) for group in groups
-        )
 
-    return longest_request(num_blocks, num_blocks * max(group.block_tokens for group in groups), blocks_needed)
+def blocks_after(groups: Sequence[KVCacheGroupSpec], num_tokens: int) -> int:
+    """Return the blocks that a request holds once `num_tokens` tokens are computed, without one for the next token."""
+    return sum(_blocks_after(group, num_tokens) for group in groups)
+
+
+def _blocks_after(group: KVCacheGroupSpec, num_tokens: int) -> int:
+    if group.kind == STATE:
+        return 1
+    first = 0
+    if group.kind == SLIDING:
+        first = max(0, num_tokens - group.reach_tokens + 1)
+    if group.kind == CHUNKED:
+        first = num_tokens // group.reach_tokens * group.reach_tokens
+    return -(-num_tokens // group.block_tokens) - first // group.block_tokens
 
 
 def scheduler_block_tokens(groups: Sequence[KVCacheGroupSpec]) -> int:

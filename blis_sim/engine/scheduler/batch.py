@@ -306,9 +306,10 @@ class BatchScheduler(CohortScheduler):
             if not 0 < num_tokens <= budget or num_tokens > longest or request.output_tokens < 2:
                 return 0, False
             is_new = not (sequence.num_preemptions or sequence.num_computed_tokens or request.external is not None)
-            if not is_new or sequence.num_shareable_blocks:
+            num_blocks = self.prompt_blocks(sequence)
+            if not is_new or sequence.num_shareable_blocks or num_blocks < 0:
                 return 0, False
-            num_free += -num_tokens // self._block_size
+            num_free -= num_blocks
             if num_free < 0:
                 return num_joining, True
             if not num_running:
@@ -317,6 +318,10 @@ class BatchScheduler(CohortScheduler):
             num_joining += 1
             budget -= num_tokens
         return num_joining, False
+
+    def prompt_blocks(self, sequence: Sequence) -> int:
+        """Return the blocks for a whole prompt that is not shared; a negative number where it must be split."""
+        return -(-sequence.request.input_tokens // self._block_size)
 
     def _order_waiting(self) -> None:
         if self._order is not None:

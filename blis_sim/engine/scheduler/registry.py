@@ -23,6 +23,10 @@ def new_vllm(instance: "Instance", reports_steps: bool) -> Stepping:
         from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
 
         return SpeculativeScheduler(instance, reports_steps)
+    if config.kv_groups:
+        from blis_sim.engine.scheduler.vllm_groups import GroupedScheduler
+
+        return GroupedScheduler(instance, reports_steps)
     from blis_sim.engine.scheduler.vllm import VllmScheduler
 
     return VllmScheduler(instance, reports_steps)

@@ -7,8 +7,7 @@ catch up. Facts and order of rules: vllm/v1/core/sched/scheduler.py, `schedule`.
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.events import Preempted, Scheduled
 from blis_sim.engine.instance import Instance
-from blis_sim.engine.kv_cache.counting import CountingKVCache
-from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
+from blis_sim.engine.kv_cache.slot_caches import new_cohort_cache, new_slot_cache
 from blis_sim.engine.kv_cache.slots import SlotCache
 from blis_sim.engine.pipeline import Pipeline
 from blis_sim.engine.scheduler.batch import BatchScheduler, take_none
@@ -28,7 +27,7 @@ class VllmComposition(BatchScheduler):
         self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
     ) -> None:
         config = instance.config
-        self._counting = counting = CountingKVCache(config) if has_cohort and can_have_cohort(config) else None
+        self._counting = counting = new_cohort_cache(config) if has_cohort and can_have_cohort(config) else None
         self.kv: SlotCache = counting or kv or new_slot_cache(config, instance.cache_changes)
         free, take = (None, take_none) if counting is None else (counting.free, counting.take)
         super().__init__(
@@ -319,7 +318,6 @@ def can_have_cohort(config: EngineConfig) -> bool:
         and config.lora is None
         and not config.reports_kv_changes
         and config.prefill_schedule_interval == 1
-        and not config.kv_groups
         and config.pipeline is None
     )
 

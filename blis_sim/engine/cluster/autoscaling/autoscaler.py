@@ -144,7 +144,7 @@ class Fleet:
             found.append(
                 VariantFigures(
                     pool.name,
-                    config.total_kv_blocks * config.block_size_tokens,
+                    config.kv_size_tokens,
                     pool.cost_per_hour * self._resources.gpus_per_instance / pool.gpus_per_node,
                     len(pending),
                 )
@@ -217,7 +217,7 @@ class Autoscaler:
         replicas = []
         for snapshot in self._cluster.state.candidates:
             config = self._cluster.members[snapshot.instance].engine.config
-            capacity = config.total_kv_blocks * config.block_size_tokens
+            capacity = config.kv_size_tokens
             in_use = round(snapshot.kv_usage_fraction * capacity)
             variant = self._fleet.variant_of(snapshot.instance)
             replicas.append(ReplicaFigures(snapshot.instance, variant, capacity, in_use, snapshot.num_waiting))

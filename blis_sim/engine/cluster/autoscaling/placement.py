@@ -85,10 +85,8 @@ def _resolved_on(options: ClusterOptions, deployment: Deployment, pool: NodePool
         own = replace(own, config=replace(own.config, slo_priorities=deployment.config.slo_priorities))
     if not pool.gpu_memory_gib or options.deployment.total_kv_blocks is not None:
         return own
-    size = own.config.block_size_tokens
     gpu = replace(own.gpu, memory_gib=pool.gpu_memory_gib, cuda_memory_gib=0.0)
-    engine = own.config.engine
     blocks = blocks_on(options.deployment, replace(own, gpu=gpu))
-    usable = blocks - (engine != "blis")
-    config = replace(own.config, total_kv_blocks=blocks, max_model_len=min(own.config.max_model_len, usable * size))
+    capacity = replace(own.config, total_kv_blocks=blocks, max_model_len=0).kv_capacity_tokens
+    config = replace(own.config, total_kv_blocks=blocks, max_model_len=min(own.config.max_model_len, capacity))
     return replace(own, gpu=gpu, config=config)

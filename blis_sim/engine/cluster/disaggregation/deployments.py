@@ -8,7 +8,7 @@ from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.kv_cache.sizing import kv_bytes_per_token
+from blis_sim.engine.kv_cache.sizing import bytes_per_block as planned_bytes_per_block
 from blis_sim.options import BlisError
 
 
@@ -45,8 +45,8 @@ def bytes_per_block(options: ClusterOptions, deployment: Deployment) -> float:
     """Of a block on its way, which is as much as one GPU of a prefill instance holds of it: GPUs send side by side."""
     of_roles = deployments_of_roles(options, deployment)
     sender = of_roles.get(Role.PREFILL, deployment)
-    per_token = kv_bytes_per_token(sender.model, sender.tp, sender.config.engine)
-    return per_token * sender.config.block_size_tokens
+    config = sender.config
+    return planned_bytes_per_block(sender.model, sender.tp, config.engine, config.block_size_tokens, sender.memory)
 
 
 def _roles(options: ClusterOptions) -> tuple[Role | None, ...]:

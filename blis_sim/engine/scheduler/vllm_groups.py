@@ -1,0 +1,86 @@
+"""vLLM's scheduling of a model with several groups of layers, whose decoding sequences give back blocks, too."""
+
+from blis_sim.engine.instance import Instance
+from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
+from blis_sim.engine.scheduler.group_cohort import GroupCohort
+from blis_sim.engine.scheduler.vllm import VllmScheduler
+from blis_sim.engine.sequence import DecodeSpan, Sequence
+from blis_sim.engine.units import Micros
+
+
+class GroupedScheduler(VllmScheduler):
+    """Members of the cohort get blocks in the same order as sequences that are granted tokens one by one."""
+
+    def __init__(self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True) -> None:
+        super().__init__(instance, reports_steps, has_cohort)
+        assert isinstance(self.kv, GroupedKVCache)
+        self._grouped: GroupedKVCache = self.kv
+        self._calendar = GroupCohort(self._block_size)
+        self.cohort = self._calendar
+
+    def compose_cohort(self, at: Micros) -> bool:
+        num_decodes = self.cohort.num_decodes
+        if num_decodes > self._max_decodes or not self._composes:
+            return False
+        if num_decodes and not self._grant_changes():
+            return False
+        return super().compose_cohort(at)
+
+    def prompt_blocks(self, sequence: Sequence) -> int:
+        num_tokens = sequence.request.input_tokens
+        if self._split is not None and self._split_chunk(sequence, 0, num_tokens) != num_tokens:
+            return -1
+        return self._grouped.num_prompt_blocks(num_tokens)
+
+    def _join(self, sequence: Sequence, num_tokens_due: int) -> bool:
+        if not super()._join(sequence, num_tokens_due):
+            return False
+        span = sequence.span
+        assert span is not None
+        self._grouped.join(sequence)
+        self._calendar.expect_change(span, span.first_step)
+        return True
+
+    def _grant_cohort(self) -> tuple[int, int]:
+        cohort, step = self.cohort, self.next_step
+        if not self._goes_first() or not self._grant_changes():
+            self.materialize_all()
+            return 0, 0
+        num_decodes, context = cohort.num_decodes, cohort.offset + cohort.num_decodes * step
+        self._budget -= num_decodes
+        if step in cohort.ends:
+            cohort.composed(step)
+        return num_decodes, context
+
+    def _goes_first(self) -> bool:
+        """Whether granting the cohort before all others is the same as granting in order of admission."""
+        if self._budget < self.cohort.num_decodes:
+            return False
+        if not self._by_priority and self._cohort_is_first():
+            return True
+        return not self.explicit and self._has_blocks_for_changes()
+
+    def _has_blocks_for_changes(self) -> bool:
+        spans = self._calendar.changes.get(self.next_step, ())
+        return len(spans) * self._grouped.num_groups <= self._free.num_free
+
+    def _grant_changes(self) -> bool:
+        """Let members take and give back blocks for the next step. False, and nothing changed, if they may not fit."""
+        step, calendar = self.next_step, self._calendar
+        if step not in calendar.changes:
+            return len(self.flight) >= self._depth - 1
+        if len(self.flight) < self._depth - 1 or not self._has_blocks_for_changes():
+            return False
+        for span in calendar.pop_changes(step):
+            self._change_blocks(span, step)
+        return True
+
+    def _change_blocks(self, span: DecodeSpan, step: int) -> None:
+        sequence, first, lag = span.sequence, span.first_step, self._depth - 1
+        context = sequence.num_computed_tokens + step - first
+        num_in_flight = sequence.num_in_flight_tokens + step - max(first, self.num_processed)
+        next_change = self._grouped.decode(sequence, context, context - num_in_flight, lag)
+        # In its first steps chunks of its prompt are in flight, later on one token of each step.
+        is_steady = step >= first + lag
+        num_steps = next_change - context if is_steady else 1
+        self._calendar.expect_change(span, step + num_steps)
