@@ -68,7 +68,7 @@ class Attack:
         attacked, server, given = self.attacked, self._server, self._given
         await self._be_quiet()
         if server.pid is not None:
-            attacked.memory_before_mb = memory.proportional_mb(server.pid)
+            attacked.memory_before_mb = memory.anonymous_mb(server.pid)
         sampling = asyncio.create_task(self._sample_memory())
         tasks: set[asyncio.Task[None]] = set()
         requests = enumerate(hostile_requests(self._setup, given.seed, given.count, given.heavy_rounds))
@@ -170,7 +170,7 @@ class Attack:
         while True:
             # A peak between two samples is one of the main process, which reads all bodies.
             grown_mb = memory.peak_mb(pid) - peak_before_mb
-            now_mb = max(memory.proportional_mb(pid), attacked.memory_before_mb + grown_mb)
+            now_mb = max(memory.anonymous_mb(pid), attacked.memory_before_mb + grown_mb)
             attacked.memory_worst_mb = max(attacked.memory_worst_mb, now_mb)
             await asyncio.sleep(MEMORY_EVERY_S)
 

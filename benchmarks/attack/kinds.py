@@ -111,7 +111,7 @@ class Measurement:
         return Sent(kind, len(body), (began_s, time.monotonic()), exchanges, most_mb - before_mb)
 
     def _memory_mb(self) -> float:
-        return 0.0 if self._server.pid is None else memory.proportional_mb(self._server.pid)
+        return 0.0 if self._server.pid is None else memory.anonymous_mb(self._server.pid)
 
     def _peak_mb(self) -> float:
         return 0.0 if self._server.pid is None else memory.peak_mb(self._server.pid)

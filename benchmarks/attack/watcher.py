@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+from benchmarks.attack.memory import threads_of, tree
+
 HEALTH_EVERY_S = 0.02
 NUM_STREAMS = 2
 STREAM_TOKENS = 1500
@@ -22,10 +24,13 @@ GAP, HEALTH, OWN, RAN, WAITED, DISK, BROKEN = "gap", "health", "own", "ran", "wa
 """Kinds of samples.
 
 OWN is how late this process itself was woken, BROKEN a stream that ended without its end. Of the server's main thread
-RAN is how long it has had a processor since its start, WAITED how long it has waited for one, and DISK how long it was
-seen to wait for a disk.
+RAN is how long it has had a processor since its start, and DISK how long it was seen to wait for a disk. WAITED adds up
+how long that thread of the server waited for a processor in each tick that waited longest: one that waits may hold the
+interpreter's lock, for which the main thread waits without wanting a processor.
 """
 TICK_S = 0.01
+THREADS_EVERY_S = 0.5
+"""How often threads that have come are looked for."""
 UNINTERRUPTIBLE = "D"
 """The state of a thread that waits for a disk, also where it reads a page of its program."""
 
@@ -36,8 +41,11 @@ class Watcher:
     def __init__(self, host: str, port: int, file: TextIO, api_key: str | None, pid: int | None) -> None:
         self._address = host, port
         self._file = file
+        self._pid = pid
         self._thread = None if pid is None else Path(f"/proc/{pid}/task/{pid}")
-        self._disk_ms = 0.0
+        self._disk_ms = self._waited_ms = 0.0
+        self._waited_ns: dict[Path, int] = {}
+        self._threads_at_s = 0.0
         self._key_line = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
 
     def _note(self, kind: str, ms: float) -> None:
@@ -55,12 +63,26 @@ class Watcher:
                     self._note_thread(self._thread, took_s * 1000)
 
     def _note_thread(self, thread: Path, tick_ms: float) -> None:
-        ran_ns, waited_ns, _ = map(int, (thread / "schedstat").read_text().split())
+        ran_ns = _schedstat(thread)[0]
         if (thread / "stat").read_text().rpartition(")")[2].split()[0] == UNINTERRUPTIBLE:
             self._disk_ms += tick_ms
         self._note(RAN, ran_ns / 1e6)
-        self._note(WAITED, waited_ns / 1e6)
+        self._waited_ms += self._longest_wait_ns() / 1e6
+        self._note(WAITED, self._waited_ms)
         self._note(DISK, self._disk_ms)
+
+    def _longest_wait_ns(self) -> int:
+        """How long that thread of the server has waited for a processor since the last call that waited longest."""
+        if time.monotonic() > self._threads_at_s and self._pid is not None:
+            self._threads_at_s = time.monotonic() + THREADS_EVERY_S
+            threads = [each for pid in tree(self._pid) if pid == self._pid or _answers(pid) for each in threads_of(pid)]
+            self._waited_ns = {each: self._waited_ns.get(each, -1) for each in threads}
+        longest_ns = 0
+        for thread, before_ns in self._waited_ns.items():
+            with suppress(OSError):
+                self._waited_ns[thread] = waited_ns = _schedstat(thread)[1]
+                longest_ns = max(longest_ns, waited_ns - before_ns if before_ns >= 0 else 0)
+        return longest_ns
 
     async def watch_health(self) -> None:
         """GET /health again and again, each time on a connection of its own."""
@@ -111,6 +133,19 @@ class Watcher:
                     self._note(GAP, (now_s - last_s) * 1000)
                 last_s = now_s
         return False
+
+
+def _answers(pid: int) -> bool:
+    """Whether a process that a server has started answers requests; others make what is costly."""
+    with suppress(OSError):
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def _schedstat(thread: Path) -> tuple[int, int]:
+    """How long a thread has had a processor and how long it has waited for one, in nanoseconds."""
+    ran_ns, waited_ns, _ = map(int, (thread / "schedstat").read_text().split())
+    return ran_ns, waited_ns
 
 
 async def _watch(watcher: Watcher, with_streams: bool) -> None:

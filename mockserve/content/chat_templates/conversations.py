@@ -11,6 +11,7 @@ from mockserve.content.chat_templates.turns import (
     ChatTemplate,
     MissingTemplate,
     TemplateRequest,
+    free,
     turns_of,
 )
 from mockserve.options.content import ContentOptions, json_object
@@ -78,7 +79,11 @@ class Conversations:
             continue_final_message=arguments.pop("continue_final_message"),
             arguments=arguments,
         )
-        return template.render(turns_of(messages, template.takes_parts), request)
+        turns = turns_of(messages, template.takes_parts)
+        try:
+            return template.render(turns, request)
+        finally:
+            free(turns)
 
     def makes_token_ids(self, body: Mapping[str, Any]) -> bool:
         """Whether a body has the template's library make the token ids: then without marks, and without a text."""
