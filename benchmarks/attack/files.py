@@ -34,7 +34,8 @@ from blis_sim.cli.main import run
 
 MOST_SECONDS = 10
 """Processor time of one case."""
-MOST_GROWTH_MB = 400
+MOST_GROWTH_MB = 1000
+"""Half a million requests that wait at once, which a rate of 1e6 per second makes, take 600 MB."""
 MOST_MEMORY_BYTES = 8 << 30
 MOST_CHARACTERS_OF_A_LINE = 2000
 _ELSEWHERE = (

@@ -115,7 +115,7 @@ def _header(loaded: Mapping[str, Any]) -> str | None:
     allowed = {
         "time_unit": ("us", "microseconds", ""),
         "mode": ("real", "generated", "replayed", ""),
-        "trace_version": ("1", "2", "3"),
+        "trace_version": ("1", "2", "3", ""),
         "version": ("1", "2", ""),
     }
     for key, values in allowed.items():

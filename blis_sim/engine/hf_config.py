@@ -19,6 +19,8 @@ BYTES_OF_DTYPE: Mapping[str, float] = {
     "nf4": 1.0,
 }
 
+MOST_LAYERS = 10_000
+"""The memory of each layer is planned by itself."""
 MOST_SIZE = 10**7
 """No width, number of layers, heads or experts of a model is larger."""
 MOST_TOKENS = 10**12
@@ -148,6 +150,7 @@ def _num_layers(keys: Mapping[str, Any], name: str) -> int:
     listed = keys.get("hybrid_override_pattern") or keys.get("layers_block_type")
     if keys.get("num_hidden_layers") is None and isinstance(listed, str | list):
         return len(listed)
+    _count(keys, name, "num_hidden_layers", MOST_LAYERS)
     return _positive(keys, name, "num_hidden_layers")
 
 

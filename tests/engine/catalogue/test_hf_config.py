@@ -76,6 +76,7 @@ def test_ffn_hidden_size_stands_in_for_intermediate_size() -> None:
         ({"num_hidden_layers": 2.9}, "m: num_hidden_layers must be a whole number, got 2.9"),
         ({"head_dim": "64"}, "m: head_dim must be a number, got '64'"),
         ({"hidden_size": 1e308}, r"m: hidden_size must be at most 10000000, got 1e\+308"),
+        ({"num_hidden_layers": 1e6}, r"m: num_hidden_layers must be at most 10000, got 1000000\.0"),
         ({"hidden_size": 10**400}, r"m: hidden_size must be at most 10000000, got 1000.*\.\.\.$"),
         ({"max_position_embeddings": 1e13}, "m: max_position_embeddings must be at most 1000000000000, got 1000"),
         ({"tie_word_embeddings": "yes"}, "m: tie_word_embeddings must be true or false, got 'yes'"),

@@ -139,8 +139,9 @@ def test_a_decision_takes_effect_after_its_window_and_then_the_window_starts_aga
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"interval_us": 0}, "interval_us of the autoscaler must be at least 1, got 0"),
-        ({"interval_us": 1, "analyzer": "tea-leaves"}, "must be one of kv-tokens, got 'tea-leaves'"),
+        ({"interval_us": 0}, "interval_us of the autoscaler must be at least 100, got 0"),
+        ({"interval_us": 99}, "interval_us of the autoscaler must be at least 100, got 99"),
+        ({"interval_us": 100, "analyzer": "tea-leaves"}, "must be one of kv-tokens, got 'tea-leaves'"),
     ],
 )
 def test_autoscaler_settings_out_of_bounds_are_refused(settings: dict[str, int | str], message: str) -> None:
@@ -330,7 +331,7 @@ def test_a_loading_delay_without_node_pools_is_reported_as_ineffective(tmp_path:
 @pytest.mark.parametrize(
     ("text", "more", "message"),
     [
-        ("autoscaler: {interval_us: 10}", {}, "an autoscaler needs node_pools"),
+        ("autoscaler: {interval_us: 100}", {}, "an autoscaler needs node_pools"),
         ("autoscaler: {interval: 10}", {}, "policy.yaml: autoscaler: unknown key 'interval'"),
         ("node_pools: [{name: a, gpu_type: H100, gpus_per_node: 1, nodes: 1}]", {}, "unknown key 'nodes'"),
         ("node_pools: [{name: a, gpus_per_node: 1}]", {}, "policy.yaml: node pool 'a' needs a name and a gpu_type"),
@@ -338,11 +339,11 @@ def test_a_loading_delay_without_node_pools_is_reported_as_ineffective(tmp_path:
         ("instance_lifecycle: {loading_delay: {mean: 1.0e+300}}", {}, "loading_delay: mean must be at most 86400"),
         ("node_pools: [{name: a, gpu_type: H100, initial_nodes: 1000000000}]", {}, "initial_nodes must be a whole num"),
         (
-            POOLS + "autoscaler: {interval_us: 10, scale_down_boundary: 0.9}",
+            POOLS + "autoscaler: {interval_us: 100, scale_down_boundary: 0.9}",
             {},
             "policy.yaml: autoscaler: scale_down_boundary must be below scale_up_threshold",
         ),
-        (POOLS + "autoscaler: {interval_us: 10, kv_cache_threshold: 2}", {}, "kv_cache_threshold must be at most 1"),
+        (POOLS + "autoscaler: {interval_us: 100, kv_cache_threshold: 2}", {}, "kv_cache_threshold must be at most 1"),
         (
             "node_pools: [{name: a, gpu_type: H100, gpus_per_node: 1, initial_nodes: 0}]",
             {},

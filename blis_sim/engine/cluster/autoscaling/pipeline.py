@@ -204,6 +204,10 @@ class Stabilizer:
         return True
 
 
+LEAST_INTERVAL_US: Micros = 100
+"""A decision takes some 20 us of processor time, so shorter intervals would take minutes for each simulated second."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoscalerSettings:
     """The interval of an autoscaler and the parts of its pipeline. Raises EngineError for values out of bounds."""
@@ -217,8 +221,10 @@ class AutoscalerSettings:
     optimizer: str = "unlimited"
 
     def __post_init__(self) -> None:
-        if self.interval_us < 1:
-            raise EngineError(f"interval_us of the autoscaler must be at least 1, got {self.interval_us}")
+        if self.interval_us < LEAST_INTERVAL_US:
+            raise EngineError(
+                f"interval_us of the autoscaler must be at least {LEAST_INTERVAL_US}, got {self.interval_us}"
+            )
         for name, known in (("analyzer", ANALYZERS), ("optimizer", OPTIMIZERS)):
             if (value := getattr(self, name)) not in known:
                 raise EngineError(f"{name} of the autoscaler must be one of {', '.join(known)}, got {value!r}")
