@@ -100,13 +100,27 @@ def _ended(said: Split, how: Performance) -> tuple[Split, Ending]:
 
 
 def sorted_by_kind(texts: Sequence[str], script: Sequence[Segment]) -> list[tuple[Delta, ...]]:
-    """For each token, the readable part of its text by kind. `texts` joined are a beginning of the script."""
+    """For each token, the readable part of its text by kind. `texts` joined are a beginning of the script.
+
+    Equal tokens within a segment share one delta: a long answer has few words, and objects of its own for each token
+    would take three times the memory.
+    """
     ends = list(accumulate(len(each.text) for each in script))
     deltas: list[tuple[Delta, ...]] = []
+    shared: dict[tuple[int, str], tuple[Delta, ...]] = {}
     at = 0
     current = 0
     for text in texts:
         until = at + len(text)
+        if text and current < len(script) and until < ends[current] and script[current].shown is None:
+            known = shared.get((current, text))
+            if known is None:
+                segment = script[current]
+                whole = (Delta(segment.kind, text, segment.call),)
+                known = shared[current, text] = () if segment.kind is Kind.MARKUP else whole
+            deltas.append(known)
+            at = until
+            continue
         found: list[Delta] = []
         while current < len(script) and at < until:
             segment, end = script[current], ends[current]

@@ -90,3 +90,13 @@ def test_nothing_is_lost_or_repeated(script: list[Segment], sizes: list[int]) ->
         if kind is not Kind.MARKUP:
             expected = "".join(each.text for each in script if each.kind is kind)
             assert "".join(each.text for each in shown if each.kind is kind) == expected
+
+
+def test_equal_tokens_of_a_segment_share_one_delta() -> None:
+    texts = [" yes", " no"] * 500
+    thought, said = Segment(Kind.REASONING, "".join(texts[:500])), Segment(Kind.CONTENT, "".join(texts[500:]))
+    deltas = sorted_by_kind(texts, (thought, said))
+    assert deltas == [
+        (Delta(Kind.REASONING if place < 500 else Kind.CONTENT, text),) for place, text in enumerate(texts)
+    ]
+    assert len({id(each) for each in deltas}) <= 6
