@@ -1,14 +1,22 @@
 """Sends a captured conversation to a server of ours."""
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
+import pytest
+
 from mockserve.content.composer import Composer
+from mockserve.serving.aside import MODULES, Aside
+from mockserve.workers.pool import WorkerPool
 from tests.wire.captured.case_files import read_cases
 from tests.wire.captured.differences import Difference, differences
 from tests.wire.captured.setups import Setup, server_like
 from tests.wire.captured.stand_in import StandIn
 from tests.wire.captures import captures_by_name
+from tests.wire.noting_worker import NOTED_IN
 from tests.wire.plain_http import call
 from tests.wire.reaching_out import noted_openings
 
@@ -16,7 +24,7 @@ from tests.wire.reaching_out import noted_openings
 def found_differences(setup: Setup, shared: Path) -> list[Difference]:
     """All differences between the captured replies and those of a server started the same way, in order.
 
-    Fails when a request makes the server open a file or a connection.
+    Fails when a request makes the server or a worker process of it open a file or a connection.
     """
     captures = captures_by_name(shared / setup.capture_file)
     cases = read_cases([shared / "oracle" / f"{name}.py" for name in setup.case_files])
@@ -26,11 +34,25 @@ def found_differences(setup: Setup, shared: Path) -> list[Difference]:
         stand_in = StandIn(server.service.model.planner.tokenizer, "reasoning_parser" in setup.settings)
         if setup.says_the_same:
             server.service.model.planner.composer = cast(Composer, stand_in)
-        with noted_openings(shared) as opened:  # where the server's tokenizer lies
+        with (
+            noted_openings(shared) as opened,  # where the server's tokenizer lies
+            workers_that_note(server.service.delivery.aside) as opened_by_workers,
+        ):
             for case in cases:
                 if case.name in captures:
                     stand_in.asked = case.extra_arguments
                     reply = call(server, case.method, case.path, case.body, case.headers)
                     found += differences(setup.name, case, captures[case.name], reply)
-        assert not opened, f"a request opened {opened}"
+            assert not opened, f"a request opened {opened}"
+            noted = opened_by_workers.read_text(encoding="utf-8")
+            assert not noted, f"a worker process opened {noted}"
     return found
+
+
+@contextmanager
+def workers_that_note(aside: Aside) -> Iterator[Path]:
+    """A file to which worker processes add a line for all that they open, for as long as the block lasts."""
+    with tempfile.NamedTemporaryFile() as file, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(NOTED_IN, file.name)
+        aside.pool = WorkerPool(preloaded=(*MODULES, "tests.wire.noting_worker"))
+        yield Path(file.name)
