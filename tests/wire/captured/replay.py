@@ -3,13 +3,15 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import pytest
 
 from mockserve.content.composer import Composer
 from mockserve.serving.aside import MODULES, Aside
+from mockserve.workers.job import Job
 from mockserve.workers.pool import WorkerPool
 from tests.wire.captured.case_files import read_cases
 from tests.wire.captured.differences import Difference, differences
@@ -19,6 +21,8 @@ from tests.wire.captures import captures_by_name
 from tests.wire.noting_worker import NOTED_IN
 from tests.wire.plain_http import call
 from tests.wire.reaching_out import noted_openings
+
+T = TypeVar("T")
 
 
 def found_differences(setup: Setup, shared: Path) -> list[Difference]:
@@ -51,8 +55,17 @@ def found_differences(setup: Setup, shared: Path) -> list[Difference]:
 
 @contextmanager
 def workers_that_note(aside: Aside) -> Iterator[Path]:
-    """A file to which worker processes add a line for all that they open, for as long as the block lasts."""
+    """A file to which worker processes add a line for all that they open, for as long as the block lasts.
+
+    All jobs are theirs meanwhile: the server would do small ones in place.
+    """
+    usual = Aside.done
+
+    async def done(self: Aside, job: Job[T]) -> T:
+        return await usual(self, replace(job, is_small=False))
+
     with tempfile.NamedTemporaryFile() as file, pytest.MonkeyPatch.context() as patch:
         patch.setenv(NOTED_IN, file.name)
+        patch.setattr(Aside, "done", done)
         aside.pool = WorkerPool(preloaded=(*MODULES, "tests.wire.noting_worker"))
         yield Path(file.name)
