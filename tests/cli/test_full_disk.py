@@ -24,6 +24,8 @@ COMMANDS = {
     "convert azure a.csv -o out": ("out.yaml", "out.csv"),
     "compose --from t.yaml --from t.yaml -o out": ("out.yaml", "out.csv"),
     "calibrate t.yaml --sim-results r.json --html out": ("out",),
+    "calibrate t.yaml --sim-results r.json --report out": ("out",),
+    "bench latency --model qwen3-14b --num-iters 2 --num-iters-warmup 1 --output-json out.json": ("out.json",),
     "bench throughput --model qwen3-14b --num-prompts 2 --output-json out.json": ("out.json",),
 }
 
