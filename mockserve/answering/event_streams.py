@@ -23,6 +23,10 @@ from mockserve.serving.service import ReplyDelivery
 Tell = Callable[[Event], None]
 
 
+class BrokenOffError(Exception):
+    """A stream ends without its end."""
+
+
 class ToldChoice:
     """The only choice of a reply, encoded event by event for `tell`."""
 
@@ -91,9 +95,14 @@ class ToldChoice:
 async def narrate(
     delivery: ReplyDelivery, replies: ReplySet, narrator: Narrator, tell: Tell, arrived_at: Micros
 ) -> None:
-    """Pass the events of a reply to `tell` as tokens come. Cancelling frees the request in the engine."""
+    """Pass the events of a reply to `tell` as tokens come. Cancelling frees the request in the engine.
+
+    Raises BrokenOffError for a reply that a paused server refuses, where the narrator has no words for that.
+    """
     choice = ToldChoice(replies, narrator, tell)
     if delivery.suspension.rejects_new:
+        if narrator.breaks_off_refused:
+            raise BrokenOffError
         choice.give_up(paused("InternalServerError"))
     else:
         await fly(delivery, replies, [choice], arrived_at)
@@ -106,7 +115,10 @@ async def narrate_to_client(
     with delivery.open_replies:
         async with EventOutlet(request) as outlet:
             replies = ReplySet(job, caller_of(request))
-            await narrate(delivery, replies, narrator, lambda told: outlet.send(named_event(told)), arrived_at)
+            try:
+                await narrate(delivery, replies, narrator, lambda told: outlet.send(named_event(told)), arrived_at)
+            except BrokenOffError:
+                outlet.break_off()
         return outlet.response
 
 

@@ -100,6 +100,12 @@ class Outlet:
             if not self._frames:
                 self._pass([])
 
+    def break_off(self) -> None:
+        """Close the connection behind what is kept back, without the end of the response."""
+        self._ends_itself = False
+        self.leave()
+        self._transport.close()
+
     def _pass(self, frames: list[bytes]) -> None:
         """Send frames in one write, with the head before the first and the end behind the last."""
         head, self._head = self._head, b""

@@ -41,6 +41,17 @@ class Delta:
     call: int = 0
 
 
+class CutCalls(NamedTuple):
+    """Function calls that were cut short. `text` is all that was said after the reasoning.
+
+    `is_within_call`: a call had begun that is not complete.
+    """
+
+    text: str
+    num_complete: int = 0
+    is_within_call: bool = True
+
+
 class Answer(NamedTuple):
     """One answer: `texts[k-1]` is the text that a client may read when token k arrives; a token may bring none.
 
@@ -54,9 +65,9 @@ class Answer(NamedTuple):
     token_ids: Sequence[int]
     deltas: Sequence[Sequence[Delta]] | None = None
     num_reasoning_tokens: int = 0
-    unparsed: str | None = None
-    """Where function calls were cut short: all that was said after the reasoning. A whole message has this instead of
-    the calls, since vLLM parses it in one go and gives up; a stream has had what there is of them."""
+    cut: CutCalls | None = None
+    """Where function calls were cut short. A whole message shows what vLLM's parser finds in the text, which it reads
+    in one go; a stream has had what there is of the calls."""
     streamed_ending: Ending | None = None
     """How a stream ends, where that differs from the ending of a whole message."""
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from mockserve.content.answer import Answer, Delta, Kind, stopped
+from mockserve.content.answer import Answer, CutCalls, Delta, Kind, stopped
 from mockserve.content.prose import Prose
 from mockserve.content.tokens.tokenizer import Split, Tokenizer, whole_characters
 from mockserve.protocol.asked.sampling import Sampling
@@ -54,9 +54,8 @@ def perform(script: Sequence[Segment], how: Performance) -> Answer:
     calls = answer.ending.finish_reason == "stop" and not how.names_function
     ending = Ending("tool_calls", answer.ending.stop_reason) if calls else None
     if num_chars < _chars_to_last_call(script):
-        unparsed = _after_reasoning(script)[: num_chars - _reasoning_chars(script)]
         has_name = any(delta.kind is Kind.TOOL_NAME for deltas in answer.deltas or () for delta in deltas)
-        return answer._replace(unparsed=unparsed, streamed_ending=ending if has_name else None)
+        return answer._replace(cut=_cut_calls(script, num_chars), streamed_ending=ending if has_name else None)
     return answer if ending is None else answer._replace(ending=ending)
 
 
@@ -65,6 +64,22 @@ def _chars_to_last_call(script: Sequence[Segment]) -> int:
     num_chars = sum(len(each.text) for each in script)
     last = script[-1]
     return num_chars - len(last.text.removeprefix("}")) if last.kind is Kind.MARKUP else num_chars
+
+
+def _cut_calls(script: Sequence[Segment], num_chars: int) -> CutCalls:
+    """What is left of the calls of a script after so many characters."""
+    ends = list(accumulate(len(each.text) for each in script))
+    num_begun = num_complete = 0
+    for place, segment in enumerate(script):
+        if segment.kind is Kind.TOOL_NAME:
+            mark = script[place - 1].text
+            start = ends[place] - len(segment.text) - len(mark)
+            num_begun += num_chars >= start + mark.find(">") + 1
+        elif segment.kind is Kind.TOOL_ARGUMENTS:
+            # The brace behind the arguments ends the call.
+            num_complete += num_chars > ends[place]
+    text = _after_reasoning(script)[: max(0, num_chars - _reasoning_chars(script))]
+    return CutCalls(text, num_complete, num_begun > num_complete)
 
 
 def _readable(segment: Segment) -> Segment:

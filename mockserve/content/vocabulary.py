@@ -136,7 +136,7 @@ def open_generation_defaults(options: ContentOptions, model: str) -> GenerationD
     max_tokens = config.get(_MAX_NEW_TOKENS)
     sampling = {name: config[name] for name in SAMPLING_NAMES if config.get(name) is not None}
     if "temperature" in sampling:
-        sampling["temperature"] = raised_temperature(float(sampling["temperature"]))
+        sampling["temperature"] = raised_temperature(sampling["temperature"])
     is_own_choice = source not in (AUTO, NONE)
     return GenerationDefaults(sampling, max_tokens, max_tokens if is_own_choice else override.get(_MAX_NEW_TOKENS))
 

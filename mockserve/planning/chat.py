@@ -19,7 +19,7 @@ from mockserve.planning.prompts import (
     prompt_scores,
     read_beams,
 )
-from mockserve.protocol.asked.sampling import check_prompt_start
+from mockserve.protocol.asked.sampling import check_max_tokens, check_prompt_start
 from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.completions.bodies import ChatBodies
 from mockserve.protocol.completions.messages import MEDIA_MARK, Medium, has_media, media_of
@@ -58,15 +58,16 @@ async def plan_chat(
     model.queue.check(chat.sampling.n)
     if refuses_unavailable:
         refuse_unavailable(body, model.answers.calls_tools)
-    media = _media(model, chat)
     planner = model.planner
+    check_max_tokens(chat.sampling, planner.max_model_len)
+    media = _media(model, chat)
     sampling = planner.defaults.applied(chat.sampling, body)
     beams = read_beams(sampling, model.options.replies.max_logprobs) if sampling.use_beam_search else None
     sampling = sampling if beams is None else beams.sampling
     text = planner.conversations.prompt(body)
     is_tokenized = planner.conversations.makes_token_ids(body)
-    adds_marks = chat.add_special_tokens and not is_tokenized
-    ids = conversation_ids(planner, text, media, model.options.replies.tokens_per_medium, adds_marks, sampling)
+    per_medium, adds_marks = model.options.replies.tokens_per_medium, chat.add_special_tokens and not is_tokenized
+    ids = conversation_ids(planner, text, media, per_medium, adds_marks, sampling)
     check_prompt_start(chat.common, len(ids))
     form = chat_form(body, text, model.answers, planner.composer.quotes)
     params = chat.common.kv_transfer_params
@@ -74,8 +75,7 @@ async def plan_chat(
     if beams is not None:
         form = form._replace(constraint=None)
     urgency = chat.common.priority if priority is None else priority
-    external = model.external_prompt(params, len(ids))
-    terms = Terms(reply_id, chat.common.cache_salt, adapter, urgency, external)
+    terms = Terms(reply_id, chat.common.cache_salt, adapter, urgency, model.external_prompt(params, len(ids)))
     generations = await planner.plan(ids, sampling, terms, form, num_prompts=num_prompts)
     prompt = PlannedPrompt(
         token_ids=ids,
@@ -132,7 +132,8 @@ def _style(model: ServedModel, form: AnswerForm, chat: ChatRequest, body: Mappin
         ends_alone = not model.answers.calls_tools and chat.includes_reasoning
         after_words = model.reasoning_style.after_words
         return PLAIN._replace(fillers=Fillers(after_words=after_words)) if ends_alone else PLAIN
-    return call_style(model.options.content.tools.tool_call_parser, body.get("tool_choice", "auto"))
+    parser = model.options.content.tools.tool_call_parser
+    return call_style(parser, body.get("tool_choice", "auto"), reasons=form.thinking is not None)
 
 
 def _reasoning_style(model: ServedModel, body: Mapping[str, Any]) -> ReasoningStyle:

@@ -17,7 +17,7 @@ from mockserve.planning.prompts import (
     read_beams,
     text_ids,
 )
-from mockserve.protocol.asked.sampling import check_prompt_start
+from mockserve.protocol.asked.sampling import check_max_tokens, check_prompt_start
 from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.requests import CompletionRequest, Prompt
 from mockserve.replies.choice_writer import CompletionShape
@@ -43,6 +43,7 @@ async def plan_completion(
     beams = read_beams(sampling, model.options.replies.max_logprobs) if sampling.use_beam_search else None
     sampling = sampling if beams is None else beams.sampling
     asked = asked._replace(sampling=sampling)
+    check_max_tokens(sampling, model.planner.max_model_len)
     ids = [_ids(model, each, asked) for each in asked.prompts]
     for prompt_ids in ids:
         check_prompt_start(asked.common, len(prompt_ids))

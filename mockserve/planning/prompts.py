@@ -9,7 +9,7 @@ from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.protocol.asked.sampling import MAX_CHOICES, Delivery, Sampling, Wanted, check_sampling
 from mockserve.protocol.asked.vocabulary_checks import check_extra_arguments, check_vocabulary
 from mockserve.protocol.completions.messages import MEDIA_MARK, Medium
-from mockserve.protocol.errors import ApiError, bad_value, late
+from mockserve.protocol.errors import ApiError, EmptyPromptError, bad_value, late
 from mockserve.protocol.logprob_shapes import ScoredPrompt
 from mockserve.protocol.refusals import refuse_thinking_budget
 from mockserve.replies.choice_writer import NewScorer, Scorer
@@ -212,7 +212,7 @@ def _marks_around(planner: Planner, text: str, framed: Sequence[int]) -> tuple[i
 
 def _not_empty(ids: list[int]) -> list[int]:
     if not ids:
-        raise late(ApiError("The decoder prompt cannot be empty"))
+        raise late(EmptyPromptError("The decoder prompt cannot be empty"))
     return ids
 
 

@@ -164,6 +164,11 @@ class Narrator(Protocol):
         """Whether the opening is told before the engine has brought anything."""
         ...
 
+    @property
+    def breaks_off_refused(self) -> bool:
+        """Whether a reply that a paused server refuses ends without a word and without the end of its stream."""
+        ...
+
     def opening(self, usage: Usage) -> list[Event]:
         """What precedes the first token."""
         ...

@@ -85,6 +85,10 @@ def bad_value(message: str, param: str, value: Any = _NOT_GIVEN) -> ApiError:
     return ApiError(f"{message} ({shown})", param=param)
 
 
+class EmptyPromptError(ApiError):
+    """A prompt without tokens."""
+
+
 class BadFieldsError(ApiError):
     """A body whose fields have wrong types or are missing."""
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 from mockserve.content.answer import Delta, Kind
 from mockserve.flight import new_id
 from mockserve.protocol.completions.bodies import TOOL_CALL_PREFIX
+from mockserve.replies.cut_calls import CUT_FORMS, ENDS_AT_NAMES, CutForm
 
 MISTRAL_ID_CHARS = 9
 _ALPHANUMERIC = string.ascii_letters + string.digits
@@ -88,7 +89,8 @@ class CallStyle(NamedTuple):
     """The looks of calls. `names_have_arguments`: the part with the name has arguments, even if they are empty.
 
     `holds_end`: the last part of the arguments comes with the end of the answer. `after_reasoning`: what the mark at
-    the end of reasoning brings.
+    the end of reasoning brings. `cut`: what a whole reply shows of calls that were cut short.
+    `cut_at_name`: the arguments that a stream brings which is cut at the name of a function.
     """
 
     ids: IdForm = IdForm.RANDOM
@@ -100,6 +102,8 @@ class CallStyle(NamedTuple):
     names_have_arguments: bool = False
     holds_end: bool = False
     after_reasoning: Filler = Filler.NOTHING
+    cut: CutForm = CutForm.TEXT
+    cut_at_name: str = ""
 
 
 CALL_KINDS = (Kind.TOOL_NAME, Kind.TOOL_ARGUMENTS)
@@ -158,8 +162,8 @@ STYLES: Mapping[str, CallStyle] = {
 }
 """By the name of the parser; the others are plain."""
 
-_FORCED = CallStyle(arrival=Arrival.WITH_ARGUMENTS, part=Part.NULL_NAME)
-_NAMED = CallStyle(arrival=Arrival.WITH_ARGUMENTS, fillers=Fillers(after_calls=Filler.CALL))
+_FORCED = CallStyle(arrival=Arrival.WITH_ARGUMENTS, part=Part.NULL_NAME, cut=CutForm.LEFT_OUT)
+_NAMED = CallStyle(arrival=Arrival.WITH_ARGUMENTS, fillers=Fillers(after_calls=Filler.CALL), cut=CutForm.RAW)
 FORCED_AS_JSON = frozenset(
     {
         *("apertus", "ernie45", "functiongemma", "gigachat3", "granite", "granite-20b-fc", "granite4", "hunyuan_a13b"),
@@ -170,11 +174,27 @@ FORCED_AS_JSON = frozenset(
 """Parsers that do not get forced calls: vLLM reads those as JSON."""
 
 
-def call_style(parser: str | None, choice: object = "auto") -> CallStyle:
-    """The style of the calls that a parser finds under a choice of tools."""
-    if choice not in (None, "auto") and parser in FORCED_AS_JSON:
-        return _FORCED if choice == "required" else _NAMED
-    return STYLES.get(parser or "", PLAIN)
+SILENT_BEFORE_FORCED = frozenset({"hy_v4"})
+"""Parsers that bring nothing for the mark at the end of reasoning where a call is forced."""
+
+
+def call_style(parser: str | None, choice: object = "auto", reasons: bool = False) -> CallStyle:
+    """The style of the calls that a parser finds under a choice of tools.
+
+    Where the answer `reasons`, the end of that brings the name of a function that the client named.
+    """
+    is_forced = choice not in (None, "auto")
+    if is_forced and parser in FORCED_AS_JSON:
+        if choice == "required":
+            return _FORCED
+        return _NAMED._replace(arrival=Arrival.ALONE, names_have_arguments=True) if reasons else _NAMED
+    style = STYLES.get(parser or "", PLAIN)
+    if is_forced and parser in SILENT_BEFORE_FORCED:
+        style = style._replace(after_reasoning=Filler.NOTHING)
+    return style._replace(
+        cut=CUT_FORMS.get(parser or "", CutForm.TEXT),
+        cut_at_name="" if parser is None or parser in ENDS_AT_NAMES else "{}",
+    )
 
 
 def call_id(form: IdForm, name: str, call: int, num_earlier: int, is_stream: bool) -> str:

@@ -1,6 +1,7 @@
 """The tokens of one chat choice as content, reasoning and tool calls."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mockserve.content.answer import Answer, Delta, Kind
@@ -28,6 +29,7 @@ from mockserve.replies.call_style import (
     without_fillings,
 )
 from mockserve.replies.choice_writer import NewScorer, scored_tokens
+from mockserve.replies.cut_calls import shown_calls
 from mockserve.replies.generation import Generation, PlannedPrompt
 from mockserve.replies.reply_set import ParsingCounter
 
@@ -73,7 +75,7 @@ class ChatWriter:
         self._shows_ids = shape.shows_token_ids and not hides
 
     def _arranged(self, deltas: Deltas) -> list[tuple[Delta, ...]]:
-        told = arranged(deltas, self._shape.calls, self._answer.unparsed is not None)
+        told = arranged(deltas, self._shape.calls, self._answer.cut is not None)
         reasoning = self._shape.reasoning
         if not self._shape.includes_reasoning:
             return without_fillings(told)
@@ -108,6 +110,8 @@ class ChatWriter:
         if self._shape.parsing is not None:
             self._shape.parsing.streamed(self._answer, last)
         delta = self._delta(first, last) if last else {}
+        if self._answer.cut is not None and delta is not None and delta.get("tool_calls"):
+            delta = _with_arguments(delta, self._shape.calls.cut_at_name)
         if delta is None:
             # Reasoning that simply stops ends with an empty part of it; everything else ends with nothing.
             delta = reasoning_delta("") if self._shape.includes_reasoning and _stops_reasoning(self._answer) else {}
@@ -117,9 +121,10 @@ class ChatWriter:
         message = self._message(num_tokens)
         if self._shape.parsing is not None:
             self._shape.parsing.whole(has_call="tool_calls" in message)
+        finds_calls = "tool_calls" in message and ending.finish_reason == "stop"
         return Choice(
             content=message,
-            ending=ending,
+            ending=(self._answer.streamed_ending or ending) if finds_calls else ending,
             num_tokens=num_tokens,
             token_ids=self._answer.token_ids[:num_tokens] if self._shows_ids else None,
             logprobs=self._logprobs(0, num_tokens),
@@ -194,9 +199,14 @@ class ChatWriter:
             return whole_message(self._shape.role, "".join(self._answer.texts[:num_tokens]), None, ())
         said = [each for token in deltas[:num_tokens] for each in token]
         reasoning = _text(said, Kind.REASONING) if self._shape.includes_reasoning else ""
-        if self._answer.unparsed is not None:
-            return whole_message(self._shape.role, self._answer.unparsed, reasoning or None, ())
+        cut = self._answer.cut
         calls = self._tool_calls(said)
+        if cut is not None:
+            found = shown_calls(self._shape.calls.cut, [(each.name, each.arguments) for each in calls], cut)
+            if found is None:
+                return whole_message(self._shape.role, cut.text or None, reasoning or None, ())
+            calls = [replace(each, arguments=arguments) for each, (_, arguments) in zip(calls, found, strict=False)]
+            return whole_message(self._shape.role, self._shape.empty_content, reasoning or None, calls)
         says_else = bool(calls) or any(each.kind is Kind.REASONING for each in said)
         content = _text(said, Kind.CONTENT) or (self._shape.empty_content if says_else else "")
         return whole_message(self._shape.role, content, reasoning or None, calls)
@@ -207,6 +217,15 @@ class ChatWriter:
         tokens = scored_tokens(self._scorer, self._generation, first, last)
         shape = self._shape
         return chat_logprobs(tokens, shape.num_top, shape.tokens_as_ids, shape.tokens_have_bytes)
+
+
+def _with_arguments(delta: dict[str, Any], arguments: str) -> dict[str, Any]:
+    """A delta whose last call has `arguments` where it has none yet."""
+    *earlier, last = delta["tool_calls"]
+    function = last["function"]
+    if function.get("name") is None or function.get("arguments"):
+        return delta
+    return {**delta, "tool_calls": [*earlier, {**last, "function": {**function, "arguments": arguments}}]}
 
 
 def _stops_reasoning(answer: Answer) -> bool:

@@ -1,6 +1,7 @@
 """POST /v1/messages and its relatives: conversations in the words of Anthropic's API."""
 
 from dataclasses import replace
+from json import JSONDecodeError
 from typing import Any
 from uuid import uuid4
 
@@ -62,7 +63,14 @@ async def messages(request: web.Request) -> web.StreamResponse:
         refusal = anthropic_error(error)
         return await refuse(request, refusal, as_flag(body.get("stream") or False), [named_event(refusal.body())])
     usage = replies.usage(is_stream=False)
-    return await json_body(request, lambda: message(reply, choices[0], usage), job.is_long)
+
+    def whole() -> dict[str, Any]:
+        try:
+            return message(reply, choices[0], usage)
+        except JSONDecodeError as error:  # of arguments that were cut short
+            raise anthropic_error(ApiError(str(error))) from None
+
+    return await json_body(request, whole, job.is_long)
 
 
 async def count_tokens(request: web.Request) -> web.StreamResponse:

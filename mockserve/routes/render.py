@@ -1,6 +1,7 @@
 """Prompts rendered without an answer, and answers put together from token ids."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
@@ -21,13 +22,13 @@ from mockserve.planning.derendering import (
     text_reader,
 )
 from mockserve.planning.prompts import conversation_ids, given_ids, text_ids
-from mockserve.protocol.asked.sampling import check_sampling
+from mockserve.protocol.asked.sampling import check_max_tokens, check_sampling
 from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.completions.bodies import ChatBodies, CompletionBodies
 from mockserve.protocol.completions.messages import media_of, template_arguments
 from mockserve.protocol.completions.requests import CompletionRequest, Prompt, parse_chat, parse_completion
 from mockserve.protocol.derender import is_chunk_of_chat, is_chunk_of_completion
-from mockserve.protocol.errors import ApiError
+from mockserve.protocol.errors import ApiError, EmptyPromptError
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.server.rendering import Rendered, parse_context, sampling_object
 from mockserve.routes.shared import aside, is_long, read_body, reply_id
@@ -75,13 +76,15 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
     _refuse_beams(chat.sampling.use_beam_search)
     planner, options = model.planner, model.options
     refuse_unavailable(body, options.content.tools.calls_tools or not refuses_tools)
+    check_max_tokens(chat.sampling, planner.max_model_len)
     text = planner.conversations.prompt(body)
     media = media_of(chat.messages)
     if media and not options.replies.tokens_per_medium:
         raise ApiError(f"{model.names[0]} is not a multimodal model")
-    ids = conversation_ids(
-        planner, text, media, options.replies.tokens_per_medium, chat.add_special_tokens, chat.sampling
-    )
+    with _naming_no_tokens():
+        ids = conversation_ids(
+            planner, text, media, options.replies.tokens_per_medium, chat.add_special_tokens, chat.sampling
+        )
     sampling = planner.defaults.applied(chat.sampling, body)
     budget = planner.defaults.output_budget(sampling, len(ids), planner.max_model_len)
     check_sampling(sampling, budget)
@@ -107,10 +110,12 @@ def _rendered_prompt(
 ) -> Rendered:
     planner = model.planner
     sampling = planner.defaults.applied(asked.sampling, body)
-    if isinstance(prompt, str):
-        ids = text_ids(planner, prompt, asked.add_special_tokens, sampling)
-    else:
-        ids = given_ids(planner, prompt, sampling)
+    check_max_tokens(sampling, planner.max_model_len)
+    with _naming_no_tokens():
+        if isinstance(prompt, str):
+            ids = text_ids(planner, prompt, asked.add_special_tokens, sampling)
+        else:
+            ids = given_ids(planner, prompt, sampling)
     budget = planner.defaults.output_budget(sampling, len(ids), planner.max_model_len)
     check_sampling(sampling, budget)
     wants_offsets = body.get("return_token_offsets") and isinstance(prompt, str)
@@ -122,6 +127,15 @@ def _rendered_prompt(
         body=body,
         streams=asked.delivery.stream,
     )
+
+
+@contextmanager
+def _naming_no_tokens() -> Iterator[None]:
+    """A prompt without tokens is refused in other words than where an answer is asked for."""
+    try:
+        yield
+    except EmptyPromptError:
+        raise ApiError("No token_ids rendered") from None
 
 
 def _reasoning_ended(model: ServedModel, prompt: Sequence[int]) -> bool | None:

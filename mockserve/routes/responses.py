@@ -1,6 +1,7 @@
 """POST /v1/responses, and what can be asked about a response later."""
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,7 @@ from aiohttp import web
 
 from blis_sim.engine.units import Micros
 from mockserve.answering.answer import collect, json_body
-from mockserve.answering.event_streams import narrate, narrate_to_client
+from mockserve.answering.event_streams import BrokenOffError, narrate, narrate_to_client
 from mockserve.answering.outlet import EventOutlet
 from mockserve.connections.clients import ANYBODY, Caller, arrived_at, caller_of
 from mockserve.flight import new_id
@@ -128,9 +129,9 @@ async def _make(delivery: ReplyDelivery, plan: ResponsePlan, stored: StoredRespo
 
 async def _make_stream(delivery: ReplyDelivery, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
     narrator = _narrator(plan)
-    with delivery.open_replies:
+    with delivery.open_replies, suppress(BrokenOffError):
         await narrate(delivery, ReplySet(plan.job), narrator, stored.add_event, arrived)
-    stored.become(narrator.final or stored.body)
+    stored.become(narrator.final or plan.response.body("failed"))
 
 
 async def _whole(

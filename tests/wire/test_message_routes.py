@@ -71,6 +71,26 @@ def test_each_block_of_a_stream_ends_before_the_next_begins(thinking: TestServer
     assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
 
 
+@pytest.mark.parametrize(
+    ("parser", "kinds"),
+    [
+        ("hermes", {"text", "tool_use"}),
+        ("mistral", {"text", "tool_use", "invalid_request_error"}),
+        ("qwen3_coder", {"text", "tool_use"}),
+        ("pythonic", {"text", "tool_use"}),
+    ],
+)
+def test_a_message_that_is_cut_in_a_call_has_what_the_parser_finds(parser: str, kinds: set[str]) -> None:
+    schema = {"type": "object", "properties": {"x": {"enum": ["some words"]}}, "required": ["x"]}
+    tools = [{"name": "f", "input_schema": schema}]
+    with running_server(enable_auto_tool_choice=True, tool_call_parser=parser) as server:
+        replies = [ask(server, tools=tools, max_tokens=limit).json for limit in range(1, 40)]
+    found = {each["error"]["type"] if "error" in each else each["content"][0]["type"] for each in replies}
+    assert found == kinds
+    partial = [each["content"][0].get("input") for each in replies if "content" in each]
+    assert ({} in partial) == (parser in ("mistral", "qwen3_coder"))
+
+
 def test_cached_tokens_are_no_input_tokens(thinking: TestServer) -> None:
     system = "word " * 200
     first = ask(thinking, system=system, max_tokens=2).json["usage"]

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from http.client import IncompleteRead
 from typing import Any
 
 import pytest
@@ -65,6 +66,19 @@ def test_a_pause_ends_what_is_under_way_and_refuses_what_comes(dev_server: TestS
     assert (streamed.status, chunks_of(streamed.body)[0]["error"]["code"]) == (200, 503)
     post(dev_server, "/resume")
     assert chat(dev_server, max_tokens=3).status == 200
+
+
+def test_a_pause_breaks_a_new_stream_of_a_response_off_after_its_opening(dev_server: TestServer) -> None:
+    body = {"model": "m", "input": "hello there", "max_output_tokens": 3, "stream": True}
+    post(dev_server, "/pause")
+    try:
+        with pytest.raises(IncompleteRead) as broken_off:
+            post(dev_server, "/v1/responses", body)
+    finally:
+        post(dev_server, "/resume")
+    names = [each.partition(b"\n")[0] for each in broken_off.value.partial.strip().split(b"\n\n")]
+    assert names == [b"event: response.created", b"event: response.in_progress"]
+    assert b"response.incomplete" in post(dev_server, "/v1/responses", body).body
 
 
 def test_a_pause_may_wait_for_what_is_under_way(dev_server: TestServer) -> None:

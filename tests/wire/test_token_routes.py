@@ -82,6 +82,13 @@ def test_bad_requests_are_refused(scaled_out: TestServer, body: Any, message: st
     assert message in reply.json["error"]["message"]
 
 
+def test_what_has_no_tokens_is_not_rendered() -> None:
+    with running_server(enable_scale_out=True, trust_request_chat_template=True) as server:
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "chat_template": "{{ '' }}"}
+        reply = call(server, "POST", "/v1/chat/completions/render", body)
+    assert (reply.status, reply.json["error"]["message"]) == (400, "No token_ids rendered")
+
+
 def test_a_rendered_chat_can_be_sent_on_and_costs_the_same(scaled_out: TestServer) -> None:
     ask = {"model": "m", "messages": MESSAGES, "max_tokens": 5, "ignore_eos": True}
     rendered = call(scaled_out, "POST", "/v1/chat/completions/render", ask).json

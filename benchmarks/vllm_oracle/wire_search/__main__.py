@@ -125,7 +125,7 @@ def _words(question: Question, parsers: Parsers, ours: Server, tokenizer: Tokeni
     whole = ours.ask(CHAT, {**question.chat, **seen_by_all})
     said = read_chat(whole.json) if whole.status == HTTPStatus.OK else Said()
     ids = tokenizer.encode(said.written(parsers, question.choice), add_special_tokens=False).ids
-    return {"fx_tokens": ids or [0], "fx_eos_at": len(ids)}
+    return {"fx_tokens": ids or [0], "fx_eos_at": len(ids), "fx_reasoner": parsers.reasoning}
 
 
 @contextmanager

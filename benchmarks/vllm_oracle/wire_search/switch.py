@@ -2,16 +2,39 @@
 
 Start the server with `--middleware benchmarks.vllm_oracle.wire_search.switch.SwitchParsers` and the root of the
 checkout in PYTHONPATH. Everything that reads an answer stays vLLM's own. Requests must come one at a time.
+
+The engine, which lets a grammar begin where reasoning ends, is another process: the module of its stand-in executor
+calls `let_requests_choose_reasoning`.
 """
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from vllm.parser import ParserManager  # type: ignore[import-not-found]
+from vllm.reasoning import ReasoningParserManager  # type: ignore[import-not-found]
+from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found]
 
 HEADER = "x-parsers"
 """Its value is the name of a parser of function calls, a comma, and that of a parser of reasoning."""
 UNKNOWN_STATUS = 599
+REASONER = "fx_reasoner"
+"""The argument of a request for the engine that names the parser of reasoning there."""
+
+
+def let_requests_choose_reasoning() -> None:
+    """Make the engine of this process take the parser of reasoning from each request."""
+
+    def parser_of(manager: Any, request: Any) -> Any:
+        asked = request.structured_output_request
+        name = (getattr(request.sampling_params, "extra_args", None) or {}).get(REASONER)
+        if asked is None or not name:
+            return None
+        if asked.reasoner is None:
+            parser = ReasoningParserManager.get_reasoning_parser(name)
+            asked.reasoner = parser(tokenizer=manager.tokenizer, **(asked.reasoning_parser_kwargs or {}))
+        return asked.reasoner
+
+    StructuredOutputManager._get_reasoner = parser_of
 
 
 class SwitchParsers:

@@ -6,9 +6,8 @@ from typing import Any
 
 from blis_sim.options import OptionError
 from blis_sim.options.text import load_json
+from mockserve.content.tokens.adapted import NAMES, adapt, token_text
 from mockserve.content.tokens.tokenizer import Split, split_at, whole_characters
-
-NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
 def special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -65,6 +64,7 @@ class FileTokenizer:
         # A file may carry the lengths of its training; a server counts all of a text and nothing else.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        adapt(self._tokenizer, settings or {})
         vocabulary: dict[str, int] = self._tokenizer.get_vocab()
         self.vocabulary_size = max(vocabulary.values(), default=0) + 1
         self.longest_piece_chars = max(map(len, vocabulary), default=1)
@@ -115,11 +115,14 @@ def open_tokenizer(path: Path) -> FileTokenizer:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """What the configuration files of a model folder say of its tokens; the more specific file wins."""
-    settings: dict[str, Any] = {}
-    for name in ("config.json", "tokenizer_config.json", "generation_config.json"):
-        settings |= read_json_object(folder / name)
-    return settings
+    """What the configuration files of a model folder say of its tokens; the more specific file wins.
+
+    The map of special tokens is that of older folders, whose tokenizer's configuration has no table of added tokens.
+    """
+    settings = read_json_object(folder / "config.json") | read_json_object(folder / "tokenizer_config.json")
+    if "added_tokens_decoder" not in settings:
+        settings |= read_json_object(folder / "special_tokens_map.json")
+    return settings | read_json_object(folder / "generation_config.json")
 
 
 def read_json_object(file: Path, flag: str = "--tokenizer") -> dict[str, Any]:
@@ -136,13 +139,6 @@ def read_json_object(file: Path, flag: str = "--tokenizer") -> dict[str, Any]:
     if not isinstance(found, dict):
         raise OptionError(f"{flag}: {file} must hold a JSON object, got {type(found).__name__}")
     return found
-
-
-def token_text(value: Any) -> str | None:
-    """A special token as configuration files write it: its text, or an object with the text as `content`."""
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
 
 
 def _end_of_answer(settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> int:

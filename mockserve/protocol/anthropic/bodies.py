@@ -61,6 +61,10 @@ class AnthropicEvents:
     def opens_at_once(self) -> bool:
         return False
 
+    @property
+    def breaks_off_refused(self) -> bool:
+        return False
+
     def opening(self, usage: Usage) -> list[Event]:
         body = {**_head(self._reply), "content": [], "model": self._reply.model}
         body |= {"stop_reason": None, "stop_sequence": None, "usage": _usage(usage)}
@@ -170,5 +174,5 @@ def _is_json(text: str) -> bool:
 
 
 def _parsed(arguments: str) -> Any:
-    """Arguments as JSON; those of a call that was cut short as nothing."""
-    return json.loads(arguments) if _is_json(arguments) else {}
+    """Arguments as JSON. Raises JSONDecodeError for those of a call that was cut short."""
+    return json.loads(arguments) if arguments else {}

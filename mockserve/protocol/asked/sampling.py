@@ -81,14 +81,19 @@ def output_budget(sampling: Sampling, prompt_tokens: int, max_model_len: int) ->
     left = max_model_len - prompt_tokens
     if sampling.max_tokens is None:
         return left
-    if sampling.max_tokens > max_model_len:
+    check_max_tokens(sampling, max_model_len)
+    return min(sampling.max_tokens, left)
+
+
+def check_max_tokens(sampling: Sampling, max_model_len: int) -> None:
+    """Raise ApiError for a request of more tokens than a whole context has; vLLM does so before it makes a prompt."""
+    if sampling.max_tokens is not None and sampling.max_tokens > max_model_len:
         param = sampling.max_tokens_param
         message = (
             f"{param}={sampling.max_tokens} cannot be greater than max_model_len={max_model_len}. "
             "Please request fewer output tokens."
         )
         raise bad_value(message, param, sampling.max_tokens)
-    return min(sampling.max_tokens, left)
 
 
 def check_sampling(sampling: Sampling, budget: int) -> None:

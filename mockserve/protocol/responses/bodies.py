@@ -199,6 +199,11 @@ class ResponseEvents:
     def opens_at_once(self) -> bool:
         return True
 
+    @property
+    def breaks_off_refused(self) -> bool:
+        # vLLM's stream of a response has no place for an error of the engine.
+        return True
+
     def opening(self, _usage: Usage) -> list[Event]:
         body = self.response.body(IN_PROGRESS)
         return [self._event("response.created", response=body), self._event("response.in_progress", response=body)]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.content.answer import Delta, Kind
+from mockserve.content.answer import CutCalls, Delta, Kind
 from mockserve.content.script import Performance, Segment, perform, sorted_by_kind
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
 from mockserve.protocol.asked.sampling import Sampling
@@ -63,6 +63,17 @@ def test_a_name_is_shown_when_it_is_complete() -> None:
 def test_a_budget_cuts_what_is_said() -> None:
     answer = perform(THINKING, performance(budget=3))
     assert (answer.num_tokens, answer.ending, answer.num_reasoning_tokens) == (3, Ending("length"), 2)
+
+
+def test_a_call_that_is_cut_within_the_marks_of_reasoning_leaves_nothing_unparsed() -> None:
+    call = [
+        Segment(Kind.MARKUP, '<tool_call>\n{"name": "'),
+        Segment(Kind.TOOL_NAME, 'look"', shown="look"),
+        Segment(Kind.MARKUP, ', "arguments": '),
+        Segment(Kind.TOOL_ARGUMENTS, "{}"),
+        Segment(Kind.MARKUP, "}\n</tool_call>"),
+    ]
+    assert perform([*THINKING[:3], *call], performance(budget=1)).cut == CutCalls("", 0, False)
 
 
 def test_an_answer_that_may_not_end_is_filled_with_end_markers() -> None:

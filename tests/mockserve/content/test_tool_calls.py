@@ -142,5 +142,5 @@ def test_an_answer_of_calls_says_so_at_its_end() -> None:
 def test_calls_that_were_cut_short_are_plain_text_of_a_whole_message() -> None:
     answer = calls(budget=14)
     assert answer.ending == Ending("length")
-    assert answer.unparsed.startswith('<tool_call>\n{"name": "get_weather"')
-    assert calls().unparsed is None
+    assert answer.cut.text.startswith('<tool_call>\n{"name": "get_weather"')
+    assert calls().cut is None

@@ -7,6 +7,7 @@ import pytest
 from mockserve.content.answer import Delta, Kind
 from mockserve.options.content import TOOL_CALL_PARSERS
 from mockserve.replies.call_style import (
+    FORCED_AS_JSON,
     STYLES,
     Arrival,
     CallStyle,
@@ -135,3 +136,20 @@ def test_hidden_reasoning_leaves_no_event_that_says_nothing() -> None:
 )
 def test_parser_of_calls_may_answer_the_end_of_reasoning(parser: str, filler: Filler) -> None:
     assert call_style(parser).after_reasoning is filler
+
+
+NAMED = {"type": "function", "function": {"name": "f"}}
+
+
+def test_the_name_of_a_named_function_comes_without_arguments_at_the_end_of_reasoning() -> None:
+    for parser in sorted(FORCED_AS_JSON):
+        style = call_style(parser, NAMED, reasons=True)
+        assert (style.arrival, style.names_have_arguments) == (Arrival.ALONE, True)
+        assert call_style(parser, NAMED).arrival is Arrival.WITH_ARGUMENTS
+    assert call_style("hermes", NAMED, reasons=True) == call_style("hermes", NAMED)
+
+
+def test_a_forced_call_of_hy_v4_follows_reasoning_at_once() -> None:
+    assert call_style("hy_v4").after_reasoning is Filler.EMPTY
+    for choice in ("required", NAMED):
+        assert call_style("hy_v4", choice).after_reasoning is Filler.NOTHING
