@@ -16,7 +16,14 @@ from mockserve.listening import RunningServer, address, fastest_loop, keep_what_
 from mockserve.log_lines import fields, set_up_logging
 from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.serve import ServeOptions, check_processes
-from mockserve.options.startup_checks import ASSUMED, flags_without_effect, refuse_start, startup_problems, warnings_of
+from mockserve.options.startup_checks import (
+    ASSUMED,
+    flags_without_effect,
+    refuse_start,
+    startup_problems,
+    warnings_of,
+    warnings_of_connector,
+)
 from mockserve.serving.lifecycle import Lifecycle, engine_death
 
 _logger = logging.getLogger(__name__)
@@ -59,7 +66,11 @@ def _notes(options: ServeOptions) -> list[str]:
     """Warnings about flags without effect, of vLLM's command line or ours."""
     ignored = [flag for flag in options.accepted_without_effect if flag not in ASSUMED]
     accepted = [f"accepted, without effect here: {' '.join(ignored)}"] if ignored else []
-    return [*accepted, *warnings_of(options.accepted_without_effect), *flags_without_effect(options)]
+    warnings = [
+        *warnings_of(options.accepted_without_effect),
+        *warnings_of_connector(options.kv_sharing.transfer.connector),
+    ]
+    return [*accepted, *warnings, *flags_without_effect(options)]
 
 
 def _say(note: str) -> None:

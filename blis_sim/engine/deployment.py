@@ -24,19 +24,13 @@ from blis_sim.engine.latency.catalogue.reader import default_deployment, load_mo
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL, LatencyChoice, build
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
-from blis_sim.engine.memory.kv_group_specs import (
-    KVCacheGroupSpec,
-    capacity_tokens,
-    group_specs,
-    hash_block_tokens,
-    is_single_context,
-)
+from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec, group_specs, hash_block_tokens, is_single_context
 from blis_sim.engine.memory.kv_specs import KV_DTYPE_BITS
 from blis_sim.engine.memory.planner import MemoryLayout
 from blis_sim.engine.memory.quantization import refused_quantization
 from blis_sim.engine.memory.sharding import ShardingError
 from blis_sim.engine.model_spec import ModelSpec
-from blis_sim.engine.stages import pipeline_stages
+from blis_sim.engine.stages import pipeline_stages, with_offloaded_weights
 from blis_sim.options import OptionError
 
 if TYPE_CHECKING:
@@ -44,6 +38,10 @@ if TYPE_CHECKING:
 
 _KV_BLOCKS_WITHOUT_SIZES = 1_000_000
 _DEFAULT_BLOCK_SIZE = 16
+POOLED_RANKS = (
+    "warning: all data-parallel ranks are one batch and one KV cache: uneven loads and dummy steps are not simulated"
+)
+"""The note on ranks that share experts, where they are simulated as one engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +92,14 @@ def resolve(options: DeploymentOptions) -> Deployment:
     gpu = load_gpu(gpu_name, options.hardware_config)
     if options.dp == 1 and options.moe_comm_backend != MOE_COMM_BACKENDS[0]:
         notes.append(f"--moe-comm-backend {options.moe_comm_backend} has no effect without --dp")
+    if options.dp > 1 and options.engine == "vllm":
+        notes.append(POOLED_RANKS)
     memory_notes: list[str] = []
     config, memory = _config(options, model, gpu, tp, memory_notes)
     model = _as_planned(model, memory)
     name, latency = _latency(options, model, gpu, tp, notes)
+    if options.cpu_offload_gb and memory is not None:
+        latency = with_offloaded_weights(latency, gpu, options.cpu_offload_gb, memory.weight_bytes_per_gpu)
     notes.extend(memory_notes)
     notes.extend(flags_without_effect(options))
     return Deployment(
@@ -316,17 +318,10 @@ def _kv_cache(
             notes.append(f"KV blocks are counted from the sizes of the model alone: {error}")
         return _sized_cache(options, model, gpu, tp, notes)
     blocks = options.total_kv_blocks or planned_blocks(layout, model, gpu, options.dp, settings)
-    groups = group_specs(layout.groups)
+    groups, longest = group_specs(layout.groups), layout.longest_request_tokens(blocks)
     if is_single_context(groups):
-        return KVCache(blocks, layout.block_tokens, layout.longest_request_tokens(blocks), layout)
-    in_flight_tokens = limits.max_num_batched_tokens * (2 if options.async_scheduling else 1)
-    return KVCache(
-        blocks,
-        hash_block_tokens(groups, options.enable_prefix_caching),
-        capacity_tokens(groups, blocks, in_flight_tokens),
-        layout,
-        groups,
-    )
+        return KVCache(blocks, layout.block_tokens, longest, layout)
+    return KVCache(blocks, hash_block_tokens(groups, options.enable_prefix_caching), longest, layout, groups)
 
 
 def blocks_on(options: DeploymentOptions, deployment: Deployment) -> int:
@@ -350,6 +345,7 @@ def memory_settings(options: DeploymentOptions, limits: BatchLimits) -> MemorySe
         quantization=options.quantization,
         dtype=options.dtype,
         pp=options.pp,
+        cpu_offload_bytes=int(options.cpu_offload_gb * 2**30),
     )
 
 

@@ -119,6 +119,13 @@ class DeploymentOptions:
         "--engine vllm only.",
         at_least=0,
     )
+    cpu_offload_gb: float = option(
+        0.0,
+        "GiB of every GPU's weights that stay in CPU memory: the KV cache takes their room, and every step reads them "
+        "over PCIe. With --engine vllm only.",
+        at_least=0,
+        at_most=1_000_000,
+    )
     kv_cache_dtype: str = option(
         "auto",
         "Type of KV-cache entries, such as fp8; auto takes the checkpoint's, else the model's own. With --engine vllm "

@@ -16,6 +16,7 @@ _OF_VLLM = (
     "watermark",
     "prefill_schedule_interval",
     "max_num_active_seqs",
+    "cpu_offload_gb",
     "performance_mode",
     "long_prefill_token_threshold_adaptive",
 )

@@ -1,13 +1,19 @@
-"""The stages of a pipeline, of a model and its GPUs: which share of a step each takes, and what a transfer takes."""
+"""What links between GPUs, and to the CPU, add to a step: the stages of a pipeline, and weights in CPU memory."""
+
+from collections.abc import Sequence
 
 from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import step_work
+from blis_sim.engine.latency.wrapped import AddedTime
 from blis_sim.engine.memory.sharding import stage_layers
 from blis_sim.engine.model_spec import ModelSpec
 from blis_sim.engine.pipeline import PipelineStages
 
 _TENSORS = 2
 """Tensors of the hidden size that a stage sends for each token: hidden states and residual."""
+_USUAL_PCIE_GB_S = 32.0
+"""The rate of PCIe 4 with 16 lanes, for GPUs whose link to the CPU is not known."""
 _TRANSFER_START_US = 20.0
 """Time to send the smallest message to the GPU of another stage."""
 
@@ -30,3 +36,11 @@ def pipeline_stages(model: ModelSpec, gpu: GpuSpec, tp: int, pp: int) -> Pipelin
         transfer_start_us=_TRANSFER_START_US,
         transfer_token_us=sent_bytes / rate if rate else 0.0,
     )
+
+
+def with_offloaded_weights(
+    latency: LatencyModel, gpu: GpuSpec, offload_gib: float, weight_bytes_per_gpu: Sequence[int]
+) -> LatencyModel:
+    """Return `latency` with steps in which every GPU reads so much of its weights from CPU memory, stage by stage."""
+    offloaded_bytes = sum(min(offload_gib * 2**30, weights) for weights in weight_bytes_per_gpu)
+    return AddedTime(latency, round(offloaded_bytes / ((gpu.pcie_gb_s or _USUAL_PCIE_GB_S) * 1e3)))

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.deployment import Deployment, resolve
+from blis_sim.engine.deployment import POOLED_RANKS, Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.kv_cache.sizing import bytes_per_block
 from blis_sim.engine.latency.catalogue.models import knows_model
 from blis_sim.engine.latency.instant import InstantLatency
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
+from blis_sim.engine.latency.wrapped import EvenRanks
 from mockserve.kv_blocks.setup import KVTransfer
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
@@ -72,9 +73,24 @@ def deployment_of(options: ServeOptions) -> Deployment:
 
 
 def _resolved(options: DeploymentOptions) -> Deployment:
-    """Each data-parallel rank by itself; only experts, which ranks share, make its steps depend on the others."""
+    """Return the deployment of one data-parallel rank; the experts that ranks share make its steps depend on them."""
     alone = resolve(replace(options, dp=1, moe_comm_backend=MOE_COMM_BACKENDS[0]) if options.dp > 1 else options)
-    return resolve(options) if options.dp > 1 and alone.model.num_experts > 1 else alone
+    if options.dp == 1 or alone.model.num_experts <= 1:
+        return alone
+    together = resolve(options)
+    blocks = options.total_kv_blocks or together.config.total_kv_blocks // options.dp
+    size = together.config.block_size_tokens
+    capacity = EngineConfig(blocks, size, engine=options.engine).kv_capacity_tokens
+    most = together.config.max_model_len
+    return replace(
+        together,
+        config=replace(together.config, total_kv_blocks=blocks, max_model_len=min(most, capacity)),
+        latency=EvenRanks(together.latency, options.dp),
+        notes=(
+            *(note for note in together.notes if note != POOLED_RANKS),
+            "warning: ranks that share experts take their steps apart: each as long as if all ranks had its batch",
+        ),
+    )
 
 
 def with_features(options: ServeOptions, deployment: Deployment) -> tuple[EngineConfig, LatencyModel]:

@@ -165,7 +165,6 @@ ASSUMED: Mapping[str, str] = {
     "--optimization-level": _GRAPHS,
     "--cudagraph-capture-sizes": _GRAPHS,
     "--max-cudagraph-capture-size": _GRAPHS,
-    "--cpu-offload-gb": _WEIGHTS,
     "--offload-backend": _WEIGHTS,
     "--offload-group-size": _WEIGHTS,
     "--kv-offloading-size": _OFFLOADING,
@@ -191,6 +190,19 @@ ASSUMED: Mapping[str, str] = {
     "--quantization-config": "weights are those of the checkpoint or of --quantization",
 }
 """By vLLM's name of the flag."""
+
+
+_STORES = (
+    "FlexKVConnectorV1", "HF3FSKVConnector", "LMCacheConnectorV1", "LMCacheMPConnector", "MooncakeStoreConnector",
+    "OffloadingConnector", "SimpleCPUOffloadConnector",
+)  # fmt: skip
+"""Connectors of vLLM that keep KV blocks in CPU memory or in a store."""
+
+
+def warnings_of_connector(connector: str) -> Iterator[str]:
+    """Yield a warning for a connector of --kv-transfer-config whose store of KV blocks is not modelled."""
+    if connector in _STORES:
+        yield f"warning: the store of {connector} is not modelled: {_OFFLOADING}, and other instances find none"
 
 
 def warnings_of(flags: Iterable[str]) -> Iterator[str]:

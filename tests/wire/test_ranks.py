@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.deployment import resolve
 from blis_sim.options import options_from
 from mockserve.engines.deployment import deployment_of
@@ -86,6 +87,18 @@ def test_a_dead_rank_takes_the_server_down() -> None:
     with running_server(dp=2, enable_fault_control=True) as server:
         call(server, "POST", "/blis/faults", {"engine": {"death": None}})
         assert call(server, "GET", "/health").status == 503
+
+
+def test_a_rank_with_experts_has_its_own_kv_cache_and_steps_as_long_as_if_all_ranks_had_its_batch() -> None:
+    options = options_from(ServeOptions, model="mixtral-8x7b-v0.1", hardware="H100", tp=2, dp=4)
+    together, rank = resolve(options.deployment), deployment_of(options)
+    assert rank.config.total_kv_blocks == together.config.total_kv_blocks // 4
+    decodes = BatchShape(decode_requests=10, decode_context_tokens=5000)
+    of_all = BatchShape(decode_requests=40, decode_context_tokens=20_000)
+    assert rank.latency.step_time(decodes) == together.latency.step_time(of_all)
+    assert rank.latency.decode_times(decodes, 3).tolist() == together.latency.decode_times(of_all, 3).tolist()
+    given = options_from(ServeOptions, model="mixtral-8x7b-v0.1", hardware="H100", tp=2, dp=4, total_kv_blocks=9000)
+    assert deployment_of(given).config.total_kv_blocks == 9000
 
 
 def test_ranks_of_a_dense_model_do_not_slow_each_other_down() -> None:

@@ -43,6 +43,8 @@ class MemorySettings:
     quantization: str = ""
     dtype: str = "auto"
     pp: int = 1
+    cpu_offload_bytes: int = 0
+    """Of the weights of every GPU, those that stay in CPU memory."""
 
 
 def planned_layout(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, settings: MemorySettings) -> MemoryLayout:
@@ -87,7 +89,8 @@ def planned_blocks(layout: MemoryLayout, model: ModelSpec, gpu: GpuSpec, dp: int
 def _kv_bytes(layout: MemoryLayout, gpu: GpuSpec, settings: MemorySettings) -> int:
     if settings.kv_cache_memory_bytes is not None:
         return settings.kv_cache_memory_bytes
-    return available_kv_bytes(
+    offloaded = min(settings.cpu_offload_bytes, max(layout.weight_bytes_per_gpu))
+    return offloaded + available_kv_bytes(
         layout,
         gpu,
         gpu_memory_utilization=settings.gpu_memory_utilization,

@@ -56,6 +56,41 @@ class SlowedLatency(WrappedLatency):
         return np.array([whole_micros(time * self.factor) for time in times.tolist()], dtype=np.int64)
 
 
+@dataclass(slots=True)
+class AddedTime(WrappedLatency):
+    """`model` with steps that each take `added_us` longer."""
+
+    added_us: Micros = 0
+
+    def step_time(self, shape: BatchShape) -> Micros:
+        return self.model.step_time(shape) + self.added_us
+
+    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
+        times: npt.NDArray[np.int64] = self.model.decode_times(shape, steps) + self.added_us
+        return times
+
+
+@dataclass(slots=True)
+class EvenRanks(WrappedLatency):
+    """`model`, which times the batches of all data-parallel ranks together, for one rank of `num_ranks`.
+
+    Ranks that share experts wait for each other in every layer, and vLLM pads the batches of all to the largest: a step
+    takes as long as if every rank computed the batch of this one.
+    """
+
+    num_ranks: int = 1
+
+    def step_time(self, shape: BatchShape) -> Micros:
+        return self.model.step_time(self._of_all(shape))
+
+    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
+        return self.model.decode_times(self._of_all(shape), steps)
+
+    def _of_all(self, shape: BatchShape) -> BatchShape:
+        *sums, recent_prefill_tokens = shape
+        return BatchShape._make([*(figure * self.num_ranks for figure in sums), recent_prefill_tokens])
+
+
 _MASK = (1 << 64) - 1
 _SPREAD_PERMILLE = 20
 _STEPS_OF_SPREAD = 2 * _SPREAD_PERMILLE * 1000 + 1

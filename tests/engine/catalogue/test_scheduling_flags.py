@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
@@ -95,3 +96,15 @@ def test_a_model_has_stages_whose_last_also_has_the_output_head() -> None:
     assert found.config.total_kv_blocks > 2 * deployed().config.total_kv_blocks
     with pytest.raises(OptionError, match="--pipeline-parallel-size 2 needs --engine vllm, got blis"):
         deployed(pp=2, engine="blis")
+
+
+def test_weights_in_cpu_memory_leave_room_for_kv_and_cross_pcie_in_every_step() -> None:
+    usual, offloaded = deployed(), deployed(cpu_offload_gb=8)
+    assert usual.memory is not None
+    more_blocks = offloaded.config.total_kv_blocks - usual.config.total_kv_blocks
+    assert more_blocks == pytest.approx(8 * 2**30 / usual.memory.block_bytes_per_gpu[0], abs=1)
+    decodes = BatchShape(decode_requests=4, decode_context_tokens=4000)
+    added_us = offloaded.latency.step_time(decodes) - usual.latency.step_time(decodes)
+    assert added_us == pytest.approx(8 * 2**30 / (usual.gpu.pcie_gb_s * 1e3), rel=0.01)
+    most = deployed(cpu_offload_gb=1000).latency.step_time(decodes) - usual.latency.step_time(decodes)
+    assert most == pytest.approx(usual.memory.weight_bytes_per_gpu[0] / (usual.gpu.pcie_gb_s * 1e3), rel=0.01)
