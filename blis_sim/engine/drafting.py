@@ -21,6 +21,8 @@ def speculation_of(options: DeploymentOptions, notes: list[str]) -> "Speculation
             f"{speculation.method} drafts {speculation.num_tokens} tokens, each accepted with a chance of "
             f"{', '.join(rates)} when those before it are"
         )
+        if DRAFTERS[speculation.method].writes_kv and options.total_kv_blocks is None:
+            notes.append(f"warning: weights and KV cache of the drafter take no GPU memory with {speculation.method}")
     return speculation
 
 

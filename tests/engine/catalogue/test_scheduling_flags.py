@@ -73,6 +73,13 @@ def test_drafters_with_kv_take_slots_beyond_the_tokens_of_a_step(method: str, sl
     assert (speculation.num_lookahead_tokens, speculation.rows_per_request) == (slots, 0)
 
 
+def test_a_drafter_without_memory_is_warned_about_unless_kv_blocks_are_given() -> None:
+    warning = "warning: weights and KV cache of the drafter take no GPU memory with eagle3"
+    assert warning in deployed(speculative_config=speculating("eagle3", model="d")).notes
+    assert warning not in deployed(speculative_config=speculating("eagle3", model="d"), total_kv_blocks=1000).notes
+    assert len(deployed(speculative_config=speculating("ngram")).notes) == 1
+
+
 def test_a_drafter_with_a_pass_of_its_own_admits_the_requests_whose_rows_fit_a_step() -> None:
     flash = speculating("dflash", model="d")
     assert config(speculative_config=flash, max_num_seqs=64, max_num_batched_tokens=160).max_num_seqs == 20
