@@ -27,14 +27,11 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.catalogue.gpus import gpu_entry, gpu_names
 from blis_sim.engine.latency.catalogue.models import model_entry, model_names
 from blis_sim.options import options_from, options_of
-from blis_sim.options.command_line import flags_of
 from blis_sim.options.option import Setting
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
-from mockserve.options.startup_checks import ASSUMED
 from mockserve.routes.table import ROUTES
-from mockserve.vllm_arguments.rewrite import FLAG as CONFIG_FILE
-from mockserve.vllm_arguments.table import read_table
+from mockserve.vllm_arguments.table import ACTS, UNSEEN, read_table
 from traces.header_fields import HEADER, Key
 from traces.itl import ITL_COLUMNS
 from traces.rows import TRACE_COLUMNS
@@ -88,21 +85,31 @@ def metrics() -> str:
     return table(("name", "type", "meaning"), rows)
 
 
-def flags_without_effect() -> str:
-    """The flags of vLLM that mean nothing here, by what they are about."""
-    own = flags_of(ServeOptions) | {CONFIG_FILE}
-    groups: dict[str, dict[str, None]] = {}
+def flags_that_act() -> str:
+    """The flags of vLLM that act here, by what they are about."""
+    return _flags_by_subject(ACTS)
+
+
+def flags_unseen() -> str:
+    """The flags of vLLM that change nothing that a client or a prediction can see, by what they are about."""
+    return _flags_by_subject(UNSEEN)
+
+
+def _flags_by_subject(here: str) -> str:
+    subjects: dict[str, dict[str, None]] = {}
     for flag in read_table().values():
-        if not own.intersection(flag.spellings) and flag.name not in ASSUMED:
-            groups.setdefault(flag.about, {})[f"`{flag.name}`"] = None
-    return table(("about", "flags"), [(about, " ".join(sorted(flags))) for about, flags in sorted(groups.items())])
+        if flag.here == here:
+            subjects.setdefault(flag.about, {})[f"`{flag.name}`"] = None
+    rows = [(subject, f"{len(flags)}", " ".join(sorted(flags))) for subject, flags in sorted(subjects.items())]
+    return table(("about", "count", "flags"), rows)
 
 
 def flags_not_modelled() -> str:
-    """The flags of vLLM that change memory or step times there, and what is assumed here instead."""
-    flags: dict[str, list[str]] = {}
-    for flag, assumption in ASSUMED.items():
-        flags.setdefault(assumption, []).append(f"`{flag}`")
+    """The flags of vLLM that change there what they do not change here, and what is assumed instead."""
+    flags: dict[str, dict[str, None]] = {}
+    for flag in read_table().values():
+        if flag.is_not_modelled:
+            flags.setdefault(flag.here, {})[f"`{flag.name}`"] = None
     return table(("flags", "assumed"), [(" ".join(names), assumption) for assumption, names in flags.items()])
 
 
@@ -186,7 +193,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "parser differences": parser_differences,
         "open requests": compatibility.open_requests,
     },
-    "vllm-flags.md": {"not modelled": flags_not_modelled, "without effect": flags_without_effect},
+    "vllm-flags.md": {"acting": flags_that_act, "not modelled": flags_not_modelled, "unseen": flags_unseen},
     "trace-format.md": {"columns": trace_columns, "token times": itl_columns, "header": header_keys},
     "models.md": {"models": models, "gpus": gpus},
 }

@@ -17,10 +17,10 @@ from mockserve.log_lines import fields, set_up_logging
 from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.serve import ServeOptions, check_processes
 from mockserve.options.startup_checks import (
-    ASSUMED,
     flags_without_effect,
     refuse_start,
     startup_problems,
+    unseen_flags,
     warnings_of,
     warnings_of_connector,
 )
@@ -64,7 +64,7 @@ async def _serve_in_processes(options: ServeOptions, deployment: Deployment, env
 
 def _notes(options: ServeOptions) -> list[str]:
     """Warnings about flags without effect, of vLLM's command line or ours."""
-    ignored = [flag for flag in options.accepted_without_effect if flag not in ASSUMED]
+    ignored = unseen_flags(options.accepted_without_effect)
     accepted = [f"accepted, without effect here: {' '.join(ignored)}"] if ignored else []
     warnings = [
         *warnings_of(options.accepted_without_effect),

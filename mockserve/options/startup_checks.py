@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from blis_sim.options.text import load_json
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import GENERATING_TASKS, tasks_of
+from mockserve.vllm_arguments.table import UNSEEN, read_table
 
 if TYPE_CHECKING:
     from mockserve.options.serve import ServeOptions
@@ -152,46 +153,6 @@ def flags_without_effect(options: ServeOptions) -> Iterator[str]:
     )
 
 
-_GRAPHS = "steps take the time that they take with vLLM's default CUDA graphs"
-_STATES = "recurrent states are kept as vLLM keeps them by default"
-_CONTEXT = "every GPU holds the KV cache of the whole context"
-_KERNELS = "kernels are those that vLLM takes by default"
-_WEIGHTS = "all weights stay in GPU memory"
-_OFFLOADING = "KV blocks that are evicted are lost"
-
-ASSUMED: Mapping[str, str] = {
-    "--enforce-eager": _GRAPHS,
-    "--compilation-config": _GRAPHS,
-    "--optimization-level": _GRAPHS,
-    "--cudagraph-capture-sizes": _GRAPHS,
-    "--max-cudagraph-capture-size": _GRAPHS,
-    "--offload-backend": _WEIGHTS,
-    "--offload-group-size": _WEIGHTS,
-    "--kv-offloading-size": _OFFLOADING,
-    "--kv-offloading-backend": _OFFLOADING,
-    "--kv-cache-dtype-skip-layers": "all layers have the type of --kv-cache-dtype",
-    "--kv-sharing-fast-prefill": "prompts are computed in all layers",
-    "--mamba-block-size": _STATES,
-    "--mamba-cache-dtype": _STATES,
-    "--mamba-cache-mode": _STATES,
-    "--mamba-ssm-cache-dtype": _STATES,
-    "--prefix-match-unit": "prefixes match in whole blocks",
-    "--disable-hybrid-kv-cache-manager": "layers are grouped by the kind of their KV cache",
-    "--decode-context-parallel-size": _CONTEXT,
-    "--prefill-context-parallel-size": _CONTEXT,
-    "--enable-dbo": "a step is one batch",
-    "--enable-eplb": "every expert stays on its GPU",
-    "--disable-custom-all-reduce": "GPUs exchange data as fast as with vLLM's own all-reduce",
-    "--attention-backend": _KERNELS,
-    "--attention-config": _KERNELS,
-    "--language-model-only": "weights of vision towers count",
-    "--limit-mm-per-prompt": "weights of vision towers count",
-    "--disable-chunked-mm-input": "media are split like text",
-    "--quantization-config": "weights are those of the checkpoint or of --quantization",
-}
-"""By vLLM's name of the flag."""
-
-
 _STORES = (
     "FlexKVConnectorV1", "HF3FSKVConnector", "LMCacheConnectorV1", "LMCacheMPConnector", "MooncakeStoreConnector",
     "OffloadingConnector", "SimpleCPUOffloadConnector",
@@ -202,11 +163,21 @@ _STORES = (
 def warnings_of_connector(connector: str) -> Iterator[str]:
     """Yield a warning for a connector of --kv-transfer-config whose store of KV blocks is not modelled."""
     if connector in _STORES:
-        yield f"warning: the store of {connector} is not modelled: {_OFFLOADING}, and other instances find none"
+        yield (
+            f"warning: the store of {connector} is not modelled: KV blocks that are evicted are lost, and other instances find "
+            "none"
+        )
 
 
 def warnings_of(flags: Iterable[str]) -> Iterator[str]:
     """Yield a warning for each of the accepted flags that is not modelled."""
+    table = read_table()
     for flag in flags:
-        if flag in ASSUMED:
-            yield f"warning: {flag} is not modelled: {ASSUMED[flag]}"
+        if flag in table and table[flag].is_not_modelled:
+            yield f"warning: {flag} is not modelled: {table[flag].here}"
+
+
+def unseen_flags(flags: Iterable[str]) -> list[str]:
+    """Return those of the accepted flags that change nothing that a client or a prediction can see."""
+    table = read_table()
+    return [flag for flag in flags if flag not in table or table[flag].here == UNSEEN]

@@ -16,6 +16,10 @@ TABLE = Path(__file__).parent / "flags.csv"
 SWITCHES = ("pair", "switch")
 """Kinds without a value: with and without an opposite spelling."""
 
+ACTS, UNSEEN = "acts", "unseen"
+"""What becomes of a flag here: it acts, or changes nothing that a client or a prediction can see. Any other text says
+what is assumed in place of a flag that is not modelled."""
+
 _OPPOSITES = (("--enable-", "--disable-"), ("--disable-", "--enable-"))
 
 
@@ -24,7 +28,7 @@ class VllmFlag:
     """One flag of `vllm serve`.
 
     `kind` is a key of `values.CHECKS` or one of `SWITCHES`; `number` is `+` for one or several values, `?` for none or
-    one, `append` for a flag that may be repeated, else empty.
+    one, `append` for a flag that may be repeated, else empty. `here` is `ACTS`, `UNSEEN` or an assumption.
     """
 
     spellings: tuple[str, ...]
@@ -32,6 +36,12 @@ class VllmFlag:
     number: str
     choices: tuple[str, ...]
     about: str
+    here: str = UNSEEN
+
+    @property
+    def is_not_modelled(self) -> bool:
+        """Whether it changes in vLLM what it does not change here."""
+        return self.here not in (ACTS, UNSEEN)
 
     @property
     def name(self) -> str:
@@ -65,6 +75,7 @@ def read_table(path: Path = TABLE) -> Mapping[str, VllmFlag]:
                 number=row["number"],
                 choices=tuple(row["choices"].split()),
                 about=row["about"],
+                here=row["here"],
             )
             for row in csv.DictReader(file)
         ]
