@@ -34,7 +34,11 @@ DEPLOYMENTS: Mapping[str, Sequence[str]] = {
     ),
     "qwen3.5-122b": ("Qwen/Qwen3.5-122B-A10B", "--hardware", "H100", "--tp", "4"),
 }
-LENGTHS = ("--prompt-tokens-stdev", "256", "--output-tokens-stdev", "64", "--prefix-tokens", "200")
+LENGTHS = (
+    *("--prompt-tokens", "2000", "--prompt-tokens-stdev", "1500", "--prompt-tokens-max", "8000"),
+    *("--output-tokens-stdev", "64"),
+)
+"""Prompts of many lengths: with like ones, the chance that two meet in a step decides how they differ."""
 EXCELLENT = "excellent"
 
 
