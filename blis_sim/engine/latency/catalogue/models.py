@@ -62,7 +62,7 @@ def model_entry(name: str) -> ModelEntry:
     if canonical is None:
         raise EngineError(
             f"model {name!r} is not in the catalogue{nearest_hint(short_name(name), _names())}; `blis models` lists "
-            "all, and --model-config-folder takes a folder with the config.json of another one"
+            "all, and a folder with the config.json of another one takes its place"
         )
     return _entry(canonical)
 
