@@ -1,7 +1,6 @@
 """When each step started and ended: the single source of all token times."""
 
 from array import array
-from bisect import bisect_right
 
 import numpy as np
 import numpy.typing as npt
@@ -40,16 +39,6 @@ class StepLog:
         self._starts.append(started_at)
         self._starts.frombytes(data[:-8])
         self._ends.frombytes(data)
-
-    def extend_by_few(self, started_at: Micros, ends: list[Micros]) -> None:
-        """`extend` at the cost of a list, which may be empty."""
-        if not ends:
-            return
-        if ends[-1] > MAX_INSTANT_US:
-            raise _too_late([started_at, *ends][bisect_right(ends, MAX_INSTANT_US)])
-        self._starts.append(started_at)
-        self._starts.fromlist(ends[:-1])
-        self._ends.fromlist(ends)
 
     def extend_touching(self, instants: npt.NDArray[np.int64]) -> None:
         """`extend` by steps given as the start of each and the end of the last."""
@@ -114,10 +103,6 @@ class RecentSteps(StepLog):
 
     def extend(self, started_at: Micros, ends: npt.NDArray[np.int64]) -> None:
         super().extend(started_at, ends)
-        self._forget()
-
-    def extend_by_few(self, started_at: Micros, ends: list[Micros]) -> None:
-        super().extend_by_few(started_at, ends)
         self._forget()
 
     def extend_touching(self, instants: npt.NDArray[np.int64]) -> None:

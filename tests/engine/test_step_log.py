@@ -70,14 +70,12 @@ def test_a_step_that_never_was_has_no_times() -> None:
         StepLog().end(0)
 
 
-@given(_durations, _durations, st.sampled_from(["many", "few", "touching"]))
+@given(_durations, _durations, st.sampled_from(["many", "touching"]))
 def test_steps_recorded_together_are_those_recorded_one_by_one(durations: list[int], more: list[int], how: str) -> None:
     log, expected = logged(durations, start=5), logged(durations + more, start=5)
     start = 5 + sum(durations)
     ends = start + np.cumsum(more)
-    if how == "few":
-        log.extend_by_few(start, ends.tolist())
-    elif how == "touching":
+    if how == "touching":
         log.extend_touching(np.array([start, *ends], np.int64))
     else:
         log.extend(start, ends)
@@ -86,13 +84,13 @@ def test_steps_recorded_together_are_those_recorded_one_by_one(durations: list[i
 
 
 def test_steps_recorded_together_must_end_within_64_bits() -> None:
-    with pytest.raises(EngineError, match=f"the step that starts at {2**63 - 1} us ends after the largest instant"):
-        StepLog().extend_by_few(2**63 - 2, [2**63 - 1, 2**63])
+    with pytest.raises(EngineError, match=f"the step that starts at {2**63 - 2} us ends after the largest instant"):
+        StepLog().extend(2**63 - 2, np.array([2**63 - 1, -(2**63)], np.int64))
     with pytest.raises(EngineError, match="ends after the largest instant"):
         StepLog().extend_touching(np.array([2**63 - 2, -(2**63)], np.int64))
 
 
-@given(_durations, st.integers(1, 5), st.sampled_from([1, 2, 3, 100]))
+@given(_durations, st.integers(1, 5), st.sampled_from([1, 2, 100]))
 def test_a_log_of_recent_steps_agrees_with_one_of_all_steps(durations: list[int], keep: int, at_once: int) -> None:
     everything, recent = logged(durations), RecentSteps(keep)
     ends = everything.ends()
@@ -102,8 +100,6 @@ def test_a_log_of_recent_steps_agrees_with_one_of_all_steps(durations: list[int]
         if at_once == 1:
             assert recent.append(started_at, int(some[0])) == first
         elif at_once == 2:
-            recent.extend_by_few(started_at, some.tolist())
-        elif at_once == 3:
             recent.extend_touching(np.array([started_at, *some], np.int64))
         else:
             recent.extend(started_at, some)

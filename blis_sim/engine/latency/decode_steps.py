@@ -41,10 +41,6 @@ class TimesDecodes(Protocol):
         """`step_time` of a step in which so many sequences with so many context tokens decode and nobody else runs."""
         ...
 
-    def few_decode_times(self, sequences: int, context: int, steps: int) -> list[Micros]:
-        """`decode_time` of so many steps in a row: what `decode_times` says, cheaper for less than 50 steps."""
-        ...
-
 
 @runtime_checkable
 class KeepsDecodeSums(Protocol):
@@ -59,12 +55,3 @@ def decode_timer(latency: LatencyModel) -> Callable[[int, int], Micros]:
     if isinstance(latency, TimesDecodes):
         return latency.decode_time
     return lambda sequences, context: latency.step_time(BatchShape(0, 0, 0, 0, 0, 0, sequences, context))
-
-
-def few_decodes_timer(latency: LatencyModel) -> Callable[[int, int, int], list[Micros]]:
-    """What `TimesDecodes.few_decode_times` says, of any latency model."""
-    if isinstance(latency, TimesDecodes):
-        return latency.few_decode_times
-    return lambda sequences, context, steps: latency.decode_times(
-        BatchShape(0, 0, 0, 0, 0, 0, sequences, context), steps
-    ).tolist()

@@ -109,18 +109,6 @@ class TrainedPhysics:
             return int(value) or 1  # no beta is negative
         return MAX_MICROS
 
-    def few_decode_times(self, sequences: int, context: int, steps: int) -> list[Micros]:
-        if self._kv_reads is not None and sequences:
-            kv_bytes, rate, per_kv, weights, layers, per_sequence, per_step, interleaved = self._kv_reads
-            for_all, first = per_sequence * sequences, context + sequences
-            values = [
-                per_kv * (kv_bytes * grown / rate) + weights + layers + for_all + per_step + interleaved
-                for grown in range(first, first + steps * sequences, sequences)
-            ]
-            if 1 <= values[0] <= values[-1] < MAX_MICROS:  # they never fall
-                return list(map(int, values))
-        return list(map(int, self.decode_times(BatchShape(0, 0, 0, 0, 0, 0, sequences, context), steps)))
-
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         sequences = shape.decode_requests
         if not sequences:

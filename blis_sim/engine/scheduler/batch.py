@@ -46,6 +46,9 @@ class BatchScheduler(CohortScheduler):
         """Most tokens of one sequence."""
         self._order = ORDERS[config.scheduler]
         self._by_priority = config.preemption_policy == "priority"
+        longest = limit_tokens - 2  # with a first token and another one
+        self._longest_joining = min(longest, config.long_prefill_token_threshold or longest)
+        """Most tokens of a prompt that joins the cohort at once beside others."""
         self._resumes = False
         """Whether sequences after one that evicted itself may compute in the same step."""
         self._blocks = blocks
@@ -290,14 +293,13 @@ class BatchScheduler(CohortScheduler):
         config, waiting, cohort = self._config, self.waiting, self.cohort
         num_running, budget = len(cohort.members), self._token_budget - cohort.num_decodes
         num_seats = config.max_num_seqs - num_running
-        longest = self._limit - 2  # with a first token and another one
+        longest, num_joining = self._longest_joining, 0
         if num_running:
             num_free -= self._watermark_blocks
         if len(waiting) > 1:
             self._order_waiting()
-        if self._threshold_when_alone or num_running + len(waiting) > 1:
-            longest = min(longest, config.long_prefill_token_threshold or longest)
-        num_joining = 0
+        elif not num_running and not self._threshold_when_alone:
+            longest = self._limit - 2
         for sequence in waiting:
             if num_joining == num_seats or not budget:
                 break

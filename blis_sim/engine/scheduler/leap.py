@@ -1,31 +1,26 @@
 """Many decode-only steps at once: their times, and their place in the step log."""
 
 from bisect import bisect_right
-from itertools import accumulate
 
 from blis_sim.engine.batch_shape import decodes
 from blis_sim.engine.instance import Instance
-from blis_sim.engine.latency.decode_steps import few_decodes_timer
 from blis_sim.engine.latency.decode_sums import STEPS_OF_A_RUN, decode_sums
 from blis_sim.engine.units import Micros
 
 MIN_LEAP_STEPS = 4
 """Fewer steps are cheaper one by one."""
-FEW_STEPS = 48
-"""Fewer steps are cheaper in a list than in an array, where their sums are not known."""
 MAX_LEAP_STEPS = 1 << 16
 
 
 class Leaper:
     """Takes steps of an instance in which nobody joins or leaves. About 3 us, however many, where few decode."""
 
-    __slots__ = ("_find_run", "_instance", "_latency", "_times_of_few")
+    __slots__ = ("_find_run", "_instance", "_latency")
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
         self._latency = instance.latency
         self._find_run = decode_sums(instance.latency).find
-        self._times_of_few = few_decodes_timer(instance.latency)
 
     def take(self, at: Micros, last: Micros, num_sequences: int, context: int, most: int) -> tuple[int, Micros, Micros]:
         """Take up to `most` steps from `at` on, the first with so many context tokens, each of which starts by `last`.
@@ -50,18 +45,9 @@ class Leaper:
     def _take_unknown(
         self, at: Micros, last: Micros, num_sequences: int, context: int, most: int
     ) -> tuple[int, Micros, Micros]:
-        steps = self._instance.steps
-        if most < FEW_STEPS:
-            times = self._times_of_few(num_sequences, context, most)
-            times[0] += at
-            ends = list(accumulate(times))
-            if ends[-1] > last:
-                del ends[bisect_right(ends, last) + 1 :]
-            steps.extend_by_few(at, ends)
-            return len(ends), ends[-2] if len(ends) > 1 else at, ends[-1]
-        many_ends = self._instance.latency.decode_times(decodes(num_sequences, context), most).cumsum()
-        many_ends += at
-        many_ends = many_ends[: int(many_ends.searchsorted(last, side="right")) + 1]
-        steps.extend(at, many_ends)
-        count = len(many_ends)
-        return count, int(many_ends[-2]) if count > 1 else at, int(many_ends[-1])
+        ends = self._latency.decode_times(decodes(num_sequences, context), most).cumsum()
+        ends += at
+        ends = ends[: int(ends.searchsorted(last, side="right")) + 1]
+        self._instance.steps.extend(at, ends)
+        count = len(ends)
+        return count, int(ends[-2]) if count > 1 else at, int(ends[-1])

@@ -93,7 +93,7 @@ class CohortScheduler(ABC):
         """Whether the end of the executing step changes more than the number of tokens."""
         self._reports_steps = reports_steps
         self._decode_time = decode_timer(instance.latency)
-        self._leaper = Leaper(instance)
+        self._take_steps = Leaper(instance).take
 
     @abstractmethod
     def schedule(self, at: Micros) -> bool:
@@ -189,10 +189,11 @@ class CohortScheduler(ABC):
 
     def _multi_step(self, at: Micros, last: Micros) -> None:  # noqa: C901 - one loop: calls would double its cost
         """Take steps from `at` on, at which none executes, up to the first that ends after `last`."""
-        flight, cohort, ends = self.flight, self.cohort, self.cohort.ends
+        flight, cohort, ends, depth = self.flight, self.cohort, self.cohort.ends, self._depth
+        record, decode_time, ends_early = self._instance.steps.append, self._decode_time, self._ends_early
         num_decodes, context, tokens, newcomers = 0, 0, NO_TOKENS, NO_NEWCOMERS
         while True:
-            if self.explicit or not self.compose_cohort(at) or len(flight) < self._depth:
+            if self.explicit or not self.compose_cohort(at) or len(flight) < depth:
                 self._compose(at)
                 if not flight:
                     self._instance.clock = max(at, self._instance.clock)
@@ -202,11 +203,11 @@ class CohortScheduler(ABC):
             num_decodes, context, tokens, newcomers = flight[0]
             if tokens or newcomers or not num_decodes:
                 ends_at = self.begin(flight[0], at)
-                self._instance.steps.append(at, ends_at)
+                record(at, ends_at)
                 if not tokens and not newcomers and ends_at <= last:
                     at, ends_at = self.rest(at, ends_at, last)
             else:
-                ends_at = at + self._decode_time(num_decodes, context)
+                ends_at = at + decode_time(num_decodes, context)
                 # Steps take ever longer as contexts grow, so this is how many can begin by `last` at most.
                 is_steady = ends_at < last and num_decodes == cohort.num_decodes
                 most = self._num_equal_steps((last - at) // (ends_at - at) + 1) if is_steady else 0
@@ -214,8 +215,8 @@ class CohortScheduler(ABC):
                     at, ends_at = self._leap(at, last, most)
                     context = flight[0][1]
                 else:
-                    self._instance.steps.append(at, ends_at)
-            if self._ends_early:
+                    record(at, ends_at)
+            if ends_early:
                 last = self._end_early(ends_at, at, last)
                 if ends_at > last:
                     return
@@ -226,10 +227,11 @@ class CohortScheduler(ABC):
                 if ends_at > last:
                     self._pause(ends_at, at)
                     return
-            at, index = ends_at, self.next_step - len(flight)
+            at = ends_at
             if tokens or self._must_update or self._reports_steps:
                 self._instance.events += self.update(at)
                 continue
+            index = self.next_step - len(flight)
             flight.popleft()  # what `update` does, where no more is to do
             if newcomers:
                 self.give_first_tokens(newcomers, index, at)
@@ -286,26 +288,28 @@ class CohortScheduler(ABC):
             most = MOST_TOLD_STEPS if self._instance.leaps else 0
         end = cohort.next_end()
         # The last step may be composed without members whose end is foreseen, but not without all.
-        until_end = end - step + 2 + (depth > 1 and len(cohort.ends[end]) < cohort.num_decodes)
+        until_end = end - step + (3 if depth > 1 and len(cohort.ends[end]) < cohort.num_decodes else 2)
         if most > until_end:
             most = until_end
         if most < MIN_LEAP_STEPS:
             return 0
         if most > MAX_LEAP_STEPS:
             most = MAX_LEAP_STEPS
+        if cohort.num_decodes * (most // self._block_size + 1) <= self._free.num_free:  # at most a block more each
+            return most
         return 1 + cohort.num_steps_within(step, most - 1, self._free.num_free)
 
     def _leap(self, at: Micros, last: Micros, most: int) -> tuple[Micros, Micros]:
         """Take up to `most` steps from `at` on, each of which begins by `last`. Returns start and end of the last."""
         flight, cohort, step, depth = self.flight, self.cohort, self.next_step, self._depth
         num_decodes, context, _, _ = flight[0]
-        count, started_at, ends_at = self._leaper.take(at, last, num_decodes, context, most)
+        count, started_at, ends_at = self._take_steps(at, last, num_decodes, context, most)
         if count == 1:
             return started_at, ends_at
         last_step = step + count - 2
-        for index in range(last_step - depth + 1, last_step):
-            flight.popleft()
-            flight.append((num_decodes, cohort.offset + num_decodes * index, NO_TOKENS, NO_NEWCOMERS))
+        flight.clear()
+        for before in range(depth - 1, 0, -1):
+            flight.append((num_decodes, cohort.offset + num_decodes * (last_step - before), NO_TOKENS, NO_NEWCOMERS))
         if last_step - 1 in cohort.ends and count > 2:
             num_blocks = cohort.num_blocks_in(step, count - 2)
             cohort.composed(last_step - 1)
@@ -314,9 +318,8 @@ class CohortScheduler(ABC):
             num_blocks = cohort.num_blocks_in(step, count - 1)
         if num_blocks:
             self._take_blocks(num_blocks)
-        flight.popleft()
-        num_left = cohort.num_decodes
-        flight.append((num_left, cohort.offset + num_left * last_step, NO_TOKENS, NO_NEWCOMERS))
+        num_decodes = cohort.num_decodes
+        flight.append((num_decodes, cohort.offset + num_decodes * last_step, NO_TOKENS, NO_NEWCOMERS))
         self.next_step = last_step + 1
         if last_step in cohort.ends:
             cohort.composed(last_step)
