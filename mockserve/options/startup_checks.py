@@ -164,8 +164,8 @@ def warnings_of_connector(connector: str) -> Iterator[str]:
     """Yield a warning for a connector of --kv-transfer-config whose store of KV blocks is not modelled."""
     if connector in _STORES:
         yield (
-            f"warning: the store of {connector} is not modelled: KV blocks that are evicted are lost, and other instances find "
-            "none"
+            f"warning: the store of {connector} is not modelled: KV blocks that are evicted are lost, "
+            "and other instances find none"
         )
 
 
