@@ -34,11 +34,14 @@ from mockserve.routes.shared import (
 from mockserve.serving.response_store import StoredResponse, no_background
 from mockserve.serving.service import SERVICE, ReplyDelivery, Service
 
+ITEM_KINDS = 10
+"""Types that an item of the input of a response is tried as, at least."""
+
 
 async def create_response(request: web.Request) -> web.StreamResponse:
     """Make a response: at once or in the background, whole or as a stream."""
     service = request.app[SERVICE]
-    body = await read_body(request)
+    body = await read_body(request, num_item_kinds=ITEM_KINDS)
     arrived = arrived_at(request, service.delivery.driver)
     asked = await aside(request, parse_response, body)
     service.model.check_model(asked.model)
@@ -65,7 +68,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
 async def render_response(request: web.Request) -> web.StreamResponse:
     """The prompt of a response as a request for token ids."""
     service = request.app[SERVICE]
-    body = await read_body(request)
+    body = await read_body(request, num_item_kinds=ITEM_KINDS)
     return await json_body(request, await aside(request, _rendered, service, body), is_long(request))
 
 

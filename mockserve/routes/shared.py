@@ -68,15 +68,19 @@ UNTYPED = "application/x-untyped"
 """Stands for no media type at all: the library would choose one."""
 
 
-async def read_body(request: web.Request, num_kinds: int = 1) -> dict[str, Any]:
-    """The JSON object a client sent, of one of so many types. Raises ApiError when it did not send one as JSON."""
+async def read_body(request: web.Request, num_kinds: int = 1, num_item_kinds: int = 1) -> dict[str, Any]:
+    """The JSON object a client sent, of one of so many types. Raises ApiError when it did not send one as JSON.
+
+    Where its items may be of several types, each tried as each, `num_item_kinds` says of how many.
+    """
     parsed: dict[str, Any] | None = request.get(PARSED_BODY)
     if parsed is not None:
         return parsed
     if request.headers.get(hdrs.CONTENT_TYPE) != JSON and request.content_type != JSON:
         raise wrong_media_type()
     raw = await received(request)
-    has_many_trials = num_kinds > 1 and raw.count(b",") * num_kinds > MOST_TRIALS
+    num_trials = max(num_kinds, num_item_kinds)
+    has_many_trials = num_trials > 1 and raw.count(b",") * num_trials > MOST_TRIALS
     if len(raw) <= LONG_BODY_BYTES and not has_many_trials:
         body = parse_json(raw, num_kinds)
         if body.keys() & TEMPLATE_FIELDS and request.app[SERVICE].model.planner.conversations.brings_template(body):

@@ -1,19 +1,25 @@
 """Bodies that may be of several types are checked beside the event loop once they have many items."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
 from tests.wire.plain_http import call
 from tests.wire.serving import running_server
 
+Case: TypeAlias = tuple[str, dict[str, Any], str]
+EMBEDDINGS: Case = "/v1/embeddings", {"runner": "pooling"}, "parse_embeddings"
+RESPONSES: Case = "/v1/responses", {}, "parse_response"
+RENDERED_RESPONSES: Case = "/v1/responses/render", {"enable_scale_out": True}, "_rendered"
+
 
 @pytest.mark.parametrize(("num_items", "is_aside"), [(10, False), (3000, True)])
+@pytest.mark.parametrize(("path", "settings", "parsing"), [EMBEDDINGS, RESPONSES, RENDERED_RESPONSES])
 def test_many_items_that_fit_no_type_are_checked_aside(
-    num_items: int, is_aside: bool, monkeypatch: pytest.MonkeyPatch
+    path: str, settings: dict[str, Any], parsing: str, num_items: int, is_aside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running_server(runner="pooling") as server:
+    with running_server(**settings) as server:
         aside = server.service.delivery.aside
         run: Callable[..., Any] = aside.run
         done: list[str] = []
@@ -23,6 +29,9 @@ def test_many_items_that_fit_no_type_are_checked_aside(
             return await run(is_huge, work, *arguments, **named)
 
         monkeypatch.setattr(aside, "run", noted)
-        reply = call(server, "POST", "/v1/embeddings", {"model": "m", "messages": [[0] * num_items]})
+        items = [0] * num_items
+        reply = call(
+            server, "POST", path, {"model": "m"} | ({"messages": [items]} if "runner" in settings else {"input": items})
+        )
     assert reply.status == 400
-    assert ("parse_embeddings" in done) == is_aside
+    assert (parsing in done) == is_aside
