@@ -16,13 +16,14 @@ import argparse
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterator
 
 from benchmarks.vllm_oracle.budgets import with_budgets
 from benchmarks.vllm_oracle.groups import KINDS, with_groups
 from benchmarks.vllm_oracle.pipeline import with_pipeline
 from benchmarks.vllm_oracle.simulated import changes, simulated_story
 from benchmarks.vllm_oracle.speculation import with_speculation
-from benchmarks.vllm_oracle.table import composition_rows
+from benchmarks.vllm_oracle.table import block_rows, composition_rows
 from benchmarks.vllm_oracle.workload import Composed, HungUp, Processed, Told, Workload, draw_workload
 
 ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
@@ -48,7 +49,7 @@ def main() -> int:
             story = oracle.story(workload)
             theirs, ours = story.told(), simulated_story(workload).told()
             if arguments.table:
-                print("\n".join(composition_rows(arguments.pipeline_parallel_size, async_scheduling, seed, theirs)))
+                print("\n".join(_rows(arguments, async_scheduling, seed, theirs)))
             if arguments.trace:
                 print("\n".join(map(str, ours)))
             if theirs != ours:
@@ -98,6 +99,12 @@ def _arguments() -> argparse.Namespace:
 def _seeds(text: str) -> range:
     first, _, end = text.partition(":")
     return range(int(first), int(end) if end else int(first) + 1)
+
+
+def _rows(arguments: argparse.Namespace, async_scheduling: bool, seed: int, lines: list[Told]) -> Iterator[str]:
+    if arguments.groups:
+        return block_rows(arguments.groups, async_scheduling, seed, lines)
+    return composition_rows(arguments.pipeline_parallel_size, async_scheduling, seed, lines)
 
 
 def _tell_difference(kind: str, seed: int, workload: Workload, theirs: list[Told], ours: list[Told]) -> None:

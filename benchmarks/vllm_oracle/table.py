@@ -12,3 +12,16 @@ def composition_rows(num_stages: int, async_scheduling: bool, seed: int, lines: 
         if isinstance(line, Composed):
             tokens = " ".join(f"{name}:{count}" for name, count in line.tokens)
             yield f"{num_stages},{kind},{seed},{line.at},{tokens},{' '.join(line.preempted)}"
+
+
+def block_rows(kind: str, async_scheduling: bool, seed: int, lines: Iterable[Told]) -> Iterator[str]:
+    """Yield a row for each composition of a model with groups of layers.
+
+    Kind of model, kind of scheduling, seed, instant, tokens by request, preempted, free blocks, tokens found.
+    """
+    scheduling = "async" if async_scheduling else "sync"
+    for line in lines:
+        if isinstance(line, Composed):
+            tokens = " ".join(f"{name}:{count}" for name, count in line.tokens)
+            preempted = " ".join(line.preempted)
+            yield f"{kind},{scheduling},{seed},{line.at},{tokens},{preempted},{line.free_blocks},{line.hit_tokens}"

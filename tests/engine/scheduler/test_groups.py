@@ -1,0 +1,50 @@
+"""Groups of KV caches: blocks are taken, found, given back and evicted as by vLLM's KV cache manager."""
+
+import csv
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from benchmarks.vllm_oracle.groups import with_groups
+from benchmarks.vllm_oracle.simulated import changes, simulated_story
+from benchmarks.vllm_oracle.table import block_rows
+from benchmarks.vllm_oracle.workload import draw_workload
+
+TABLE = Path(__file__).parent / "tables" / "groups.csv"
+"""Written by `python -m benchmarks.vllm_oracle --groups KIND --table` with vLLM 0.33: kind of model, kind of
+scheduling, seed, instant, tokens by request, preempted requests, free blocks, tokens found."""
+
+Drawn = tuple[str, bool, int]
+
+
+def captured() -> list[tuple[Drawn, list[str]]]:
+    with TABLE.open() as file:
+        rows = list(csv.reader(file))
+    return [
+        ((kind, scheduling == "async", int(seed)), [",".join(row) for row in story])
+        for (kind, scheduling, seed), story in groupby(rows, lambda row: row[:3])
+    ]
+
+
+@pytest.mark.parametrize(("drawn", "story"), captured(), ids=str)
+def test_blocks_of_groups_change_hands_as_with_vllm(drawn: Drawn, story: list[str]) -> None:
+    kind, async_scheduling, seed = drawn
+    workload = with_groups(draw_workload(seed, async_scheduling), seed, kind)
+    assert list(block_rows(kind, async_scheduling, seed, simulated_story(workload).told())) == story
+
+
+def test_the_table_has_preemptions_and_hits_of_every_kind_of_model() -> None:
+    kinds = {drawn[0] for drawn, _ in captured()}
+    assert kinds == {"windows", "chunks", "states", "latent"}
+    for kind in kinds:
+        rows = [row.split(",") for drawn, story in captured() if drawn[0] == kind for row in story]
+        assert any(int(row[7]) for row in rows), kind
+    assert any(row.split(",")[5] for _, story in captured() for row in story)
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_how_steps_are_told_changes_no_step_of_a_model_with_groups(async_scheduling: bool) -> None:
+    for seed in range(4):
+        workload = with_groups(draw_workload(seed, async_scheduling), seed, "windows")
+        assert changes(workload, reports_steps=True) == changes(workload, reports_steps=False)
