@@ -37,12 +37,15 @@ class GroupCohort(DecodeCohort):
             found.sort(key=_running_number)
         return found
 
-    def num_steps_within(self, first_step: int, num_steps: int, num_free_blocks: int) -> int:
-        """Return how many of `num_steps` steps from `first_step` on come before the next change of blocks."""
+    def next_change(self, first_step: int) -> int:
+        """Return the first step from `first_step` on in which blocks change; -1 without any."""
         heap = self._change_heap
         while heap and (heap[0] < first_step or heap[0] not in self.changes):
             heappop(heap)
-        return min(num_steps, heap[0] - first_step) if heap else num_steps
+        return heap[0] if heap else -1
+
+    def num_steps_within(self, first_step: int, num_steps: int, num_free_blocks: int) -> int:
+        return num_steps
 
     def num_blocks_in(self, first_step: int, num_steps: int) -> int:
         return 0

@@ -26,6 +26,10 @@ class GroupedScheduler(VllmScheduler):
             return False
         return super().compose_cohort(at)
 
+    def _num_equal_steps(self, most: int) -> int:
+        step, first = self.next_step, self._calendar.next_change(self.next_step)
+        return super()._num_equal_steps(most if first < 0 else min(most, 1 + first - step))
+
     def prompt_blocks(self, sequence: Sequence) -> int:
         num_tokens = sequence.request.input_tokens
         if self._split is not None and self._split_chunk(sequence, 0, num_tokens) != num_tokens:
