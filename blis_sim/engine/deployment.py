@@ -307,9 +307,8 @@ def _kv_cache(
         )
     if options.engine == "blis":
         return _sized_cache(options, model, gpu, tp, notes)
-    settings = memory_settings(options, limits)
     try:
-        settings = _modelled(options, model, settings, notes)
+        settings = _modelled(options, model, memory_settings(options, limits), notes)
         layout = planned_layout(model, gpu, tp, options.dp, settings)
     except ShardingError:
         raise
