@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.vllm_oracle.workload import TICK_US, Workload
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.errors import EngineError
 from blis_sim.engine.pipeline import PipelineStages
 
 PARTS = 8
@@ -32,4 +34,14 @@ def with_pipeline(workload: Workload, seed: int, num_stages: int) -> Workload:
         token_us=latency.token_us * PARTS,
         request_us=latency.request_us * PARTS,
     )
-    return replace(workload, config=replace(workload.config, pipeline=pipeline), latency=slowed)
+    return replace(workload, config=_with_room(workload.config, pipeline), latency=slowed)
+
+
+def _with_room(config: EngineConfig, pipeline: PipelineStages) -> EngineConfig:
+    """Return the settings with stages, and blocks for the longest request, which holds more with more steps in flight."""
+    blocks = config.total_kv_blocks
+    while True:
+        try:
+            return replace(config, pipeline=pipeline, total_kv_blocks=blocks)
+        except EngineError:
+            blocks += 1
