@@ -38,7 +38,7 @@ def with_pipeline(workload: Workload, seed: int, num_stages: int) -> Workload:
 
 
 def _with_room(config: EngineConfig, pipeline: PipelineStages) -> EngineConfig:
-    """Return the settings with stages, and blocks for the longest request, which holds more with more steps in flight."""
+    """Return the settings with stages and room for the longest request, which holds more with more steps in flight."""
     blocks = config.total_kv_blocks
     while True:
         try:

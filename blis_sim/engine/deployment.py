@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.dp_balance import POOLED_RANKS
 from blis_sim.engine.drafting import active_seqs, is_async, scheduled_tokens, speculation_of
 from blis_sim.engine.engine_defaults import AUTO, BLIS_LIMITS, LOW_LATENCY_BACKEND, BatchLimits, vllm_limits
 from blis_sim.engine.errors import EngineError
@@ -38,10 +39,6 @@ if TYPE_CHECKING:
 
 _KV_BLOCKS_WITHOUT_SIZES = 1_000_000
 _DEFAULT_BLOCK_SIZE = 16
-POOLED_RANKS = (
-    "warning: all data-parallel ranks are one batch and one KV cache: uneven loads and dummy steps are not simulated"
-)
-"""The note on ranks that share experts, where they are simulated as one engine."""
 
 
 @dataclass(frozen=True, slots=True)

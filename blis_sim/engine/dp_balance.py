@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 
+POOLED_RANKS = (
+    "warning: all data-parallel ranks are one batch and one KV cache: uneven loads and dummy steps are not simulated"
+)
+"""The note on ranks that share experts, where they are simulated as one engine."""
 REPORT_INTERVAL_US: Micros = 100_000
 """Loads are not told more often than this."""
 IDLE_REPORT_INTERVAL_US: Micros = 5_000_000

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.deployment import POOLED_RANKS, Deployment, resolve
+from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.dp_balance import POOLED_RANKS
 from blis_sim.engine.kv_cache.sizing import bytes_per_block
 from blis_sim.engine.latency.catalogue.models import knows_model
 from blis_sim.engine.latency.instant import InstantLatency
