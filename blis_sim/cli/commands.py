@@ -27,7 +27,10 @@ PROGRAMS: dict[str, CommandRow] = {
 }
 """Programs of other names with one command each."""
 
-GROUPS: dict[str, str] = {"bench": "The benchmarks of vLLM, with their flags and results."}
+GROUPS: dict[str, str] = {
+    "bench": "The benchmarks of vLLM, with their flags and results.",
+    "kernels": "The kernel times that steps are made of.",
+}
 """First words that several commands share."""
 
 COMMANDS: dict[str, CommandRow] = {
@@ -113,6 +116,11 @@ COMMANDS: dict[str, CommandRow] = {
         "List the GPUs of the catalogue, or describe one: peak rates, memory, links, and where they were published.",
         "blis_sim.cli.gpus_command",
         "GpusOptions",
+    ),
+    "kernels bake": CommandRow(
+        "Write the kernel times of one deployment to a file, for computers without the tables they are looked up in.",
+        "blis_sim.cli.kernels_bake_command",
+        "KernelsBakeOptions",
     ),
     "calibrate": CommandRow(
         "Compare a recording with a simulation of it: errors, correlation, grades.",

@@ -13,7 +13,7 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.dp_balance import POOLED_RANKS
 from blis_sim.engine.drafting import active_seqs, is_async, scheduled_tokens, speculation_of
-from blis_sim.engine.engine_defaults import AUTO, BLIS_LIMITS, LOW_LATENCY_BACKEND, BatchLimits, vllm_limits
+from blis_sim.engine.engine_defaults import BLIS_LIMITS, LOW_LATENCY_BACKEND, BatchLimits, vllm_limits
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.flags_without_effect import flags_without_effect
 from blis_sim.engine.gpu_spec import GpuSpec
@@ -22,8 +22,9 @@ from blis_sim.engine.latency.catalogue.files import config_path
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
 from blis_sim.engine.latency.catalogue.models import knows_model
 from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
+from blis_sim.engine.latency.choosing import Chosen, choose
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL, LatencyChoice, build
+from blis_sim.engine.latency.registry import LatencyChoice
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec, group_specs, hash_block_tokens, is_single_context
 from blis_sim.engine.memory.kv_specs import KV_DTYPE_BITS
@@ -36,6 +37,7 @@ from blis_sim.options import OptionError
 
 if TYPE_CHECKING:
     from blis_sim.engine.cpu_tier_config import CpuTierConfig
+    from blis_sim.engine.latency.kernels.placing import KernelPlacement
 
 _KV_BLOCKS_WITHOUT_SIZES = 1_000_000
 _DEFAULT_BLOCK_SIZE = 16
@@ -94,7 +96,7 @@ def resolve(options: DeploymentOptions) -> Deployment:
     memory_notes: list[str] = []
     config, memory = _config(options, model, gpu, tp, memory_notes)
     model = _as_planned(model, memory)
-    name, latency = _latency(options, model, gpu, tp, notes)
+    name, latency = _latency(options, model, gpu, tp, config, notes)
     if options.cpu_offload_gb and memory is not None:
         latency = with_offloaded_weights(latency, gpu, options.cpu_offload_gb, memory.weight_bytes_per_gpu)
     notes.extend(memory_notes)
@@ -125,7 +127,7 @@ def _as_planned(model: ModelSpec, memory: MemoryLayout | None) -> ModelSpec:
 
 
 def _latency(
-    options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]
+    options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, config: EngineConfig, notes: list[str]
 ) -> tuple[str, LatencyModel]:
     """The latency model and its name. Raises EngineError when it cannot time the deployment."""
     choice = LatencyChoice(
@@ -137,24 +139,44 @@ def _latency(
         alpha=options.alpha_coeffs,
         beta=options.beta_coeffs,
         coefficients=options.coefficients,
+        placement=_kernel_placement(options, tp),
+        max_num_seqs=config.max_num_seqs,
         engine=options.engine,
     )
-    name = _latency_model(options, notes)
     with _naming_files(options):
-        latency = build(name, choice)
-    if name == "fitted":
-        # Imported here: the other latency models need neither.
-        from blis_sim.engine.latency.coefficients_file import notes_on_coefficients
-        from blis_sim.engine.latency.wrapped import RangeWatch
+        chosen = choose(options.step_times, choice)
+    notes.extend(chosen.notes)
+    return chosen.name, _watched(chosen, choice, config)
 
-        assert isinstance(latency, RangeWatch)
-        learned_elsewhere = list(
-            notes_on_coefficients(latency.learned_for, options.coefficients, model, gpu, tp, options.engine)
-        )
-        notes.extend(learned_elsewhere)
-        if learned_elsewhere and options.step_times == AUTO:
-            latency = latency.model  # the note above says more than a line on each range that a run leaves
-    return name, latency
+
+def _watched(chosen: Chosen, choice: LatencyChoice, config: EngineConfig) -> LatencyModel:
+    """Return a latency model with a watch for steps that beat the peak rates of the GPU, where it needs one."""
+    from blis_sim.engine.latency.kernels.peaks import step_peaks
+    from blis_sim.engine.latency.kernels.placing import operations_of
+    from blis_sim.engine.latency.peak_watch import watched
+
+    if choice.dp > 1 or choice.placement is None:
+        return chosen.latency
+    try:
+        peaks = step_peaks(operations_of(choice.model, choice.placement), choice.gpu)
+    except EngineError:  # without its layers nothing is known of the least time of a step
+        return chosen.latency
+    return watched(chosen.latency, chosen.name, peaks, config.max_num_batched_tokens, config.max_num_seqs)
+
+
+def _kernel_placement(options: DeploymentOptions, tp: int) -> "KernelPlacement":
+    """Return what of the flags decides which kernels run."""
+    from blis_sim.engine.latency.kernels.placing import KernelPlacement
+
+    return KernelPlacement(
+        tp=tp,
+        expert_parallel=options.enable_expert_parallel,
+        kv_cache_dtype=options.kv_cache_dtype,
+        quantization=options.quantization,
+        dtype=options.dtype,
+        profile=options.kernel_profile,
+        eager=options.enforce_eager,
+    )
 
 
 def _config(
@@ -207,13 +229,18 @@ def _naming_files(options: DeploymentOptions) -> Iterator[None]:
 
 def notes_after(deployment: Deployment) -> list[str]:
     """What is to be said of a deployment's predictions once they have been made."""
-    from blis_sim.engine.latency.wrapped import RangeWatch  # likewise
+    from blis_sim.engine.latency.peak_watch import PeakWatch
+    from blis_sim.engine.latency.wrapped import RangeWatch, WrappedLatency  # likewise
 
+    notes: list[str] = []
     latency = deployment.latency
-    if not isinstance(latency, RangeWatch):
-        return []
-    exceeded = latency.exceeded()
-    return [f"warning: outside the range of {latency.origin}: {'; '.join(exceeded)}"] if exceeded else []
+    while isinstance(latency, WrappedLatency):
+        if isinstance(latency, PeakWatch):
+            notes.extend(latency.report())
+        elif isinstance(latency, RangeWatch) and (exceeded := latency.exceeded()):
+            notes.append(f"warning: outside the range of {latency.origin}: {'; '.join(exceeded)}")
+        latency = latency.model
+    return notes
 
 
 def _check_whole_prompts(config: EngineConfig) -> None:
@@ -258,21 +285,6 @@ def _limits(options: DeploymentOptions, gpu: GpuSpec, max_model_len: int) -> Bat
     )
     tokens = tokens or default.max_num_batched_tokens
     return BatchLimits(tokens, seqs or min(default.max_num_seqs, tokens))
-
-
-def _latency_model(options: DeploymentOptions, notes: list[str]) -> str:
-    """The name of the latency model, for `auto` the one that predicts this deployment best."""
-    name = options.step_times
-    if name != AUTO:
-        return name
-    if options.beta_coeffs:
-        return DEFAULT_LATENCY_MODEL
-    if options.dp > 1:
-        notes.append(
-            f"step times are those of {DEFAULT_LATENCY_MODEL}: nothing was learned with --data-parallel-size above 1"
-        )
-        return DEFAULT_LATENCY_MODEL
-    return "fitted"
 
 
 def _model(options: DeploymentOptions, notes: list[str]) -> ModelSpec:

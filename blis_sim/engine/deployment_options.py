@@ -68,8 +68,9 @@ class DeploymentOptions:
     latency_model: str = option(
         "",
         "How step times are predicted: from physical work with trained weights, from peak rates alone, "
-        "from a line fitted to one model on one GPU, or as `blis fit` learns from recordings, closest to real servers. "
-        "auto takes what was learned for the deployment, else what was learned for the nearest one "
+        "from a line fitted to one model on one GPU, as `blis fit` learns from recordings, or from measured kernels. "
+        "auto takes what was learned for the deployment, else measured kernels or what was learned for the nearest "
+        "one, whichever is closer by what was measured "
         "(default: auto, trained-physics with --engine blis).",
         choices=("", AUTO, *LATENCY_MODELS),
         heading="Step times",
@@ -88,9 +89,18 @@ class DeploymentOptions:
     )
     coefficients: str | None = option(
         None,
-        "What `blis fit` has learned, for --latency-model fitted or auto (default: what it has learned from Qwen3-14B "
-        "on one H100).",
+        "What `blis fit` has learned, for --latency-model fitted, kernels or auto (default: what it has learned from "
+        "Qwen3-14B on one H100).",
         metavar="FILE",
+    )
+    kernel_profile: str | None = option(
+        None,
+        "Kernel times that `blis kernels bake` has written, for --latency-model kernels or auto (default: those that "
+        "ship for the deployment, else the tables of aiconfigurator-core where it is installed).",
+        metavar="FILE",
+    )
+    enforce_eager: bool = option(
+        False, "Start the kernels of each step one by one, without CUDA graphs. With --latency-model kernels only."
     )
     gpu_memory_utilization: float | None = option(
         None,
@@ -331,10 +341,10 @@ class DeploymentOptions:
 
     def check_coefficients(self, *other_latency_models: str) -> None:
         """Raise OptionError for --coefficients without a latency model that reads them, here or on other instances."""
-        if self.coefficients is not None and not {"fitted", AUTO}.intersection(
+        if self.coefficients is not None and not {"fitted", "kernels", AUTO}.intersection(
             (self.step_times, *other_latency_models)
         ):
-            raise OptionError(f"--coefficients needs --latency-model fitted, got {self.step_times}")
+            raise OptionError(f"--coefficients needs --latency-model fitted or kernels, got {self.step_times}")
 
     @property
     def speculation(self) -> "Speculation | None":

@@ -14,7 +14,7 @@ import pytest
 from tests.architecture.project import PROJECT
 
 FOREIGN = "FOREIGN = True\n"
-COMMAND = ["run", "--engine", "blis", "--model", "qwen/qwen3-14b", "--num-requests", "3", "--json"]
+COMMAND = ["run", "--model", "qwen/qwen3-14b", "--num-requests", "3", "--json", "--latency-model", "blackbox"]
 
 
 def foreign_wheel(folder: Path) -> Path:

@@ -33,12 +33,30 @@ class LearnedCoefficients:
         return f"{self.model} on {self.hardware} with tp {self.tp}"
 
 
-def read_coefficients(path: str | Path) -> LearnedCoefficients:
-    """Read a file. Raises EngineError that names the file and the key that is missing, unknown or not a number."""
+def read_content(path: str | Path) -> Mapping[str, Any]:
+    """Read a file without looking at what it says. Raises EngineError."""
+    return read_mapping(Path(path))
+
+
+def latency_model_of(path: str | Path, content: Mapping[str, Any]) -> str:
+    """Return the latency model that the coefficients of a file are for. Raises EngineError."""
+    name = content.get("latency_model")
+    if name not in LEARNABLE:
+        raise EngineError(f"{path}: latency_model must be {' or '.join(LEARNABLE)}, got {name!r}")
+    return str(name)
+
+
+def read_coefficients(path: str | Path, content: Mapping[str, Any] | None = None) -> LearnedCoefficients:
+    """Read a file, or what was read of it. Raises EngineError that names the file and the key that is missing, unknown
+    or not a number."""
     path = Path(path)
-    content = read_mapping(path)
+    content = read_mapping(path) if content is None else content
     if content.get("latency_model") != "fitted":
         raise EngineError(f"{path}: latency_model must be fitted, got {content.get('latency_model')!r}")
+    return _learned(path, content)
+
+
+def _learned(path: Path, content: Mapping[str, Any]) -> LearnedCoefficients:
     learned_for = _section(path, content, "learned_for")
     seen = _section(path, content, "seen")
     return LearnedCoefficients(
@@ -93,6 +111,8 @@ def _number(path: Path, section_name: str, section: Mapping[str, Any], key: str)
     return float(value)
 
 
+LEARNABLE = ("fitted", "kernels")
+"""Latency models that `blis fit` learns coefficients of."""
 SHIPPED = "the shipped coefficients"
 GPUS_MEASURED = ("H100", "RTX-PRO-6000")
 TPS_MEASURED = (1, 2, 4)

@@ -5,12 +5,16 @@ An engine has one of them, and only that is imported.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from blis_sim.engine.latency.kernels.placing import KernelPlacement
 
 DEFAULT_LATENCY_MODEL = "trained-physics"
 
@@ -28,6 +32,12 @@ class LatencyChoice:
     beta: tuple[float, ...] = ()
     coefficients: str | None = None
     """The file of a fitted model; None for the one that ships."""
+    learned: Mapping[str, Any] | None = None
+    """What was read of that file; None when it has not been read."""
+    placement: "KernelPlacement | None" = None
+    """What decides which kernels run; None takes that from the model alone."""
+    max_num_seqs: int = 1024
+    """Requests in a step: vLLM captures CUDA graphs of up to twice as many tokens."""
     engine: str = "vllm"
     """Whose rules shard the model. BLIS's physics refuses more GPUs than KV heads, of which vLLM makes copies."""
 
@@ -89,10 +99,29 @@ def _fitted(choice: LatencyChoice) -> LatencyModel:
     if choice.beta:
         raise EngineError("the fitted model takes no alpha_coeffs and beta_coeffs, it has a file of coefficients")
     _check_no_dp("fitted", choice)
-    learned = read_coefficients(LEARNED_COEFFICIENTS if choice.coefficients is None else choice.coefficients)
+    path = LEARNED_COEFFICIENTS if choice.coefficients is None else choice.coefficients
+    learned = read_coefficients(path, choice.learned)
     fitted = Fitted(choice.model, choice.gpu, choice.tp, learned.step, learned.request)
     origin = SHIPPED if choice.coefficients is None else "--coefficients"
     return RangeWatch(fitted, learned.seen, learned.seen_prompts, origin, learned.learned_for)
+
+
+def _kernels(choice: LatencyChoice) -> LatencyModel:
+    from blis_sim.engine.latency.kernel_steps import EAGER_LAUNCH_US, KernelSteps
+    from blis_sim.engine.latency.kernels.grids import graph_sizes
+    from blis_sim.engine.latency.kernels.learned import read_learned, shipped_learned
+    from blis_sim.engine.latency.kernels.placing import KernelPlacement, grids_of
+
+    if choice.beta:
+        raise EngineError("the kernels model takes no alpha_coeffs and beta_coeffs, it has measured kernels")
+    _check_no_dp("kernels", choice)
+    placement = choice.placement or KernelPlacement(tp=choice.tp)
+    path = choice.coefficients
+    host, scales = shipped_learned() if path is None else read_learned(path, choice.learned)
+    grids = grids_of(choice.model, choice.gpu, placement)
+    if placement.eager:
+        return KernelSteps(grids, host, scales, launch_us=EAGER_LAUNCH_US)
+    return KernelSteps(grids, host, scales, graph_sizes(choice.gpu.compute_capability, choice.max_num_seqs))
 
 
 LATENCY_MODELS: Mapping[str, Callable[[LatencyChoice], LatencyModel]] = {
@@ -100,4 +129,5 @@ LATENCY_MODELS: Mapping[str, Callable[[LatencyChoice], LatencyModel]] = {
     "roofline": _roofline,
     "blackbox": _blackbox,
     "fitted": _fitted,
+    "kernels": _kernels,
 }

@@ -62,10 +62,10 @@ def _layer_modules(model: ModelShape, layer: Layer, prefix: str, sharding: Shard
     if layer.mixer is not None:
         yield from mixer_modules(layer.mixer, model.hidden_size, prefix, sharding)
     for part in layer.feed_forward:
-        yield from _feed_forward_modules(part, model.hidden_size, prefix, sharding)
+        yield from feed_forward_modules(part, model.hidden_size, prefix, sharding)
 
 
-def _feed_forward_modules(part: FeedForward, hidden: int, prefix: str, sharding: Sharding) -> Iterator[Module]:
+def feed_forward_modules(part: FeedForward, hidden: int, prefix: str, sharding: Sharding) -> Iterator[Module]:
     name = f"{prefix}{part.name}." if part.name else prefix
     if isinstance(part, DenseMLP):
         width = sharding.part(part.intermediate_size, "columns in its MLP")

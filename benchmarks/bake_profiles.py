@@ -1,0 +1,59 @@
+"""Bakes the kernel profiles that ship: those of every model of the catalogue on its default GPUs, and a few others.
+
+    python benchmarks/bake_profiles.py
+
+Needs the tables of the extra `kernels`. Profiles of deployments that are no longer listed are deleted.
+"""
+
+import sys
+
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model, model_names
+from blis_sim.engine.latency.kernels.placing import KernelPlacement, deployment_name, measured_grids, operations_of
+from blis_sim.engine.latency.kernels.profile import PROFILES, digest_of, profile_text
+
+OTHERS = (
+    ("llama-3.1-8b-instruct", "A100-SXM", 1),
+    ("llama-3.1-8b-instruct", "B200", 1),
+    ("llama-3.1-8b-instruct", "H200", 1),
+    ("llama-3.1-8b-instruct", "L40S", 1),
+    ("llama-3.1-8b-instruct", "RTX-PRO-6000", 1),
+    ("llama-3.1-70b-instruct", "B200", 2),
+    ("llama-3.1-70b-instruct", "H100", 8),
+    ("llama-3.1-70b-instruct", "H200", 2),
+    ("llama-3.1-70b-instruct", "H200", 4),
+    ("qwen3-32b", "H200", 1),
+    ("qwen3-32b", "RTX-PRO-6000", 2),
+    ("qwen3-30b-a3b", "H200", 1),
+    ("qwen3-30b-a3b", "RTX-PRO-6000", 1),
+)
+"""Model, GPU and tensor parallelism."""
+
+
+def main() -> int:
+    """Write the files, and say which deployments have none and why."""
+    wanted = [(model, *(default_deployment(model) or ("", 0))) for model in model_names()]
+    PROFILES.mkdir(exist_ok=True)
+    written = set()
+    for name, gpu_name, tp in (*wanted, *OTHERS):
+        model, gpu = load_model(name), load_gpu(gpu_name)
+        placement = KernelPlacement(tp=tp)
+        try:
+            operations = operations_of(model, placement)
+            grids = measured_grids(operations, gpu)
+        except EngineError as error:
+            print(f"{name} on {gpu_name} with tp {tp}: {str(error)[:200]}")
+            continue
+        digest = digest_of(operations, gpu.name)
+        path = PROFILES / f"{name}.{gpu.name}.tp{tp}.{digest}.json"
+        path.write_text(profile_text(grids, deployment_name(model, gpu, placement), digest), encoding="utf-8")
+        written.add(path)
+    for path in set(PROFILES.glob("*.json")) - written:
+        path.unlink()
+    print(f"{len(written)} profiles, {sum(path.stat().st_size for path in written):,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""`blis kernels bake`: the kernel times of one deployment as a file for --kernel-profile."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
+from blis_sim.options import check_options, check_outputs, option
+
+__all__ = ["KernelsBakeOptions", "run"]
+
+_MOST_GPUS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelsBakeOptions:
+    """A model, where it runs, and the file to write."""
+
+    model: str = option(
+        help="Model to bake: a name of the catalogue or a local folder with a Hugging Face config.json.",
+        positional=True,
+    )
+    hardware: str = option("", "GPU, such as H100 (default: the catalogue's choice for the model).")
+    tp: int = option(
+        0,
+        "GPUs that share every layer (default: the catalogue's choice for the model).",
+        flags=("--tp", "--tensor-parallel-size"),
+        at_least=0,
+        at_most=_MOST_GPUS,
+    )
+    enable_expert_parallel: bool = option(False, "Give every GPU whole experts instead of a part of all.")
+    kv_cache_dtype: str = option("auto", "Type of the KV cache: auto, fp8 or another of vLLM's.")
+    quantization: str = option("", "Quantisation of the weights, where the checkpoint has none of its own.")
+    dtype: str = option("auto", "Precision of weights and activations that are not quantised.")
+    output: str = option(
+        "kernels.json",
+        "Write the kernel times here.",
+        flags=("--output", "-o"),
+        metavar="FILE",
+        writes={"": "kernel times"},
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check_outputs(self)
+
+
+def run(options: KernelsBakeOptions) -> int:
+    """Look the kernels up and write them. Raises EngineError for kernels that nothing was measured of."""
+    from blis_sim.engine.latency.kernels.placing import (
+        KernelPlacement,
+        deployment_name,
+        measured_grids,
+        operations_of,
+    )
+    from blis_sim.engine.latency.kernels.profile import digest_of, profile_text
+
+    gpu_name, tp = default_deployment(options.model) or ("", 0)
+    gpu_name, tp = options.hardware or gpu_name, options.tp or tp
+    if not gpu_name or not tp:
+        raise EngineError(f"--hardware and --tp must be given: the catalogue has no default for {options.model}")
+    model, gpu = load_model(options.model), load_gpu(gpu_name)
+    placement = KernelPlacement(
+        tp=tp,
+        expert_parallel=options.enable_expert_parallel,
+        kv_cache_dtype=options.kv_cache_dtype,
+        quantization=options.quantization,
+        dtype=options.dtype,
+    )
+    operations = operations_of(model, placement)
+    grids = measured_grids(operations, gpu)
+    text = profile_text(grids, deployment_name(model, gpu, placement), digest_of(operations, gpu.name))
+    try:
+        Path(options.output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EngineError(f"{options.output}: cannot be written: {error.strerror}") from None
+    for note in grids.notes:
+        sys.stderr.write(f"blis kernels bake: {note}\n")
+    sys.stderr.write(f"blis kernels bake: wrote {options.output}, {len(text):,} bytes\n")
+    return 0

@@ -1,0 +1,111 @@
+"""Chooses the latency model of a deployment, and says what it is and which errors to expect."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from blis_sim.engine.engine_defaults import AUTO
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL, LatencyChoice, build
+
+if TYPE_CHECKING:
+    from blis_sim.engine.latency.kernels.placing import KernelPlacement
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A latency model with its name, and what is to be said of it."""
+
+    name: str
+    latency: LatencyModel
+    notes: tuple[str, ...]
+
+
+def choose(step_times: str, choice: LatencyChoice) -> Chosen:
+    """Return the latency model called `step_times`, for `auto` the one that is closest by what was measured.
+
+    Raises EngineError when it cannot time the deployment.
+    """
+    notes: list[str] = []
+    if step_times == AUTO and choice.coefficients is not None:
+        from blis_sim.engine.latency.coefficients_file import read_content
+
+        choice = replace(choice, learned=read_content(choice.coefficients))  # once: it may be a pipe
+    name = _automatic(choice, notes) if step_times == AUTO else step_times
+    latency = build(name, choice)
+    if name == "fitted":
+        latency = _said_of_fitted(latency, choice, step_times == AUTO, notes)
+    elif name == "kernels":
+        notes.extend(_said_of_kernels(latency))
+    return Chosen(name, latency, tuple(notes))
+
+
+def _automatic(choice: LatencyChoice, notes: list[str]) -> str:
+    """The name of the model that predicts a deployment best."""
+    if choice.beta:
+        return DEFAULT_LATENCY_MODEL
+    if choice.dp > 1:
+        notes.append(
+            f"step times are those of {DEFAULT_LATENCY_MODEL}: nothing was learned with --data-parallel-size above 1"
+        )
+        return DEFAULT_LATENCY_MODEL
+    if choice.coefficients is not None:
+        from blis_sim.engine.latency.coefficients_file import latency_model_of
+
+        return latency_model_of(choice.coefficients, choice.learned or {})
+    placement = choice.placement
+    if placement is None:
+        return "fitted"
+    if placement.profile is None and not _kernels_are_closer(choice):
+        return "fitted"
+    return "kernels" if _are_covered(choice, placement, notes) else "fitted"
+
+
+def _kernels_are_closer(choice: LatencyChoice) -> bool:
+    """Whether what was measured speaks for kernels: all but what the shipped coefficients were compared with."""
+    from blis_sim.engine.latency.coefficients_file import unlike_measured
+    from blis_sim.engine.latency.kernels.evidence import exchanges_over_pcie
+
+    if choice.engine != "vllm":
+        return False
+    return bool(unlike_measured(choice.model, choice.gpu, choice.tp)) or exchanges_over_pcie(choice.gpu, choice.tp)
+
+
+def _are_covered(choice: LatencyChoice, placement: "KernelPlacement", notes: list[str]) -> bool:
+    """Whether there are kernel times of the deployment; one line says what to expect of them."""
+    from blis_sim.engine.latency.kernels.evidence import expectation
+    from blis_sim.engine.latency.kernels.placing import grids_of, operations_of
+
+    try:
+        grids_of(choice.model, choice.gpu, placement)
+        expected = expectation(operations_of(choice.model, placement))
+    except EngineError:
+        if placement.profile is not None:
+            raise
+        return False
+    notes.append(f"step times are those of measured kernels: {expected}")
+    return True
+
+
+def _said_of_fitted(latency: LatencyModel, choice: LatencyChoice, is_automatic: bool, notes: list[str]) -> LatencyModel:
+    from blis_sim.engine.latency.coefficients_file import notes_on_coefficients
+    from blis_sim.engine.latency.wrapped import RangeWatch
+
+    assert isinstance(latency, RangeWatch)
+    learned_elsewhere = list(
+        notes_on_coefficients(
+            latency.learned_for, choice.coefficients, choice.model, choice.gpu, choice.tp, choice.engine
+        )
+    )
+    notes.extend(learned_elsewhere)
+    if learned_elsewhere and is_automatic:
+        return latency.model  # the note above says more than a line on each range that a run leaves
+    return latency
+
+
+def _said_of_kernels(latency: LatencyModel) -> Iterator[str]:
+    from blis_sim.engine.latency.kernel_steps import KernelSteps
+
+    if isinstance(latency, KernelSteps) and latency.grids.notes:
+        yield f"kernel times were repaired: {'; '.join(latency.grids.notes)}"

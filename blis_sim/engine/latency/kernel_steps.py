@@ -1,0 +1,213 @@
+"""A latency model from measured kernels: the sum of what a step's operations take, and of what the host adds."""
+
+from bisect import bisect_right
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.latency.coefficients import checked
+from blis_sim.engine.latency.decode_steps import context_at_each_step, whole_micros_each
+from blis_sim.engine.latency.decode_sums import DecodeSums
+from blis_sim.engine.latency.kernels.grids import TOKEN_CLASSES, KernelGrids
+from blis_sim.engine.latency.kernels.interpolation import (
+    DecodeLine,
+    PromptGrid,
+    at_each,
+    decode_line,
+    prompt_grid,
+)
+from blis_sim.engine.latency.model import whole_micros
+from blis_sim.engine.units import Micros
+
+LARGEST_STEP_TOKENS = 32_768
+"""Steps with more tokens are extrapolated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelScales:
+    """How many times as long as measured the kernels of each class take."""
+
+    matmul: float = 1.0
+    experts: float = 1.0
+    all_reduce: float = 1.0
+    elementwise: float = 1.0
+    head: float = 1.0
+    prompt_attention: float = 1.0
+    decode_attention: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOverheads:
+    """What a step takes beside its kernels, and what passes outside of steps, in microseconds."""
+
+    step_us: float
+    prompt_us: float
+    """Per request that computes prompt tokens."""
+    request_us: float
+    """Per request that decodes."""
+    arrival_us: float
+    arrival_token_us: float
+    output_us: float
+    output_request_us: float
+    burst: float = 0.0
+    """Share of the time of a burst of arithmetic, of `LONGEST_BURST_US` at most, by which the steps after it last
+    longer."""
+    burst_again: float = 0.0
+    """Share of the time of the prompts' arithmetic, of `HOT_BY_ITSELF_US` at most, that is added right after such a
+    burst: a GPU that is still hot runs at a lower clock."""
+
+
+EAGER_LAUNCH_US = 21.0
+"""What the host takes to start a kernel from Python: an all-reduce of a few values without CUDA graphs takes so long in
+the tables of an RTX PRO 6000, and 4 us with them."""
+LONGEST_BURST_US, HOT_BY_ITSELF_US = 36_000.0, 73_000.0
+"""The limits of `fitted`, of times at peak rate, in times as measured."""
+_TOKENS_OF_RATE = 4096
+"""The time of the arithmetic of a token is measured in steps of so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSteps:
+    """Steps of one deployment. `graph_sizes` are the numbers of tokens that CUDA graphs were captured for: a smaller
+    batch is padded to the next of them."""
+
+    grids: KernelGrids
+    host: HostOverheads
+    scales: KernelScales = field(default_factory=KernelScales)
+    graph_sizes: tuple[int, ...] = ()
+    launch_us: float = 0.0
+    """What the host takes to start a kernel where it starts them one by one; 0 with CUDA graphs."""
+    decode_sums: DecodeSums = field(default_factory=DecodeSums, init=False, repr=False, compare=False)
+    _least_us: float = field(init=False, repr=False, compare=False)
+    """Until the host has started all kernels of a step."""
+    _tokens_us: list[float] = field(init=False, repr=False, compare=False)
+    """Everything that depends on the number of tokens alone, by that number."""
+    _beyond_us: float = field(init=False, repr=False, compare=False)
+    """Per token beyond those."""
+    _head_us: list[float] = field(init=False, repr=False, compare=False)
+    _arithmetic_us: float = field(init=False, repr=False, compare=False)
+    """Per token, in large batches."""
+    _prompts: PromptGrid = field(init=False, repr=False, compare=False)
+    _lines: dict[int, DecodeLine] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for numbers in (self.host, self.scales):
+            for each in fields(numbers):
+                checked(each.name, (getattr(numbers, each.name),), 1, 1)
+        grids, scales = self.grids, self.scales
+        weights = np.array([getattr(scales, name) for name in TOKEN_CLASSES])
+        tokens_us = at_each(grids.tokens, weights @ grids.token_us, LARGEST_STEP_TOKENS)
+        head_us = at_each(grids.tokens, scales.head * grids.head_us, LARGEST_STEP_TOKENS)
+        for low, high in zip((0, *self.graph_sizes), self.graph_sizes, strict=False):
+            tokens_us[low + 1 : high + 1] = [tokens_us[high]] * (high - low)
+        values = {
+            "_tokens_us": tokens_us,
+            "_beyond_us": tokens_us[-1] - tokens_us[-2],
+            "_head_us": head_us,
+            "_least_us": self.launch_us * grids.num_kernels,
+            "_arithmetic_us": _arithmetic_us(grids),
+            "_prompts": prompt_grid(grids),
+            "_lines": {},
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def step_time(self, shape: BatchShape) -> Micros:
+        decodes, prompts = shape.decode_requests, shape.prefill_requests
+        if not prompts:
+            return self.decode_time(decodes, shape.decode_context_tokens)
+        fixed_us = self._fixed_us(shape.prefill_tokens + decodes, prompts, decodes) + self._prompt_us(shape)
+        if not decodes:
+            return whole_micros(max(fixed_us, self._least_us))
+        return whole_micros(max(self._decode_us(decodes, shape.decode_context_tokens) + fixed_us, self._least_us))
+
+    def decode_time(self, sequences: int, context: int) -> Micros:
+        """`step_time` of a step in which so many sequences with so many context tokens decode and nobody else runs."""
+        if not sequences:
+            return 1
+        time_us = self._decode_us(sequences, context) + self._fixed_us(sequences, 0, sequences)
+        return whole_micros(max(time_us, self._least_us))
+
+    def few_decode_times(self, sequences: int, context: int, steps: int) -> list[Micros]:
+        return [self.decode_time(sequences, context + step * sequences) for step in range(steps)]
+
+    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
+        requests = shape.decode_requests
+        if not requests:
+            return np.ones(steps, dtype=np.int64)
+        line = self._line(requests)
+        sums = context_at_each_step(shape, steps)
+        sums += requests
+        first = bisect_right(line.bounds, sums[0]) if steps else 0
+        if steps and first < len(line.bounds) and sums[-1] >= line.bounds[first]:
+            segments = line.bound_array.searchsorted(sums, side="right")
+            sums *= line.slope_array[segments]
+            sums += line.start_array[segments]
+        else:
+            sums *= line.slopes[first]
+            sums += line.starts[first]
+        sums *= self.scales.decode_attention
+        sums += self._fixed_us(requests, 0, requests)
+        if self._least_us:
+            np.maximum(sums, self._least_us, out=sums)
+        return whole_micros_each(sums)
+
+    def _decode_us(self, requests: int, context: int) -> float:
+        line = self._lines.get(requests) or self._line(requests)
+        tokens = float(context + requests)
+        segment = bisect_right(line.bounds, tokens)
+        return (tokens * line.slopes[segment] + line.starts[segment]) * self.scales.decode_attention
+
+    def _line(self, requests: int) -> DecodeLine:
+        found = self._lines.get(requests)
+        if found is None:
+            found = self._lines[requests] = decode_line(self.grids, requests)
+        return found
+
+    def _fixed_us(self, num_tokens: int, prompts: int, decodes: int) -> float:
+        """All of a step's time but attention."""
+        host = self.host
+        sampling = min(prompts + decodes, LARGEST_STEP_TOKENS)
+        if num_tokens > LARGEST_STEP_TOKENS:
+            tokens_us = self._tokens_us[-1] + self._beyond_us * (num_tokens - LARGEST_STEP_TOKENS)
+        else:
+            tokens_us = self._tokens_us[num_tokens]
+        return tokens_us + self._head_us[sampling] + host.step_us + host.prompt_us * prompts + host.request_us * decodes
+
+    def _prompt_us(self, shape: BatchShape) -> float:
+        """Attention of the prompts: that of as many equal ones as have the same sums."""
+        tokens, squared = shape.prefill_tokens, shape.prefill_tokens_squared
+        each = squared / tokens
+        time_us = self._prompts.time_us(tokens / each, each, shape.prefill_context_work / tokens)
+        return time_us * self.scales.prompt_attention + self._heat_us(tokens, shape.recent_prefill_tokens)
+
+    def _heat_us(self, tokens: int, recent: int) -> float:
+        """What bursts of arithmetic, this one and those before it, add to a step."""
+        arithmetic_us = self._arithmetic_us * tokens
+        added_us = self.host.burst * min(arithmetic_us, LONGEST_BURST_US)
+        if recent:
+            hot = min(self._arithmetic_us * recent, LONGEST_BURST_US) / LONGEST_BURST_US
+            added_us += self.host.burst_again * min(arithmetic_us, HOT_BY_ITSELF_US) * hot
+        return added_us
+
+    def queueing_time(self, input_tokens: int) -> Micros:
+        return int(self.host.arrival_us + self.host.arrival_token_us * input_tokens)
+
+    @property
+    def output_token_time(self) -> Micros:
+        return int(self.host.output_us)
+
+    @property
+    def output_sequence_time(self) -> Micros:
+        return int(self.host.output_request_us)
+
+    @property
+    def post_decode_time(self) -> Micros:
+        return 0
+
+
+def _arithmetic_us(grids: KernelGrids) -> float:
+    matmul_us, experts_us = grids.token_us[0], grids.token_us[1]
+    return float(np.interp(_TOKENS_OF_RATE, grids.tokens, matmul_us + experts_us)) / _TOKENS_OF_RATE

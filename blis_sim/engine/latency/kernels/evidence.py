@@ -1,0 +1,61 @@
+"""Which errors to expect of predictions from kernels, by what was measured."""
+
+from dataclasses import dataclass
+
+from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.latency.kernels.interconnect import has_nvlink
+from blis_sim.engine.latency.kernels.operations import Experts, LatentAttention, Matmul, StepOperations
+
+FULL = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True)
+class MedianErrors:
+    """Medians of absolute errors of a class of deployments, as fractions."""
+
+    tpot: float
+    ttft: float
+
+
+MEASURED: dict[str, MedianErrors] = {
+    "dense models in FP8": MedianErrors(0.051, 0.109),
+    "dense models in NVFP4": MedianErrors(0.066, 0.223),
+    "experts in MXFP4": MedianErrors(0.058, 0.31),
+    "experts in FP8 by blocks": MedianErrors(0.06, 0.19),
+    "experts in NVFP4": MedianErrors(0.05, 0.19),
+    "latent attention, experts in INT4": MedianErrors(0.042, 0.10),
+    "latent attention, experts in NVFP4": MedianErrors(0.045, 0.20),
+    "models in 16 bits": MedianErrors(0.052, 0.081),
+}
+"""By class: docs/silicon.md, and for 16 bits the servers of docs/published.md."""
+_FORMATS = {"fp8": "FP8", "block fp8": "FP8 by blocks", "nvfp4": "NVFP4", "mxfp4": "MXFP4", "int4": "INT4"}
+
+
+def class_of(operations: StepOperations) -> str:
+    """Return the class of a deployment, by its attention and by the weights that most of its time goes to."""
+    experts = [each for each, _ in operations.per_token if isinstance(each, Experts)]
+    matmuls = [each for each, _ in operations.per_token if isinstance(each, Matmul)]
+    weights = experts[0].weights if experts else max(matmuls, key=lambda each: each.rows * each.columns).weights
+    if weights == FULL:
+        return "models in 16 bits"
+    kind = (
+        f"experts in {_FORMATS.get(weights, weights)}"
+        if experts
+        else f"dense models in {_FORMATS.get(weights, weights)}"
+    )
+    is_latent = any(isinstance(each, LatentAttention) for each, _ in operations.attention)
+    return f"latent attention, {kind}" if is_latent else kind
+
+
+def expectation(operations: StepOperations) -> str:
+    """Return what errors to expect, in words."""
+    name = class_of(operations)
+    known = MEASURED.get(name)
+    if known is None:
+        return f"nothing was measured of {name}"
+    return f"{name} were measured to be {known.tpot:.0%} off in TPOT and {known.ttft:.0%} in TTFT (medians)"
+
+
+def exchanges_over_pcie(gpu: GpuSpec, tp: int) -> bool:
+    """Whether GPUs that share layers have no NVLink between them."""
+    return tp > 1 and not has_nvlink(gpu, tp)

@@ -1,0 +1,163 @@
+"""From the layers of a checkpoint to the operations of a step on one GPU, as vLLM fuses and shards them."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.kernels.operations import (
+    AllReduce,
+    AttentionOperation,
+    Elementwise,
+    Experts,
+    HeadAttention,
+    LatentAttention,
+    Matmul,
+    Routing,
+    SharedExpert,
+    StepOperations,
+    TokenOperation,
+)
+from blis_sim.engine.memory import shapes
+from blis_sim.engine.memory.mixer_weights import mixer_modules
+from blis_sim.engine.memory.modules import EXPERTS, FormatOf, Module
+from blis_sim.engine.memory.shapes import DenseMLP, FeedForward, Layer, ModelShape
+from blis_sim.engine.memory.sharding import Sharding
+from blis_sim.engine.memory.weights import feed_forward_modules
+
+FULL_PRECISION = "bfloat16"
+_BYTES_PER_ACTIVATION, _BYTES_OF_SUM = 2, 4
+_BYTES_PER_LOGIT = 46
+"""Read and written to sample at a temperature: logits are brought to 32 bits, divided, made probabilities, divided by
+random numbers that are drawn for it, and the largest one is found."""
+_NORM_OVER_GPUS = ("MiniMaxM2ForCausalLM",)
+"""Architectures that norm queries and keys over all heads, for which GPUs exchange two sums per token."""
+_ROUTERS_OF_32_BITS = ("MiniMaxM2ForCausalLM",)
+"""Architectures that bring what their router reads to 32 bits."""
+_NORMED_HEADS = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", *_NORM_OVER_GPUS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A model as it is deployed: sharded, with the formats of its matrices and the type of its KV cache."""
+
+    shape: ModelShape
+    sharding: Sharding
+    format_of: FormatOf
+    kv_dtype: str
+
+
+def step_operations(placed: Placed) -> StepOperations:
+    """Return the operations of a step. Raises EngineError for a kind of layer that no table has."""
+    per_token: Counter[TokenOperation] = Counter()
+    attention: Counter[AttentionOperation] = Counter()
+    for index, layer in enumerate(placed.shape.layers):
+        prefix = f"layers.{index}."
+        per_token.update(_token_operations(placed, layer, prefix))
+        if layer.mixer is not None:
+            attention[_attention(placed, layer.mixer, prefix)] += 1
+    hidden, sharding = placed.shape.hidden_size, placed.sharding
+    per_token[Elementwise(2 * hidden * _BYTES_PER_ACTIVATION)] += 1  # the embedding
+    if sharding.tp > 1:
+        per_token[AllReduce(hidden, sharding.tp)] += 1
+    return StepOperations(
+        per_token=tuple(per_token.items()),
+        attention=tuple(attention.items()),
+        head=Matmul(sharding.vocabulary(placed.shape.vocab_size), hidden, FULL_PRECISION),
+        sampler=Elementwise(_BYTES_PER_LOGIT * placed.shape.vocab_size),
+        num_layers=len(placed.shape.layers),
+    )
+
+
+def _token_operations(placed: Placed, layer: Layer, prefix: str) -> Iterator[TokenOperation]:
+    hidden, tp = placed.shape.hidden_size, placed.sharding.tp
+    if layer.mixer is not None:
+        yield Elementwise(4 * hidden * _BYTES_PER_ACTIVATION)  # adding the residual, and the norm
+        for module in mixer_modules(layer.mixer, hidden, prefix, placed.sharding):
+            yield from _matmuls(placed, module)
+        yield from _before_attention(placed, layer.mixer)
+        if tp > 1:
+            yield AllReduce(hidden, tp)
+    for part in layer.feed_forward:
+        yield Elementwise(4 * hidden * _BYTES_PER_ACTIVATION)
+        yield from _feed_forward(placed, part, prefix)
+        if tp > 1:
+            yield AllReduce(hidden, tp)
+
+
+def _before_attention(placed: Placed, mixer: shapes.Mixer) -> Iterator[TokenOperation]:
+    """Yield what happens to queries and keys: rotation, and a norm over all heads where a model has one."""
+    if not isinstance(mixer, shapes.Attention):
+        return
+    sharding, architecture = placed.sharding, placed.shape.architecture
+    heads = sharding.part(mixer.heads, "attention heads") + sharding.kv_heads(mixer.kv_heads)
+    both_ways = Elementwise(2 * heads * mixer.head_size * _BYTES_PER_ACTIVATION)
+    yield both_ways  # the compiler makes norms of single heads part of this kernel
+    if architecture in _NORM_OVER_GPUS:
+        yield both_ways
+        yield Elementwise(heads * mixer.head_size * _BYTES_PER_ACTIVATION)
+        if sharding.tp > 1:
+            yield AllReduce(2 * _BYTES_OF_SUM // _BYTES_PER_ACTIVATION, sharding.tp)
+
+
+def _feed_forward(placed: Placed, part: FeedForward, prefix: str) -> Iterator[TokenOperation]:
+    hidden, sharding = placed.shape.hidden_size, placed.sharding
+    modules = list(feed_forward_modules(part, hidden, prefix, sharding))
+    if isinstance(part, DenseMLP):
+        for module in modules:
+            yield from _matmuls(placed, module)
+        yield Elementwise((3 if part.has_gate else 2) * part.intermediate_size // sharding.tp * _BYTES_PER_ACTIVATION)
+        return
+    yield Matmul(part.experts, hidden, FULL_PRECISION)  # the router
+    if placed.shape.architecture in _ROUTERS_OF_32_BITS:
+        yield Elementwise((_BYTES_OF_SUM + _BYTES_PER_ACTIVATION) * hidden)
+    for module in modules:
+        if module.role == EXPERTS:
+            yield Routing(part.experts, _weights(placed, module))
+            yield Experts(
+                hidden_size=part.latent_size or hidden,
+                inner_size=part.intermediate_size,
+                experts=part.experts,
+                chosen=part.experts_per_token,
+                tp=1 if sharding.expert_parallel else sharding.tp,
+                ep=sharding.tp if sharding.expert_parallel else 1,
+                weights=_weights(placed, module),
+                has_gate=part.has_gate,
+            )
+        else:
+            for matmul in _matmuls(placed, module):
+                yield SharedExpert(matmul) if part.shared_name in module.name else matmul
+
+
+def _matmuls(placed: Placed, module: Module) -> Iterator[Matmul]:
+    for rows, columns in module.matrices:
+        yield Matmul(rows, columns, _weights(placed, module))
+
+
+def _weights(placed: Placed, module: Module) -> str:
+    found = placed.format_of(module)
+    return FULL_PRECISION if found is None or found.name == "unquantized" else found.name
+
+
+def _attention(placed: Placed, mixer: shapes.Mixer, prefix: str) -> AttentionOperation:
+    sharding, shape = placed.sharding, placed.shape
+    if isinstance(mixer, shapes.Attention) and not mixer.index_heads:
+        return HeadAttention(
+            heads=sharding.part(mixer.heads, "attention heads"),
+            kv_heads=sharding.kv_heads(mixer.kv_heads),
+            head_size=mixer.head_size,
+            window_tokens=mixer.window_tokens or mixer.chunk_tokens,
+            kv_dtype=placed.kv_dtype,
+            has_norm=shape.architecture in _NORMED_HEADS,
+        )
+    if isinstance(mixer, shapes.LatentAttention) and not mixer.is_sparse:
+        modules = list(mixer_modules(mixer, shape.hidden_size, prefix, sharding))
+        return LatentAttention(
+            heads=sharding.part(mixer.heads, "attention heads"),
+            all_heads=mixer.heads,
+            kv_dtype=placed.kv_dtype,
+            weights=_weights(placed, modules[0]),
+            projections=tuple(matmul for module in modules for matmul in _matmuls(placed, module)),
+        )
+    kind = "sparse attention" if isinstance(mixer, shapes.Attention | shapes.LatentAttention) else type(mixer).__name__
+    raise EngineError(f"{shape.model} has layers of {kind}, which the kernels model cannot time")

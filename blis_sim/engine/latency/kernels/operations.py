@@ -1,0 +1,106 @@
+"""The operations of one step on one GPU, by kind and size: what has to be looked up to time it."""
+
+from dataclasses import dataclass
+
+_BITS = {"fp8": 8, "block fp8": 8, "mxfp8": 8, "int8": 8, "nvfp4": 4, "mxfp4": 4, "int4": 4, "nf4": 4}
+
+
+def bits_of(values: str) -> int:
+    """Return the bits of a value in a format; 16 in those that are not known."""
+    return _BITS.get(values, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """Tokens times a matrix of `rows` outputs and `columns` inputs, whose weights are stored as `weights`."""
+
+    rows: int
+    columns: int
+    weights: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """Routed experts of width `inner_size`, `chosen` of `experts` per token, over `tp` times `ep` GPUs."""
+
+    hidden_size: int
+    inner_size: int
+    experts: int
+    chosen: int
+    tp: int
+    ep: int
+    weights: str
+    has_gate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SharedExpert:
+    """One of the two multiplications of the expert that every token passes through, beside the routed ones."""
+
+    matmul: Matmul
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """The sum of `width` values per token over `gpus` GPUs."""
+
+    width: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """A small kernel, such as a norm, that reads and writes `bytes_per_token`."""
+
+    bytes_per_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The choice among `experts` stored as `weights`, for every token."""
+
+    experts: int
+    weights: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadAttention:
+    """Attention that caches keys and values of `kv_heads` heads; `window_tokens` 0 means that it sees everything."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    window_tokens: int
+    kv_dtype: str
+    has_norm: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention of `heads` of a model's `all_heads`, with the projections around it."""
+
+    heads: int
+    all_heads: int
+    kv_dtype: str
+    weights: str
+    projections: tuple[Matmul, ...]
+
+
+TokenOperation = Matmul | Experts | SharedExpert | AllReduce | Elementwise | Routing
+"""An operation whose time depends on the number of tokens in a step alone."""
+AttentionOperation = HeadAttention | LatentAttention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOperations:
+    """All operations of a step, each with the number of layers that have it.
+
+    `head` computes the logits of the requests that sample and `sampler` chooses from them, `per_token` are those of
+    every token.
+    """
+
+    per_token: tuple[tuple[TokenOperation, int], ...]
+    attention: tuple[tuple[AttentionOperation, int], ...]
+    head: Matmul
+    sampler: Elementwise
+    num_layers: int

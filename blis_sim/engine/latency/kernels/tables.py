@@ -1,0 +1,239 @@
+"""Tables of measured kernels: those of the distribution `aiconfigurator-core`, asked one operation at a time."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.kernels.operations import (
+    AllReduce,
+    Experts,
+    HeadAttention,
+    LatentAttention,
+    Matmul,
+)
+
+MeasuredOperation = Matmul | Experts | AllReduce
+
+DISTRIBUTION, VERSION = "aiconfigurator-core", "0.12.0"
+INSTALL = "pip install 'blis-mockserve[kernels]'"
+SYSTEMS: Mapping[str, str] = {
+    "A100-SXM": "a100_sxm",
+    "B200": "b200_sxm",
+    "B300": "b300_sxm",
+    "GB200": "gb200",
+    "H100": "h100_sxm",
+    "H200": "h200_sxm",
+    "L40S": "l40s",
+    "RTX-PRO-6000": "rtx_pro_6000_server",
+}
+"""What the tables call the GPUs of the catalogue."""
+VLLM, TRTLLM, SGLANG = "vllm", "trtllm", "sglang"
+BACKENDS: Mapping[str, str] = {VLLM: "0.24.0", TRTLLM: "1.3.0rc20", SGLANG: "0.5.14"}
+"""Whose kernels were measured, and with which of its versions."""
+OLDER_BACKENDS: Mapping[tuple[str, str], str] = {
+    ("a100_sxm", VLLM): "0.14.0",
+    ("a100_sxm", TRTLLM): "1.0.0",
+    ("a100_sxm", SGLANG): "0.5.10",
+}
+_SPEC_VERSION, _CONFIG_VERSION = 15, 1
+_LANES = (
+    "vllm_flash_attn_fa3",
+    "vllm_flash_attn_fa4",
+    "vllm_flash_attn_fa2",
+    "vllm_flash_attn",
+    "vllm_flashinfer_trtllmprefill",
+    "vllm_flashinfer_trtllmdecode",
+    "vllm_flashinfer_fiprefill",
+    "vllm_flashinfer_fidecode",
+    "vllm_triton_attn",
+    "default",
+)
+"""Attention kernels that were measured, in vLLM's order of preference."""
+MXFP4_WITH_MXFP8 = "mxfp4 with mxfp8"
+"""Experts in MXFP4 whose inputs are brought to MXFP8."""
+_LATENT_WEIGHTS = {"fp8": "fp8_block", "block fp8": "fp8_block", "nvfp4": "bfloat16"}
+"""What the tables of latent attention know beside 16 bits."""
+_MATMUL_WEIGHTS = {
+    "bfloat16": "bfloat16",
+    "fp8": "fp8",
+    "block fp8": "fp8_block",
+    "nvfp4": "nvfp4",
+    "int8": "int8_wo",
+    "int4": "int4_wo",
+}
+_EXPERT_WEIGHTS = {
+    "bfloat16": "bfloat16",
+    "fp8": "fp8",
+    "block fp8": "fp8_block",
+    "nvfp4": "nvfp4",
+    "int4": "int4_wo",
+    "mxfp4": "w4a16_mxfp4",
+    MXFP4_WITH_MXFP8: "w4a8_mxfp4_mxfp8",
+}
+_EVENLY_CHOSEN = 16
+"""Up to so many experts are chosen about equally often, as their training has them; more are not."""
+
+
+def are_installed() -> bool:
+    """Whether the tables can be read here."""
+    return find_spec("aiconfigurator_core") is not None
+
+
+class Tables:
+    """The tables of one GPU. Times are microseconds of one execution, on one GPU of those that share the work."""
+
+    def __init__(self, gpu: str) -> None:
+        if gpu not in SYSTEMS:
+            raise EngineError(f"no kernels were measured on {gpu}, only on {', '.join(SYSTEMS)}")
+        if not are_installed():
+            raise EngineError(f"kernel times of {gpu} need the tables of {DISTRIBUTION}: {INSTALL}")
+        self._system = SYSTEMS[gpu]
+
+    def token_us(self, operation: MeasuredOperation, num_tokens: int, backend: str = VLLM) -> float:
+        """Time of an operation on so many tokens. Raises EngineError when it was not measured."""
+        return self._asked(backend, token_spec(operation), num_tokens, 1, 0, is_context=True)
+
+    def context_us(
+        self, attention: HeadAttention | LatentAttention, requests: int, new: int, before: int, backend: str = VLLM
+    ) -> float:
+        """Time of the attention of `requests` prompts with `new` tokens each, after `before` tokens."""
+        return self._asked(backend, context_spec(attention), requests, new, before, is_context=True)
+
+    def decode_us(
+        self, attention: HeadAttention | LatentAttention, requests: int, context: int, backend: str = VLLM
+    ) -> float:
+        """Time of the attention of `requests` that decode, each with `context` tokens, the new one included."""
+        return self._asked(backend, decode_spec(attention), requests, context, 0, is_context=False)
+
+    def _asked(self, backend: str, spec: str, batch: int, tokens: int, before: int, *, is_context: bool) -> float:
+        engine = _engine(self._system, backend)
+        try:
+            found = engine.evaluate_ops_json(spec, is_context, batch, tokens, before, 1.0, None)
+        except (ValueError, RuntimeError, KeyError) as error:
+            raise EngineError(f"the tables of {self._system} ({backend}) have no {spec}: {error}") from None
+        return float(sum(each[1] for each in found)) * 1e3
+
+
+@cache
+def _engine(system: str, backend: str) -> Any:
+    """Return the reader of a backend's tables on a system, without a model."""
+    import aiconfigurator_core
+
+    version = OLDER_BACKENDS.get((system, backend), BACKENDS[backend])
+    unset = ("kv_block_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "cp_size", "weight_dtype", "moe_dtype")
+    engine: dict[str, object] = {
+        "schema_version": _CONFIG_VERSION,
+        "model_name": "blis",
+        "system_name": system,
+        "systems_path": None,
+        "backend": backend,
+        "backend_version": version,
+        "tp_size": 1,
+        "pp_size": 1,
+        **dict.fromkeys((*unset, "activation_dtype", "kv_cache_dtype", "transfer_policy")),
+        "enable_shared_layer": True,
+        "strict_provenance": False,
+        "database_mode": "SILICON",
+        "tolerate_dirless_version": False,
+        "extra": {},
+    }
+    spec = {"schema_version": _SPEC_VERSION, "engine": engine, "context_ops": [], "generation_ops": []}
+    packed = aiconfigurator_core.engine_spec_bincode_from_json(json.dumps(spec))
+    return aiconfigurator_core.AicEngine.from_spec(bytes(packed), None)
+
+
+@cache
+def token_spec(operation: MeasuredOperation) -> str:
+    """Return an operation as the tables spell it."""
+    if isinstance(operation, Matmul):
+        return _spec(
+            "Gemm",
+            n=operation.rows,
+            k=operation.columns,
+            quant_mode=_quantised(_MATMUL_WEIGHTS, operation.weights),
+            scale_num_tokens=1,
+            low_precision_input=False,
+            seq_split=1,
+            below_grid_sol=False,
+        )
+    if isinstance(operation, AllReduce):
+        return _spec("CustomAllReduce", hidden_size=operation.width, tp_size=operation.gpus, quant="half", seq_split=1)
+    return _expert_spec(operation)
+
+
+def _expert_spec(experts: Experts) -> str:
+    return _spec(
+        "Moe",
+        hidden_size=experts.hidden_size,
+        inter_size=experts.inner_size,
+        topk=experts.chosen,
+        num_experts=experts.experts,
+        moe_tp_size=experts.tp,
+        moe_ep_size=experts.ep,
+        attention_dp_size=1,
+        quant_mode=_quantised(_EXPERT_WEIGHTS, experts.weights),
+        workload_distribution="balanced" if experts.experts <= _EVENLY_CHOSEN else "power_law_1.2",
+        is_gated=experts.has_gate,
+        moe_backend=None,
+        enable_eplb=False,
+        is_context=True,
+    )
+
+
+@cache
+def context_spec(attention: HeadAttention | LatentAttention) -> str:
+    """Return the attention of prompts as the tables spell it."""
+    if isinstance(attention, LatentAttention):
+        return _latent_spec("MlaModuleContext", attention)
+    return _spec(
+        "ContextAttention",
+        n=attention.heads,
+        n_kv=attention.kv_heads,
+        head_size=attention.head_size,
+        window_size=attention.window_tokens,
+        kv_cache_dtype=attention.kv_dtype,
+        fmha_quant_mode="bfloat16",
+        use_qk_norm=attention.has_norm,
+        cp_size=1,
+        lane_order=_LANES,
+    )
+
+
+@cache
+def decode_spec(attention: HeadAttention | LatentAttention) -> str:
+    """Return the attention of requests that decode as the tables spell it."""
+    if isinstance(attention, LatentAttention):
+        return _latent_spec("MlaModuleGeneration", attention)
+    return _spec(
+        "GenerationAttention",
+        n=attention.heads,
+        n_kv=attention.kv_heads,
+        head_size=attention.head_size,
+        window_size=attention.window_tokens,
+        kv_cache_dtype=attention.kv_dtype,
+        lane_order=_LANES,
+    )
+
+
+def _latent_spec(kind: str, attention: LatentAttention) -> str:
+    return _spec(
+        kind,
+        num_heads=attention.heads,
+        kv_cache_dtype=attention.kv_dtype,
+        fmha_quant_mode="bfloat16",
+        gemm_quant_mode=_LATENT_WEIGHTS.get(attention.weights, "bfloat16"),
+        native_num_heads=attention.all_heads,
+    )
+
+
+def _quantised(names: Mapping[str, str], weights: str) -> str:
+    if weights not in names:
+        raise EngineError(f"no kernels with weights in {weights} were measured, only in {', '.join(names)}")
+    return names[weights]
+
+
+def _spec(kind: str, **fields: object) -> str:
+    return json.dumps([{kind: {"name": kind, "scale_factor": 1.0, **fields}}])

@@ -1,0 +1,82 @@
+"""A watch for steps that are predicted to be faster than the GPU's peak rates allow."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from blis_sim.engine.batch_shape import BatchShape, decodes
+from blis_sim.engine.latency.decode_steps import decode_timer, few_decodes_timer
+from blis_sim.engine.latency.decode_sums import DecodeSums, decode_sums
+from blis_sim.engine.latency.kernels.peaks import StepPeaks
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.wrapped import WrappedLatency
+from blis_sim.engine.units import Micros
+
+TOLERANCE = 0.99
+"""Steps that take so much of the least time are not reported: peak rates are rounded."""
+_PROBED_CONTEXT = (1, 1_000, 8_000)
+
+
+@dataclass(slots=True)
+class PeakWatch(WrappedLatency):
+    """`model`, called `name`, with a count of steps with prompts, and of runs of decodes, that beat `peaks`."""
+
+    peaks: StepPeaks
+    name: str
+    num_too_fast: int = 0
+    worst: float = 1.0
+    """The least time of a step over the time predicted, where that is largest."""
+    worst_tokens: int = 0
+
+    def step_time(self, shape: BatchShape) -> Micros:
+        time_us = self.model.step_time(shape)
+        self._look(shape, time_us)
+        return time_us
+
+    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
+        times = self.model.decode_times(shape, steps)
+        if steps and shape.decode_requests:
+            self._look(shape, int(times[0]))
+        return times
+
+    def decode_time(self, sequences: int, context: int) -> Micros:
+        """`step_time` of a step in which so many sequences with so many context tokens decode and nobody else runs."""
+        return decode_timer(self.model)(sequences, context)
+
+    def few_decode_times(self, sequences: int, context: int, steps: int) -> list[Micros]:
+        return few_decodes_timer(self.model)(sequences, context, steps)
+
+    @property
+    def decode_sums(self) -> DecodeSums:
+        return decode_sums(self.model)
+
+    def _look(self, shape: BatchShape, time_us: Micros) -> None:
+        least_us = self.peaks.step_us(shape)
+        if time_us >= TOLERANCE * least_us:
+            return
+        self.num_too_fast += 1
+        if least_us > self.worst * time_us:
+            self.worst, self.worst_tokens = least_us / time_us, shape.num_tokens
+
+    def report(self) -> list[str]:
+        """Return a line when steps were too fast."""
+        if not self.num_too_fast:
+            return []
+        return [
+            f"warning: {self.num_too_fast:,} steps were predicted to be faster than the GPU's peak rates allow, by "
+            f"{self.name}: one of {self.worst_tokens:,} tokens at {self.worst:.0%} of the peak"
+        ]
+
+
+def watched(latency: LatencyModel, name: str, peaks: StepPeaks, max_tokens: int, max_requests: int) -> LatencyModel:
+    """Return `latency` with a watch, where it can be faster than the peaks allow, or else as it is."""
+    tokens = sorted({1, 64, 256, 1024, max_tokens})
+    shapes = [BatchShape(1, each, each * each, 0, 0, each * each) for each in tokens if each <= max_tokens]
+    requests = sorted({1, 8, 64, max_requests})
+    shapes += [decodes(each, each * context) for each in requests for context in _PROBED_CONTEXT]
+    probed = latency
+    while isinstance(probed, WrappedLatency):  # which may keep a record of what it is asked
+        probed = probed.model
+    too_fast = any(probed.step_time(shape) < TOLERANCE * peaks.step_us(shape) for shape in shapes)
+    return PeakWatch(latency, peaks, name) if too_fast else latency

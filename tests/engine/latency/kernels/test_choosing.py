@@ -1,0 +1,103 @@
+"""Which latency model `auto` takes, and what is said of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_sim.engine.deployment import Deployment, notes_after, resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.kernels import placing
+from tests.engine.latency.kernels.made_up import profile
+
+QUANTIZED = "llama-4-scout-17b-16e-instruct-fp8-dynamic"
+
+
+@pytest.fixture(autouse=True)
+def _without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "are_installed", lambda: False)
+
+
+def deployment(model: str, **settings: Any) -> Deployment:
+    return resolve(DeploymentOptions(model=model, max_model_len=2048, **settings))
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "name"),
+    [
+        ("qwen3-14b", {}, "fitted"),  # learned for exactly this
+        ("llama-3.1-8b", {}, "fitted"),  # like the servers that the coefficients were compared with
+        ("mixtral-8x7b", {}, "fitted"),
+        ("llama-3.1-8b", {"hardware": "RTX-PRO-6000", "tp": 1}, "fitted"),
+        ("qwen3-32b", {"hardware": "RTX-PRO-6000", "tp": 2}, "kernels"),  # over PCIe
+        ("llama-3.1-8b", {"hardware": "A100", "tp": 1}, "kernels"),
+        ("llama-3.1-70b", {"hardware": "H200", "tp": 4}, "kernels"),
+        ("qwen3-30b-a3b", {}, "kernels"),
+        ("mixtral-8x22b-instruct-v0.1", {}, "kernels"),
+        (QUANTIZED, {}, "kernels"),
+        ("qwen3-14b", {"hardware": "A100", "tp": 1}, "fitted"),  # no profile ships
+        ("qwen3-14b", {"hardware": "L4", "tp": 1, "total_kv_blocks": 900}, "fitted"),  # nothing was measured
+        ("qwen3-30b-a3b", {"engine": "blis"}, "trained-physics"),
+    ],
+)
+def test_the_model_that_was_measured_to_be_closer_is_taken(model: str, settings: dict[str, Any], name: str) -> None:
+    assert deployment(model, **settings).latency_name == name
+
+
+def test_one_line_says_which_errors_to_expect() -> None:
+    notes = deployment(QUANTIZED).notes
+    assert [note for note in notes if note.startswith("step times are those of measured kernels: ")]
+    named = deployment(QUANTIZED, latency_model="kernels").notes
+    assert not [note for note in named if note.startswith("step times are those")]
+
+
+def test_a_profile_that_is_named_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    path.write_text(profile(load_gpu("H100")))
+    found = deployment("qwen3-14b", kernel_profile=str(path))
+    assert found.latency_name == "kernels"
+    assert "kernel times were repaired: something was repaired" in found.notes
+    with pytest.raises(EngineError, match=r"it was baked for qwen3-14b on H100 with tp 1, not for qwen3-14b on H100 "):
+        deployment("qwen3-14b", kernel_profile=str(path), tp=2)
+
+
+def test_learned_host_overheads_and_scales_are_taken_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "coefficients.yaml"
+    host = {"step_us": 0, "prompt_us": 0, "request_us": 0, "arrival_us": 5000, "arrival_token_us": 0, "output_us": 0}
+    lines = ["latency_model: kernels", "host:", *(f"  {name}: {value}" for name, value in host.items())]
+    path.write_text("\n".join([*lines, "  output_request_us: 0", "scales:", "  matmul: 2"]))
+    slow = deployment("llama-3.1-8b", coefficients=str(path))
+    fast = deployment("llama-3.1-8b", latency_model="kernels")
+    assert slow.latency_name == "kernels"
+    assert slow.latency.queueing_time(100) == 5000
+    assert slow.latency.decode_times is not None
+    path.write_text(path.read_text().replace("matmul", "matmuls"))
+    with pytest.raises(
+        EngineError, match=r"coefficients.yaml: scales has an unknown key 'matmuls', known are matmul, "
+    ):
+        deployment("llama-3.1-8b", coefficients=str(path))
+    assert fast.latency.queueing_time(100) != 5000
+
+
+def test_a_step_faster_than_the_gpu_is_reported_with_the_model_that_says_so() -> None:
+    from blis_sim.engine.batch_shape import BatchShape
+
+    found = deployment("llama-3.1-70b", latency_model="trained-physics")
+    assert notes_after(found) == []
+    for _ in range(2):
+        found.latency.step_time(BatchShape(1, 8192, 8192**2, 0, 0, 8192**2))
+    (note,) = notes_after(found)
+    assert note.startswith("warning: 2 steps were predicted to be faster than the GPU's peak rates allow, by trained-")
+    kernels = deployment("llama-3.1-70b", latency_model="kernels")
+    kernels.latency.step_time(BatchShape(1, 8192, 8192**2, 0, 0, 8192**2))
+    assert notes_after(kernels) == []
+
+
+def test_eager_mode_takes_longer() -> None:
+    from blis_sim.engine.batch_shape import decodes
+
+    eager = deployment("llama-3.1-8b", latency_model="kernels", enforce_eager=True)
+    graphs = deployment("llama-3.1-8b", latency_model="kernels")
+    assert eager.latency.step_time(decodes(1, 100)) > graphs.latency.step_time(decodes(1, 100))

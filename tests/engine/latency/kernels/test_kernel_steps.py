@@ -1,0 +1,121 @@
+"""Steps made of kernel times: single steps, many at once, CUDA graphs, prompts and their sums."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blis_sim.engine.batch_shape import BatchShape, decodes
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.decode_steps import KeepsDecodeSums, TimesDecodes
+from blis_sim.engine.latency.kernel_steps import HostOverheads, KernelScales, KernelSteps
+from tests.engine.latency.kernels.made_up import CONTEXT, HOST, REQUESTS, TOKENS, grids, steps
+
+LATENCY, EAGER = steps(), steps(launch_us=40.0, graph_sizes=())
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 1500), st.integers(0, 300_000_000), st.integers(1, 80), st.booleans())
+def test_many_decode_steps_take_what_single_ones_take(requests: int, context: int, count: int, is_eager: bool) -> None:
+    latency = EAGER if is_eager else LATENCY
+    one_by_one = [latency.step_time(decodes(requests, context + step * requests)) for step in range(count)]
+    assert latency.decode_times(decodes(requests, context), count).tolist() == one_by_one
+    assert latency.few_decode_times(requests, context, count) == one_by_one
+    assert latency.decode_time(requests, context) == one_by_one[0]
+
+
+def test_steps_of_decodes_are_timed_without_shapes_and_their_sums_are_kept() -> None:
+    assert isinstance(LATENCY, TimesDecodes)
+    assert isinstance(LATENCY, KeepsDecodeSums)
+    assert LATENCY.decode_times(BatchShape(), 2).tolist() == [1, 1]
+    assert LATENCY.step_time(BatchShape()) == 1
+
+
+@pytest.mark.parametrize("requests", REQUESTS[:3])
+@pytest.mark.parametrize("context", CONTEXT[1:4])
+def test_a_step_on_the_grid_is_the_sum_of_its_kernels_and_of_the_host(requests: int, context: int) -> None:
+    found = steps(graph_sizes=()).step_time(decodes(requests, requests * (context - 1)))
+    times, at = grids(), REQUESTS.index(requests)
+    tokens_us = float(np.interp(requests, TOKENS, times.token_us.sum(axis=0) + times.head_us))
+    attention_us = times.decode_us[at, CONTEXT.index(context)]
+    assert found == pytest.approx(tokens_us + attention_us + HOST.step_us + HOST.request_us * requests, abs=1)
+
+
+def test_a_batch_is_padded_to_the_next_cuda_graph_and_only_up_to_the_largest() -> None:
+    def beside_attention(requests: int) -> float:
+        return LATENCY._tokens_us[requests]
+
+    assert beside_attention(33) == beside_attention(64) > beside_attention(32)
+    assert beside_attention(65) < beside_attention(66)
+
+
+def test_without_cuda_graphs_a_step_takes_at_least_what_the_host_takes_to_start_its_kernels() -> None:
+    assert EAGER.step_time(decodes(1, 10)) == 40 * 440
+    assert EAGER.step_time(BatchShape(1, 10, 100, 0, 0, 100)) == 40 * 440
+    long = BatchShape(1, 4096, 4096**2, 0, 0, 4096**2)
+    assert EAGER.step_time(long) == steps(graph_sizes=()).step_time(long)
+
+
+def prompts(count: int, new: int, before: int, decoding: int = 0, context: int = 0) -> BatchShape:
+    total = count * new
+    return BatchShape(
+        count, total, total * new, count * before, total * before, total * (before + new), decoding, context
+    )
+
+
+def test_equal_prompts_take_the_attention_of_the_grid() -> None:
+    times = grids()
+    assert LATENCY._prompts.time_us(4, 1000, 1000) == pytest.approx(times.prompt_us[1, 2, 1])
+    assert LATENCY._prompts.time_us(1, 100, 25_500) == pytest.approx(times.prompt_us[0, 1, 1:].mean())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 8), st.integers(1, 4000), st.integers(0, 20_000), st.integers(0, 200))
+def test_more_of_anything_never_makes_a_step_shorter(count: int, new: int, before: int, decoding: int) -> None:
+    shape = prompts(count, new, before, decoding, 500 * decoding)
+    more = (
+        prompts(count + 1, new, before, decoding, 500 * decoding),
+        prompts(count, new + 50, before, decoding, 500 * decoding),
+        prompts(count, new, before + 500, decoding, 500 * decoding),
+        prompts(count, new, before, decoding, 500 * decoding + 1000),
+    )
+    assert all(LATENCY.step_time(each) >= LATENCY.step_time(shape) for each in more)
+
+
+def test_a_chunk_sees_the_tokens_before_it() -> None:
+    first, second = prompts(1, 2048, 0), prompts(1, 2048, 2048)
+    assert LATENCY.step_time(second) - LATENCY.step_time(first) == pytest.approx(2e-3 * 2048 * 2048, rel=0.25)
+
+
+def test_prompts_right_after_prompts_take_longer() -> None:
+    shape = prompts(1, 1000, 0)
+    hot = shape._replace(recent_prefill_tokens=4000)
+    assert LATENCY.step_time(hot) - LATENCY.step_time(shape) == pytest.approx(
+        0.06 * 1000 * LATENCY._arithmetic_us, abs=2
+    )
+
+
+def test_steps_beyond_the_grid_go_on_in_line() -> None:
+    times = [LATENCY.step_time(prompts(8, each, 0)) for each in (8192, 9192, 10_192)]
+    assert times[0] < times[1] < times[2]
+    assert LATENCY.step_time(decodes(4000, 4000 * 200_000)) > LATENCY.step_time(decodes(4000, 4000 * 100_000))
+
+
+def test_scales_apply_to_their_class_alone() -> None:
+    scaled = KernelSteps(grids(), HOST, KernelScales(decode_attention=2.0), LATENCY.graph_sizes)
+    shape = decodes(32, 32 * 999)
+    assert scaled.step_time(shape) - LATENCY.step_time(shape) == pytest.approx(grids().decode_us[2, 2], abs=1)
+    assert scaled.step_time(prompts(1, 100, 0)) == LATENCY.step_time(prompts(1, 100, 0))
+
+
+def test_what_passes_outside_of_steps_is_the_hosts() -> None:
+    assert LATENCY.queueing_time(1000) == 4500
+    assert (LATENCY.output_token_time, LATENCY.output_sequence_time, LATENCY.post_decode_time) == (900, 70, 0)
+
+
+def test_impossible_numbers_are_refused() -> None:
+    with pytest.raises(EngineError, match=r"^matmul must be finite and at least 0, got -1.0$"):
+        KernelSteps(grids(), HOST, KernelScales(matmul=-1.0))
+    nothing = dict.fromkeys(HostOverheads.__dataclass_fields__, 0.0)
+    with pytest.raises(EngineError, match=r"^step_us must be finite"):
+        KernelSteps(grids(), HostOverheads(**{**nothing, "step_us": float("nan")}))
