@@ -139,7 +139,7 @@ def _latency(
         alpha=options.alpha_coeffs,
         beta=options.beta_coeffs,
         coefficients=options.coefficients,
-        placement=_kernel_placement(options, tp),
+        placement=kernel_placement(options, tp),
         max_num_seqs=config.max_num_seqs,
         engine=options.engine,
     )
@@ -164,7 +164,7 @@ def _watched(chosen: Chosen, choice: LatencyChoice, config: EngineConfig) -> Lat
     return watched(chosen.latency, chosen.name, peaks, config.max_num_batched_tokens, config.max_num_seqs)
 
 
-def _kernel_placement(options: DeploymentOptions, tp: int) -> "KernelPlacement":
+def kernel_placement(options: DeploymentOptions, tp: int) -> "KernelPlacement":
     """Return what of the flags decides which kernels run."""
     from blis_sim.engine.latency.kernels.placing import KernelPlacement
 

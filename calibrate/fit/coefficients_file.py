@@ -7,22 +7,25 @@ from typing import Any
 import yaml
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.latency.fitted import REQUEST_TERMS, STEP_TERMS
 from blis_sim.engine.latency.wrapped import WATCHED
 from blis_sim.options.yaml_text import Dumper, dump_yaml
 from calibrate.compare import Comparison
 from calibrate.fit.learn import Learned
 from calibrate.fit.recording import Recording
 from calibrate.fit.score import Score
-from calibrate.fit.terms import TERMS, Deployed
+from calibrate.fit.terms import Learnable
 
 _HEAD = """\
-# Learned by `blis fit`; use with --latency-model fitted --coefficients FILE.
-# step: times at peak rates are multiplied by these, names in _us are microseconds. spread: one standard deviation.
+# Learned by `blis fit`; use with --latency-model {name} --coefficients FILE.
+# {sections} names in _us are microseconds. spread: one standard deviation.
 # seen: the largest batches and the lengths learned from; beyond them predictions are extrapolation.
 # slower_than_usual: the server's step times in parts of equal length of the recording, as a fraction.
 # held_out: errors on the last fifth of each recording, predicted from the rest; means are signed.
 """
+_SECTIONS = {
+    "fitted": "step: times at peak rates are multiplied by these,",
+    "kernels": "scales: measured kernel times are multiplied by these; host: what is added to them,",
+}
 _ENGINE_SETTINGS = ("total_kv_blocks", "block_size_tokens", "max_num_seqs", "max_num_batched_tokens", "engine")
 
 
@@ -42,20 +45,19 @@ _Dumper.add_representer(_OnOneLine, _written)
 
 
 def content(
-    learned: Learned, recordings: Sequence[Recording], deployed: Deployed, config: EngineConfig, seed: int
+    learned: Learned, recordings: Sequence[Recording], deployed: Learnable, config: EngineConfig, seed: int
 ) -> dict[str, Any]:
     """The content of the file."""
-    values = dict(zip(TERMS, map(float, learned.estimate.values), strict=True))
-    spreads = dict(zip(TERMS, map(float, learned.estimate.spreads), strict=True))
+    values = dict(zip(deployed.terms.names, map(float, learned.estimate.values), strict=True))
+    spreads = dict(zip(deployed.terms.names, map(float, learned.estimate.spreads), strict=True))
     inputs = [arrival.request.input_tokens for recording in recordings for arrival in recording.arrivals]
     outputs = [arrival.request.output_tokens for recording in recordings for arrival in recording.arrivals]
     largest = learned.largest
     return {
-        "latency_model": "fitted",
+        "latency_model": deployed.latency_model,
         "learned_for": {"model": deployed.model.name, "hardware": deployed.gpu.name, "tp": deployed.tp},
         "engine": {name: asdict(config)[name] for name in _ENGINE_SETTINGS},
-        "step": {name: _rounded(values[name]) for name in STEP_TERMS},
-        "request": {name: _rounded(values[name]) for name in REQUEST_TERMS},
+        **deployed.sections({name: _rounded(value) for name, value in values.items()}),
         "spread": {name: _rounded(spreads[name]) for name in deployed.learnable()},
         "seen": {
             **{name: int(getattr(largest, name)) for name in WATCHED},
@@ -78,7 +80,8 @@ def content(
 
 def text_of(content: dict[str, Any]) -> str:
     """The file's text."""
-    return _HEAD + dump_yaml(content, _Dumper, width=120)
+    name = content["latency_model"]
+    return _HEAD.format(name=name, sections=_SECTIONS[name]) + dump_yaml(content, _Dumper, width=120)
 
 
 def _score(score: Score) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """`blis fit`: from recordings of a real server to the coefficients of a latency model."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from blis_sim.options import OptionError, check_options, check_outputs, option, 
 if TYPE_CHECKING:
     from blis_sim.engine.deployment import Deployment
     from calibrate.fit.recording import Recording
+    from calibrate.fit.terms import Learnable
     from traces import Trace
 
 FEW_REQUESTS = 100
@@ -26,15 +27,20 @@ class RecordedDeploymentOptions(DeploymentOptions):
     """The server that was recorded: a latency model is what `blis fit` learns."""
 
     engine: str = option("vllm", "Engine that was recorded.", choices=("vllm",), former_flags=("--scheduling",))
-    latency_model: str = option(DEFAULT_LATENCY_MODEL, "Not used: a model is learned.", hidden=True)
+    latency_model: str = option(
+        "fitted",
+        "Latency model whose coefficients are learned: of fitted all, of kernels what the host adds and a scale for "
+        "each class of kernels.",
+        choices=("fitted", "kernels"),
+    )
     alpha_coeffs: tuple[float, ...] = option((), "Not used: coefficients are learned.", hidden=True)
     beta_coeffs: tuple[float, ...] = option((), "Not used: coefficients are learned.", hidden=True)
     coefficients: str | None = option(None, "Not used: coefficients are learned.", hidden=True)
 
     def __post_init__(self) -> None:
         DeploymentOptions.__post_init__(self)
-        if self.alpha_coeffs or self.coefficients is not None or self.latency_model != DEFAULT_LATENCY_MODEL:
-            raise OptionError("blis fit learns a latency model, it takes neither a --latency-model nor coefficients")
+        if self.alpha_coeffs or self.coefficients is not None:
+            raise OptionError("blis fit learns coefficients, it takes none")
         if self.speculation is not None:
             raise OptionError("blis fit does not know speculative decoding")
         if self.dp > 1:
@@ -83,12 +89,11 @@ def run(options: FitOptions) -> int:
     from calibrate.fit.coefficients_file import content, text_of
     from calibrate.fit.learn import learn, num_trials
     from calibrate.fit.table import print_learned
-    from calibrate.fit.terms import Deployed
     from replay.progress import progress_bar
     from traces import read_trace
     from traces.text_file import write_text
 
-    deployment = resolve(options.deployment)
+    deployment = resolve(_with_default_step_times(options.deployment))
     for note in deployment.notes:
         _say(note)
     traces = [read_trace(path, distinct=True) for path in options.traces]
@@ -101,13 +106,32 @@ def run(options: FitOptions) -> int:
     num_answered = sum(each.num_answered for each in recordings)
     if num_answered < FEW_REQUESTS:
         _say(f"few requests to learn from, {num_answered}: what is expected decides most, see the last columns")
-    deployed = Deployed(deployment.model, deployment.gpu, deployment.tp)
+    deployed = _deployed(options.deployment, deployment)
     with progress_bar("learning", num_trials(recordings)) as advance:
         learned = learn(recordings, deployed, deployment.config, seed=options.seed, on_progress=advance)
     write_text(Path(options.output), text_of(content(learned, recordings, deployed, deployment.config, options.seed)))
     print_learned(learned, deployed, sys.stdout)
     _say(f"wrote {options.output}")
     return 0
+
+
+def _with_default_step_times(options: RecordedDeploymentOptions) -> DeploymentOptions:
+    """Return the server with step times that need nothing learned: those of its deployment are not used."""
+    settings = {each.name: getattr(options, each.name) for each in fields(DeploymentOptions)}
+    return DeploymentOptions(**{**settings, "latency_model": DEFAULT_LATENCY_MODEL})
+
+
+def _deployed(options: RecordedDeploymentOptions, deployment: "Deployment") -> "Learnable":
+    """Return the latency model to learn, of a deployment. Raises EngineError for kernels that were not measured."""
+    from calibrate.fit.terms import Deployed
+
+    if options.latency_model == "fitted":
+        return Deployed(deployment.model, deployment.gpu, deployment.tp)
+    from blis_sim.engine.deployment import kernel_placement
+    from calibrate.fit.kernel_terms import kernels_deployed
+
+    placement = kernel_placement(options, deployment.tp)
+    return kernels_deployed(deployment.model, deployment.gpu, placement, deployment.config.max_num_seqs)
 
 
 def _need_scipy() -> None:

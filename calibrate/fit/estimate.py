@@ -13,10 +13,9 @@ import numpy.typing as npt
 from scipy.linalg import eigh
 from scipy.optimize import lsq_linear
 
-from blis_sim.engine.latency.fitted import STEP_TERMS
 from calibrate.fit.recording import Recording
 from calibrate.fit.spans import Spans
-from calibrate.fit.terms import COMPUTE_TERMS, EXPECTED, EXPECTED_COMPUTE, PLACE
+from calibrate.fit.terms import Learnable, Terms
 from calibrate.fit.trial import Slopes, Trial
 
 Floats = npt.NDArray[np.float64]
@@ -58,8 +57,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Coefficients in the order of `TERMS` and their spreads; how much slower the server was in each of the spans than
-    it usually is, as a fraction."""
+    """Coefficients in the order of the terms, their spreads, and how much slower than usual the server was in each of the
+    spans, as a fraction."""
 
     values: Floats
     spreads: Floats
@@ -77,19 +76,20 @@ class _Errors:
     instruments: Floats
 
 
-def improved(pairs: Sequence[Pair], learnable: Sequence[str], now: Estimate, share: float, spans: Spans) -> Estimate:
+def improved(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, share: float, spans: Spans) -> Estimate:
     """The coefficients that would explain most of what is left over, approached by `share` of the way.
 
     Each is held to its expectation as far as measurements do not know better, and none falls below 0.
     """
-    places = np.array([PLACE[name] for name in learnable])
+    terms = deployed.terms
+    places = np.array([terms.place(name) for name in deployed.learnable()])
     num_terms = len(places)
-    information, pull = _expectations(places, now)
+    information, pull = _expectations(terms, places, now)
     num_requests = sum(int(np.isfinite(pair.recording.ttft_us).sum()) for pair in pairs)
     independent = min(INDEPENDENT_SHARE, MOST_INDEPENDENT / max(1, num_requests))
     for number, pair in enumerate(pairs):
         members = spans.memberships(number, len(pair.recording.arrivals))
-        for errors in _all_errors(pair, now, members, independent, places):
+        for errors in _all_errors(pair, now, members, independent, places, len(terms.step)):
             information += errors.instruments.T @ (errors.slopes * errors.weights[:, None])
             pull += errors.instruments.T @ (errors.weights * errors.errors_us)
     # The two directions of each pair are each other's transpose but for the weights.
@@ -101,24 +101,26 @@ def improved(pairs: Sequence[Pair], learnable: Sequence[str], now: Estimate, sha
     return Estimate(values, spreads, now.slower + change[num_terms:])
 
 
-def _expectations(places: Floats, now: Estimate) -> tuple[Floats, Floats]:
+def _expectations(terms: Terms, places: Floats, now: Estimate) -> tuple[Floats, Floats]:
     """Prior of the coefficients, as information and pull."""
-    names = list(PLACE)
-    spreads = np.array([EXPECTED[names[place]].spread for place in places])
-    means = np.array([EXPECTED[names[place]].mean for place in places])
+    spreads, means = terms.expected_spreads()[places], terms.expected_values()[places]
     size = len(places) + len(now.slower)
     certainty = 1 / (SPEED_SPREAD * np.maximum(np.abs(now.slower), LEAST_SPEED_SPREAD))
     information = np.diag(np.concatenate([1 / spreads**2, certainty]))
     pull = np.concatenate([(means - now.values[places]) / spreads**2, -now.slower * certainty])
-    compute = np.zeros(size)
-    compute[: len(places)] = np.isin(places, [PLACE[name] for name in COMPUTE_TERMS])
-    missing = EXPECTED_COMPUTE.mean - compute[: len(places)] @ now.values[places]
-    information += np.outer(compute, compute) / EXPECTED_COMPUTE.spread**2
-    return information, pull + compute * missing / EXPECTED_COMPUTE.spread**2
+    for names, expected in terms.together:
+        among = np.zeros(size)
+        among[: len(places)] = np.isin(places, [terms.place(name) for name in names])
+        missing = expected.mean - among[: len(places)] @ now.values[places]
+        information += np.outer(among, among) / expected.spread**2
+        pull = pull + among * missing / expected.spread**2
+    return information, pull
 
 
-def _all_errors(pair: Pair, now: Estimate, members: Floats, independent: float, places: Floats) -> Iterator[_Errors]:
-    speeds = _Speeds(now, members, places)
+def _all_errors(
+    pair: Pair, now: Estimate, members: Floats, independent: float, places: Floats, num_step_terms: int
+) -> Iterator[_Errors]:
+    speeds = _Speeds(now, members, places, num_step_terms)
     for trial, other in ((pair.one, pair.other), (pair.other, pair.one)):
         phase_us = PHASE_SPREAD * trial.typical_step_us
         for measured_us, slopes, others, relative in (
@@ -131,7 +133,7 @@ def _all_errors(pair: Pair, now: Estimate, members: Floats, independent: float, 
             durations_us = stretches.durations_us
             spread_us = SPREAD_STRETCH * np.sqrt(durations_us * float(np.median(durations_us)))
             share = min(1.0, MOST_INDEPENDENT_STRETCHES / len(stretches)) / 2
-            within = _Speeds(now, members[stretches.requests], places)
+            within = _Speeds(now, members[stretches.requests], places, num_step_terms)
             yield _errors(durations_us, trial.stretches, other.stretches, spread_us, share, within)
 
 
@@ -144,10 +146,11 @@ class _Speeds:
     """A row per measurement: its share in each span."""
     places: Floats
     """Errors of the further parameters."""
+    num_step_terms: int
 
     def step_us(self, slopes: Slopes) -> Floats:
         """Contribution of steps to each simulated duration."""
-        steps_us: Floats = slopes.per_term[:, : len(STEP_TERMS)] @ self.now.values[: len(STEP_TERMS)]
+        steps_us: Floats = slopes.per_term[:, : self.num_step_terms] @ self.now.values[: self.num_step_terms]
         return steps_us
 
     def slopes(self, slopes: Slopes) -> Floats:

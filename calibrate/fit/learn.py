@@ -11,7 +11,7 @@ from calibrate.fit.estimate import Estimate, Pair, improved
 from calibrate.fit.recording import Recording
 from calibrate.fit.score import Score, score
 from calibrate.fit.spans import Spans, spans_of
-from calibrate.fit.terms import EXPECTED, TERMS, Deployed, expected_values
+from calibrate.fit.terms import Learnable
 from calibrate.fit.trial import run_trial
 
 HELD_OUT_SHARE = 0.2
@@ -49,7 +49,7 @@ class Learned:
 
 def learn(
     recordings: Sequence[Recording],
-    deployed: Deployed,
+    deployed: Learnable,
     config: EngineConfig,
     *,
     seed: int = 0,
@@ -63,8 +63,8 @@ def learn(
     done = on_progress or _nothing
     spans = spans_of(recordings)
     work = _Work(deployed, config, spans, seed, done)
-    spreads = np.array([EXPECTED[name].spread for name in TERMS])
-    estimate = Estimate(expected_values(), spreads, np.zeros(spans.total))
+    terms = deployed.terms
+    estimate = Estimate(terms.expected_values(), terms.expected_spreads(), np.zeros(spans.total))
     for share in ROUNDS:
         kept = [each.without_tail(HELD_OUT_SHARE) for each in _cut(recordings, budget.per_round)]
         estimate = work.round(kept, estimate, share)
@@ -110,7 +110,7 @@ class _Work:
     """State shared by all rounds."""
 
     def __init__(
-        self, deployed: Deployed, config: EngineConfig, spans: Spans, seed: int, done: Callable[[], None]
+        self, deployed: Learnable, config: EngineConfig, spans: Spans, seed: int, done: Callable[[], None]
     ) -> None:
         self.deployed = deployed
         self.config = config
@@ -131,4 +131,4 @@ class _Work:
             pairs.append(Pair(recording, *trials))
         # What the first rounds simulate with poor coefficients says little about the batches of the real server.
         self.largest = BatchShape(*map(max, *(trial.largest for pair in pairs for trial in (pair.one, pair.other))))
-        return improved(pairs, self.deployed.learnable(), estimate, share, self.spans)
+        return improved(pairs, self.deployed, estimate, share, self.spans)

@@ -4,18 +4,18 @@ from typing import TextIO
 
 from calibrate.compare import Comparison
 from calibrate.fit.learn import Learned
-from calibrate.fit.terms import EXPECTED, PLACE, Deployed
+from calibrate.fit.terms import Learnable
 from calibrate.table import new_console, percent, print_table
 
 
-def print_learned(learned: Learned, deployed: Deployed, file: TextIO) -> None:
+def print_learned(learned: Learned, deployed: Learnable, file: TextIO) -> None:
     """Each coefficient beside what was expected of it, and the errors on requests that were held out."""
     console = new_console(file)
-    estimate = learned.estimate
+    estimate, terms = learned.estimate, deployed.terms
     rows = []
     for name in deployed.learnable():
-        value, spread = estimate.values[PLACE[name]], estimate.spreads[PLACE[name]]
-        expected = EXPECTED[name]
+        value, spread = estimate.values[terms.place(name)], estimate.spreads[terms.place(name)]
+        expected = terms.expected[name]
         rows.append([name, _number(value), _number(spread), _number(expected.mean), _number(expected.spread)])
     print_table(console, ["coefficient", "learned", "+-", "expected", "+- "], rows)
     rows = [

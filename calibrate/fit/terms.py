@@ -1,6 +1,8 @@
-"""The learned terms of the fitted latency model, with prior values from physics and experience."""
+"""The terms of a latency model that is learned; those of the fitted one, with values expected of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +21,11 @@ from blis_sim.engine.latency.fitted import (
     StepCoefficients,
     all_reduce_us,
 )
+from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import step_work
 from blis_sim.engine.model_spec import ModelSpec
 
 Floats = npt.NDArray[np.float64]
-
-TERMS = (*STEP_TERMS, *REQUEST_TERMS)
-PLACE = {name: place for place, name in enumerate(TERMS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,74 @@ class Expectation:
 
     mean: float
     spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms of a latency model: those of steps, those outside of steps, and what is expected of each.
+
+    `together` expects something of the sum of several.
+    """
+
+    step: tuple[str, ...]
+    request: tuple[str, ...]
+    expected: Mapping[str, Expectation]
+    together: tuple[tuple[tuple[str, ...], Expectation], ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All terms: those of steps come first."""
+        return (*self.step, *self.request)
+
+    def place(self, name: str) -> int:
+        """Return where a term stands among `names`."""
+        return self.names.index(name)
+
+    def expected_values(self) -> Floats:
+        """Return where learning starts."""
+        return np.array([self.expected[name].mean for name in self.names])
+
+    def expected_spreads(self) -> Floats:
+        """Return how far from there nothing would be a surprise."""
+        return np.array([self.expected[name].spread for name in self.names])
+
+
+class Learnable(Protocol):
+    """A deployment and the latency model whose coefficients are learned for it."""
+
+    @property
+    def model(self) -> ModelSpec: ...
+
+    @property
+    def gpu(self) -> GpuSpec: ...
+
+    @property
+    def tp(self) -> int: ...
+
+    @property
+    def latency_model(self) -> str:
+        """The name of the latency model."""
+        ...
+
+    @property
+    def terms(self) -> Terms: ...
+
+    def learnable(self) -> tuple[str, ...]:
+        """Return the terms that have any effect."""
+        ...
+
+    def latency(self, values: Floats) -> LatencyModel:
+        """Return the latency model with these coefficients, in the order of the terms."""
+        ...
+
+    def basis(self, values: Floats, shapes: npt.NDArray[np.int64]) -> Floats:
+        """Return for each row of `shapes`, whose columns are the fields of `BatchShape`, what each coefficient of steps
+        is multiplied by."""
+        ...
+
+    def sections(self, values: Mapping[str, float]) -> dict[str, dict[str, float]]:
+        """Return the coefficients as the sections of a file."""
+        ...
 
 
 EXPECTED: dict[str, Expectation] = {
@@ -61,27 +129,40 @@ EXPECTED_COMPUTE = Expectation(1.45, 0.1)
 """Of these together: large multiplications reach about 70 % of the peak arithmetic rate."""
 
 
+TERMS = Terms(STEP_TERMS, REQUEST_TERMS, EXPECTED, ((COMPUTE_TERMS, EXPECTED_COMPUTE),))
+
+
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """The deployment that the coefficients are learned for."""
+    """The deployment that the coefficients of the fitted latency model are learned for."""
 
     model: ModelSpec
     gpu: GpuSpec
     tp: int
 
+    @property
+    def latency_model(self) -> str:
+        return "fitted"
+
+    @property
+    def terms(self) -> Terms:
+        return TERMS
+
     def learnable(self) -> tuple[str, ...]:
-        """The terms that have any effect."""
-        return tuple(name for name in TERMS if self.tp > 1 or name != "all_reduce")
+        return tuple(name for name in TERMS.names if self.tp > 1 or name != "all_reduce")
 
     def latency(self, values: Floats) -> Fitted:
-        """The latency model with these coefficients, in the order of `TERMS`."""
-        named = {name: max(0.0, float(value)) for name, value in zip(TERMS, values, strict=True)}
+        named = {name: max(0.0, float(value)) for name, value in zip(TERMS.names, values, strict=True)}
         step = StepCoefficients(**{name: named[name] for name in STEP_TERMS})
         request = RequestCoefficients(**{name: named[name] for name in REQUEST_TERMS})
         return Fitted(self.model, self.gpu, self.tp, step, request)
 
-    def basis(self, latency: Fitted, shapes: npt.NDArray[np.int64]) -> Floats:
-        """`latency.basis` of each row of `shapes`, whose columns are the fields of `BatchShape`."""
+    def sections(self, values: Mapping[str, float]) -> dict[str, dict[str, float]]:
+        step = {name: values[name] for name in STEP_TERMS}
+        return {"step": step, "request": {name: values[name] for name in REQUEST_TERMS}}
+
+    def basis(self, values: Floats, shapes: npt.NDArray[np.int64]) -> Floats:
+        latency = self.latency(values)
         work = step_work(self.model, self.gpu, self.tp, 1, "naive")
         shape = dict(zip(BatchShape._fields, shapes.T.astype(np.float64), strict=True))
         num_tokens = shape["prefill_tokens"] + shape["decode_requests"]
@@ -111,8 +192,3 @@ class Deployed:
             "request_us": shape["decode_requests"],
         }
         return np.column_stack([columns[name] for name in STEP_TERMS])
-
-
-def expected_values() -> Floats:
-    """Where learning starts."""
-    return np.array([EXPECTED[name].mean for name in TERMS])

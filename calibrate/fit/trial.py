@@ -13,7 +13,6 @@ import numpy.typing as npt
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
-from blis_sim.engine.latency.fitted import STEP_TERMS, Fitted
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.wrapped import PhaseShifted, WrappedLatency
 from blis_sim.engine.sequence import Sequence
@@ -21,7 +20,7 @@ from blis_sim.engine.step_log import StepLog
 from blis_sim.engine.units import Micros
 from calibrate.errors import CalibrateError
 from calibrate.fit.recording import Recording
-from calibrate.fit.terms import PLACE, TERMS, Deployed
+from calibrate.fit.terms import Learnable, Terms
 
 _DECODES = BatchShape._fields.index("decode_requests")
 _CONTEXT = BatchShape._fields.index("decode_context_tokens")
@@ -112,7 +111,7 @@ class Trial:
     """The largest value of each sum."""
 
 
-def run_trial(recording: Recording, deployed: Deployed, config: EngineConfig, values: Floats, phase: int) -> Trial:
+def run_trial(recording: Recording, deployed: Learnable, config: EngineConfig, values: Floats, phase: int) -> Trial:
     """Simulate `recording` with the coefficients `values`, in one phase of its steps.
 
     Raises CalibrateError when no request fits the simulated server.
@@ -121,12 +120,12 @@ def run_trial(recording: Recording, deployed: Deployed, config: EngineConfig, va
     shapes, run = recorded(recording, config, PhaseShifted(latency, phase))
     if not len(shapes):
         raise CalibrateError(f"no request of {recording.name} fits a context window of {config.max_model_len} tokens")
-    steps = _Steps(run, deployed.basis(latency, shapes))
+    steps = _Steps(run, deployed.basis(values, shapes), deployed.terms)
     requests = _Requests(recording, run)
     return Trial(
         ttft=_ttft(steps, requests, values),
         decode=_decode(steps, requests, values),
-        stretches=_stretches(recording, run, deployed, latency, values),
+        stretches=_stretches(recording, run, deployed, values),
         typical_step_us=float(np.median(steps.ends - steps.starts)),
         largest=BatchShape(*shapes.max(axis=0).tolist()),
     )
@@ -135,7 +134,8 @@ def run_trial(recording: Recording, deployed: Deployed, config: EngineConfig, va
 class _Steps:
     """The steps of a run as arrays."""
 
-    def __init__(self, run: Run, basis: Floats) -> None:
+    def __init__(self, run: Run, basis: Floats, terms: Terms) -> None:
+        self.terms = terms
         self.ends = run.steps.ends()
         self.starts = self.ends - run.steps.durations()
         self.basis = basis
@@ -186,34 +186,37 @@ def _ttft(steps: _Steps, requests: _Requests, values: Floats) -> Slopes:
     under_way = np.minimum(steps.ends.searchsorted(requests.queued, side="right"), requests.first)
     ends, starts = steps.ends[under_way], steps.starts[under_way]
     rest = np.clip((ends - requests.queued) / np.maximum(ends - starts, 1), 0, 1)
-    per_term = np.zeros((len(requests.first), len(TERMS)))
-    per_term[:, : len(STEP_TERMS)] = rest[:, None] * steps.basis[under_way]
-    per_term[:, : len(STEP_TERMS)] += steps.between(under_way + 1, requests.first + 1)
-    per_term[:, PLACE["arrival_us"]] = 1
-    per_term[:, PLACE["arrival_token_us"]] = requests.input_tokens
-    per_term[:, PLACE["output_us"]] = 1
+    terms = steps.terms
+    per_term = np.zeros((len(requests.first), len(terms.names)))
+    per_term[:, : len(terms.step)] = rest[:, None] * steps.basis[under_way]
+    per_term[:, : len(terms.step)] += steps.between(under_way + 1, requests.first + 1)
+    per_term[:, terms.place("arrival_us")] = 1
+    per_term[:, terms.place("arrival_token_us")] = requests.input_tokens
+    per_term[:, terms.place("output_us")] = 1
     num_outputs = steps.num_outputs[requests.first]
-    per_term[:, PLACE["output_request_us"]] = num_outputs
-    after_us = values[PLACE["output_us"]] + values[PLACE["output_request_us"]] * num_outputs
+    per_term[:, terms.place("output_request_us")] = num_outputs
+    after_us = values[terms.place("output_us")] + values[terms.place("output_request_us")] * num_outputs
     return requests.only_known(Slopes(steps.ends[requests.first] - requests.arrived + after_us, per_term))
 
 
 def _decode(steps: _Steps, requests: _Requests, values: Floats) -> Slopes:
-    per_term = np.zeros((len(requests.first), len(TERMS)))
-    per_term[:, : len(STEP_TERMS)] = steps.between(requests.first + 1, requests.last + 1)
+    terms = steps.terms
+    per_term = np.zeros((len(requests.first), len(terms.names)))
+    per_term[:, : len(terms.step)] = steps.between(requests.first + 1, requests.last + 1)
     more_outputs = steps.num_outputs[requests.last] - steps.num_outputs[requests.first]
-    per_term[:, PLACE["output_request_us"]] = more_outputs
+    per_term[:, terms.place("output_request_us")] = more_outputs
     step_us = steps.ends[requests.last] - steps.ends[requests.first]
-    return requests.only_known(Slopes(step_us + values[PLACE["output_request_us"]] * more_outputs, per_term))
+    return requests.only_known(Slopes(step_us + values[terms.place("output_request_us")] * more_outputs, per_term))
 
 
-def _stretches(recording: Recording, run: Run, deployed: Deployed, latency: Fitted, values: Floats) -> Slopes | None:
+def _stretches(recording: Recording, run: Run, deployed: Learnable, values: Floats) -> Slopes | None:
     """Predicted times of the measured steps; only cache hits come from the simulation."""
     stretches = recording.stretches
     if stretches is None or not len(stretches):
         return None
     cached_tokens = np.array([0 if each is None else each.num_cached_tokens for each in run.sequences], np.int64)
     shapes, begins = stretches.shapes(cached_tokens)
-    per_term = np.zeros((len(begins), len(TERMS)))
-    per_term[:, : len(STEP_TERMS)] = np.add.reduceat(deployed.basis(latency, shapes), begins, axis=0)
+    terms = deployed.terms
+    per_term = np.zeros((len(begins), len(terms.names)))
+    per_term[:, : len(terms.step)] = np.add.reduceat(deployed.basis(values, shapes), begins, axis=0)
     return Slopes(per_term @ values, per_term)

@@ -38,6 +38,8 @@ def choose(step_times: str, choice: LatencyChoice) -> Chosen:
         latency = _said_of_fitted(latency, choice, step_times == AUTO, notes)
     elif name == "kernels":
         notes.extend(_said_of_kernels(latency))
+    if name != "kernels" and choice.placement is not None and choice.placement.eager:
+        notes.append(f"warning: --enforce-eager has no effect on step times of {name}, only on those of kernels")
     return Chosen(name, latency, tuple(notes))
 
 

@@ -177,20 +177,38 @@ class KernelSteps:
         return tokens_us + self._head_us[sampling] + host.step_us + host.prompt_us * prompts + host.request_us * decodes
 
     def _prompt_us(self, shape: BatchShape) -> float:
-        """Attention of the prompts: that of as many equal ones as have the same sums."""
-        tokens, squared = shape.prefill_tokens, shape.prefill_tokens_squared
-        each = squared / tokens
-        time_us = self._prompts.time_us(tokens / each, each, shape.prefill_context_work / tokens)
-        return time_us * self.scales.prompt_attention + self._heat_us(tokens, shape.recent_prefill_tokens)
+        """What prompts add to a step beside what their tokens do."""
+        heat_us = self._heat_us(shape.prefill_tokens, shape.recent_prefill_tokens)
+        return self._attention_us(shape) * self.scales.prompt_attention + heat_us
+
+    def _attention_us(self, shape: BatchShape) -> float:
+        """Attention of the prompts, as measured: that of as many equal ones as have the same sums."""
+        tokens = shape.prefill_tokens
+        each = shape.prefill_tokens_squared / tokens
+        return self._prompts.time_us(tokens / each, each, shape.prefill_context_work / tokens)
 
     def _heat_us(self, tokens: int, recent: int) -> float:
         """What bursts of arithmetic, this one and those before it, add to a step."""
+        burst_us, again_us = self._bursts_us(tokens, recent)
+        return self.host.burst * burst_us + self.host.burst_again * again_us
+
+    def _bursts_us(self, tokens: int, recent: int) -> tuple[float, float]:
+        """How long a burst of arithmetic lasts, and how long of it is right after others, as far as that matters."""
         arithmetic_us = self._arithmetic_us * tokens
-        added_us = self.host.burst * min(arithmetic_us, LONGEST_BURST_US)
-        if recent:
-            hot = min(self._arithmetic_us * recent, LONGEST_BURST_US) / LONGEST_BURST_US
-            added_us += self.host.burst_again * min(arithmetic_us, HOT_BY_ITSELF_US) * hot
-        return added_us
+        if not recent:
+            return min(arithmetic_us, LONGEST_BURST_US), 0.0
+        hot = min(self._arithmetic_us * recent, LONGEST_BURST_US) / LONGEST_BURST_US
+        return min(arithmetic_us, LONGEST_BURST_US), min(arithmetic_us, HOT_BY_ITSELF_US) * hot
+
+    def parts_us(self, shape: BatchShape) -> tuple[float, float, float, float]:
+        """Return attention of prompts and of decodes as measured, the burst of arithmetic, and what of it is hot."""
+        decode_us = prompt_us = burst_us = again_us = 0.0
+        if shape.decode_requests:
+            decode_us = self._decode_us(shape.decode_requests, shape.decode_context_tokens)
+        if shape.prefill_tokens:
+            prompt_us = self._attention_us(shape)
+            burst_us, again_us = self._bursts_us(shape.prefill_tokens, shape.recent_prefill_tokens)
+        return prompt_us, decode_us / (self.scales.decode_attention or 1.0), burst_us, again_us
 
     def queueing_time(self, input_tokens: int) -> Micros:
         return int(self.host.arrival_us + self.host.arrival_token_us * input_tokens)

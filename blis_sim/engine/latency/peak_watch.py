@@ -63,8 +63,9 @@ class PeakWatch(WrappedLatency):
         """Return a line when steps were too fast."""
         if not self.num_too_fast:
             return []
+        steps = "1 step was" if self.num_too_fast == 1 else f"{self.num_too_fast:,} steps were"
         return [
-            f"warning: {self.num_too_fast:,} steps were predicted to be faster than the GPU's peak rates allow, by "
+            f"warning: {steps} predicted to be faster than the GPU's peak rates allow, by "
             f"{self.name}: one of {self.worst_tokens:,} tokens at {self.worst:.0%} of the peak"
         ]
 

@@ -38,7 +38,7 @@ KNOWN = {
     "output_request_us": 25.0,
 }
 """Not what is expected of an unknown server."""
-VALUES = np.array([KNOWN[name] for name in TERMS])
+VALUES = np.array([KNOWN[name] for name in TERMS.names])
 
 
 def arrivals(num_requests: int, rate: float, seed: int = 0) -> list[Arrival]:

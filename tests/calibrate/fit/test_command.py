@@ -64,7 +64,7 @@ def test_settings_that_make_no_sense_are_refused(trace: Path, capsys: Captured) 
     assert refused(capsys, *SERVER) == "give the header files of the recordings, as in `blis fit trace.yaml`"
     assert refused(capsys, str(trace), *SERVER, "--engine", "blis").startswith("--engine must be one of vllm")
     message = refused(capsys, str(trace), *SERVER, "--latency-model", "roofline")
-    assert message == "blis fit learns a latency model, it takes neither a --latency-model nor coefficients"
+    assert message == "--latency-model must be one of fitted, kernels, got 'roofline'"
     assert refused(capsys, str(trace), *SERVER, "--max-concurrency", "4").startswith(
         "--max-concurrency needs --reissue"
     )

@@ -11,7 +11,7 @@ from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.fitted import STEP_TERMS
 from blis_sim.engine.latency.wrapped import PhaseShifted
 from calibrate.fit.learn import Budget, Learned, learn, num_trials
-from calibrate.fit.terms import EXPECTED, PLACE
+from calibrate.fit.terms import EXPECTED, TERMS
 from calibrate.fit.trial import recorded
 from replay.running.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, VALUES, arrivals, measured, recording
@@ -28,7 +28,7 @@ def learned() -> Learned:
 
 
 def step_times(values: np.ndarray, shapes: np.ndarray) -> np.ndarray:
-    times: np.ndarray = DEPLOYED.basis(DEPLOYED.latency(values), shapes) @ values[: len(STEP_TERMS)]
+    times: np.ndarray = DEPLOYED.basis(values, shapes) @ values[: len(STEP_TERMS)]
     return times
 
 
@@ -111,7 +111,7 @@ def test_a_server_that_becomes_faster_does_not_bend_the_coefficients() -> None:
 
 def test_what_a_single_gpu_cannot_tell_stays_as_expected() -> None:
     found = learn([recording(60)], DEPLOYED, CONFIG, budget=SMALL)
-    assert found.estimate.values[PLACE["all_reduce"]] == EXPECTED["all_reduce"].mean
+    assert found.estimate.values[TERMS.place("all_reduce")] == EXPECTED["all_reduce"].mean
 
 
 @pytest.mark.parametrize("model", ["qwen3-14b", "mixtral-8x7b"])
@@ -120,7 +120,7 @@ def test_the_basis_of_many_shapes_is_that_of_each(model: str) -> None:
     latency = deployed.latency(VALUES)
     shapes, _ = recorded(recording(80), CONFIG, latency)
     each = np.array([latency.basis(BatchShape(*shape)) for shape in shapes.tolist()])
-    assert deployed.basis(latency, shapes) == pytest.approx(each)
+    assert deployed.basis(VALUES, shapes) == pytest.approx(each)
 
 
 class _Shapes:

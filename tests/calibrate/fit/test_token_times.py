@@ -16,7 +16,7 @@ SMALL = Budget(per_round=200, per_final_round=200, in_final_rounds=1_000)
 
 
 def step_times(values: np.ndarray, shapes: np.ndarray) -> np.ndarray:
-    times: np.ndarray = DEPLOYED.basis(DEPLOYED.latency(values), shapes) @ values[: len(STEP_TERMS)]
+    times: np.ndarray = DEPLOYED.basis(values, shapes) @ values[: len(STEP_TERMS)]
     return times
 
 

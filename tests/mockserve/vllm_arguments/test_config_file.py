@@ -26,9 +26,9 @@ def file(tmp_path: Path) -> str:
 
 def test_a_file_says_what_flags_would_say(file: str) -> None:
     assert rewritten(["--config", file]) == [
-        "--model", "from-file", "--port", "8123", "--no-enable-server-load-tracking",
+        "--model", "from-file", "--port", "8123", "--no-enable-server-load-tracking", "--enforce-eager",
         "--served-model-name", '["x", "y"]',
-        "--accepted-without-effect", "--compilation-config,--enforce-eager",
+        "--accepted-without-effect", "--compilation-config",
     ]  # fmt: skip
 
 

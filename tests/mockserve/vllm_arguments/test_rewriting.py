@@ -73,7 +73,6 @@ def test_what_we_simulate_gets_our_syntax(given: list[str], ours: list[str]) -> 
 @pytest.mark.parametrize(
     "given",
     [
-        ["--enforce-eager"],
         ["-O3"],
         ["-O", "2"],
         ["-O=1"],

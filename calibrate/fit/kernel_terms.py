@@ -1,0 +1,106 @@
+"""The learned terms of the kernels latency model: a scale for each class of kernels, and what the host adds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.latency.fitted import REQUEST_TERMS
+from blis_sim.engine.latency.kernel_steps import (
+    EAGER_LAUNCH_US,
+    LARGEST_STEP_TOKENS,
+    HostOverheads,
+    KernelScales,
+    KernelSteps,
+)
+from blis_sim.engine.latency.kernels.grids import TOKEN_CLASSES, KernelGrids, graph_sizes
+from blis_sim.engine.latency.kernels.placing import KernelPlacement, grids_of
+from blis_sim.engine.model_spec import ModelSpec
+from calibrate.fit.terms import Expectation, Terms
+
+Floats = npt.NDArray[np.float64]
+
+SCALES = tuple(each.name for each in fields(KernelScales))
+_HOST_OF_STEPS = ("burst", "burst_again", "step_us", "prompt_us", "request_us")
+EXPECTED: dict[str, Expectation] = {
+    **dict.fromkeys(SCALES, Expectation(1.0, 0.05)),
+    "all_reduce": Expectation(1.0, 0.3),  # links differ more than GPUs
+    "elementwise": Expectation(1.0, 0.3),  # small kernels were not measured
+    "burst": Expectation(0.02, 0.01),
+    "burst_again": Expectation(0.08, 0.04),
+    "step_us": Expectation(300.0, 300.0),
+    "prompt_us": Expectation(300.0, 300.0),
+    "request_us": Expectation(8.0, 8.0),
+    "arrival_us": Expectation(3000.0, 2000.0),
+    "arrival_token_us": Expectation(1.5, 0.5),
+    "output_us": Expectation(900.0, 500.0),
+    "output_request_us": Expectation(40.0, 20.0),
+}
+TERMS = Terms((*SCALES, *_HOST_OF_STEPS), REQUEST_TERMS, EXPECTED)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelsDeployed:
+    """The deployment that scales and host overheads are learned for."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    tp: int
+    grids: KernelGrids
+    sizes: tuple[int, ...]
+    launch_us: float = 0.0
+
+    @property
+    def latency_model(self) -> str:
+        return "kernels"
+
+    @property
+    def terms(self) -> Terms:
+        return TERMS
+
+    def learnable(self) -> tuple[str, ...]:
+        rows = zip(TOKEN_CLASSES, self.grids.token_us, strict=True)
+        missing = {name for name, row in rows if not row.any()}
+        return tuple(name for name in TERMS.names if name not in missing)
+
+    def latency(self, values: Floats) -> KernelSteps:
+        named = {name: max(0.0, float(value)) for name, value in zip(TERMS.names, values, strict=True)}
+        scales = KernelScales(**{name: named.pop(name) for name in SCALES})
+        return KernelSteps(self.grids, HostOverheads(**named), scales, self.sizes, self.launch_us)
+
+    def sections(self, values: Mapping[str, float]) -> dict[str, dict[str, float]]:
+        host = {name: value for name, value in values.items() if name not in SCALES}
+        return {"scales": {name: values[name] for name in SCALES}, "host": host}
+
+    def basis(self, values: Floats, shapes: npt.NDArray[np.int64]) -> Floats:
+        """Return what each coefficient is multiplied by; the least time of eager steps is left out."""
+        plain = KernelSteps(self.grids, self.latency(values).host, graph_sizes=self.sizes)
+        shape = dict(zip(BatchShape._fields, shapes.T.astype(np.float64), strict=True))
+        num_tokens = shape["prefill_tokens"] + shape["decode_requests"]
+        padded = np.array([*self.sizes, 0.0])[np.searchsorted(self.sizes, num_tokens)]
+        tokens = np.where(padded, padded, num_tokens)
+        sampling = np.minimum(shape["prefill_requests"] + shape["decode_requests"], LARGEST_STEP_TOKENS)
+        points = self.grids.tokens
+        rows = zip(TOKEN_CLASSES, self.grids.token_us, strict=True)
+        columns = {name: np.interp(tokens, points, row) for name, row in rows}
+        columns["head"] = np.interp(sampling, points, self.grids.head_us)
+        parts = [plain.parts_us(BatchShape(*row)) for row in shapes.tolist()]
+        names = ("prompt_attention", "decode_attention", "burst", "burst_again")
+        columns |= dict(zip(names, np.array(parts, dtype=np.float64).reshape(-1, len(names)).T, strict=True))
+        columns |= {
+            "step_us": np.ones(len(shapes)),
+            "prompt_us": shape["prefill_requests"],
+            "request_us": shape["decode_requests"],
+        }
+        return np.column_stack([columns[name] for name in TERMS.step])
+
+
+def kernels_deployed(model: ModelSpec, gpu: GpuSpec, placement: KernelPlacement, max_num_seqs: int) -> KernelsDeployed:
+    """Return a deployment with its kernel times. Raises EngineError where there are none."""
+    grids = grids_of(model, gpu, placement)
+    if placement.eager:
+        return KernelsDeployed(model, gpu, placement.tp, grids, (), EAGER_LAUNCH_US)
+    return KernelsDeployed(model, gpu, placement.tp, grids, graph_sizes(gpu.compute_capability, max_num_seqs))
