@@ -57,8 +57,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Coefficients in the order of the terms, their spreads, and how much slower than usual the server was in each of the
-    spans, as a fraction."""
+    """Coefficients in the order of the terms, their spreads, and how much slower than usual the server was in each span.
+
+    The last are fractions.
+    """
 
     values: Floats
     spreads: Floats
