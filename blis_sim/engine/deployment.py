@@ -22,7 +22,7 @@ from blis_sim.engine.latency.catalogue.files import config_path
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
 from blis_sim.engine.latency.catalogue.models import knows_model
 from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
-from blis_sim.engine.latency.choosing import Chosen, choose
+from blis_sim.engine.latency.choosing import choose, watched_choice
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.registry import LatencyChoice
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
@@ -37,7 +37,6 @@ from blis_sim.options import OptionError
 
 if TYPE_CHECKING:
     from blis_sim.engine.cpu_tier_config import CpuTierConfig
-    from blis_sim.engine.latency.kernels.placing import KernelPlacement
 
 _KV_BLOCKS_WITHOUT_SIZES = 1_000_000
 _DEFAULT_BLOCK_SIZE = 16
@@ -139,44 +138,14 @@ def _latency(
         alpha=options.alpha_coeffs,
         beta=options.beta_coeffs,
         coefficients=options.coefficients,
-        placement=kernel_placement(options, tp),
+        placement=options.kernel_placement(tp),
         max_num_seqs=config.max_num_seqs,
         engine=options.engine,
     )
     with _naming_files(options):
         chosen = choose(options.step_times, choice)
     notes.extend(chosen.notes)
-    return chosen.name, _watched(chosen, choice, config)
-
-
-def _watched(chosen: Chosen, choice: LatencyChoice, config: EngineConfig) -> LatencyModel:
-    """Return a latency model with a watch for steps that beat the peak rates of the GPU, where it needs one."""
-    from blis_sim.engine.latency.kernels.peaks import step_peaks
-    from blis_sim.engine.latency.kernels.placing import operations_of
-    from blis_sim.engine.latency.peak_watch import watched
-
-    if choice.dp > 1 or choice.placement is None:
-        return chosen.latency
-    try:
-        peaks = step_peaks(operations_of(choice.model, choice.placement), choice.gpu)
-    except EngineError:  # without its layers nothing is known of the least time of a step
-        return chosen.latency
-    return watched(chosen.latency, chosen.name, peaks, config.max_num_batched_tokens, config.max_num_seqs)
-
-
-def kernel_placement(options: DeploymentOptions, tp: int) -> "KernelPlacement":
-    """Return what of the flags decides which kernels run."""
-    from blis_sim.engine.latency.kernels.placing import KernelPlacement
-
-    return KernelPlacement(
-        tp=tp,
-        expert_parallel=options.enable_expert_parallel,
-        kv_cache_dtype=options.kv_cache_dtype,
-        quantization=options.quantization,
-        dtype=options.dtype,
-        profile=options.kernel_profile,
-        eager=options.enforce_eager,
-    )
+    return chosen.name, watched_choice(chosen, choice, config.max_num_batched_tokens)
 
 
 def _config(

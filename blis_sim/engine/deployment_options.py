@@ -14,6 +14,7 @@ from blis_sim.engine.units import LARGEST_COEFFICIENT, LONGEST_DELAY_US
 from blis_sim.options import OptionError, check_options, names_in, option
 
 if TYPE_CHECKING:
+    from blis_sim.engine.latency.kernels.placing import KernelPlacement
     from blis_sim.engine.speculation import Speculation
 
 DEFAULT_ACCEPTANCE_RATE = 0.7
@@ -338,6 +339,20 @@ class DeploymentOptions:
     def step_times(self) -> str:
         """The latency model that the flag names, else that of the engine; `auto` where the deployment decides."""
         return self.latency_model or engine_defaults(self.engine).latency_model
+
+    def kernel_placement(self, tp: int) -> "KernelPlacement":
+        """Return what of the flags decides which kernels run on `tp` GPUs."""
+        from blis_sim.engine.latency.kernels.placing import KernelPlacement
+
+        return KernelPlacement(
+            tp=tp,
+            expert_parallel=self.enable_expert_parallel,
+            kv_cache_dtype=self.kv_cache_dtype,
+            quantization=self.quantization,
+            dtype=self.dtype,
+            profile=self.kernel_profile,
+            eager=self.enforce_eager,
+        )
 
     def check_coefficients(self, *other_latency_models: str) -> None:
         """Raise OptionError for --coefficients without a latency model that reads them, here or on other instances."""

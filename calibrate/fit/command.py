@@ -127,10 +127,9 @@ def _deployed(options: RecordedDeploymentOptions, deployment: "Deployment") -> "
 
     if options.latency_model == "fitted":
         return Deployed(deployment.model, deployment.gpu, deployment.tp)
-    from blis_sim.engine.deployment import kernel_placement
     from calibrate.fit.kernel_terms import kernels_deployed
 
-    placement = kernel_placement(options, deployment.tp)
+    placement = options.kernel_placement(deployment.tp)
     return kernels_deployed(deployment.model, deployment.gpu, placement, deployment.config.max_num_seqs)
 
 

@@ -57,10 +57,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Coefficients in the order of the terms, their spreads, and how much slower than usual the server was in each span.
-
-    The last are fractions.
-    """
+    """Coefficients in the order of the terms, their spreads, and by which share the server was slower in each span."""
 
     values: Floats
     spreads: Floats
@@ -81,11 +78,11 @@ class _Errors:
 def improved(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, share: float, spans: Spans) -> Estimate:
     """The coefficients that would explain most of what is left over, approached by `share` of the way.
 
-    Each is held to its expectation as far as measurements do not know better, and none falls below 0.
+    Each is held to its expectation as far as measurements do not know better, and none falls below its least value.
     """
     terms = deployed.terms
     places = np.array([terms.place(name) for name in deployed.learnable()])
-    num_terms = len(places)
+    num_terms, least = len(places), terms.least_values()[places]
     information, pull = _expectations(terms, places, now)
     num_requests = sum(int(np.isfinite(pair.recording.ttft_us).sum()) for pair in pairs)
     independent = min(INDEPENDENT_SHARE, MOST_INDEPENDENT / max(1, num_requests))
@@ -96,9 +93,11 @@ def improved(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, share: f
             pull += errors.instruments.T @ (errors.weights * errors.errors_us)
     # The two directions of each pair are each other's transpose but for the weights.
     information = (information + information.T) / 2
-    change = share * _bounded(information, pull, np.concatenate([now.values[places], np.full(spans.total, 0.5)]))
+    change = share * _bounded(
+        information, pull, np.concatenate([now.values[places] - least, np.full(spans.total, 0.5)])
+    )
     values, spreads = now.values.copy(), now.spreads.copy()
-    values[places] = np.maximum(values[places] + change[:num_terms], 0.0)
+    values[places] = np.maximum(values[places] + change[:num_terms], least)
     spreads[places] = np.sqrt(np.maximum(np.diag(np.linalg.pinv(information)), 0.0))[:num_terms]
     return Estimate(values, spreads, now.slower + change[num_terms:])
 

@@ -1,7 +1,7 @@
 """The terms of a latency model that is learned; those of the fitted one, with values expected of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -47,6 +47,12 @@ class Terms:
     request: tuple[str, ...]
     expected: Mapping[str, Expectation]
     together: tuple[tuple[tuple[str, ...], Expectation], ...] = ()
+    least: Mapping[str, float] = field(default_factory=dict)
+    """The least values of terms; 0 of those that are not here."""
+
+    def least_values(self) -> Floats:
+        """Return the least value of each term."""
+        return np.array([self.least.get(name, 0.0) for name in self.names])
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -43,6 +43,21 @@ def choose(step_times: str, choice: LatencyChoice) -> Chosen:
     return Chosen(name, latency, tuple(notes))
 
 
+def watched_choice(chosen: Chosen, choice: LatencyChoice, max_tokens: int) -> LatencyModel:
+    """Return a latency model with a watch for steps that beat the peak rates of the GPU, where it needs one."""
+    from blis_sim.engine.latency.kernels.peaks import step_peaks
+    from blis_sim.engine.latency.kernels.placing import operations_of
+    from blis_sim.engine.latency.peak_watch import watched
+
+    if choice.dp > 1 or choice.placement is None:
+        return chosen.latency
+    try:
+        peaks = step_peaks(operations_of(choice.model, choice.placement), choice.gpu)
+    except EngineError:  # without its layers nothing is known of the least time of a step
+        return chosen.latency
+    return watched(chosen.latency, chosen.name, peaks, max_tokens, choice.max_num_seqs)
+
+
 def _automatic(choice: LatencyChoice, notes: list[str]) -> str:
     """The name of the model that predicts a deployment best."""
     if choice.beta:

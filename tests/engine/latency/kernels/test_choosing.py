@@ -1,5 +1,6 @@
 """Which latency model `auto` takes, and what is said of it."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
 from blis_sim.engine.latency.kernels import placing
+from blis_sim.engine.latency.kernels.evidence import MEASURED
 from tests.engine.latency.kernels.made_up import profile
 
 QUANTIZED = "llama-4-scout-17b-16e-instruct-fp8-dynamic"
@@ -101,3 +103,20 @@ def test_eager_mode_takes_longer() -> None:
     eager = deployment("llama-3.1-8b", latency_model="kernels", enforce_eager=True)
     graphs = deployment("llama-3.1-8b", latency_model="kernels")
     assert eager.latency.step_time(decodes(1, 100)) > graphs.latency.step_time(decodes(1, 100))
+
+
+def test_expected_errors_are_those_of_the_page_of_measured_deployments() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "silicon.md").read_text()
+    rows = dict(re.findall(r"^\| ([\w-]+) \| \d+ (\|.*)\|$", page.partition("## kernels")[2], re.MULTILINE))
+    classes = {
+        "dense-fp8": "dense models in FP8",
+        "dense-nvfp4": "dense models in NVFP4",
+        "moe-mxfp4": "experts in MXFP4",
+        "moe-fp8block": "experts in FP8 by blocks",
+        "moe-nvfp4": "experts in NVFP4",
+        "MLA-moe-int4": "latent attention, experts in INT4",
+        "MLA-moe-nvfp4": "latent attention, experts in NVFP4",
+    }
+    for row, name in classes.items():
+        tpot, _, ttft, _ = (float(each) for each in re.findall(r"([\d.]+)%", rows[row]))
+        assert (tpot, ttft) == pytest.approx((100 * MEASURED[name].tpot, 100 * MEASURED[name].ttft))
