@@ -130,9 +130,6 @@ class KernelSteps:
         time_us = self._decode_us(sequences, context) + self._fixed_us(sequences, 0, sequences)
         return whole_micros(max(time_us, self._least_us))
 
-    def few_decode_times(self, sequences: int, context: int, steps: int) -> list[Micros]:
-        return [self.decode_time(sequences, context + step * sequences) for step in range(steps)]
-
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         requests = shape.decode_requests
         if not requests:

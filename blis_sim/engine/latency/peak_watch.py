@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape, decodes
-from blis_sim.engine.latency.decode_steps import decode_timer, few_decodes_timer
+from blis_sim.engine.latency.decode_steps import decode_timer
 from blis_sim.engine.latency.decode_sums import DecodeSums, decode_sums
 from blis_sim.engine.latency.kernels.peaks import StepPeaks
 from blis_sim.engine.latency.model import LatencyModel
@@ -43,9 +43,6 @@ class PeakWatch(WrappedLatency):
     def decode_time(self, sequences: int, context: int) -> Micros:
         """`step_time` of a step in which so many sequences with so many context tokens decode and nobody else runs."""
         return decode_timer(self.model)(sequences, context)
-
-    def few_decode_times(self, sequences: int, context: int, steps: int) -> list[Micros]:
-        return few_decodes_timer(self.model)(sequences, context, steps)
 
     @property
     def decode_sums(self) -> DecodeSums:

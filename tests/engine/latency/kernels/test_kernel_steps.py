@@ -20,7 +20,6 @@ def test_many_decode_steps_take_what_single_ones_take(requests: int, context: in
     latency = EAGER if is_eager else LATENCY
     one_by_one = [latency.step_time(decodes(requests, context + step * requests)) for step in range(count)]
     assert latency.decode_times(decodes(requests, context), count).tolist() == one_by_one
-    assert latency.few_decode_times(requests, context, count) == one_by_one
     assert latency.decode_time(requests, context) == one_by_one[0]
 
 
