@@ -48,7 +48,7 @@ class KernelsBakeOptions:
 
 
 def run(options: KernelsBakeOptions) -> int:
-    """Look the kernels up and write them. Raises EngineError for kernels that nothing was measured of."""
+    """Look the kernels up and write them. Raises EngineError for kernels without measurements."""
     from blis_sim.engine.latency.kernels.placing import (
         KernelPlacement,
         deployment_name,
@@ -56,6 +56,7 @@ def run(options: KernelsBakeOptions) -> int:
         operations_of,
     )
     from blis_sim.engine.latency.kernels.profile import digest_of, profile_text
+    from traces.text_file import write_text
 
     gpu_name, tp = default_deployment(options.model) or ("", 0)
     gpu_name, tp = options.hardware or gpu_name, options.tp or tp
@@ -72,10 +73,7 @@ def run(options: KernelsBakeOptions) -> int:
     operations = operations_of(model, placement)
     grids = measured_grids(operations, gpu)
     text = profile_text(grids, deployment_name(model, gpu, placement), digest_of(operations, gpu.name))
-    try:
-        Path(options.output).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise EngineError(f"{options.output}: cannot be written: {error.strerror}") from None
+    write_text(Path(options.output), text)
     for note in grids.notes:
         sys.stderr.write(f"blis kernels bake: {note}\n")
     sys.stderr.write(f"blis kernels bake: wrote {options.output}, {len(text):,} bytes\n")
