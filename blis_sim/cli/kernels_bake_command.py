@@ -52,7 +52,7 @@ def run(options: KernelsBakeOptions) -> int:
     from blis_sim.engine.latency.kernels.placing import (
         KernelPlacement,
         deployment_name,
-        measured_grids,
+        grids_of,
         operations_of,
     )
     from blis_sim.engine.latency.kernels.profile import digest_of, profile_text
@@ -70,9 +70,9 @@ def run(options: KernelsBakeOptions) -> int:
         quantization=options.quantization,
         dtype=options.dtype,
     )
-    operations = operations_of(model, placement)
-    grids = measured_grids(operations, gpu)
-    text = profile_text(grids, deployment_name(model, gpu, placement), digest_of(operations, gpu.name))
+    grids = grids_of(model, gpu, placement)
+    digest = digest_of(operations_of(model, placement), gpu.name)
+    text = profile_text(grids, deployment_name(model, gpu, placement), digest)
     write_text(Path(options.output), text)
     for note in grids.notes:
         sys.stderr.write(f"blis kernels bake: {note}\n")

@@ -50,6 +50,7 @@ KINDS: Mapping[str, FileKind] = {
     ),
     "page": FileKind("a page of a calibration", r"\A\s*<!doctype html>.{0,400}<title>Calibration"),
     "coefficients": FileKind("coefficients of blis fit", r"^latency_model *:"),
+    "kernel times": FileKind("kernel times of blis kernels bake", r'\A\s*\{\s*"kernel_profile"'),
     "points": FileKind("points of a sweep", r"\A\s*(?=.*\bcompleted_requests\b)(?=.*\btotal_output_tokens\b)"),
     "offline results": FileKind("results of an offline benchmark", r'\A\s*\{\s*"(model_id|avg_latency|elapsed_time)"'),
     "benchmark results": FileKind("results of a benchmark", r'\A\s*\{.*"(request_throughput|endpoint_type|backend)"'),

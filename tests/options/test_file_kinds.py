@@ -21,6 +21,7 @@ SAMPLES = {
     "calibration": b'{\n  "trace_info": {\n',
     "page": b'<!doctype html>\n<html lang="en"><head><title>Calibration: a',
     "coefficients": b"# Learned\nlatency_model: fitted\n",
+    "kernel times": b'{\n"kernel_profile": 1,\n',
     "points": b"point,rate,completed_requests,injected_requests,total_output_tokens\n",
     "offline results": b'{\n    "model_id": "m",\n',
     "benchmark results": b'{"date": "x", "endpoint_type": "vllm"}',

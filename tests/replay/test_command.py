@@ -362,4 +362,4 @@ def test_coefficients_need_the_fitted_model(tmp_path: Path, capsys: Captured) ->
     assert (
         run(["replay", str(header), "--model", MODEL, "--latency-model", "roofline", "--coefficients", "c.yaml"]) == 2
     )
-    assert "--coefficients needs --latency-model fitted, got roofline" in capsys.readouterr().err
+    assert "--coefficients needs --latency-model fitted or kernels, got roofline" in capsys.readouterr().err

@@ -44,12 +44,15 @@ def choose(step_times: str, choice: LatencyChoice) -> Chosen:
 
 
 def watched_choice(chosen: Chosen, choice: LatencyChoice, max_tokens: int) -> LatencyModel:
-    """Return a latency model with a watch for steps that beat the peak rates of the GPU, where it needs one."""
+    """Return a latency model with a watch for steps that beat the peak rates of the GPU, where it needs one.
+
+    Coefficients from the command line are taken at their word.
+    """
     from blis_sim.engine.latency.kernels.peaks import step_peaks
     from blis_sim.engine.latency.kernels.placing import operations_of
     from blis_sim.engine.latency.peak_watch import watched
 
-    if choice.dp > 1 or choice.placement is None:
+    if choice.dp > 1 or choice.beta or choice.placement is None:
         return chosen.latency
     try:
         peaks = step_peaks(operations_of(choice.model, choice.placement), choice.gpu)

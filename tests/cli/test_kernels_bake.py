@@ -1,0 +1,28 @@
+"""`blis kernels bake`: the kernel times of a deployment as a file that other commands take."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_sim.engine.latency.kernels import placing
+
+
+def test_what_is_baked_is_taken_and_what_cannot_be_baked_says_what_to_install(
+    blis: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "are_installed", lambda: False)
+    file = str(tmp_path / "kernels.json")
+    code, out, said = blis("kernels", "bake", "llama-3.1-8b", "-o", file)
+    assert (code, out) == (0, "")
+    assert said.endswith(" bytes\n")
+    load = ("--model", "llama-3.1-8b", "--num-requests", "3", "--latency-model", "kernels")
+    assert blis("run", *load, "--kernel-profile", file)[0] == 0
+    code, _, said = blis("run", *load, "--tp", "2", "--kernel-profile", file)
+    assert code == 2
+    assert "it was baked for llama-3.1-8b on H100 with tp 1, not for llama-3.1-8b on H100 with tp 2" in said
+    code, _, said = blis("kernels", "bake", "qwen3-14b", "--tp", "8", "-o", file)
+    assert code == 2
+    assert said.count("\n") == 1
+    assert "their tables need: pip install 'blis-mockserve[kernels]'" in said
