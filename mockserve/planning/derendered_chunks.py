@@ -8,6 +8,7 @@ from mockserve.content.answer import Delta, Kind
 from mockserve.planning.derendering import ChatReader, GivenChoice, TextReader
 from mockserve.protocol.bodies import Usage
 from mockserve.protocol.completions.bodies import CHUNK
+from mockserve.protocol.reading.types import as_flag, as_integer
 
 CONTEXT_TOKENS = 4
 
@@ -29,8 +30,8 @@ class StreamState:
         return cls(
             token_ids=tuple(given.get("output_token_ids") or ()),
             chunk_lengths=tuple(given.get("output_chunk_lens") or ()),
-            role_sent=given.get("role_sent") is True,
-            text_offset=int(given.get("logprob_text_offset") or 0),
+            role_sent=as_flag(given.get("role_sent", False)),
+            text_offset=as_integer(given.get("logprob_text_offset", 0)),
             call_ids=tuple(given.get("last_tool_call_ids") or ()),
         )
 
@@ -172,4 +173,4 @@ def _usage(generated: Mapping[str, Any]) -> dict[str, Any] | None:
     given = generated.get("usage")
     if given is None:
         return None
-    return Usage(given.get("prompt_tokens") or 0, given.get("completion_tokens") or 0).full()
+    return Usage(as_integer(given.get("prompt_tokens", 0)), as_integer(given.get("completion_tokens") or 0)).full()

@@ -14,6 +14,7 @@ from mockserve.protocol.completions.bodies import ToolCall, whole_message
 from mockserve.protocol.completions.requests import ChatRequest, parse_chat, parse_completion
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.logprob_shapes import Candidate, Scored, chat_logprobs, completion_logprobs
+from mockserve.protocol.reading.types import as_integer, as_number
 from mockserve.replies.call_style import CallStyle, call_id, call_style
 from mockserve.serving.model import ServedModel
 
@@ -43,7 +44,7 @@ def given_choice(given: Mapping[str, Any], tokenizer: Tokenizer, is_whole: bool)
     reason = given.get("finish_reason", "stop" if is_whole else None)
     content = (given.get("logprobs") or {}).get("content")
     return GivenChoice(
-        index=int(given["index"]),
+        index=as_integer(given["index"]),
         token_ids=given.get("token_ids") or (),
         ending=None if reason is None else Ending(reason, given.get("stop_reason")),
         scored=None if content is None else _scored(content, tokenizer),
@@ -112,17 +113,17 @@ def _scored(content: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> list[
     for each in content:
         tops = [_candidate(top, tokenizer, before) for top in each.get("top_logprobs") or ()]
         found.append(Scored(_candidate(each, tokenizer, before), tops))
-        before = [*before, int(each["token_id"])][-SEEN_TOKENS:]
+        before = [*before, as_integer(each["token_id"])][-SEEN_TOKENS:]
     return found
 
 
 def _candidate(given: Mapping[str, Any], tokenizer: Tokenizer, before: Sequence[int]) -> Candidate:
-    token_id = int(given["token_id"])
+    token_id = as_integer(given["token_id"])
     text = tokenizer.decode([token_id])
     if text.endswith(UNREADABLE):  # part of a character, which the last of its tokens brings
         whole = tokenizer.decode([*before, token_id])
         text = "" if whole.endswith(UNREADABLE) else whole[len(tokenizer.decode(before).rstrip(UNREADABLE)) :]
-    return Candidate(token_id, text, float(given["logprob"]), int(given.get("rank") or 0))
+    return Candidate(token_id, text, as_number(given["logprob"]), as_integer(given.get("rank") or 0))
 
 
 class TextReader(NamedTuple):

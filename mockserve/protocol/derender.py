@@ -11,6 +11,7 @@ from mockserve.protocol.reading.types import (
     SMALLEST_INT64,
     Anything,
     FieldType,
+    Flag,
     Integer,
     Number,
     OneOf,
@@ -37,9 +38,31 @@ class Constant:
         return {"const": self.value}
 
 
+MAX_CONTEXT_TOKENS = 4
+"""As many tokens of a chunk are context of the log-probabilities of the next."""
+
 _IDS: FieldType = Nullable(ListOf(Integer(at_least=0)))
 _COUNT: FieldType = Nullable(Integer())
 _MAP: FieldType = Nullable(MapOf(Anything()))
+_USAGE: FieldType = Nullable(
+    Record(
+        {
+            "prompt_tokens": Integer(),
+            "total_tokens": Integer(),
+            "completion_tokens": _COUNT,
+            "prompt_tokens_details": Nullable(
+                Record(
+                    {
+                        "cached_tokens": _COUNT,
+                        "created_cache_tokens": _COUNT,
+                        "multimodal_tokens": Nullable(MapOf(Integer())),
+                    }
+                )
+            ),
+            "completion_tokens_details": Nullable(Record({"reasoning_tokens": Integer()})),
+        }
+    )
+)
 _CHAT: FieldType = Nullable(Record({"messages": Anything()}, ("messages",)))
 _COMPLETION: FieldType = Nullable(Record({}))
 _SCORE: dict[str, FieldType] = {"token_id": Integer(), "logprob": Number(), "rank": _COUNT}
@@ -62,7 +85,7 @@ _GENERATED: FieldType = Record(
         "prompt_token_ids": _IDS,
         "kv_transfer_params": _MAP,
         "metrics": _MAP,
-        "usage": _MAP,
+        "usage": _USAGE,
         "output_mode": OneOf(("tokens",)),
         "choices": ListOf(_CHOICE),
     },
@@ -71,8 +94,15 @@ _GENERATED: FieldType = Record(
 _STATE: FieldType = Nullable(
     Record(
         {
+            "prev_tokens": ListOf(Text()),
+            "prefix_offset": Integer(at_least=0),
+            "read_offset": Integer(at_least=0),
+            "role_sent": Flag(),
+            "logprob_context_token_ids": ListOf(Integer(), at_most=MAX_CONTEXT_TOKENS),
+            "logprob_text_offset": Integer(at_least=0),
             "output_token_ids": ListOf(Integer(at_least=0)),
             "output_chunk_lens": ListOf(Integer(at_least=1)),
+            "tools_streamed": Flag(),
             "last_tool_call_ids": ListOf(Text()),
         }
     )

@@ -1,5 +1,6 @@
 """Replies made of token ids that another server has generated: the same as from one server that does it all."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -193,3 +194,56 @@ def test_a_stream_of_the_generating_server_can_be_sent_on_chunk_by_chunk(split: 
         state = reply["stream_state"]
         reasons += [one["finish_reason"] for one in reply["chunk"]["choices"]]
     assert reasons[-1] in ("stop", "tool_calls")
+
+
+def _chunk(**fields: Any) -> dict[str, Any]:
+    return {"stream": True, "generate_chunk": {"choices": [{"index": 0, "token_ids": [5]}], **fields}}
+
+
+def _whole(**choice: Any) -> dict[str, Any]:
+    return {"generate_responses": [{"choices": [{"index": 0, "token_ids": [5], **choice}]}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "kind"),
+    [
+        (
+            _chunk() | {"stream_state": {"logprob_text_offset": "nan"}},
+            "stream_state.logprob_text_offset",
+            "int_parsing",
+        ),
+        (_chunk() | {"stream_state": {"logprob_text_offset": math.inf}}, "stream_state.logprob_text", "finite_number"),
+        (_chunk() | {"stream_state": {"logprob_text_offset": -1}}, "stream_state.logprob", "greater_than_equal"),
+        (_chunk() | {"stream_state": {"logprob_text_offset": None}}, "stream_state.logprob_text_offset", "int_type"),
+        (_chunk() | {"stream_state": {"role_sent": "nan"}}, "stream_state.role_sent", "bool_parsing"),
+        (_chunk() | {"stream_state": {"prefix_offset": "x"}}, "stream_state.prefix_offset", "int_parsing"),
+        (_chunk() | {"stream_state": {"logprob_context_token_ids": [1] * 5}}, "logprob_context_token_ids", "too_long"),
+        (_chunk(usage={"prompt_tokens": "nan"}), "generate_chunk.usage.prompt_tokens", "int_parsing"),
+        (_chunk(usage={"completion_tokens": [1]}), "generate_chunk.usage.completion_tokens", "int_type"),
+        (_whole(index="nan"), "choices.0.index", "int_parsing"),
+        (_whole(logprobs={"content": [{"token_id": math.nan, "logprob": 0}]}), "token_id", "finite_number"),
+    ],
+)
+def test_a_number_that_is_none_is_refused_by_its_field(split: TestServer, body: Any, field: str, kind: str) -> None:
+    reply = call(split, "POST", TEXT_PATH, body)
+    assert reply.status == 400
+    assert field in reply.json["error"]["message"]
+    assert f"'type': '{kind}'" in reply.json["error"]["message"]
+
+
+def test_numbers_that_are_sent_as_strings_or_floats_are_read_as_integers(split: TestServer) -> None:
+    scored = {"token_id": "5.0", "logprob": "-1", "rank": "1.0"}
+    choice = {"index": "0.0", "token_ids": ["5"], "logprobs": {"content": [{**scored, "top_logprobs": [scored]}]}}
+    chunk = {"choices": [choice], "usage": {"prompt_tokens": "3.0", "completion_tokens": 2.0}}
+    state = {"logprob_text_offset": "7.0", "role_sent": "yes"}
+    body = {
+        "stream": True,
+        "generate_chunk": chunk,
+        "stream_state": state,
+        "completion_request": {"prompt": "x", "logprobs": 1},
+    }
+    found = post(split, TEXT_PATH, body)
+    assert found["chunk"]["choices"][0]["index"] == 0
+    assert found["chunk"]["choices"][0]["logprobs"]["text_offset"] == [7]
+    assert found["chunk"]["usage"]["total_tokens"] == 5
+    assert found["stream_state"]["role_sent"] is True
