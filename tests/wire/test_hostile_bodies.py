@@ -240,6 +240,14 @@ def test_words_arguments_that_cannot_be_read_as_python_does(
     assert answer(server, "/v1/responses", responses) == expected
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_refuses_a_json_schema_with_a_deep_value(server: TestServer, path: str) -> None:
+    value = b"[" * 900 + b"]" * 900
+    body = b"{" + ROUTES[path] + b',"structured_outputs":{"json":{"type":"integer","minimum":' + value + b"}}}"
+    message = "The JSON schema is nested too deeply: objects and arrays may nest at most 64 levels"
+    assert answer(server, path, body) == envelope(400, message)
+
+
 def test_derenders_integers_that_were_sent_as_strings_or_floats(server: TestServer) -> None:
     generated = b'{"choices":[{"index":0,"token_ids":["5",6.0]}]}'
     body = b'{"generate_response":' + generated + b',"prompt_token_ids":[5.0],"prompt_tokens":"3"}'

@@ -334,15 +334,18 @@ class _Maker:
 
 def mentions_checked(schema: Any) -> bool:
     """Whether a keyword occurs anywhere that calls for a look at the whole value."""
-    if isinstance(schema, list):
-        return any(map(mentions_checked, schema))
-    if not isinstance(schema, Mapping):
-        return False
-    if not CHECKED_KEYWORDS.isdisjoint(schema):
-        return True
-    if not SOLE_KEYWORDS.isdisjoint(schema) and len(schema.keys() - ANNOTATIONS) > 1:
-        return True
-    return any(map(mentions_checked, schema.values()))
+    pending = [schema]
+    while pending:  # no recursion, so that no depth is too deep for it
+        found = pending.pop()
+        if isinstance(found, list):
+            pending.extend(found)
+        elif isinstance(found, Mapping):
+            if not CHECKED_KEYWORDS.isdisjoint(found):
+                return True
+            if not SOLE_KEYWORDS.isdisjoint(found) and len(found.keys() - ANNOTATIONS) > 1:
+                return True
+            pending.extend(found.values())
+    return False
 
 
 def _item_schemas(schema: Mapping[str, Any]) -> tuple[list[Schema], Schema]:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.attack.constraints import HOSTILE, doubling
+from mockserve.content.constraints.json_instances import mentions_checked
 from mockserve.content.constraints.kinds import DeferredForm, constrained_text, demanded_form, read_constraint
 from mockserve.content.constraints.size import is_small_pattern, is_small_schema
 from mockserve.options.content import Taste
@@ -153,3 +154,16 @@ def test_a_small_pattern_takes_few_calls(pattern: str, generosity: int) -> None:
 )
 def test_the_costliest_small_patterns_take_few_calls(pattern: str) -> None:
     test_a_small_pattern_takes_few_calls.hypothesis.inner_test(pattern, 2)  # type: ignore[attr-defined]  # hypothesis
+
+
+@pytest.mark.parametrize("num_levels", [500, 2000, 50_000])
+@pytest.mark.parametrize("name", ["minimum", "multipleOf", "x"])
+@pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}], ids=["lists", "objects"])
+def test_a_schema_with_a_deep_value_is_judged_whatever_its_depth(
+    name: str, num_levels: int, wrap: Callable[[Any], Any]
+) -> None:
+    value: Any = 1
+    for _ in range(num_levels):
+        value = wrap(value)
+    assert is_small_schema({"type": "integer", name: value}) in (True, False)
+    assert mentions_checked({"type": "integer", name: [value, {"uniqueItems": True}]})
