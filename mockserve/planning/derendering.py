@@ -119,6 +119,8 @@ def _scored(content: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> list[
 
 def _candidate(given: Mapping[str, Any], tokenizer: Tokenizer, before: Sequence[int]) -> Candidate:
     token_id = as_integer(given["token_id"])
+    if token_id < 0:
+        raise ApiError("out of range integral type conversion attempted")
     text = tokenizer.decode([token_id])
     if text.endswith(UNREADABLE):  # part of a character, which the last of its tokens brings
         whole = tokenizer.decode([*before, token_id])

@@ -201,6 +201,8 @@ def _integers(value: Any, is_id: bool) -> Any:
     number = as_integer(value)
     if is_id and not SMALLEST_INT64 <= number <= LARGEST_INT64:
         raise ApiError("Python int too large to convert to C long")
+    if is_id and number < 0:
+        raise ApiError("out of range integral type conversion attempted")
     return number
 
 

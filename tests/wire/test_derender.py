@@ -247,3 +247,16 @@ def test_numbers_that_are_sent_as_strings_or_floats_are_read_as_integers(split: 
     assert found["chunk"]["choices"][0]["logprobs"]["text_offset"] == [7]
     assert found["chunk"]["usage"]["total_tokens"] == 5
     assert found["stream_state"]["role_sent"] is True
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"token_ids": [-1]},
+        {"logprobs": {"content": [{"token_id": -1, "logprob": 0}]}},
+        {"logprobs": {"content": [{"token_id": 5, "logprob": 0, "top_logprobs": [{"token_id": -1, "logprob": 0}]}]}},
+    ],
+)
+def test_a_negative_token_id_is_refused_at_once(split: TestServer, choice: dict[str, Any]) -> None:
+    reply = call(split, "POST", TEXT_PATH, _whole(**choice))
+    assert (reply.status, "out of range" in reply.json["error"]["message"]) == (400, True)
