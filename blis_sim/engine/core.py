@@ -13,7 +13,7 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Event
 from blis_sim.engine.guards import num_surely_served, refusal
-from blis_sim.engine.instance import Instance
+from blis_sim.engine.instance import Instance, nothing_due
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.queue import Due, Payload
 from blis_sim.engine.request import Request
@@ -278,6 +278,11 @@ class Engine:
         assert counters.num_enqueued == ended + present, (
             f"{counters.num_enqueued} requests queued, but {ended} ended and {present} are present"
         )
+
+    def release(self) -> None:
+        """Free the step log of an idle engine that does nothing more, and the cycle of references that holds it."""
+        self._instance.steps = StepLog()
+        self._instance.catch_up = nothing_due
 
     def _demand_future(self, at: Micros) -> None:
         if self.now is not None and at <= self.now:

@@ -14,7 +14,7 @@ from blis_sim.engine.step_log import StepLog
 from blis_sim.engine.units import Micros
 
 
-def _alone(_until: Micros) -> Micros | None:
+def nothing_due(_until: Micros) -> Micros | None:
     """Nothing is ever due without an engine."""
     return None
 
@@ -44,7 +44,7 @@ class Instance:
         self,
         config: EngineConfig,
         latency: LatencyModel,
-        catch_up: Callable[[Micros], Micros | None] = _alone,
+        catch_up: Callable[[Micros], Micros | None] = nothing_due,
         steps: StepLog | None = None,
         tells_admissions: bool = True,
     ) -> None:

@@ -146,6 +146,7 @@ class LiveCluster:
         if engine.kv_events is not None:
             engine.kv_events.close()
         self.on_removed(number, engine, life)
+        engine.driver.engine.release()
 
 
 def _ignore(_number: int) -> None:

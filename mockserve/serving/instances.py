@@ -143,7 +143,10 @@ class InstanceControl:
         source = self._front.metrics_source
         assert isinstance(source, MetricsSource)
         del source.engines[number]
-        self.services.pop(number).engine_faults.close()
+        service = self.services.pop(number)
+        service.engine_faults.close()
+        assert isinstance(service.metrics_source, MetricsSource)
+        service.metrics_source.engines.clear()  # a source and its registry refer to each other
         self._removed[number] = _figures(number, "killed" if life is Life.KILLED else "drained", engine)
         if len(self._removed) > MOST_REMOVED:
             del self._removed[next(iter(self._removed))]

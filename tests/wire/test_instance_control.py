@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from blis_sim.engine.cluster.policies import with_policies
+from blis_sim.engine.step_log import RecentSteps
 from blis_sim.options import BlisError, options_from
 from mockserve.options.serve import ServeOptions
 from mockserve.realtime.cluster import ClusterDriver
@@ -170,6 +171,36 @@ def test_many_instances_that_come_and_go_leave_no_memory() -> None:
         assert list(server.service.engines) == [0]
         assert isinstance(server.service.delivery.driver, ClusterDriver)
         assert list(server.service.delivery.driver.cluster.members) == [0]
+
+
+def test_an_instance_that_has_left_is_freed_without_the_collector_of_cyclic_garbage() -> None:
+    with controlled(num_instances=1) as server:
+        left: weakref.WeakSet[object] = weakref.WeakSet()
+        gc.disable()
+        try:
+            for number in (1, 2):
+                call(server, "POST", "/blis/instances")
+                call(server, "POST", "/v1/completions?instance=1", BODY)
+                left.add(server.service.engines[number].metrics)
+                left.add(server.service.engines[number].driver.engine)
+                call(server, *(("DELETE", f"/blis/instances/{number}") if number == 1 else drain_of(number)))
+            wait_until(lambda: not left, lambda: str(list(left)))
+        finally:
+            gc.enable()
+
+
+def test_no_step_log_of_an_instance_that_has_left_waits_for_the_collector_of_cyclic_garbage() -> None:
+    with controlled(num_instances=1, instance_ports=0) as server:
+        gc.collect()
+        gc.disable()
+        try:
+            call(server, "POST", "/blis/instances")
+            log = id(server.service.engines[1].driver.engine.steps)
+            call(server, *drain_of(1))
+            wait_until(lambda: list(server.service.engines) == [0])
+            assert log not in [id(each) for each in gc.get_objects() if isinstance(each, RecentSteps)]
+        finally:
+            gc.enable()
 
 
 def drain_of(number: int) -> tuple[str, str]:
