@@ -21,6 +21,8 @@ from mockserve.serving.model import ServedModel
 SEEN_TOKENS = 6
 """As many of those before a token are looked at: its space, or the beginning of its character, may depend on them."""
 UNREADABLE = "\ufffd"
+LARGEST_TOKEN_ID = 2**32 - 1
+"""A tokenizer has room for no larger one."""
 CHARACTER_TOKENS = 4
 """More than that never make one character."""
 
@@ -119,8 +121,8 @@ def _scored(content: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> list[
 
 def _candidate(given: Mapping[str, Any], tokenizer: Tokenizer, before: Sequence[int]) -> Candidate:
     token_id = as_integer(given["token_id"])
-    if token_id < 0:
-        raise ApiError("out of range integral type conversion attempted")
+    if not 0 <= token_id <= LARGEST_TOKEN_ID:
+        raise ApiError(f"number too {'small' if token_id < 0 else 'large'} to fit in target type")
     text = tokenizer.decode([token_id])
     if text.endswith(UNREADABLE):  # part of a character, which the last of its tokens brings
         whole = tokenizer.decode([*before, token_id])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mockserve.protocol.errors import ApiError, Problem, bad_fields
-from mockserve.protocol.reading.containers import ListOf, MapOf, Named, Nullable, Record
+from mockserve.protocol.reading.containers import Checked, ListOf, MapOf, Named, Nullable, Record
 from mockserve.protocol.reading.types import (
     LARGEST_INT64,
     SMALLEST_INT64,
@@ -69,28 +69,41 @@ _SCORE: dict[str, FieldType] = {"token_id": Integer(), "logprob": Number(), "ran
 _SCORED: FieldType = Record(
     {**_SCORE, "top_logprobs": ListOf(Record(_SCORE, ("token_id", "logprob")))}, ("token_id", "logprob")
 )
-_CHOICE: FieldType = Record(
-    {
-        "index": Integer(),
-        "finish_reason": Nullable(Text()),
-        "stop_reason": Anything(),
-        "token_ids": Nullable(ListOf(Integer())),
-        "logprobs": Nullable(Record({"content": Nullable(ListOf(_SCORED))})),
-    },
-    ("index",),
-)
-_GENERATED: FieldType = Record(
-    {
-        "request_id": Text(),
-        "prompt_token_ids": _IDS,
-        "kv_transfer_params": _MAP,
-        "metrics": _MAP,
-        "usage": _USAGE,
-        "output_mode": OneOf(("tokens",)),
-        "choices": ListOf(_CHOICE),
-    },
-    ("choices",),
-)
+_OUTPUT_IDS: FieldType = Nullable(ListOf(Integer()))
+
+
+def _negative_ids(token_ids: list[Any] | None) -> str | None:
+    """What is wrong with the checked token ids of a whole choice; those of a chunk may be negative."""
+    has_any = any(as_integer(each) < 0 for each in token_ids or ())
+    return "token_ids must not contain negative values" if has_any else None
+
+
+def _generated(token_ids: FieldType) -> FieldType:
+    choice = Record(
+        {
+            "index": Integer(),
+            "finish_reason": Nullable(Text()),
+            "stop_reason": Anything(),
+            "token_ids": token_ids,
+            "logprobs": Nullable(Record({"content": Nullable(ListOf(_SCORED))})),
+        },
+        ("index",),
+    )
+    return Record(
+        {
+            "request_id": Text(),
+            "prompt_token_ids": _IDS,
+            "kv_transfer_params": _MAP,
+            "metrics": _MAP,
+            "usage": _USAGE,
+            "output_mode": OneOf(("tokens",)),
+            "choices": ListOf(choice),
+        },
+        ("choices",),
+    )
+
+
+_GENERATED = _generated(Checked(_OUTPUT_IDS, _negative_ids))
 _STATE: FieldType = Nullable(
     Record(
         {
@@ -134,7 +147,7 @@ COMPLETION_WHOLE = Record(
 _CHUNK: dict[str, FieldType] = {
     "stream": Constant(True),
     "model": Nullable(Text()),
-    "generate_chunk": _GENERATED,
+    "generate_chunk": _generated(_OUTPUT_IDS),
     "stream_state": _STATE,
     "prompt_tokens": _COUNT,
     "prompt_token_ids": _IDS,
@@ -201,8 +214,6 @@ def _integers(value: Any, is_id: bool) -> Any:
     number = as_integer(value)
     if is_id and not SMALLEST_INT64 <= number <= LARGEST_INT64:
         raise ApiError("Python int too large to convert to C long")
-    if is_id and number < 0:
-        raise ApiError("out of range integral type conversion attempted")
     return number
 
 

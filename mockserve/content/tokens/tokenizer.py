@@ -273,7 +273,9 @@ def load_tokenizer(path: str | None, vocabulary_size: int) -> Tokenizer:
 
 
 def invented_word(token_id: int) -> str:
-    """A pronounceable word that stands for a token id whose text is unknown."""
+    """A pronounceable word that stands for a token id whose text is unknown; a negative id has no text."""
+    if token_id < 0:
+        return ""
     syllables: list[str] = []
     number = token_id
     while number or not syllables:
