@@ -8,7 +8,6 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.catalogue.gpus import gpu_names, load_gpu
 from blis_sim.engine.latency.catalogue.models import ModelEntry
-from blis_sim.engine.latency.expected_error import expected_error
 from blis_sim.engine.latency.registry import LATENCY_MODELS, LatencyChoice, build
 from blis_sim.engine.memory.available import available_kv_bytes
 from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, check_fits, plan_layout
@@ -87,6 +86,8 @@ def _fits(layout: MemoryLayout, kv_bytes: int) -> bool:
 
 def known_latency_models(model: ModelSpec, gpu: GpuSpec, tp: int) -> dict[str, str]:
     """Return the expected error of every latency model that can time the deployment."""
+    from blis_sim.engine.latency.expected_error import expected_error  # Imported here: it loads numpy.
+
     found = {}
     for name in LATENCY_MODELS:
         try:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import step_work
-from blis_sim.engine.latency.wrapped import AddedTime
 from blis_sim.engine.memory.sharding import stage_layers
 from blis_sim.engine.model_spec import ModelSpec
 from blis_sim.engine.pipeline import PipelineStages
@@ -42,5 +41,7 @@ def with_offloaded_weights(
     latency: LatencyModel, gpu: GpuSpec, offload_gib: float, weight_bytes_per_gpu: Sequence[int]
 ) -> LatencyModel:
     """Return `latency` with steps in which every GPU reads so much of its weights from CPU memory, stage by stage."""
+    from blis_sim.engine.latency.wrapped import AddedTime  # Imported here: it loads numpy, which no help text needs.
+
     offloaded_bytes = sum(min(offload_gib * 2**30, weights) for weights in weight_bytes_per_gpu)
     return AddedTime(latency, round(offloaded_bytes / ((gpu.pcie_gb_s or _USUAL_PCIE_GB_S) * 1e3)))

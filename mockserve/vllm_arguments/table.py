@@ -75,7 +75,7 @@ def read_table(path: Path = TABLE) -> Mapping[str, VllmFlag]:
                 number=row["number"],
                 choices=tuple(row["choices"].split()),
                 about=row["about"],
-                here=row["here"],
+                here=row.get("here", UNSEEN),
             )
             for row in csv.DictReader(file)
         ]

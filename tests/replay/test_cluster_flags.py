@@ -12,6 +12,8 @@ from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import has_cluster, with_policies
 from blis_sim.engine.deployment import resolve
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.peak_watch import PeakWatch
 from blis_sim.options import BlisError, options_from
 from replay.command import ReplayOptions
 from tests import coefficients_file
@@ -28,7 +30,7 @@ POOLS = ["--num-instances", "4", "--prefill-instances", "2", "--decode-instances
         (["--pd-transfer-bandwidth", "0"], "--pd-transfer-bandwidth must be at least 1e-06, got 0.0"),
         (
             [*POOLS, "--decode-latency-model", "x"],
-            "must be one of auto, trained-physics, roofline, blackbox, fitted, got 'x'",
+            "must be one of auto, trained-physics, roofline, blackbox, fitted, kernels, got 'x'",
         ),
         (["--routing-latency", "9223372036854775807"], "--routing-latency must be at most 1e+15"),
         (["--admission-latency", "9" * 30], "--admission-latency must be at most 1e+15"),
@@ -129,6 +131,11 @@ def test_pools_may_run_on_other_hardware() -> None:
     assert [config.max_model_len for config in configs] == [40960, 4096, 40960]
 
 
+def named(latency: LatencyModel) -> str:
+    """The class of a latency model, or of the one that a watch for too fast steps looks at."""
+    return type(latency.model if isinstance(latency, PeakWatch) else latency).__name__
+
+
 @pytest.mark.parametrize("names_file", [False, True])
 def test_step_times_of_one_pool_may_be_learned(names_file: bool, tmp_path: Path) -> None:
     coefficients = str(coefficients_file.written(tmp_path)) if names_file else None
@@ -147,7 +154,7 @@ def test_step_times_of_one_pool_may_be_learned(names_file: bool, tmp_path: Path)
     deployment = resolve(options.cluster.deployment)
     simulation = build_simulation(options.cluster, deployment)
     assert isinstance(simulation, Cluster)
-    prefill, decode = (type(engine.latency).__name__ for engine in simulation.instances)
+    prefill, decode = (named(engine.latency) for engine in simulation.instances)
     assert (prefill, decode) == ("RangeWatch", "TrainedPhysics")
     assert deployment.notes == ()
     (note,) = notes_on_cluster(options.cluster, deployment)
@@ -170,7 +177,7 @@ def test_learned_step_times_of_one_pool_leave_another_to_its_own_model(tmp_path:
     )
     simulation = build_simulation(options.cluster, resolve(options.cluster.deployment))
     assert isinstance(simulation, Cluster)
-    assert [type(engine.latency).__name__ for engine in simulation.instances] == ["RangeWatch", "Roofline"]
+    assert [named(engine.latency) for engine in simulation.instances] == ["RangeWatch", "Roofline"]
 
 
 def test_groups_and_node_pools_say_what_is_to_know_of_their_step_times(tmp_path: Path) -> None:

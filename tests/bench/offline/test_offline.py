@@ -108,6 +108,7 @@ def test_flags_of_vllm_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
         "m",
         "--batch-size",
         "4",
+        "--enforce-eager",
     ]
 
 
