@@ -153,7 +153,7 @@ def speculations(draw: st.DrawFn, max_num_batched_tokens: int = 100) -> Speculat
     """Any way of drafting; None where the budget is too small for one."""
     method = draw(st.sampled_from(list(DRAFTERS)))
     num_tokens = draw(st.integers(1, 4))
-    if num_tokens >= max_num_batched_tokens:
+    if num_tokens + DRAFTERS[method].num_more_slots >= max_num_batched_tokens:
         return None
     return Speculation(
         method=method,
