@@ -21,6 +21,7 @@ from blis_sim.engine.scheduler.hold import Hold
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
 from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 from tests.fakes import TestLatency
 from tests.fakes import request as new_request
@@ -262,6 +263,19 @@ def test_a_cohort_changes_no_result_under_holds_resets_and_withheld_blocks(
     workload: Workload, interfering: tuple[Interference, ...]
 ) -> None:
     check(workload, Driving(interferences=interfering))
+
+
+@given(st.just(TestLatency(step_us=500)))
+@settings(max_examples=1)
+def test_a_deferred_request_that_its_step_in_flight_completes_is_deferred_no_more(latency: TestLatency) -> None:
+    limits = {"total_kv_blocks": 10, "max_num_batched_tokens": 2, "engine": "vllm", "async_scheduling": True}
+    workload = Workload(limits, latency, [(0, new_request("r0", 21, 1))], [])
+    driving = Driving(interferences=(Interference(4800, preempts=True),))
+    expected = result(workload, VllmStepping, driving)
+    stats = expected["stats"]
+    assert isinstance(stats, EngineStats)
+    assert (stats.num_preemptions, stats.num_waiting, stats.num_deferred) == (1, 0, 0)
+    check(workload, driving)
 
 
 @given(st.one_of(workloads(schedulings=("blis",)), usual_workloads("blis")), interferences(withholds=False))

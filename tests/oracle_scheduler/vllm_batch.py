@@ -38,8 +38,6 @@ class VllmBatch:
         """Sequences evicted in the latest `compose`."""
         self.admits = True
         """Whether waiting sequences may join."""
-        self.num_deferred = 0
-        """Waiting sequences that the latest `compose` passed over because of their adapter."""
         self._config = config
         self.kv = kv
         self._limit = config.limit_tokens
@@ -59,6 +57,11 @@ class VllmBatch:
     @property
     def num_running(self) -> int:
         return len(self.running)
+
+    @property
+    def num_deferred(self) -> int:
+        """Waiting sequences that a composition passed over; one that leaves counts no more from that instant on."""
+        return len(self._deferred)
 
     def compose(self) -> list[Grant]:
         """Grant tokens for one step; an empty list when there is nothing to do now."""
@@ -96,6 +99,7 @@ class VllmBatch:
             sequence.running = False
         else:
             self.waiting.remove(sequence)
+            self._deferred.discard(sequence)
 
     def _defers_prefills(self) -> bool:
         """Whether this step only decodes, because prefills are spaced `prefill_schedule_interval` steps apart."""
@@ -213,7 +217,6 @@ class VllmBatch:
         self.waiting.extendleft(passed_over)
         # Passed over now or before, and still waiting.
         self._deferred = {each for each in self.waiting if each in self._deferred or each in passed_over}
-        self.num_deferred = len(self._deferred)
         if not defers:
             self._is_capacity_bound = len(self.waiting) > self.num_deferred
 
