@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionSettings
 from blis_sim.engine.cluster.build import build_simulation, notes_after_run
 from blis_sim.engine.cluster.cluster import Cluster
@@ -25,7 +26,6 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Event, Finished, Preempted, StepDone
 from blis_sim.engine.request import PrefixGroupBlocks
-from blis_sim.engine.scheduler.blis import BlisScheduler
 from blis_sim.engine.virtual import run_virtual
 from blis_sim.options import options_from
 from tests.engine.cluster.clusters import cluster, endings
@@ -290,17 +290,18 @@ def test_a_run_with_enough_blocks_evicts_no_reservation() -> None:
 def test_empty_steps_while_transfers_hold_all_blocks_are_taken_at_once(
     pools: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    num_composed, schedule = 0, BlisScheduler.schedule
+    num_timed, step_time = 0, TestLatency.step_time
 
-    def counted(scheduler: BlisScheduler, at: int) -> bool:
-        nonlocal num_composed
-        num_composed += 1
-        return schedule(scheduler, at)
+    def counted(latency: TestLatency, shape: BatchShape) -> int:
+        nonlocal num_timed
+        num_timed += 1
+        return step_time(latency, shape)
 
-    monkeypatch.setattr(BlisScheduler, "schedule", counted)
-    runs, composed = [], []
+    # Of a compiled scheduler no method can be replaced; the latency model is asked for the time of each step composed.
+    monkeypatch.setattr(TestLatency, "step_time", counted)
+    runs, timed = [], []
     for reports_steps, span_us in ((True, 0), (False, 1_000_000)):
-        num_composed, ended = 0, []
+        num_timed, ended = 0, []
         simulated = cluster_with_slow_transfers(2, pools, reports_steps)
         for number, input_tokens in enumerate((100, 100, 90, 90)):
             simulated.submit(request(f"r{number}", input_tokens, 4), number * 300)
@@ -308,10 +309,10 @@ def test_empty_steps_while_transfers_hold_all_blocks_are_taken_at_once(
             ended += [each for each in simulated.advance(due_at + span_us) if isinstance(each, Finished)]
         steps = [[each.tolist() for each in engine.steps.span(0, len(engine.steps))] for engine in simulated.instances]
         runs.append(([(each.at, each.sequence.request.id, each.outcome) for each in ended], steps))
-        composed.append(num_composed)
+        timed.append(num_timed)
     assert runs[0] == runs[1]
-    assert composed[0] > 500
-    assert composed[1] < 50
+    assert timed[0] > 500
+    assert timed[1] < 50
 
 
 def cluster_with_slow_transfers(num_instances: int, pools: dict[str, int], reports_steps: bool) -> Cluster:
