@@ -71,29 +71,29 @@ class Reply(Protocol):
         ...
 
 
-class Nobody:
-    """Hears nothing: takes the place of a reply that has ended, so that its request does not hold on to it."""
+class EndedReply:
+    """Takes the place of a reply that has ended, so that the request does not keep the reply in memory."""
 
     finish_reason = "abort"
     is_streamed = False
 
     def token(self, number: int) -> None:
-        """It is too late."""
+        """Drop a token that comes after the end."""
 
     def tokens(self, first: int, last: int) -> None:
-        """Likewise."""
+        """Drop tokens that come after the end."""
 
     def finish(self, num_tokens: int) -> None:
-        """Likewise."""
+        """Ignore a second end."""
 
     def abort(self, num_tokens: int) -> None:
-        """Likewise."""
+        """Ignore a second end."""
 
     def fail(self, message: str, status: int) -> None:
-        """Likewise."""
+        """Ignore a second end."""
 
 
-NOBODY = Nobody()
+ENDED_REPLY = EndedReply()
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class Siblings:
 
     number: int
     num_open: int
-    """Those not complete."""
+    """Choices that are not complete."""
     longest_tokens: int = 0
     """Output tokens of the longest complete one."""
 

@@ -103,7 +103,7 @@ class RunningServer:
     """Address listened on; empty and 0 for a unix socket."""
     uds: "UnixSocket | None" = None
     ports: InstancePorts | None = None
-    """Those of single instances, if they have any."""
+    """Ports of single instances, if they have any."""
 
     @property
     def instance_ports(self) -> Mapping[int, int]:

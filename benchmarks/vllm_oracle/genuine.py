@@ -54,7 +54,7 @@ MODEL = {
 
 
 class Drafts:
-    """Who accepts how many drafts: our own draws."""
+    """The number of accepted drafts of each request, by our own draws."""
 
     def __init__(self, speculation: Speculation | None) -> None:
         self.num_tokens = speculation.num_tokens if speculation else 0

@@ -117,7 +117,7 @@ class TellingScheduler(VllmScheduler):
 
 
 class TellingSpeculativeScheduler(TellingScheduler, SpeculativeScheduler):
-    """The same with drafts."""
+    """A scheduler with drafts that notes each of its steps."""
 
 
 def _telling(instance: Instance, workload: Workload) -> TellingScheduler:

@@ -68,7 +68,7 @@ class Instance:
         self.until: Micros = 0
         """How far the driver wants the engine advanced."""
         self.tells_admissions = tells_admissions
-        """Whether somebody wants to know when requests join the running batch."""
+        """Whether an event is logged when requests join the running batch."""
         self.leaps = False
         """Whether the driver lets steps be told together."""
         self.last_shape = BatchShape()

@@ -106,7 +106,7 @@ class Speculation:
 
 
 class Acceptance:
-    """Who accepts how many drafts, drawn from the seed alone: the same whatever else happens.
+    """The number of drafts that each request accepts, drawn from the seed alone, whatever else happens.
 
     Each token of each request has one draw, so when and with whom it is computed changes nothing.
     """

@@ -155,7 +155,7 @@ class _Speeds:
         return steps_us
 
     def slopes(self, slopes: Slopes) -> Floats:
-        """Those of what is learned, and of the speed in each span; a span that is alone sets the speed itself."""
+        """Return the slopes of what is learned, and of the speed in each span; a single span sets the speed itself."""
         step_us = self.step_us(slopes) if self.members.shape[1] > 1 else np.zeros(len(self.members))
         return np.hstack([slopes.per_term[:, self.places], self.members * step_us[:, None]])
 

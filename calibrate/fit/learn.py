@@ -18,8 +18,8 @@ HELD_OUT_SHARE = 0.2
 ROUNDS = (1.0, 1.0, 1.0, 0.7, 0.7)
 """How far each of the first rounds goes towards what it finds."""
 FINAL_ROUNDS = (0.7, 0.5, 0.4, 0.33, 0.28, 0.25, 0.22, 0.2, 0.18, 0.17, 0.15, 0.14)
-"""Likewise for the last rounds, of which long recordings get fewer: ever shorter steps average out the chance of single
-runs."""
+"""How far each of the last rounds goes, of which long recordings get fewer: ever shorter steps average out the chance
+of single runs."""
 LEAST_FINAL_ROUNDS = 3
 REQUESTS_PER_ROUND = 8_000
 REQUESTS_PER_FINAL_ROUND = 24_000

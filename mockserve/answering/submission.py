@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
-from mockserve.flight import NOBODY, Flight, Reply, Siblings, new_siblings
+from mockserve.flight import ENDED_REPLY, Flight, Reply, Siblings, new_siblings
 from mockserve.protocol.errors import ApiError, internal_error, paused
 from mockserve.replies.choices import failure
 from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
@@ -127,7 +127,7 @@ class _Turns:
         """Let go of what is still in the engine."""
         for request_id, flight in self._open.items():
             self._delivery.driver.abort(request_id)
-            flight.reply = NOBODY
+            flight.reply = ENDED_REPLY
         self._open.clear()
 
     def _plan_some(self) -> deque[_Planned]:
@@ -162,7 +162,7 @@ class _Turns:
         def end() -> None:
             flight = self._open.pop(request.id, None)
             if flight is not None:
-                flight.reply = NOBODY
+                flight.reply = ENDED_REPLY
             self._open_tokens -= planned.size_tokens
             if isinstance(place.prompt.generations, LateGenerations):
                 place.prompt.generations.forget(place.number)

@@ -163,5 +163,5 @@ class Composer:
 
 
 def natural_length(random: Random) -> int:
-    """Tokens of an answer that nobody limits, the end marker included."""
+    """Return the tokens of an answer without a limit, the end marker included."""
     return max(2, round(random.lognormvariate(_MEAN_OF_LOGARITHMS, OUTPUT_TOKENS_SIGMA)))

@@ -42,7 +42,7 @@ class Prose:
         self._tokenizer = tokenizer
         self._units = _units_of(tokenizer)
         self._sentences: dict[int, list[str]] = {}
-        """Those written so far, by number."""
+        """Sentences written so far, by number."""
         self.token_ids: Sequence[int] = sorted({each for word in self._units.words for each in tokenizer.encode(word)})
         """Ids that a text may consist of."""
 

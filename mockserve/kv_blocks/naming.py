@@ -58,7 +58,7 @@ ALGORITHMS: Mapping[str, Hash] = {
 }
 
 NEEDS_SECRET_SEED = frozenset({"xxhash", "xxhash_cbor"})
-"""Algorithms for which somebody who knows the seed could make collisions."""
+"""Algorithms whose collisions can be made from a known seed."""
 
 
 def root_hash(algorithm: str, python_hash_seed: str | None) -> bytes:

@@ -43,7 +43,7 @@ class KVTransfer:
     def outgoing(self, params: Mapping[str, Any] | None, num_tokens: int, request_id: str) -> dict[str, Any] | None:
         """What a later instance must be told about the blocks of so many tokens, if a request wants that.
 
-        The numbers of blocks are made up: nobody here looks at them.
+        The numbers of blocks are made up: no instance of this server reads them.
         """
         if not params or not params.get("do_remote_decode"):
             return None

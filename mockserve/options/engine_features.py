@@ -43,7 +43,7 @@ class KVEventsConfig:
         return self.enable_kv_cache_events and self.publisher == "zmq"
 
     def of_rank(self, rank: int) -> "KVEventsConfig":
-        """The same for one data-parallel rank: ports count up from that of rank 0."""
+        """Return the settings of one data-parallel rank: ports count up from that of rank 0."""
         replay = self.replay_endpoint
         return KVEventsConfig(
             **{

@@ -140,9 +140,9 @@ def _ignore() -> None:
 
 
 def reserved_port(host: str, port: int) -> socket.socket:
-    """A socket that holds `port`, or a free one for 0, for those who are to listen there. It does not listen itself.
+    """Return a socket that holds `port`, or a free one for 0, for the processes that will listen there.
 
-    Raises OptionError when somebody else listens there, or nobody can.
+    The socket itself does not listen. Raises OptionError when another program listens there, or none can.
     """
     if not hasattr(socket, "SO_REUSEPORT"):
         raise OptionError("--api-server-count must be 1: processes cannot share a port on this system")

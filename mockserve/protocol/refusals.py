@@ -129,7 +129,7 @@ def no_constraint(constraints: dict[str, Any]) -> ApiError:
 
 
 def _all_constraints(constraints: dict[str, Any]) -> dict[str, Any]:
-    """Those given, among all that there are, as vLLM shows them."""
+    """Return the given constraints among all that exist, as vLLM shows them."""
     given: dict[str, Any] = dict.fromkeys((*CONSTRAINTS, "grammar", "json_object"))
     given |= {"disable_any_whitespace": False, "disable_additional_properties": False}
     given |= {"whitespace_pattern": None, "structural_tag": None, "_backend": None, "_backend_was_auto": False}

@@ -17,7 +17,7 @@ from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Sch
 from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.units import Micros
-from mockserve.flight import NOBODY, Flight, FlightRecorder
+from mockserve.flight import ENDED_REPLY, Flight, FlightRecorder
 from mockserve.metrics.engine import Lateness
 from mockserve.realtime.timer import BacklogSlices, Clock
 
@@ -362,6 +362,6 @@ class Deliveries:
 def _give_up(flight: Flight) -> None:
     """End a reply that could not be written with an error of the server, so that it ends no other reply."""
     _logger.exception("the reply to %s could not be written", flight.request.id)
-    reply, flight.reply = flight.reply, NOBODY
+    reply, flight.reply = flight.reply, ENDED_REPLY
     with suppress(Exception):
         reply.fail("the reply could not be written", HTTPStatus.INTERNAL_SERVER_ERROR)

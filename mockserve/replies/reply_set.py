@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from blis_sim.engine.units import Micros
 from mockserve.connections.clients import ANYBODY, Caller
 from mockserve.content.answer import Answer, Delta, Kind
-from mockserve.flight import NOBODY, Flight
+from mockserve.flight import ENDED_REPLY, Flight
 from mockserve.metrics.server import ToolParsing
 from mockserve.protocol.asked.sampling import Delivery
 from mockserve.protocol.bodies import Bodies, Usage
@@ -186,7 +186,7 @@ class ReplySet:
     def let_go(self) -> None:
         """The reply has ended. Its requests hold it no longer: in a circle they would wait for the collector."""
         for flight in self._flights:
-            flight.reply = NOBODY
+            flight.reply = ENDED_REPLY
 
     def usage(self, is_stream: bool) -> Usage:
         """The usage of all choices. Cached tokens are those of the first prompt in a stream, else of the last."""

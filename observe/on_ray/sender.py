@@ -105,7 +105,7 @@ class Batch:
 class RemoteSender:
     """Its methods are called from the run, in this order: `counter`, `get_ready`, `begin`, `take` until it is over.
 
-    Nothing is written here. When nobody takes any more, because the run is gone, it stops by itself.
+    Nothing is written here. A sender whose run is gone stops by itself, since no call of `take` comes any more.
     """
 
     def __init__(self, share: Share) -> None:

@@ -72,7 +72,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def readable_reasoning_parsers() -> list[str]:
-    """Those whose marks the search can write."""
+    """Return the reasoning parsers whose marks the search can write."""
     return [each for each in REASONING_PARSERS if each not in WITHOUT_MARKUP]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 
 class FreeRuns:
-    """The free blocks of a cache of `num_blocks`, those that nobody will look for again as counts.
+    """The free blocks of a cache of `num_blocks`, with blocks that no lookup can find as counts.
 
     Order of reuse: useless ones, ones never used, then freed ones as they were freed. A block that may be found has a
     name, a positive number; how many sequences hold each named block is kept here, too. Those without a name are all

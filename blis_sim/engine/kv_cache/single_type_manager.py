@@ -67,9 +67,9 @@ class Needs:
         self.tokens = tokens
         """Tokens that must have slots afterwards, those of drafts included."""
         self.main_tokens = main_tokens
-        """The same without what a drafter needs for itself."""
+        """Tokens that must have slots afterwards, without the slots that a drafter needs for itself."""
         self.computed_tokens = computed_tokens
-        """Tokens computed or found before it."""
+        """Tokens computed or found before the allocation."""
         self.prefill_end = prefill_end
         """Where the prefill of the request ends, a repeated one included."""
         self.is_whole_prompt = whole

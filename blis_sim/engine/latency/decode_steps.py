@@ -38,7 +38,7 @@ class TimesDecodes(Protocol):
     """A latency model that times steps of decodes without being shown their shapes."""
 
     def decode_time(self, sequences: int, context: int) -> Micros:
-        """`step_time` of a step in which so many sequences with so many context tokens decode and nobody else runs."""
+        """`step_time` of a step in which so many sequences with so many context tokens decode and no prompt runs."""
         ...
 
 

@@ -124,7 +124,7 @@ class KernelSteps:
         return whole_micros(max(self._decode_us(decodes, shape.decode_context_tokens) + fixed_us, self._least_us))
 
     def decode_time(self, sequences: int, context: int) -> Micros:
-        """`step_time` of a step in which so many sequences with so many context tokens decode and nobody else runs."""
+        """`step_time` of a step in which so many sequences with so many context tokens decode and no prompt runs."""
         if not sequences:
             return 1
         time_us = self._decode_us(sequences, context) + self._fixed_us(sequences, 0, sequences)

@@ -41,7 +41,7 @@ class PeakWatch(WrappedLatency):
         return times
 
     def decode_time(self, sequences: int, context: int) -> Micros:
-        """`step_time` of a step in which so many sequences with so many context tokens decode and nobody else runs."""
+        """`step_time` of a step in which so many sequences with so many context tokens decode and no prompt runs."""
         return decode_timer(self.model)(sequences, context)
 
     @property

@@ -96,7 +96,7 @@ class TrainedPhysics:
         return whole_micros(self._with_overheads(batch_work, num_tokens, prefill_requests + sequences))
 
     def decode_time(self, sequences: int, context: int) -> Micros:
-        """`step_time` of a step in which so many sequences with so many context tokens decode and nobody else runs.
+        """`step_time` of a step in which so many sequences with so many context tokens decode and no prompt runs.
 
         It is asked for most of all, so the usual case is written out: the same operations in the same order.
         """

@@ -13,7 +13,7 @@ MAX_LEAP_STEPS = 1 << 16
 
 
 class Leaper:
-    """Takes steps of an instance in which nobody joins or leaves. About 3 us, however many, where few decode."""
+    """Takes steps of an instance in which no request joins or leaves. About 3 us, however many, where few decode."""
 
     __slots__ = ("_find_run", "_instance", "_latency")
 

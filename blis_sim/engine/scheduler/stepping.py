@@ -12,11 +12,11 @@ class Findable(Protocol):
     """The content of a KV cache."""
 
     def identities(self) -> KeysView[object]:
-        """Of the blocks that can be found, as it changes."""
+        """Return the identities of the blocks that can be found: a view, which changes with the cache."""
         ...
 
     def found_now(self) -> Container[object]:
-        """The same at this instant."""
+        """Return the identities of the blocks that can be found at this instant."""
         ...
 
 

@@ -160,7 +160,7 @@ def _check_lengths(sampling: Sampling, budget: int) -> None:
 
 
 def unknown_ids(token_ids: Sequence[int], vocabulary_size: int) -> list[int]:
-    """Those of `token_ids` that no token has."""
+    """Return the members of `token_ids` that no token has."""
     return [each for each in token_ids if not 0 <= each < vocabulary_size]
 
 

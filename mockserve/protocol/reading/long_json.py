@@ -258,7 +258,7 @@ def _text_bytes(raw: bytes) -> int:
 
 
 def _wide_text_bytes(raw: bytes) -> int:
-    """The same where the whole text has characters of the width of the widest."""
+    """Return the memory that a body takes where all characters have the width of the widest."""
     slices = [raw[start : start + _SLICE_BYTES] for start in range(0, len(raw), _SLICE_BYTES)]
     wide = [each for each in slices if not each.isascii()]
     width = 4 if any(map(_FOUR_BYTES.search, wide)) else 2 if any(map(_TWO_BYTES.search, wide)) else 1

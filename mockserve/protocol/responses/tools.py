@@ -198,7 +198,7 @@ def shown_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown_choice(choice: Any) -> Any:
-    """The same for the choice between them."""
+    """Return the choice between tools as a reply shows it."""
     return _shown(choice, _CHOICES) if isinstance(choice, Mapping) else choice
 
 

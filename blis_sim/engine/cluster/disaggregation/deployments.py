@@ -30,7 +30,7 @@ def _resolved(options: DeploymentOptions, whose: str) -> Deployment:
 
 
 def deployments_of_instances(options: ClusterOptions, deployments: list[Deployment]) -> list[Deployment]:
-    """Those of all instances, by number, with what their roles change. Raises EngineError."""
+    """Return the deployments of all instances, by number, with what their roles change. Raises EngineError."""
     first = deployments[0]
     of_roles = {role: own for role, own in deployments_of_roles(options, first).items() if own is not first}
     found = []

@@ -376,7 +376,7 @@ def _error(reason: str) -> XgrammarError:
 
 
 def _cache_key(schema: Any) -> str:
-    """The same for schemas that differ in annotations alone."""
+    """Return a key that schemas share which differ in annotations alone."""
 
     def reduced(value: Any) -> Any:
         if isinstance(value, Mapping):
