@@ -106,6 +106,12 @@ COMMANDS: dict[str, CommandRow] = {
         "SweepOptions",
         has_other_syntax=True,
     ),
+    "plan": CommandRow(
+        "Find the cheapest deployment of a model that meets latency targets under a load: GPU type, shape, counts.",
+        "blis_sim.bench.capacity.command",
+        "PlanOptions",
+        has_other_syntax=True,
+    ),
     "models": CommandRow(
         "Plan a model's memory as vLLM does: weights per GPU, KV cache groups, blocks and their capacity in tokens. "
         "Without a model, list those of the catalogue.",

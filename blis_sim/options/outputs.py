@@ -52,6 +52,7 @@ KINDS: Mapping[str, FileKind] = {
     "coefficients": FileKind("coefficients of blis fit", r"^latency_model *:"),
     "kernel times": FileKind("kernel times of blis kernels bake", r'\A\s*\{\s*"kernel_profile"'),
     "points": FileKind("points of a sweep", r"\A\s*(?=.*\bcompleted_requests\b)(?=.*\btotal_output_tokens\b)"),
+    "simulations": FileKind("simulations of a plan", r'\A\{"file": "simulations of blis plan"\}'),
     "offline results": FileKind("results of an offline benchmark", r'\A\s*\{\s*"(model_id|avg_latency|elapsed_time)"'),
     "benchmark results": FileKind("results of a benchmark", r'\A\s*\{.*"(request_throughput|endpoint_type|backend)"'),
     "picture": FileKind("a picture", r"\A(\x89PNG|%PDF|\s*<\?xml|\s*<svg)"),

@@ -25,32 +25,62 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+class Pool:
+    """Processes that are begun at the first jobs and kept for later ones; with one, jobs run in this process itself."""
+
+    def __init__(self, num_processes: int) -> None:
+        self._num_processes = num_processes
+        self._executor: ProcessPoolExecutor | None = None
+
+    def each(self, work: Callable[[Job], Result], jobs: Sequence[Job]) -> Generator[tuple[Job, Result], None, None]:
+        """Do each job, and yield it with its result as soon as the result is there.
+
+        Raises BenchError when a process is killed.
+        """
+        if self._num_processes <= 1:
+            for job in jobs:
+                yield job, work(job)
+            return
+        if self._executor is None:
+            context = multiprocessing.get_context("spawn")
+            self._executor = ProcessPoolExecutor(self._num_processes, context, initializer=_follow_parent)
+        futures: dict[Future[Result], Job] = {}
+        try:
+            with _ctrl_c_put_off():
+                futures.update({self._executor.submit(work, job): job for job in jobs})
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool as error:
+            raise BenchError(
+                "one of the processes that compute was killed, maybe for want of memory; fewer --processes need less"
+            ) from error
+
+    def close(self) -> None:
+        """Give up jobs that have not begun, and end the processes."""
+        # Once: a second call, as that at the end of a `with`, may undo the cancelling before it has been done.
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def process_pool(num_processes: int | None) -> Iterator[Pool]:
+    """Open so many processes, by default one per core, for jobs that come in several rounds."""
+    pool = Pool(num_processes or available_cores())
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
 def on_processes(
     work: Callable[[Job], Result], jobs: Sequence[Job], num_processes: int | None
 ) -> Generator[tuple[Job, Result], None, None]:
     """Do each job in one of so many processes, by default one per core; with one, in this process itself.
 
-    Closing the iterator gives up what has not begun. Raises BenchError when one of them is killed.
+    Closing the iterator gives up what has not begun. Raises BenchError when a process is killed.
     """
-    num_processes = min(num_processes or available_cores(), len(jobs))
-    if num_processes <= 1:
-        for job in jobs:
-            yield job, work(job)
-        return
-    executor = ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn"), initializer=_follow_parent)
-    futures: dict[Future[Result], Job] = {}
-    try:
-        with _ctrl_c_put_off():
-            futures.update({executor.submit(work, job): job for job in jobs})
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except BrokenProcessPool as error:
-        raise BenchError(
-            "one of the processes that compute was killed, maybe for want of memory; fewer --processes need less"
-        ) from error
-    finally:
-        # Once: a second call, as that at the end of a `with`, may undo the cancelling before it has been done.
-        executor.shutdown(cancel_futures=True)
+    with process_pool(min(num_processes or available_cores(), len(jobs))) as pool:
+        yield from pool.each(work, jobs)
 
 
 def on_ray(

@@ -53,18 +53,24 @@ def model_names() -> list[str]:
 
 def knows_model(name: str) -> bool:
     """Return whether the catalogue has `name`."""
-    return short_name(name) in _names()
+    return _canonical(name) is not None
 
 
 def model_entry(name: str) -> ModelEntry:
     """Return a model of the catalogue. Raises EngineError, with the nearest names, when the catalogue lacks it."""
-    canonical = _names().get(short_name(name))
+    canonical = _canonical(name)
     if canonical is None:
         raise EngineError(
             f"model {name!r} is not in the catalogue{nearest_hint(short_name(name), _names())}; `blis models` lists "
             "all, and a folder with the config.json of another one takes its place"
         )
     return _entry(canonical)
+
+
+def _canonical(name: str) -> str | None:
+    """Return the name of the row that a user means; a family without a base model is asked for without its suffix."""
+    names, short = _names(), short_name(name)
+    return names.get(short) or names.get(f"{short}-instruct")
 
 
 @cache

@@ -1,0 +1,178 @@
+"""From the question of a plan to its answer: the cheapest trial of each GPU type and shape, and tests of the winner."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from blis_sim.bench.capacity.candidates import Candidate, Candidates, Choices, candidates_of, with_other_settings
+from blis_sim.bench.capacity.physics import Load
+from blis_sim.bench.capacity.prices import Prices
+from blis_sim.bench.capacity.search import Trial, cheapest, in_rounds
+from blis_sim.bench.capacity.simulations import Simulations
+from blis_sim.bench.capacity.stress import (
+    Bound,
+    Stress,
+    bounds,
+    highest_rate,
+    judge_with,
+    needed_num_requests,
+    stresses,
+)
+from blis_sim.bench.capacity.sureness import Sureness, sureness_of
+from blis_sim.bench.capacity.targets import Targets
+from blis_sim.bench.errors import BenchError
+from blis_sim.bench.points.commands import Simulation
+from blis_sim.bench.points.simulate import Outcome
+from blis_sim.options import BlisError, options_from
+
+_PROBE_INSTANCES = 256
+
+Cell: TypeAlias = tuple[str, str]
+"""A GPU type and a shape."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a plan is asked: the simulated command with settings that all candidates share, choices, prices, targets."""
+
+    simulation: Simulation
+    settings: Mapping[str, Any]
+    choices: Choices
+    prices: Prices
+    targets: Targets
+    most_gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Winner:
+    """The cheapest trial of all, what it does under other loads, and how far its step times can be trusted."""
+
+    trial: Trial
+    outcome: Outcome
+    sureness: Sureness
+    stresses: tuple[Stress, ...]
+    bounds: tuple[Bound, ...]
+    highest_rate_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer of a plan.
+
+    `best` has the cheapest trial of each GPU type and shape with its outcome, None where none meets the targets, and
+    `refused` says by GPU type which instances were not tried and why. `winner` is None when no trial meets the targets.
+    """
+
+    model: str
+    question: Question
+    load: Load
+    best: Mapping[Cell, tuple[Trial, Outcome] | None]
+    refused: Mapping[str, Mapping[str, str]]
+    winner: Winner | None
+    num_simulations: int
+
+
+def answer(sims: Simulations, question: Question) -> Answer:
+    """Search all shapes, and test the cheapest deployment that was found. Raises BlisError."""
+    question = replace(question, settings=_with_load_defaults(question))
+    load = _load(sims, question)
+    candidates = candidates_of(
+        question.simulation, question.settings, question.choices, question.prices, load, question.targets
+    )
+    best = {key: _with_outcome(sims, trial) for key, trial in _best(sims, question, candidates).items()}
+    found = [each for each in best.values() if each is not None]
+    winner = _winner(sims, question, min(found, key=lambda each: each[0].cost_per_hour)) if found else None
+    return Answer(
+        model=str(question.settings["model"]),
+        question=question,
+        load=load,
+        best=best,
+        refused=candidates.refused,
+        winner=winner,
+        num_simulations=sims.num_computed,
+    )
+
+
+def _winner(sims: Simulations, question: Question, best: tuple[Trial, Outcome]) -> Winner:
+    trial, outcome = best
+    sureness = sureness_of(trial.candidate)
+    targets = question.targets
+    return Winner(
+        trial=trial,
+        outcome=outcome,
+        sureness=sureness,
+        stresses=tuple(stresses(sims, trial, targets)),
+        bounds=tuple(bounds(sims, trial, targets, sureness.step_error, question.most_gpus)),
+        highest_rate_per_s=highest_rate(sims, trial, targets),
+    )
+
+
+def _with_outcome(sims: Simulations, trial: Trial | None) -> tuple[Trial, Outcome] | None:
+    if trial is None:
+        return None
+    (outcome,) = sims.outcomes([trial.candidate.settings_with(trial.counts)])
+    return trial, outcome
+
+
+def _with_load_defaults(question: Question) -> dict[str, Any]:
+    """Return the settings with Poisson arrivals and a minute of requests, where the user leaves these to the plan."""
+    settings = dict(question.settings)
+    if question.simulation.name != "run" or settings.get("workload_spec") or settings.get("concurrency"):
+        return settings
+    rate = settings.setdefault("rate", 1.0)
+    settings.setdefault("arrival", "poisson")
+    settings.setdefault("num_requests", needed_num_requests(rate))
+    return settings
+
+
+def _load(sims: Simulations, question: Question) -> Load:
+    """Return the mean load, from one simulation with plenty of instances. Raises BlisError where none completes."""
+    settings = {**question.settings, "tp": max(question.choices.tps), "num_instances": _PROBE_INSTANCES}
+    first: BlisError | None = None
+    for gpu in question.choices.gpus:
+        placed = {**settings, "hardware": gpu}
+        try:
+            options_from(question.simulation.options, **{**placed, "json": True})
+        except BlisError as error:
+            first = first or error
+            continue
+        (outcome,) = sims.outcomes([placed])
+        if not outcome.error:
+            return _mean_load(outcome, question)
+        first = first or BenchError(outcome.error)
+    raise first or BenchError("no GPU type to plan for")
+
+
+def _mean_load(outcome: Outcome, question: Question) -> Load:
+    figures = outcome.figures
+    completed = figures["completed_requests"] or 0
+    if not completed:
+        raise BenchError("the load of the plan has no request that completes")
+    duration_s = figures["vllm_estimated_duration_s"] or 1.0
+    new = 1 - (figures["cache_hit_rate"] or 0.0)
+    return Load(
+        rate_per_s=float(question.settings.get("rate") or completed / duration_s),
+        prompt_tokens=new * (figures["total_input_tokens"] or 0) / completed,
+        output_tokens=(figures["total_output_tokens"] or 0) / completed,
+    )
+
+
+def _best(sims: Simulations, question: Question, candidates: Candidates) -> dict[Cell, Trial | None]:
+    """Return the cheapest trial of each GPU type and shape: first of all candidates, then of variants of the best."""
+    keys = list(dict.fromkeys((each.gpu, each.shape) for each in candidates.found))
+    judge = judge_with(sims, question.targets)
+    members = [[each for each in candidates.found if (each.gpu, each.shape) == key] for key in keys]
+    found = in_rounds([cheapest(each, question.most_gpus) for each in members], judge)
+    variants = [_variants(trial, question.settings) if trial is not None else [] for trial in found]
+    refined = [cheapest(each, question.most_gpus, trial) for each, trial in zip(variants, found, strict=True)]
+    return dict(zip(keys, in_rounds(refined, judge), strict=True))
+
+
+def _variants(trial: Trial, settings: Mapping[str, Any]) -> list[Candidate]:
+    """Return the candidate of a trial with another router and other limits of a step, where the user sets neither."""
+    found = []
+    if sum(trial.counts) > 1 and "routing_policy" not in settings:
+        found.append(with_other_settings(trial.candidate, "least-loaded", routing_policy="least-loaded"))
+    if "max_num_seqs" not in settings:
+        found += [with_other_settings(trial.candidate, f"{each} seqs", max_num_seqs=each) for each in (128, 512)]
+    return found

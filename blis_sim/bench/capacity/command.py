@@ -1,0 +1,203 @@
+"""`blis plan`: the cheapest deployment that meets latency targets under a load."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from blis_sim.bench.points.options import processes_option, simulation_option
+from blis_sim.options import OptionError, check_options, check_outputs, option
+from traces.slo import parse_duration_ms
+
+if TYPE_CHECKING:
+    from blis_sim.bench.capacity.answer import Answer, Question
+    from blis_sim.bench.points.plan import Plan
+
+SHAPES = ("aggregated", "pd")
+_PERCENTILES = ("p90", "p95", "p99")
+_SEARCHED = (
+    "hardware",
+    "tp",
+    "pp",
+    "num_instances",
+    "prefill_instances",
+    "decode_instances",
+    "prefill_tp",
+    "decode_tp",
+)
+
+
+def _target(latency: str, percentile: str) -> Any:
+    return option(
+        None,
+        f"Longest {latency} that {percentile.removeprefix('p')} of 100 requests may have, such as 40ms or 1s."
+        if latency != "time between tokens"
+        else f"Longest time between two tokens that {percentile.removeprefix('p')} of 100 gaps may have, such as 40ms.",
+        metavar="DURATION",
+        heading="Targets",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """The question of a plan. Raises OptionError for settings that do not fit together."""
+
+    simulation: tuple[str, ...] = simulation_option(
+        "Flags of blis run, or replay and its flags: the model, the load, engine settings; they may stand anywhere. "
+        "What they set is not searched."
+    )
+    ttft_p90: str | None = _target("time to first token", "p90")
+    ttft_p95: str | None = _target("time to first token", "p95")
+    ttft_p99: str | None = _target("time to first token", "p99")
+    itl_p90: str | None = _target("time between tokens", "p90")
+    itl_p95: str | None = _target("time between tokens", "p95")
+    itl_p99: str | None = _target("time between tokens", "p99")
+    e2e_p90: str | None = _target("time of a request", "p90")
+    e2e_p95: str | None = _target("time of a request", "p95")
+    e2e_p99: str | None = _target("time of a request", "p99")
+    gpus: tuple[str, ...] = option(("H100", "H200", "B200"), "GPU types to try.", heading="Search")
+    tp_sizes: tuple[int, ...] = option((1, 2, 4, 8), "Tensor parallelism to try.")
+    pp_sizes: tuple[int, ...] = option((1,), "Pipeline stages to try.")
+    shapes: tuple[str, ...] = option(
+        SHAPES, "Shapes to try: aggregated instances, or pools of prefill and decode instances (pd).", choices=SHAPES
+    )
+    precisions: tuple[str, ...] = option(
+        ("checkpoint", "fp8"),
+        "Weights to try: those of the checkpoint, or quantised to fp8 as vLLM does while it loads them.",
+        choices=("checkpoint", "fp8"),
+    )
+    step_tokens: tuple[int, ...] = option(
+        (0, 2048, 512), "Values of --max-num-batched-tokens to try; 0 is vLLM's default.", metavar="LIST"
+    )
+    max_gpus: int = option(1024, "Most GPUs of a deployment.", at_least=1, at_most=10_000)
+    prices: str | None = option(
+        None, "YAML file with dollars per GPU-hour, such as gpus: {H100: 2.49} (default: a table that ships).",
+        metavar="FILE",
+    )  # fmt: skip
+    processes: int | None = processes_option()
+    output: str | None = option(
+        None,
+        "Keep the simulations here (JSON lines); a plan that finds them there goes on.",
+        flags=("--output", "-o"),
+        metavar="FILE",
+        writes={"": "simulations"},
+        heading="Answer",
+    )
+    manifests: str | None = option(None, "Write Kubernetes manifests of the answer into this folder.", metavar="DIR")
+    format: str = option("table", "Print a table for people, or one JSON object.", choices=("table", "json"))
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        _ = self.limits_ms  # making it checks it
+        for name in ("gpus", "tp_sizes", "pp_sizes", "shapes", "precisions", "step_tokens"):
+            values = getattr(self, name)
+            flag = f"--{name.replace('_', '-')}"
+            if not values or len(set(values)) < len(values):
+                raise OptionError(f"{flag} must name at least one value, and each once, got {values!r}")
+        for name, least in (("tp_sizes", 1), ("pp_sizes", 1), ("step_tokens", 0)):
+            wrong = [each for each in getattr(self, name) if each < least]
+            if wrong:
+                raise OptionError(f"--{name.replace('_', '-')} must be at least {least}, got {wrong[0]}")
+
+    @property
+    def limits_ms(self) -> Mapping[str, float]:
+        """The limits by the figure of a row that they hold for. Raises OptionError."""
+        limits = {}
+        for latency in ("ttft", "itl", "e2e"):
+            for percentile in _PERCENTILES:
+                text = getattr(self, f"{latency}_{percentile}")
+                if text is not None:
+                    limits[f"{latency}_{percentile}_ms"] = _limit_ms(f"--{latency}-{percentile}", text)
+        return limits
+
+
+def _limit_ms(flag: str, text: str) -> float:
+    try:
+        limit_ms = parse_duration_ms(text)
+    except ValueError:
+        limit_ms = 0.0
+    if limit_ms <= 0:
+        raise OptionError(f"{flag} must be a duration such as 40ms or 1s, got {text!r}")
+    return limit_ms
+
+
+__all__ = ["PlanOptions", "rewritten", "run"]
+
+
+def rewritten(arguments: list[str]) -> list[str]:
+    """Return a command line with the flags of the simulation behind those of the plan."""
+    from blis_sim.bench.points.options import own_flags_first
+
+    return own_flags_first(arguments, PlanOptions)
+
+
+def run(options: PlanOptions) -> int:
+    """Search, print the answer, write what is asked for. Exit codes: 0 found, 1 no deployment meets the targets."""
+    from blis_sim.bench.capacity.answer import answer
+    from blis_sim.bench.capacity.report import as_json, as_text
+    from blis_sim.bench.capacity.serving import write_manifests
+    from blis_sim.bench.capacity.simulations import simulations
+
+    plan = _plan(options)
+    for note in plan.notes:
+        _say(note)
+    check_outputs(options, *plan.paths_read())
+    with simulations(plan.simulation.name, options.processes, options.output) as sims:
+        found: Answer = answer(sims, _question(options, plan))
+    sys.stdout.write(as_json(found) if options.format == "json" else as_text(found))
+    if found.winner is None:
+        _say("error: no deployment that was tried meets the targets")
+        return 1
+    if options.manifests is not None:
+        write_manifests(options.manifests, found.winner.trial, found.model)
+    return 0
+
+
+def _plan(options: PlanOptions) -> "Plan":
+    """Return the command that is simulated with its settings. Raises BlisError."""
+    from blis_sim.bench.points.plan import plan_of
+
+    plan = plan_of(options.simulation, (), None)
+    searched = {"hardware": "--gpus", "tp": "--tp-sizes", "pp": "--pp-sizes"}
+    for name in _SEARCHED:
+        if name in plan.settings:
+            instead = f": give {searched[name]}" if name in searched else ""
+            raise OptionError(f"--{name.replace('_', '-')} is what a plan searches{instead}")
+    if not options.limits_ms:
+        raise OptionError("a plan needs a target, such as --ttft-p99 1s or --itl-p99 40ms")
+    if not plan.settings.get("model"):
+        raise OptionError("--model must name the model to plan for")
+    return plan
+
+
+def _question(options: PlanOptions, plan: "Plan") -> "Question":
+    from blis_sim.bench.capacity.answer import Question
+    from blis_sim.bench.capacity.candidates import Choices
+    from blis_sim.bench.capacity.prices import read_prices
+    from blis_sim.bench.capacity.targets import Targets
+    from blis_sim.engine.latency.catalogue.gpus import load_gpu
+
+    has_tokens, has_precision = "max_num_batched_tokens" in plan.settings, "quantization" in plan.settings
+    precisions = ("checkpoint",) if has_precision else options.precisions
+    hardware_config = plan.settings.get("hardware_config")
+    choices = Choices(
+        gpus=[load_gpu(each, hardware_config).name for each in options.gpus],
+        tps=options.tp_sizes,
+        pps=options.pp_sizes,
+        quantizations=["" if each == "checkpoint" else each for each in precisions],
+        batched_tokens=[None] if has_tokens else [each or None for each in options.step_tokens],
+        shapes=options.shapes,
+    )
+    return Question(
+        simulation=plan.simulation,
+        settings=plan.settings,
+        choices=choices,
+        prices=read_prices(options.prices),
+        targets=Targets(options.limits_ms),
+        most_gpus=options.max_gpus,
+    )
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"blis plan: {line}\n")
+    sys.stderr.flush()

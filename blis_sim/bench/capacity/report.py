@@ -1,0 +1,209 @@
+"""The answer of a plan as a table for people, and as one JSON object."""
+
+import json
+from collections.abc import Iterator, Sequence
+from math import inf
+from typing import Any
+
+import blis_sim
+from blis_sim.bench.capacity.answer import Answer, Winner
+from blis_sim.bench.capacity.prices import HOURS_PER_MONTH
+from blis_sim.bench.capacity.search import Trial
+from blis_sim.bench.capacity.serving import pools_of
+from blis_sim.bench.capacity.stress import Bound, Stress
+from blis_sim.bench.capacity.targets import SERVED, Judgement
+from blis_sim.bench.points.simulate import Outcome
+
+_TITLES = ("GPU", "shape", "instances", "GPUs", "$/hour", "$/month", "$/M tokens", "binds", "headroom", "step times")
+_MOST_REASONS = 3
+
+
+def as_text(found: Answer) -> str:
+    """Return the answer as lines of text, with a newline at the end."""
+    return "\n".join([*_question_lines(found), "", *_table(found), *_refused(found), "", *_winner_lines(found)]) + "\n"
+
+
+def _question_lines(found: Answer) -> Iterator[str]:
+    load = found.load
+    yield (
+        f"{found.model}: {load.rate_per_s:g} requests/s, {load.prompt_tokens:,.0f} prompt and "
+        f"{load.output_tokens:,.0f} output tokens each (means)"
+    )
+    yield "targets: " + ", ".join(f"{_latency(name)} at most {_ms(limit)}" for name, limit in _limits(found))
+
+
+def _limits(found: Answer) -> list[tuple[str, float]]:
+    return list(found.question.targets.limits_ms.items())
+
+
+def _latency(figure: str) -> str:
+    """Return a figure such as `ttft_p99_ms` as `TTFT p99`."""
+    name, percentile, _ = figure.split("_")
+    return f"{name.upper()} {percentile}"
+
+
+def _ms(value_ms: float) -> str:
+    return f"{value_ms / 1000:.3g} s" if value_ms >= 1000 else f"{value_ms:.3g} ms"
+
+
+def _table(found: Answer) -> list[str]:
+    rows: list[Sequence[str]] = [_TITLES]
+    ranked = sorted(found.best.items(), key=lambda each: each[1][0].cost_per_hour if each[1] else inf)
+    for (gpu, shape), best in ranked:
+        if best is None:
+            rows.append((gpu, shape, "none meets the targets", *[""] * (len(_TITLES) - 3)))
+        else:
+            rows.append(_row(gpu, shape, *best))
+    widths = [max(len(row[place]) for row in rows) for place in range(len(_TITLES))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _row(gpu: str, shape: str, trial: Trial, outcome: Outcome) -> tuple[str, ...]:
+    candidate, judgement = trial.candidate, trial.judgement
+    return (
+        gpu,
+        shape,
+        f"{_counts(trial)} x {candidate.label}",
+        str(candidate.num_gpus(trial.counts)),
+        f"{trial.cost_per_hour:,.2f}",
+        f"{trial.cost_per_hour * HOURS_PER_MONTH:,.0f}",
+        f"{_per_million_tokens(trial, outcome):.2f}",
+        _binding(judgement),
+        f"{judgement.headroom:.0%}",
+        candidate.latency_model,
+    )
+
+
+def _counts(trial: Trial) -> str:
+    return "+".join(map(str, trial.counts))
+
+
+def _per_million_tokens(trial: Trial, outcome: Outcome) -> float:
+    tokens_per_s = outcome.figures["tokens_per_sec"] or 0.0
+    return trial.cost_per_hour / 3600 / tokens_per_s * 1e6 if tokens_per_s else 0.0
+
+
+def _binding(judgement: Judgement) -> str:
+    return "unserved requests" if judgement.worst == SERVED else _latency(judgement.worst)
+
+
+def _refused(found: Answer) -> Iterator[str]:
+    """Say why instances of a GPU type were left out: the first reasons, each with the first instance it holds for."""
+    for gpu, reasons in found.refused.items():
+        for reason, label in list(reasons.items())[:_MOST_REASONS]:
+            yield f"not tried: {gpu} {label}: {reason}"
+
+
+def _winner_lines(found: Answer) -> Iterator[str]:
+    winner = found.winner
+    if winner is None:
+        yield f"no deployment of at most {found.question.most_gpus} GPUs that was tried meets the targets"
+        return
+    trial, candidate = winner.trial, winner.trial.candidate
+    prices = found.question.prices
+    price = prices.of(candidate.gpu)
+    yield (
+        f"cheapest: {_counts(trial)} x {candidate.label} on {candidate.gpu}, "
+        f"${trial.cost_per_hour:,.2f} an hour at ${price.per_hour:.2f} per GPU ({price.source}, {prices.as_of})"
+    )
+    yield "  simulated: " + ", ".join(
+        f"{_latency(name)} {_ms(winner.outcome.figures[name] or 0.0)}" for name, _ in _limits(found)
+    )
+    if winner.highest_rate_per_s is not None:
+        yield f"  meets the targets up to {winner.highest_rate_per_s:.3g} requests/s"
+    yield from (f"  with {stress.name}: {_verdict(stress)}" for stress in winner.stresses)
+    yield f"  how sure: step times by {winner.sureness.latency_model}; {winner.sureness.because}"
+    yield from (
+        f"  if steps take {abs(bound.step_error):.0%} {_longer(bound)}: {_bound_text(bound)}" for bound in winner.bounds
+    )
+    yield from (f"  {pool.count} x {pool.command}" for pool in pools_of(trial, found.model))
+
+
+def _verdict(stress: Stress) -> str:
+    if stress.judgement is None:
+        return f"not tried, {stress.reason}"
+    if stress.judgement.is_met:
+        return f"targets met, {_binding(stress.judgement)} has {stress.judgement.headroom:.0%} left"
+    if stress.judgement.worst == SERVED:
+        return "missed, requests are left unserved"
+    return f"missed, {_binding(stress.judgement)} is {stress.judgement.load:.3g} times its limit"
+
+
+def _longer(bound: Bound) -> str:
+    return "longer" if bound.step_error > 0 else "less"
+
+
+def _bound_text(bound: Bound) -> str:
+    if bound.trial is None:
+        return "no number of these instances meets the targets"
+    return f"{_counts(bound.trial)} instances, ${bound.trial.cost_per_hour:,.2f} an hour"
+
+
+def as_json(found: Answer) -> str:
+    """Return the answer as one JSON object, with a newline at the end."""
+    load = found.load
+    document = {
+        "version": blis_sim.__version__,
+        "model": found.model,
+        "load": {
+            "rate_per_s": load.rate_per_s,
+            "prompt_tokens": load.prompt_tokens,
+            "output_tokens": load.output_tokens,
+        },
+        "targets_ms": dict(found.question.targets.limits_ms),
+        "prices_as_of": found.question.prices.as_of,
+        "answers": [
+            {"gpu": gpu, "shape": shape, **(_trial_json(*best) if best else {"met": False})}
+            for (gpu, shape), best in found.best.items()
+        ],
+        "refused": {gpu: dict(reasons) for gpu, reasons in found.refused.items()},
+        "cheapest": _winner_json(found.winner, found.model) if found.winner else None,
+        "simulations": found.num_simulations,
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _winner_json(winner: Winner, model: str) -> dict[str, Any]:
+    candidate = winner.trial.candidate
+    return {
+        "gpu": candidate.gpu,
+        "shape": candidate.shape,
+        **_trial_json(winner.trial, winner.outcome),
+        "latency_model": winner.sureness.latency_model,
+        "step_error": winner.sureness.step_error,
+        "step_error_source": winner.sureness.because,
+        "highest_rate_per_s": winner.highest_rate_per_s,
+        "stresses": [
+            {"name": each.name, "met": each.judgement.is_met if each.judgement else None, "reason": each.reason}
+            for each in winner.stresses
+        ],
+        "bounds": [
+            {
+                "step_error": each.step_error,
+                "counts": list(each.trial.counts) if each.trial else None,
+                "dollars_per_hour": each.trial.cost_per_hour if each.trial else None,
+            }
+            for each in winner.bounds
+        ],
+        "commands": [
+            {"pool": pool.name, "count": pool.count, "gpus": pool.gpus, "command": pool.command}
+            for pool in pools_of(winner.trial, model)
+        ],
+    }
+
+
+def _trial_json(trial: Trial, outcome: Outcome) -> dict[str, Any]:
+    candidate, judgement = trial.candidate, trial.judgement
+    return {
+        "met": True,
+        "label": candidate.label,
+        "counts": list(trial.counts),
+        "gpus": candidate.num_gpus(trial.counts),
+        "settings": candidate.settings_with(trial.counts),
+        "dollars_per_hour": trial.cost_per_hour,
+        "dollars_per_month": trial.cost_per_hour * HOURS_PER_MONTH,
+        "dollars_per_million_tokens": _per_million_tokens(trial, outcome),
+        "binds": judgement.worst,
+        "headroom": judgement.headroom,
+        "figures": dict(outcome.figures),
+    }
