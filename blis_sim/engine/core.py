@@ -27,6 +27,7 @@ from blis_sim.engine.step_log import StepLog
 from blis_sim.engine.units import Micros
 
 if TYPE_CHECKING:
+    from blis_sim.engine.scheduler.batch_queue import BatchQueueScheduler
     from blis_sim.engine.scheduler.blis import BlisScheduler
 
 _STEP_END, _QUEUED, _DEADLINE = Due.STEP_END, Due.QUEUED, Due.DEADLINE
@@ -211,6 +212,18 @@ class Engine:
             self.now = until
         instance.events = []
         return events
+
+    def forwards(self) -> "BatchQueueScheduler":
+        """Return the scheduler, whose steps the caller composes, begins and ends from then on.
+
+        Raises EngineError with pipeline stages and for other scheduling than vLLM's.
+        """
+        from blis_sim.engine.scheduler.batch_queue import BatchQueueScheduler
+
+        if not isinstance(self._stepping, BatchQueueScheduler) or self.config.pipeline is not None:
+            raise EngineError("only steps of vLLM's scheduling without pipeline stages can be taken together")
+        self._stepping.step_from_outside()
+        return self._stepping
 
     @property
     def instances(self) -> "tuple[Engine, ...]":

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.dp_balance import POOLED_RANKS
 from blis_sim.engine.drafting import active_seqs, is_async, scheduled_tokens, speculation_of
 from blis_sim.engine.engine_defaults import BLIS_LIMITS, LOW_LATENCY_BACKEND, BatchLimits, vllm_limits
 from blis_sim.engine.errors import EngineError
@@ -70,11 +69,18 @@ class Deployment:
     latency_name: str = ""
     """The name of the latency model, a key of `blis_sim.engine.latency.registry.LATENCY_MODELS`."""
     notes: tuple[str, ...] = ()
+    rank: EngineConfig | None = None
+    """The configuration of one data-parallel rank, where ranks schedule for themselves; `config` is of all of them."""
 
     @property
     def num_gpus(self) -> int:
         """GPUs of all pipeline stages and data-parallel replicas."""
         return self.tp * self.pp * self.dp
+
+    @property
+    def has_own_ranks(self) -> bool:
+        """Whether data-parallel ranks that share experts can be simulated as engines of their own."""
+        return self.rank is not None and self.pp == 1
 
 
 def resolve(options: DeploymentOptions) -> Deployment:
@@ -90,8 +96,6 @@ def resolve(options: DeploymentOptions) -> Deployment:
     gpu = load_gpu(gpu_name, options.hardware_config)
     if options.dp == 1 and options.moe_comm_backend != MOE_COMM_BACKENDS[0]:
         notes.append(f"--moe-comm-backend {options.moe_comm_backend} has no effect without --dp")
-    if options.dp > 1 and options.engine == "vllm":
-        notes.append(POOLED_RANKS)
     memory_notes: list[str] = []
     config, memory = _config(options, model, gpu, tp, memory_notes)
     model = _as_planned(model, memory)
@@ -111,7 +115,15 @@ def resolve(options: DeploymentOptions) -> Deployment:
         config=config,
         memory=memory,
         notes=tuple(notes),
+        rank=None if options.dp == 1 or options.engine == "blis" else _rank_config(options, config),
     )
+
+
+def _rank_config(options: DeploymentOptions, together: EngineConfig) -> EngineConfig:
+    """Return the configuration of one data-parallel rank, which has its own KV cache."""
+    blocks = options.total_kv_blocks or together.total_kv_blocks // options.dp
+    alone = replace(together, total_kv_blocks=blocks, max_model_len=0)
+    return replace(alone, max_model_len=min(together.limit_tokens, alone.kv_capacity_tokens))
 
 
 def _as_planned(model: ModelSpec, memory: MemoryLayout | None) -> ModelSpec:

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 
-POOLED_RANKS = (
-    "warning: all data-parallel ranks are one batch and one KV cache: uneven loads and dummy steps are not simulated"
-)
-"""The note on ranks that share experts, where they are simulated as one engine."""
 REPORT_INTERVAL_US: Micros = 100_000
 """Loads are not told more often than this."""
 IDLE_REPORT_INTERVAL_US: Micros = 5_000_000
 """Loads that have not changed are told again after this."""
+STEP_REPORTS_US: Micros = 50_000
+"""Ranks in lockstep are waited for this long, so that the loads of one forward pass are all there."""
 PRESSURE_FROM = 0.5
 """KV cache usage up to which a queue counts for its length alone."""
 PRESSURE_WEIGHT = 6.0
@@ -68,6 +66,53 @@ class LoadReports:
     def tell(self, at: Micros) -> tuple[RankLoad, ...]:
         """What the front ends are told at `at`."""
         self._told_at, self._changed_at = at, None
+        return tuple(self._loads)
+
+
+class LockstepReports:
+    """The coordinator of ranks in lockstep: front ends hear of the loads as they were before the latest forward pass.
+
+    Loads of a rank are stamped with the number of its forward pass. What was reported for one pass is kept when the
+    first report of the next arrives, and is what front ends are told.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self._loads = [RankLoad()] * num_ranks
+        self._before: tuple[RankLoad, ...] | None = None
+        """The loads before the latest forward pass that a rank reported from; None once they were told."""
+        self._stamp = (0, 0)
+        self._has_changed = False
+        self._heard_at: Micros = 0
+        """When the latest report came."""
+        self._told_at: Micros = -IDLE_REPORT_INTERVAL_US
+
+    def report(self, rank: int, load: RankLoad, stamp: tuple[int, int], at: Micros) -> None:
+        """Take the load of `rank` from `at` on; `stamp` has its wave and how many forward passes that has had."""
+        known = self._loads[rank]
+        if (load.num_waiting, load.num_running) == (known.num_waiting, known.num_running):
+            return
+        if stamp > self._stamp:
+            if self._has_changed:
+                self._before = tuple(self._loads)
+            self._stamp = stamp
+        self._loads[rank] = load
+        self._has_changed = True
+        self._heard_at = at
+
+    def due_at(self) -> Micros:
+        """Return when the front ends are told next, unless a report comes before."""
+        if self._before is not None:
+            return max(self._heard_at, self._told_at + REPORT_INTERVAL_US)
+        interval = REPORT_INTERVAL_US if self._has_changed else IDLE_REPORT_INTERVAL_US
+        return max(max(self._heard_at, self._told_at) + STEP_REPORTS_US, self._told_at + interval)
+
+    def tell(self, at: Micros) -> tuple[RankLoad, ...]:
+        """Return what the front ends are told at `at`."""
+        self._told_at = at
+        if self._before is not None:
+            told, self._before = self._before, None
+            return told
+        self._has_changed = False
         return tuple(self._loads)
 
 

@@ -12,7 +12,9 @@ from blis_sim.engine.cluster.member import Life
 from blis_sim.engine.cluster.policies import policies_of
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment
+from blis_sim.engine.latency.joint_steps import joined
 from blis_sim.engine.latency.wrapped import SlowedLatency
+from blis_sim.engine.ranks import RankGroup
 from blis_sim.engine.step_log import RecentSteps
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
@@ -29,6 +31,7 @@ from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
 from mockserve.realtime.deliveries import EngineOutput, Wire
 from mockserve.realtime.driver import RealtimeDriver
 from mockserve.realtime.interface import Driver
+from mockserve.realtime.rank_group import RankDriver, RankGroupDriver
 from mockserve.realtime.ranks import RankedDriver
 
 if TYPE_CHECKING:
@@ -43,7 +46,7 @@ STEPS_KEPT = 65_536
 class RankEngine:
     """One rank, or one instance of a cluster."""
 
-    driver: RealtimeDriver | InstanceDriver
+    driver: RealtimeDriver | InstanceDriver | RankDriver
     metrics: EngineMetrics
     latency: SlowedLatency
     kv_events: "KVEventPublisher | None"
@@ -56,6 +59,8 @@ def build_engines(
 ) -> Mapping[int, RankEngine]:
     """All ranks by number, whose clocks start now. Raises OptionError when KV events cannot be published."""
     config, latency_model = with_features(options, deployment)
+    if deployment.rank is not None and config.timing is None:
+        return _ranks_in_lockstep(options, deployment, environment, wire)
     origin_s = time.monotonic()
     ranks: dict[int, RankEngine] = {}
     for rank in range(options.deployment.dp):
@@ -71,8 +76,32 @@ def build_engines(
     return ranks
 
 
+def _ranks_in_lockstep(
+    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: Wire
+) -> Mapping[int, RankEngine]:
+    """Return ranks that share experts, by number. Raises OptionError when KV events cannot be published."""
+    config, model = with_features(options, deployment)
+    shared, steps = joined(model)
+    latencies = [SlowedLatency(shared) for _ in range(options.deployment.dp)]
+    engines = [Engine(config, latency, steps=RecentSteps(STEPS_KEPT)) for latency in latencies]
+    metrics = [EngineMetrics(config.limit_tokens) for _ in engines]
+    outputs = {rank: EngineOutput(engine, metrics[rank]) for rank, engine in enumerate(engines)}
+    driver = RankGroupDriver(RankGroup(engines, steps), outputs, wire, options.speed)
+    ranks: dict[int, RankEngine] = {}
+    for rank, engine in enumerate(engines):
+        publisher = open_publisher(
+            options.kv_sharing, environment, config, options.kv_sharing.data_parallel_rank + rank
+        )
+        if publisher is not None:
+            outputs[rank].tell_cache_changes = publisher.publish
+        ranks[rank] = RankEngine(RankDriver(driver, rank, engine), metrics[rank], latencies[rank], publisher)
+    return ranks
+
+
 def driver_of(ranks: Mapping[int, RankEngine]) -> RealtimeDriver | RankedDriver:
     """The driver that takes requests."""
+    if isinstance(first := ranks[0].driver, RankDriver):
+        return first.whole
     drivers = [rank.driver for rank in ranks.values() if isinstance(rank.driver, RealtimeDriver)]
     return drivers[0] if len(drivers) == 1 else RankedDriver(drivers)
 

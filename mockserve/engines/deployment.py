@@ -6,7 +6,6 @@ from dataclasses import replace
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.dp_balance import POOLED_RANKS
 from blis_sim.engine.kv_cache.sizing import bytes_per_block
 from blis_sim.engine.latency.catalogue.models import knows_model
 from blis_sim.engine.latency.instant import InstantLatency
@@ -79,17 +78,19 @@ def _resolved(options: DeploymentOptions) -> Deployment:
     if options.dp == 1 or alone.model.num_experts <= 1:
         return alone
     together = resolve(options)
-    blocks = options.total_kv_blocks or together.config.total_kv_blocks // options.dp
-    size = together.config.block_size_tokens
-    capacity = EngineConfig(blocks, size, engine=options.engine).kv_capacity_tokens
-    most = together.config.max_model_len
+    if together.rank is None:
+        return together
+    if together.pp == 1:
+        return replace(together, config=together.rank)
     return replace(
         together,
-        config=replace(together.config, total_kv_blocks=blocks, max_model_len=min(most, capacity)),
+        config=together.rank,
         latency=EvenRanks(together.latency, options.dp),
+        rank=None,
         notes=(
-            *(note for note in together.notes if note != POOLED_RANKS),
-            "warning: ranks that share experts take their steps apart: each as long as if all ranks had its batch",
+            *together.notes,
+            "warning: with pipeline stages ranks that share experts take their steps apart: each as long as if all "
+            "ranks had its batch",
         ),
     )
 

@@ -12,6 +12,7 @@ from mockserve.faults.engine import EngineFaults
 from mockserve.faults.shaping import FaultSource
 from mockserve.metrics.page import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import ApiError
+from mockserve.realtime.cluster import InstanceDriver
 from mockserve.serving.gates import Gate
 from mockserve.serving.lifecycle import Lifecycle, RequestQueue
 from mockserve.serving.response_store import ResponseStore
@@ -193,7 +194,9 @@ def _figures(number: int, life: str, engine: RankEngine) -> Mapping[str, Any]:
 def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
     """Everything of the front but what concerns the engine and what is counted."""
     engine, source = live.engines[number], front.metrics_source
+    driver = engine.driver
     assert isinstance(source, MetricsSource)
+    assert isinstance(driver, InstanceDriver)
     alone = {0: replace(engine, kv_events=None)}  # whose sockets are the front's to close
     faults = FaultSource(front.options.faults.settings, front.options.faults.fault_seed)
 
@@ -202,22 +205,22 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
 
     metrics = new_source(
         source.model_name,
-        {0: MeasuredEngine(engine.driver, engine.metrics)},
+        {0: MeasuredEngine(driver, engine.metrics)},
         source.cache_config,
         source.lateness,
         source.fakes,
         source.slow_readers,
         source.tool_parsing,
     )
-    limits = queue_limits(front.options, engine.driver.engine.config, num_instances=1)
-    lifecycle = Lifecycle(engine.driver, front.lifecycle.shutdown_timeout_s)
+    limits = queue_limits(front.options, driver.engine.config, num_instances=1)
+    lifecycle = Lifecycle(driver, front.lifecycle.shutdown_timeout_s)
     return replace(
         front,
-        model=replace(front.model, queue=RequestQueue(engine.driver, limits, metrics.rejections)),
+        model=replace(front.model, queue=RequestQueue(driver, limits, metrics.rejections)),
         delivery=replace(
             front.delivery,
-            driver=engine.driver,
-            suspension=Suspension(engine.driver, tell_sleep),
+            driver=driver,
+            suspension=Suspension(driver, tell_sleep),
             open_replies=lifecycle.open_replies,
         ),
         lifecycle=lifecycle,

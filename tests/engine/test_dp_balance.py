@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.dp_balance import LoadReports, RankBalancer, RankLoad, load_of
+from blis_sim.engine.dp_balance import LoadReports, LockstepReports, RankBalancer, RankLoad, load_of
 from tests.fakes import TestLatency, config, request
 
 IDLE = RankLoad()
@@ -145,6 +145,31 @@ def test_a_rank_reports_when_its_numbers_change_and_its_cache_usage_with_them() 
     reports.report(0, replace(busy, kv_usage_fraction=0.75), 300_000)
     assert reports.due_at() == 5_000_000
     assert reports.tell(5_000_000) == (busy,)
+
+
+ONE, TWO = RankLoad(num_waiting=1), RankLoad(num_running=2)
+
+
+def test_loads_of_ranks_in_lockstep_are_told_50_ms_after_the_first_forward_pass_with_a_change() -> None:
+    reports = LockstepReports(2)
+    reports.report(0, ONE, (1, 0), 7_000)
+    assert reports.due_at() == 57_000
+    assert reports.tell(57_000) == (ONE, IDLE)
+    assert reports.due_at() == 5_057_000
+
+
+def test_the_next_forward_pass_lets_the_loads_before_it_be_told() -> None:
+    reports = LockstepReports(2)
+    reports.report(0, ONE, (1, 0), 7_000)
+    reports.report(0, TWO, (1, 1), 9_000)
+    assert reports.due_at() == 9_000
+    assert reports.tell(9_000) == (ONE, IDLE)
+    assert reports.due_at() == 109_000, "what has changed since is told after 100 ms"
+    assert reports.tell(109_000) == (TWO, IDLE)
+    reports.report(1, ONE, (2, 0), 150_000)
+    reports.report(1, TWO, (2, 3), 155_000)
+    assert reports.due_at() == 209_000
+    assert reports.tell(209_000) == (TWO, ONE)
 
 
 def test_an_engine_says_its_own_load() -> None:

@@ -89,16 +89,38 @@ def test_a_dead_rank_takes_the_server_down() -> None:
         assert call(server, "GET", "/health").status == 503
 
 
-def test_a_rank_with_experts_has_its_own_kv_cache_and_steps_as_long_as_if_all_ranks_had_its_batch() -> None:
-    options = options_from(ServeOptions, model="mixtral-8x7b-v0.1", hardware="H100", tp=2, dp=4)
+EXPERTS = {"model": "mixtral-8x7b-v0.1", "hardware": "H100", "tp": 2}
+
+
+def test_a_rank_with_experts_has_its_own_kv_cache() -> None:
+    options = options_from(ServeOptions, **EXPERTS, dp=4)
     together, rank = resolve(options.deployment), deployment_of(options)
     assert rank.config.total_kv_blocks == together.config.total_kv_blocks // 4
+    given = options_from(ServeOptions, **EXPERTS, dp=4, total_kv_blocks=9000)
+    assert deployment_of(given).config.total_kv_blocks == 9000
+    assert not [note for note in rank.notes if "ranks" in note]
+
+
+def test_with_pipeline_stages_each_step_is_as_long_as_if_all_ranks_had_its_batch() -> None:
+    options = options_from(ServeOptions, **EXPERTS, dp=4, pp=2)
+    together, rank = resolve(options.deployment), deployment_of(options)
     decodes = BatchShape(decode_requests=10, decode_context_tokens=5000)
     of_all = BatchShape(decode_requests=40, decode_context_tokens=20_000)
     assert rank.latency.step_time(decodes) == together.latency.step_time(of_all)
     assert rank.latency.decode_times(decodes, 3).tolist() == together.latency.decode_times(of_all, 3).tolist()
-    given = options_from(ServeOptions, model="mixtral-8x7b-v0.1", hardware="H100", tp=2, dp=4, total_kv_blocks=9000)
-    assert deployment_of(given).config.total_kv_blocks == 9000
+    assert "ranks that share experts take their steps apart" in rank.notes[-1]
+
+
+def test_ranks_with_experts_take_their_steps_together_and_are_counted_apart() -> None:
+    with running_server(TestLatency(step_us=1000, decode_us=500), **EXPERTS, dp=2, enable_fault_control=True) as server:
+        assert [ask(server, rank).status for rank in (0, 1, 1)] == [200] * 3
+        assert [finished(server, rank) for rank in range(2)] == [1, 2]
+        assert metric(server, "vllm:inter_token_latency_seconds_sum", engine="0") == pytest.approx(3 * 0.0015)
+        call(server, "POST", "/blis/faults", {"rank": 1, "slow_factor": 10, "engine": {"slow": None}})
+        assert ask(server, 0).status == 200
+        assert metric(server, "vllm:inter_token_latency_seconds_sum", engine="0") == pytest.approx(3 * 0.0165)
+        call(server, "POST", "/blis/faults", {"engine": {"death": None}})
+        assert call(server, "GET", "/health").status == 503
 
 
 def test_ranks_of_a_dense_model_do_not_slow_each_other_down() -> None:

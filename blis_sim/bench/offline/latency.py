@@ -69,7 +69,7 @@ def run(options: LatencyOptions) -> int:
         )
         for number in range(options.batch_size)
     ]
-    check_fits(batch, offline.engine.config)
+    check_fits(batch, offline.config)
     latencies_s = [
         longest_s(offline.run(batch, iteration * options.batch_size))
         for iteration in range(options.num_iters_warmup + options.num_iters)

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.guards import refusal
+from blis_sim.engine.ranks import RankGroup, new_ranks
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.units import Micros
 from replay.arrivals.arrival import Arrival
@@ -27,17 +29,18 @@ from traces.text_file import write_text
 class Offline:
     """An engine to which batches of requests are given."""
 
-    engine: Engine
+    simulation: Engine | RankGroup
+    config: EngineConfig
 
     def run(self, samples: Sequence[Sample], first_number: int = 0) -> Record:
         """Let all samples arrive at one instant, after all that was run before, and wait until they have ended.
 
         Requests are told apart by their numbers, of which no two runs may have the same.
         """
-        config = self.engine.config
-        at = 0 if self.engine.now is None else self.engine.now + 1
+        config, now = self.config, self.simulation.now
+        at = 0 if now is None else now + 1
         arrivals = [_arrival(sample, at, number, config) for number, sample in enumerate(samples, first_number)]
-        return simulate(self.engine, arrivals).requests
+        return simulate(self.simulation, arrivals).requests
 
 
 def offline_engine(program: str, options: DeploymentOptions) -> Offline:
@@ -48,7 +51,10 @@ def offline_engine(program: str, options: DeploymentOptions) -> Offline:
     deployment = resolve(options)
     for note in deployment.notes:
         sys.stderr.write(f"{program}: {note}\n")
-    return Offline(Engine(deployment.config, deployment.latency, reports_steps=False))
+    if deployment.rank is not None and deployment.has_own_ranks:
+        ranks = new_ranks(deployment.rank, deployment.latency, deployment.dp, partial(Engine, reports_steps=False))
+        return Offline(ranks, deployment.rank)
+    return Offline(Engine(deployment.config, deployment.latency, reports_steps=False), deployment.config)
 
 
 def check_fits(samples: Sequence[Sample], config: EngineConfig) -> None:

@@ -51,12 +51,12 @@ def run(options: ThroughputOptions) -> int:
 
     offline = offline_engine("blis bench throughput", options.deployment)
     samples = samples_of(options.dataset)
-    check_fits(samples, offline.engine.config)
+    check_fits(samples, offline.config)
     if options.num_warmups:
         # Other prompts than those that count, which a prefix cache would have otherwise.
         dataset = replace(options.dataset, num_prompts=options.num_warmups, seed=options.dataset.seed + 1)
         warm_up = samples_of(dataset)
-        check_fits(warm_up, offline.engine.config)
+        check_fits(warm_up, offline.config)
         offline.run(warm_up, len(samples))
     elapsed_s = longest_s(offline.run(samples))
     num_prompt = sum(sample.prompt_tokens for sample in samples)

@@ -10,6 +10,7 @@ from blis_sim.engine.cluster.disaggregation.options import pool_flags_without_ef
 from blis_sim.engine.cluster.gateway.options import gateway_flags_without_effect
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import deployments_of, has_cluster
+from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.latency.model import LatencyModel
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from blis_sim.engine.cluster.cluster import Cluster
     from blis_sim.engine.cluster.reporting import DecisionLog
     from blis_sim.engine.cluster.settings import TieBreaker
+    from blis_sim.engine.ranks import RankGroup
+
+POOLED_RANKS = (
+    "warning: with several instances or pipeline stages all data-parallel ranks are one batch and one KV cache: uneven "
+    "loads and dummy steps are not simulated"
+)
+"""The note on ranks that share experts, where they are simulated as one engine."""
 
 
 def build_simulation(
@@ -30,7 +38,7 @@ def build_simulation(
     adjusted: Callable[[LatencyModel], LatencyModel] | None = None,
     reports_steps: bool = False,
     decisions: "DecisionLog | None" = None,
-) -> "Engine | Cluster":
+) -> "Engine | RankGroup | Cluster":
     """What the options describe, at the beginning.
 
     `adjusted` changes models of step times. With `decisions`, where a cluster's are kept, it is always a cluster.
@@ -45,11 +53,22 @@ def build_simulation(
 
         return build_cluster(options, deployment, new_engine, ties, decisions)
     (alone,) = deployments_of(options, deployment)
+    if alone.has_own_ranks:
+        from blis_sim.engine.ranks import new_ranks
+
+        def new_rank(config: EngineConfig, latency: LatencyModel) -> Engine:
+            return Engine(config, latency, reports_steps, tells_admissions=reports_steps)
+
+        latency = adjusted(alone.latency) if adjusted else alone.latency
+        assert alone.rank is not None
+        return new_ranks(alone.rank, latency, alone.dp, new_rank)
     return new_engine(alone)
 
 
 def notes_on_cluster(options: ClusterOptions, deployment: Deployment) -> Iterator[str]:
     """What the user should know of it, in a line each."""
+    if deployment.rank is not None and (has_cluster(options) or not deployment.has_own_ranks):
+        yield POOLED_RANKS
     if options.policy_config is not None or has_cluster(options):
         from blis_sim.engine.cluster.assembly import notes_on_instances
 

@@ -140,9 +140,13 @@ class StepWork:
             mlp += self.dense_flops_per_token * tokens / self.shards
         return linear, mlp
 
-    def _expert_flops(self, tokens: int) -> float:
+    def routed_flops(self, tokens: int) -> float:
+        """Return the operations of one shard's routed experts for so many tokens of all ranks."""
         routed = tokens * self.experts_per_token / self.expert_shards
-        flops = self.num_moe_layers * routed * 6 * self.hidden_size * self.expert_size
+        return self.num_moe_layers * routed * 6 * self.hidden_size * self.expert_size
+
+    def _expert_flops(self, tokens: int) -> float:
+        flops = self.routed_flops(tokens)
         if self.shared_flops_per_token:
             flops += self.shared_flops_per_token * tokens / self.shards
         return flops

@@ -1,6 +1,6 @@
 """The default latency model: physical work terms of a step, each weighted by a trained coefficient."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -94,6 +94,40 @@ class TrainedPhysics:
         if sequences:
             batch_work += self._decode(sequences, float(context), max)
         return whole_micros(self._with_overheads(batch_work, num_tokens, prefill_requests + sequences))
+
+    def ranks_time(self, shapes: Sequence[BatchShape]) -> Micros:
+        """Return the duration of a forward pass in which each data-parallel rank computes a batch of its own.
+
+        Attention and dense layers take as long as on the slowest rank; experts compute the tokens of all ranks, which
+        are padded to the largest batch where all ranks only decode.
+        """
+        num_prefill = sum(shape.prefill_tokens for shape in shapes)
+        num_decode = sum(shape.decode_requests for shape in shapes)
+        if not num_prefill:
+            num_decode = self.dp * max(shape.decode_requests for shape in shapes)
+        if not num_prefill + num_decode:
+            return 1
+        value = max(self._rank_work(shape, num_prefill, num_decode) for shape in shapes)
+        weights, layers, interleaved = self._constants
+        betas, work = self._betas, self._work
+        value += weights + betas[10] * work.dispatch(num_prefill + num_decode) + layers + betas[6] + interleaved
+        return whole_micros(value)
+
+    def _rank_work(self, shape: BatchShape, num_prefill: int, num_decode: int) -> float:
+        """Return the time that a rank takes for its batch when experts compute so many tokens of all ranks."""
+        dp, betas, work = self.dp, self._betas, self._work
+        requests, tokens, squared, _, _, prompt_work, sequences, context, _ = shape
+        evenly = BatchShape(0, dp * tokens, dp * squared, 0, 0, dp * prompt_work, dp * sequences, dp * context)
+        routed_us = (work.routed_flops(num_prefill) - work.routed_flops(dp * tokens)) / work.flops_per_us
+        compute, kv = work.prefill_compute(evenly) + routed_us, work.prefill_kv(evenly)
+        prefill = max(compute, kv) if len(self.beta) < 9 else compute
+        value = betas[0] * prefill + betas[8] * kv
+        routed_us = (work.routed_flops(num_decode) - work.routed_flops(dp * sequences)) / work.flops_per_us
+        compute = work.decode_compute(dp * sequences, float(dp * context)) + routed_us
+        kv = work.decode_kv(dp * sequences, float(dp * context))
+        decode = max(compute, kv) if len(self.beta) < 10 else compute
+        value += betas[1] * decode + betas[9] * kv
+        return value + betas[3] * work.all_reduce(dp * (tokens + sequences)) + betas[5] * (requests + sequences)
 
     def decode_time(self, sequences: int, context: int) -> Micros:
         """`step_time` of a step in which so many sequences with so many context tokens decode and no prompt runs.

@@ -3,11 +3,14 @@
 Facts: vllm/v1/engine/core.py, `step_with_batch_queue`; vllm/config/vllm.py, `max_concurrent_batches`.
 """
 
+from abc import abstractmethod
 from collections import deque
 
+from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slots import SlotCache
 from blis_sim.engine.queue import Due
+from blis_sim.engine.scheduler.multi_step import ScheduledStep
 from blis_sim.engine.scheduler.vllm_schedule import VllmComposition
 from blis_sim.engine.units import Micros
 
@@ -29,12 +32,67 @@ class BatchQueueScheduler(VllmComposition):
         """When each step in flight leaves the last stage."""
         self._has_left = False
         """Whether a request has ended since the latest composition."""
+        self._is_stepped = False
+        """Whether steps are composed, begun and ended from outside, forward pass by forward pass."""
+
+    def step_from_outside(self) -> None:
+        """Leave it to callers of the methods named after forwards when steps are composed, begun and ended."""
+        self._is_stepped = True
+
+    @property
+    def has_work(self) -> bool:
+        """Whether requests are here that can be composed or are in flight."""
+        if self.flight:
+            return True
+        return self._composes and bool(self.explicit or self.cohort.members or (self._admits and self.waiting))
+
+    def compose_forward(self, at: Micros, number: int) -> bool:
+        """Compose a step for a forward pass, the one after `number` others. False when it has no tokens from here.
+
+        Ranks space prefills by the number of forward passes, so that all of them prefill in the same ones.
+        """
+        if not self._composes:
+            return False
+        if (interval := self._config.prefill_schedule_interval) > 1:
+            self._last_prefill_step, self._num_executed_steps = 0, 0 if number % interval else interval - 1
+        if self.explicit:
+            self.join_cohort()
+        if not self.explicit and self.compose_cohort(at):
+            return True
+        return bool(self.explicit or self.cohort.members or self.waiting) and self.schedule(at)
+
+    def forward_shape(self, at: Micros) -> BatchShape:
+        """Return what the latency model sees of the first step in flight, if that begins at `at`."""
+        return self.shape_of(self.flight[0], self._instance.recent_prompts.tokens_at(at))
+
+    @abstractmethod
+    def shape_of(self, step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
+        """Return what the latency model sees of a step."""
+
+    def begin_forward(self, at: Micros) -> Micros:
+        """Begin the first step in flight. Returns its end, were there no other rank."""
+        self._executing = True
+        self._instance.clock = max(at, self._instance.clock)
+        return self.begin(self.flight[0], at)
+
+    def record_forward(self, at: Micros, ends_at: Micros) -> None:
+        """Record that the first step in flight, which began at `at`, ends together with the steps of other ranks."""
+        self._instance.steps.append(at, ends_at)
+
+    def end_forward(self, at: Micros) -> None:
+        """Process the outputs of the first step in flight, which ends at `at`."""
+        self._executing = False
+        self._instance.clock = max(at, self._instance.clock)
+        self._instance.events += self.update(at)
 
     @property
     def num_begun_steps(self) -> int:
         return super().num_begun_steps if self._pipeline is None else len(self._instance.steps)
 
     def step(self, at: Micros) -> None:
+        if self._is_stepped:
+            self._planned = False
+            return
         if self._pipeline is None:
             super().step(at)
             return

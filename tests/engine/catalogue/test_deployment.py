@@ -182,9 +182,10 @@ def test_a_hardware_file_describes_other_gpus(tmp_path: Path) -> None:
 def test_data_parallel_replicas_each_bring_their_kv_cache() -> None:
     deployment = resolve(DeploymentOptions(model="mixtral-8x7b-v0.1", dp=2, moe_comm_backend="pplx"))
     assert (deployment.dp, deployment.config.total_kv_blocks) == (2, 99_334)
-    ranks, note = deployment.notes
+    (note,) = deployment.notes
     assert note.startswith("step times are those of trained-physics")
-    assert ranks.startswith("warning: all data-parallel ranks are one batch and one KV cache")
+    assert deployment.rank is not None
+    assert deployment.rank.total_kv_blocks == 99_334 // 2
 
 
 def test_scheduling_decides_how_kv_blocks_are_counted() -> None:

@@ -11,6 +11,7 @@ from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.cluster.policy_file import PolicyFile, read_policy_file
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
+from blis_sim.engine.ranks import RankGroup
 from blis_sim.options import BlisError, options_from
 from tests.engine.cluster.small_clusters import endings
 from tests.fakes import request
@@ -95,7 +96,7 @@ def test_without_anything_of_a_cluster_there_is_one_engine() -> None:
     assert isinstance(build_simulation(given, resolve(given.deployment)), Engine)
 
 
-def build(path: str) -> Engine | Cluster:
+def build(path: str) -> Engine | RankGroup | Cluster:
     merged = options(path)
     return build_simulation(merged, resolve(merged.deployment))
 

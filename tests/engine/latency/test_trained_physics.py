@@ -134,3 +134,40 @@ def test_what_cannot_be_timed_is_refused(model: ModelSpec, tp: int, more: dict[s
     with pytest.raises(EngineError) as refusal:
         TrainedPhysics(model, GPU, tp, **given)  # type: ignore[arg-type]
     assert str(refusal.value).startswith(message)
+
+
+def ranks_time(shapes: list[BatchShape], *terms: int, tp: int = 1, num_betas: int = 11) -> int:
+    """The duration of a forward pass of ranks when the coefficients at `terms` are 1 and all others are 0."""
+    beta = tuple(float(index in terms) for index in range(num_betas))
+    return TrainedPhysics(MIXTURE, GPU, tp, ALPHA, beta, len(shapes)).ranks_time(shapes)
+
+
+@pytest.mark.parametrize("num_betas", [7, 9, 10, 11])
+@pytest.mark.parametrize("shape", [ONE_PREFILL, TWO_DECODES, ONE_PREFILL._replace(decode_requests=3)])
+def test_ranks_with_equal_batches_take_as_long_as_one_batch_of_all(shape: BatchShape, num_betas: int) -> None:
+    terms = [term for term in (0, 1, 2, 3, 4, 6, 8, 9, 10) if term < num_betas]
+    beta = tuple(float(index in terms) for index in range(num_betas))
+    together = TrainedPhysics(MIXTURE, GPU, 2, ALPHA, beta, 3)
+    of_all = BatchShape(*(figure * 3 for figure in shape[:8]))
+    assert together.ranks_time([shape] * 3) == pytest.approx(together.step_time(of_all), abs=1)
+
+
+def test_attention_takes_as_long_as_on_the_slowest_rank() -> None:
+    longer = TWO_DECODES._replace(decode_context_tokens=300)
+    assert ranks_time([TWO_DECODES, longer], 9) == ranks_time([longer, longer], 9)
+    assert ranks_time([TWO_DECODES, longer], 5) == 2, "requests are counted on their own rank"
+
+
+def test_experts_compute_the_tokens_of_all_ranks() -> None:
+    nothing = BatchShape()
+    alone, both = ranks_time([ONE_PREFILL, nothing], 0), ranks_time([ONE_PREFILL, ONE_PREFILL], 0)
+    experts_us = 4 * 4 * 2 * 6 * 8 * 16 // 2
+    assert both - alone == experts_us
+    assert ranks_time([ONE_PREFILL, nothing], 10) == ranks_time([nothing, ONE_PREFILL], 10)
+    assert ranks_time([nothing, nothing], 0) == 1
+
+
+def test_ranks_that_only_decode_are_padded_to_the_largest_batch() -> None:
+    one = BatchShape(decode_requests=1, decode_context_tokens=5)
+    many = BatchShape(decode_requests=9, decode_context_tokens=5)
+    assert ranks_time([one, many], 1, 10) == ranks_time([many, many], 1, 10)

@@ -1,0 +1,298 @@
+"""Data-parallel ranks that share experts: engines with queues and KV caches of their own whose steps begin together.
+
+Each forward pass is one of all ranks, because experts wait for the tokens of all; a rank without work takes part with a
+dummy batch. A wave of forward passes begins with a request on any rank and ends at an all-reduce, every
+`SYNC_INTERVAL` passes, that finds no request anywhere.
+Facts: vllm/v1/engine/core.py, `DPEngineCoreProc`; vllm/config/parallel.py, `dp_sync_interval`.
+"""
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceOf
+from heapq import heappop, heappush
+from itertools import count
+
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.dp_balance import LockstepReports, RankBalancer, load_of
+from blis_sim.engine.events import Event, Finished
+from blis_sim.engine.latency.joint_steps import DUMMY_SHAPE, JointSteps, joined
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.request import Request
+from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
+from blis_sim.engine.units import Micros
+
+SYNC_INTERVAL = 16
+"""Forward passes between two all-reduces that may end a wave."""
+_MOST_EMPTY = 4 * SYNC_INTERVAL
+"""Empty forward passes in a row after which nothing changes until something other than a forward pass is due."""
+
+
+class RankGroup:
+    """All ranks of one deployment. It is told the time as one engine is, and every engine of it alike."""
+
+    def __init__(self, engines: SequenceOf[Engine], steps: JointSteps) -> None:
+        """`steps` is the part of the latency models that all engines share."""
+        self.now: Micros | None = None
+        """How far the group has been advanced; None before the first time."""
+        self._engines = tuple(engines)
+        self._steps = steps
+        self._ranks = [engine.forwards() for engine in engines]
+        self._runs_ahead = engines[0].config.async_scheduling
+        self._balancer = RankBalancer(len(engines))
+        self._reports = LockstepReports(len(engines))
+        self._arriving: list[tuple[Micros, Micros, int, Sequence, int | None]] = []
+        """Requests that have come to no rank: when they do, when they arrived, their number, and the rank they name."""
+        self._hang_ups: list[tuple[Micros, int, str, Outcome]] = []
+        self._numbers = count()
+        self._rank_of: dict[str, int] = {}
+        """The rank of each request that has not ended, `NOWHERE` before it came to one."""
+        self._sequences: dict[str, Sequence] = {}
+        """Requests that have come to no rank."""
+        self._events: list[tuple[int, Event]] = []
+        self._ends_at: Micros | None = None
+        """When the forward pass under way ends; None between waves."""
+        self._is_last = False
+        """Whether the wave ends with the forward pass under way."""
+        self._wave = 0
+        self._num_forwards = 0
+        """Forward passes of this wave that have begun."""
+        self._num_empty = 0
+        """Forward passes in a row for which no rank has a step."""
+        self._executing: list[bool] = [False] * len(engines)
+        """For each rank whether the forward pass under way computes a step of its own."""
+        self._composed: list[bool] = [False] * len(engines)
+        """The same of the forward pass after it, with asynchronous scheduling."""
+        self._was_idle = [False] * len(engines)
+        """For each rank whether it had no request when the forward pass under way began."""
+
+    @property
+    def instances(self) -> tuple[Engine, ...]:
+        """The engines of all ranks."""
+        return self._engines
+
+    @property
+    def clock(self) -> Micros:
+        """Instant of the last thing that happened: the end of the simulated run."""
+        passed = [at for at, *_ in self._arriving if self.now is not None and at <= self.now]
+        return max([*(engine.clock for engine in self._engines), *passed])
+
+    def queueing_time(self, request: Request) -> Micros:
+        """From the arrival of a request until it joins the wait queue of a rank."""
+        return self._engines[0].queueing_time(request)
+
+    def submit(self, request: Request, at: Micros, rank: int | None = None) -> Sequence:
+        """Let `request` arrive at `at`; without a `rank` it goes to the one that has least to do when it gets there.
+
+        Raises ValueError when it would have got there by now, and for an id still in use.
+        """
+        queued_at = at + self.queueing_time(request)
+        self._demand_future(queued_at)
+        if request.id in self._rank_of:
+            raise ValueError(f"request {request.id!r} is still in the engine")
+        sequence = Sequence(request, at, NOWHERE)
+        self._rank_of[request.id] = NOWHERE
+        self._sequences[request.id] = sequence
+        heappush(self._arriving, (queued_at, at, next(self._numbers), sequence, rank))
+        return sequence
+
+    def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
+        """Let each of `requests` arrive at its instant."""
+        return [self.submit(request, at) for request, at in zip(requests, instants, strict=True)]
+
+    def abort(self, request_id: str, at: Micros, outcome: Outcome = Outcome.ABORTED) -> None:
+        """Let the client of `request_id` hang up at `at`; ids not there then are ignored."""
+        self._demand_future(at)
+        rank = self._rank_of.get(request_id)
+        if rank is None:
+            return
+        if rank == NOWHERE:
+            heappush(self._hang_ups, (at, next(self._numbers), request_id, outcome))
+        else:
+            self._engines[rank].abort(request_id, at, outcome)
+
+    def rank_of(self, request_id: str) -> int:
+        """Return the rank of a request that has not ended; `NOWHERE` before it came to one, and for others."""
+        return self._rank_of.get(request_id, NOWHERE)
+
+    def next_event_at(self) -> Micros | None:
+        """The next instant at which something is due; None when idle."""
+        dues = [engine.next_event_at() for engine in self._engines]
+        dues += [line[0][0] for line in (self._arriving, self._hang_ups) if line]
+        dues.append(self._ends_at)
+        return min((due for due in dues if due is not None), default=None)
+
+    def advance(self, until: Micros) -> list[Event]:
+        """Do everything due up to and including `until`; the events in the order they happened."""
+        return [event for _, event in self.advance_each(until)]
+
+    def advance_each(self, until: Micros) -> list[tuple[int, Event]]:
+        """Return the events of `advance`, each behind the number of its rank."""
+        while (at := self.next_event_at()) is not None and at <= until:
+            self._do_due(at)
+        if self.now is None or until > self.now:
+            self.now = until
+        events, self._events = self._events, []
+        events.sort(key=_at_of)
+        return events
+
+    def _do_due(self, at: Micros) -> None:
+        """Do all of one instant: the end of a forward pass, arrivals, what engines have due, the next forward pass."""
+        ends = at == self._ends_at
+        if ends:
+            self._end_forward(at)
+        self._let_arrive(at)
+        for number, engine in enumerate(self._engines):
+            due_at = engine.next_event_at()
+            if due_at is not None and due_at <= at:
+                self._note(number, engine.advance(at))
+        if ends:
+            self._report(self._num_processed + 1, at)
+            self._go_on(at)
+        elif self._ends_at is None:
+            self._begin_wave(at)
+        for number, engine in enumerate(self._engines):
+            self._note(number, engine.advance(at))
+
+    def _note(self, rank: int, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, Finished):
+                self._rank_of.pop(event.sequence.request.id, None)
+                self._balancer.finished(rank)
+            self._events.append((rank, event))
+
+    def _let_arrive(self, at: Micros) -> None:
+        """Let requests come to their ranks, and those leave whose clients hang up before that."""
+        arriving, hang_ups = self._arriving, self._hang_ups
+        while arriving and arriving[0][0] <= at:
+            _, _, _, sequence, named = heappop(arriving)
+            if sequence.outcome is not None:
+                continue
+            while (due_at := self._reports.due_at()) <= at:
+                self._balancer.hear(self._reports.tell(due_at))
+            if named is None:
+                named = self._balancer.choose()
+            else:
+                self._balancer.send_to(named)
+            request_id = sequence.request.id
+            sequence.instance = self._rank_of[request_id] = named
+            del self._sequences[request_id]
+            self._engines[named].enter(sequence, sequence.arrived_at)
+        while hang_ups and hang_ups[0][0] <= at:
+            _, _, request_id, outcome = heappop(hang_ups)
+            self._hang_up(request_id, outcome, at)
+
+    def _hang_up(self, request_id: str, outcome: Outcome, at: Micros) -> None:
+        rank, sequence = self._rank_of.get(request_id), self._sequences.pop(request_id, None)
+        if sequence is not None:
+            del self._rank_of[request_id]
+            sequence.outcome = outcome
+            self._events.append((0, Finished(at, sequence, outcome)))
+        elif rank is not None:
+            self._engines[rank].abort(request_id, at, outcome)
+
+    def _report(self, num_forwards: int, at: Micros) -> None:
+        """Let each rank report how many requests it has, after so many forward passes of the wave."""
+        for rank, engine in enumerate(self._engines):
+            self._reports.report(rank, load_of(engine.stats), (self._wave, num_forwards), at)
+
+    # --- forward passes ---
+
+    @property
+    def _num_processed(self) -> int:
+        """The number that ranks stamp loads with when they have processed the outputs of a forward pass."""
+        return self._num_forwards - (not self._runs_ahead)
+
+    def _begin_wave(self, at: Micros) -> None:
+        """Begin to take forward passes if there are requests."""
+        if not self._has_work():
+            return
+        self._wave += 1
+        self._num_forwards = self._num_empty = 0
+        self._was_idle = [False] * len(self._ranks)
+        self._report(0, at)
+        self._composed = self._compose(at)
+        self._begin_forward(at)
+        if self._runs_ahead:
+            self._report(0, at)
+
+    def _end_forward(self, at: Micros) -> None:
+        """Process the outputs of the forward pass under way."""
+        for rank, has_step in zip(self._ranks, self._executing, strict=True):
+            if has_step:
+                rank.end_forward(at)
+        self._report(self._num_processed, at)
+
+    def _go_on(self, at: Micros) -> None:
+        """Begin the forward pass after the one that ended, or the next wave."""
+        if not self._runs_ahead:
+            self._is_last = self._finds_none()
+        if self._is_last or self._num_empty > _MOST_EMPTY:
+            self._ends_at = None
+            if self._is_last:
+                self._begin_wave(at)
+            return
+        if not self._runs_ahead:
+            self._composed = self._compose(at)
+        self._begin_forward(at)
+
+    def _has_work(self) -> bool:
+        return any(rank.has_work for rank in self._ranks)
+
+    def _finds_none(self) -> bool:
+        """Whether ranks look for requests after the latest forward pass, and find none."""
+        return self._num_forwards % SYNC_INTERVAL == 0 and not self._has_work()
+
+    def _compose(self, at: Micros) -> list[bool]:
+        """Compose a forward pass. Returns for each rank whether it has a step in it.
+
+        A rank without requests has decided on its dummy batch one forward pass ahead of the others, except where it
+        waited for them in an all-reduce.
+        """
+        number = self._num_forwards
+        is_ahead = number % SYNC_INTERVAL != 0
+        composed: list[bool] = []
+        for rank, was_idle in zip(self._ranks, self._was_idle, strict=True):
+            composed.append(not (is_ahead and was_idle) and rank.compose_forward(at, number))
+        self._was_idle = [not rank.has_work for rank in self._ranks]
+        return composed
+
+    def _begin_forward(self, at: Micros) -> None:
+        """Begin the composed forward pass on all ranks, which ends when the slowest of them is done.
+
+        With asynchronous scheduling the one after it is composed now.
+        """
+        self._executing = executing = self._composed
+        self._num_forwards += 1
+        self._num_empty = 0 if any(executing) else self._num_empty + 1
+        ranks = list(zip(self._ranks, self._engines, executing, strict=True))
+        self._steps.shapes = [rank.forward_shape(at) if has_step else DUMMY_SHAPE for rank, _, has_step in ranks]
+        ends_at = at + 1
+        for rank, engine, has_step in ranks:
+            own_end = rank.begin_forward(at) if has_step else at + engine.latency.step_time(DUMMY_SHAPE)
+            ends_at = max(ends_at, own_end)
+        for rank, _, has_step in ranks:
+            if has_step:
+                rank.record_forward(at, ends_at)
+        self._ends_at = ends_at
+        if self._runs_ahead:
+            self._is_last = self._finds_none()
+            self._composed = self._compose(at)
+
+    def _demand_future(self, at: Micros) -> None:
+        if self.now is not None and at <= self.now:
+            raise ValueError(f"the engine has already done everything up to {self.now} us, so not at {at} us")
+
+
+def _at_of(numbered: tuple[int, Event]) -> Micros:
+    return numbered[1].at
+
+
+def new_ranks(
+    config: EngineConfig,
+    latency: LatencyModel,
+    num_ranks: int,
+    new_engine: Callable[[EngineConfig, LatencyModel], Engine] = Engine,
+) -> RankGroup:
+    """Return `num_ranks` engines of one configuration whose steps are timed together by `latency`."""
+    shared, steps = joined(latency)
+    return RankGroup([new_engine(config, shared) for _ in range(num_ranks)], steps)

@@ -1,0 +1,91 @@
+"""Ranks that share experts in real time take the steps that they take in virtual time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Finished
+from blis_sim.engine.ranks import RankGroup, new_ranks
+from blis_sim.engine.request import PrefixGroupBlocks, Request
+from blis_sim.engine.units import Micros
+from blis_sim.engine.virtual import run_virtual
+from mockserve.flight import Flight
+from mockserve.metrics.engine import Lateness
+from mockserve.realtime.deliveries import EngineOutput, Wire
+from mockserve.realtime.rank_group import RankDriver, RankGroupDriver
+from tests.fakes import TestLatency, config, request
+from tests.mockserve.realtime.listeners import Listener, Logbook
+
+LATENCY = TestLatency(step_us=3_000, prefill_token_us=70, decode_us=400, queueing_us=900, output_token_time=250)
+LIMITS: dict[str, Any] = {
+    "total_kv_blocks": 40,
+    "max_num_seqs": 6,
+    "max_num_batched_tokens": 32,
+    "engine": "vllm",
+    "max_model_len": 96,
+}
+
+
+def driven(group: RankGroup, speed: float = 50.0) -> tuple[RankGroupDriver, list[Logbook]]:
+    logbooks = [Logbook() for _ in group.instances]
+    outputs = [EngineOutput(engine, each) for engine, each in zip(group.instances, logbooks, strict=True)]
+    return RankGroupDriver(group, dict(enumerate(outputs)), Wire(Lateness()), speed), logbooks
+
+
+def workload(number: int) -> list[Request]:
+    return [
+        request(f"r{n}", 9 + 7 * n % 40, 3 + 11 * n % 30, PrefixGroupBlocks(f"r{n}", f"g{n % 4}", 2))
+        for n in range(number)
+    ]
+
+
+async def served(driver: RankGroupDriver, requests: list[Request]) -> list[Flight]:
+    listeners, flights = [], []
+    for each in requests:
+        listeners.append(Listener())
+        flights.append(driver.submit(each, listeners[-1]))
+        await asyncio.sleep(0.0003)
+    await asyncio.gather(*(listener.done.wait() for listener in listeners))
+    for each, listener in zip(requests, listeners, strict=True):
+        assert listener.heard == list(range(1, each.output_tokens + 1))
+    return flights
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_served_run_replayed_in_virtual_time_has_identical_instants(is_async: bool) -> None:
+    limits = config(**LIMITS, async_scheduling=is_async)
+    driver, logbooks = driven(new_ranks(limits, LATENCY, 3))
+    flights = await served(driver, workload(40))
+    driver.close()
+    counted = {flight.request.id: rank for rank, each in enumerate(logbooks) for flight, _ in each.completions}
+    arrivals = [(flight.arrived_at, flight.request) for flight in flights]
+    events = list(run_virtual(new_ranks(limits, LATENCY, 3), arrivals))
+    ends = {event.sequence.request.id: event for event in events if isinstance(event, Finished)}
+    assert counted == {name: event.sequence.instance for name, event in ends.items()}
+    assert {flight.request.id: flight.last_token_at for flight in flights} == {
+        name: event.at for name, event in ends.items()
+    }
+    assert {*counted.values()} == {0, 1, 2}
+
+
+async def test_a_rank_is_acted_on_alone_and_fails_with_all_others() -> None:
+    driver, _ = driven(new_ranks(config(**LIMITS), LATENCY, 2))
+    first, second = (RankDriver(driver, number, engine) for number, engine in enumerate(driver.group.instances))
+    acted: list[Engine] = []
+
+    def act(engine: Engine, _at: Micros) -> bool:
+        acted.append(engine)
+        return True
+
+    assert second.interfere(act)
+    assert acted == [second.engine]
+    assert driver.interfere(act)
+    assert acted == [second.engine, first.engine, second.engine]
+    listener = Listener()
+    driver.submit(request("a", 9, 3), listener, rank=1)
+    first.fail(RuntimeError("broken"))
+    await listener.done.wait()
+    assert str(second.failure) == "broken"
+    assert listener.failure is not None
