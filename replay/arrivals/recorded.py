@@ -144,12 +144,18 @@ def _unique_ids(rows: Iterable[TraceRow]) -> list[str]:
 def _prompt(
     row: TraceRow, request_id: str, prefix_tokens: dict[str, int], config: EngineConfig
 ) -> tuple[int, BlockIdentities]:
-    """Tokens and blocks of a prompt that stands for itself, or is shared with a group."""
+    """Return tokens and blocks of a prompt that stands for itself, or is shared with a group.
+
+    A prompt is as long as the server counted it, for its tokenizer makes more or fewer tokens of a text than were asked
+    for. With a shared start BLIS adds what was asked for.
+    """
     if not row.prefix_group:
         return row.server_input_tokens or row.input_tokens, UniqueBlocks(request_id)
     shared = prefix_tokens[row.prefix_group]
-    blocks = PrefixGroupBlocks(request_id, row.prefix_group, config.num_identified_blocks(shared))
-    return shared + row.input_tokens, blocks
+    counted = 0 if config.engine == "blis" else row.server_input_tokens
+    total = counted or shared + row.input_tokens
+    blocks = PrefixGroupBlocks(request_id, row.prefix_group, config.num_identified_blocks(min(shared, total)))
+    return total, blocks
 
 
 def _request(row: TraceRow, request_id: str, input_tokens: int, blocks: BlockIdentities) -> Request:

@@ -73,9 +73,13 @@ def test_the_prompt_is_as_long_as_the_server_counted_it(tmp_path: Path) -> None:
     assert found.arrivals[0].request.input_tokens == 17
 
 
-def test_a_shared_prefix_comes_on_top_of_the_input_whatever_the_server_counted(tmp_path: Path) -> None:
-    found = arrivals(tmp_path, row(input_tokens=10, server_input_tokens=17, prefix_group="g", prefix_length=8))
-    assert found.arrivals[0].request.input_tokens == 18
+@pytest.mark.parametrize(("engine", "expected"), [("vllm", 17), ("blis", 18)])
+def test_a_prompt_with_a_shared_prefix_is_as_long_as_the_server_counted_it_but_for_blis(
+    tmp_path: Path, engine: str, expected: int
+) -> None:
+    recording = trace(tmp_path, [row(input_tokens=10, server_input_tokens=17, prefix_group="g", prefix_length=8)])
+    found = arrivals_of(recording, MODEL, config(engine=engine))
+    assert found.arrivals[0].request.input_tokens == expected
 
 
 def test_the_first_row_of_a_group_decides_how_long_its_prefix_is(tmp_path: Path) -> None:
