@@ -152,6 +152,7 @@ def _latency(
         coefficients=options.coefficients,
         placement=options.kernel_placement(tp),
         max_num_seqs=config.max_num_seqs,
+        operators=options.operators,
         engine=options.engine,
     )
     with _naming_files(options):
@@ -210,6 +211,7 @@ def _naming_files(options: DeploymentOptions) -> Iterator[None]:
 
 def notes_after(deployment: Deployment) -> list[str]:
     """What is to be said of a deployment's predictions once they have been made."""
+    from blis_sim.engine.latency.operators.steps import OperatorSteps
     from blis_sim.engine.latency.peak_watch import PeakWatch
     from blis_sim.engine.latency.wrapped import RangeWatch, WrappedLatency  # likewise
 
@@ -221,6 +223,8 @@ def notes_after(deployment: Deployment) -> list[str]:
         elif isinstance(latency, RangeWatch) and (exceeded := latency.exceeded()):
             notes.append(f"warning: outside the range of {latency.origin}: {'; '.join(exceeded)}")
         latency = latency.model
+    if isinstance(latency, OperatorSteps) and (exceeded := latency.exceeded()):
+        notes.append(f"warning: outside the tables of --operators, whose last slopes go on: {'; '.join(exceeded)}")
     return notes
 
 

@@ -69,7 +69,8 @@ class DeploymentOptions:
     latency_model: str = option(
         "",
         "How step times are predicted: from physical work with trained weights, from peak rates alone, "
-        "from a line fitted to one model on one GPU, as `blis fit` learns from recordings, or from measured kernels. "
+        "from a line fitted to one model on one GPU, as `blis fit` learns from recordings, from measured kernels, "
+        "or from tables of operators. "
         "auto takes what was learned for the deployment, else measured kernels or what was learned for the nearest "
         "one, whichever is closer by what was measured "
         "(default: auto, trained-physics with --engine blis).",
@@ -99,6 +100,12 @@ class DeploymentOptions:
         "Kernel times that `blis kernels bake` has written, for --latency-model kernels or auto (default: those that "
         "ship for the deployment, else the tables of aiconfigurator-core where it is installed).",
         metavar="FILE",
+    )
+    operators: str | None = option(
+        None,
+        "Times of the operators of a layer, for --latency-model operators: vidur-tables:PREFIX takes Vidur's lookup "
+        "tables, PREFIX_compute.csv, PREFIX_attn_decode.csv and PREFIX_attn_prefill.csv, gzipped or not.",
+        metavar="SOURCE",
     )
     enforce_eager: bool = option(
         False, "Start the kernels of each step one by one, without CUDA graphs. With --latency-model kernels only."
@@ -355,11 +362,16 @@ class DeploymentOptions:
         )
 
     def check_coefficients(self, *other_latency_models: str) -> None:
-        """Raise OptionError for --coefficients without a latency model that reads them, here or on other instances."""
+        """Raise OptionError for --coefficients or --operators without a latency model that reads them.
+
+        Other instances may have one of `other_latency_models`.
+        """
         if self.coefficients is not None and not {"fitted", "kernels", AUTO}.intersection(
             (self.step_times, *other_latency_models)
         ):
             raise OptionError(f"--coefficients needs --latency-model fitted or kernels, got {self.step_times}")
+        if self.operators is not None and "operators" not in (self.step_times, *other_latency_models):
+            raise OptionError(f"--operators needs --latency-model operators, got {self.step_times}")
 
     @property
     def speculation(self) -> "Speculation | None":

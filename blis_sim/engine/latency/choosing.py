@@ -50,6 +50,7 @@ def watched_choice(chosen: Chosen, choice: LatencyChoice, max_tokens: int) -> La
     """
     from blis_sim.engine.latency.kernels.peaks import step_peaks
     from blis_sim.engine.latency.kernels.placing import operations_of
+    from blis_sim.engine.latency.operators.steps import OperatorSteps
     from blis_sim.engine.latency.peak_watch import watched
 
     if choice.dp > 1 or choice.beta or choice.placement is None:
@@ -58,7 +59,10 @@ def watched_choice(chosen: Chosen, choice: LatencyChoice, max_tokens: int) -> La
         peaks = step_peaks(operations_of(choice.model, choice.placement), choice.gpu)
     except EngineError:  # without its layers nothing is known of the least time of a step
         return chosen.latency
-    return watched(chosen.latency, chosen.name, peaks, max_tokens, choice.max_num_seqs)
+    latency = watched(chosen.latency, chosen.name, peaks, max_tokens, choice.max_num_seqs)
+    if isinstance(chosen.latency, OperatorSteps):
+        chosen.latency.forget_asked()
+    return latency
 
 
 def _automatic(choice: LatencyChoice, notes: list[str]) -> str:

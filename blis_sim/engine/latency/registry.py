@@ -38,6 +38,8 @@ class LatencyChoice:
     """What decides which kernels run; None takes that from the model alone."""
     max_num_seqs: int = 1024
     """Requests in a step: vLLM captures CUDA graphs of up to twice as many tokens."""
+    operators: str | None = None
+    """Where the times of operators come from; None without --operators."""
     engine: str = "vllm"
     """Whose rules shard the model. BLIS's physics refuses more GPUs than KV heads, of which vLLM makes copies."""
 
@@ -124,10 +126,17 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
     return KernelSteps(grids, host, scales, graph_sizes(choice.gpu.compute_capability, choice.max_num_seqs))
 
 
+def _operators(choice: LatencyChoice) -> LatencyModel:
+    from blis_sim.engine.latency.operators.sources import build_operators
+
+    return build_operators(choice)
+
+
 LATENCY_MODELS: Mapping[str, Callable[[LatencyChoice], LatencyModel]] = {
     "trained-physics": _trained_physics,
     "roofline": _roofline,
     "blackbox": _blackbox,
     "fitted": _fitted,
     "kernels": _kernels,
+    "operators": _operators,
 }

@@ -1,0 +1,170 @@
+"""From the operators of a layer to the time of a step, as Vidur adds them up.
+
+Facts: vidur/execution_time_predictor, vidur/entities/execution_time.py.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.latency.model import whole_micros
+from blis_sim.engine.latency.operators.tables import OperatorTables
+from blis_sim.engine.units import Micros
+
+TOKENS_GRANULE = 8
+"""Steps are timed with their tokens rounded up to a multiple of this, as tensor cores compute them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overheads:
+    """What is added to the operators, as fractions and milliseconds."""
+
+    decode_batching_fraction: float = 0.1
+    """Of the attention of decodes, where several run together."""
+    prefill_batching_fraction: float = 0.1
+    nccl_launch_ms: float = 0.02
+    """Of each all-reduce."""
+    nccl_skew_ms_per_gpu: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What of a model and its deployment decides how operators add up."""
+
+    num_layers: int
+    tp: int
+    shares_kv_heads: bool
+    """Whether several query heads share a KV head: only then do batches have the overhead of batching."""
+    has_post_attention_norm: bool = True
+
+
+@dataclass(slots=True)
+class OperatorTimes:
+    """Times of whole batches through so many layers, in seconds."""
+
+    tables: OperatorTables
+    layers: LayerShape
+    overheads: Overheads = field(default_factory=Overheads)
+    _by_tokens: dict[int, tuple[float, float, float, float, float]] = field(default_factory=dict)
+
+    def seconds(
+        self,
+        num_tokens: int,
+        decodes: int,
+        decode_kv_tokens: float,
+        prefills: int = 0,
+        prefill_kv_tokens: float = 0,
+        prefill_chunk_tokens: float = 0,
+        sends: bool = False,
+    ) -> float:
+        """Return the time of a batch of so many tokens.
+
+        `decode_kv_tokens` is the context of a decode, itself included; `prefill_kv_tokens` the sum of those of prompts,
+        and `prefill_chunk_tokens` the root of the sum of the squares of their chunks. With `sends` the activations go
+        on to the next pipeline stage.
+        """
+        found = self._by_tokens.get(num_tokens)
+        if found is None:
+            found = self._by_tokens[num_tokens] = self._of_tokens(num_tokens)
+        attention, exchange_ms, norm_ms, mlp_ms, add_ms = found
+        tables, overheads = self.tables, self.overheads
+        decode_ms = prefill_ms = 0.0
+        if decodes:
+            batching = overheads.decode_batching_fraction if decodes > 1 and self.layers.shares_kv_heads else 0.0
+            decode_ms = tables.decode.at(decodes, decode_kv_tokens) * (1 + batching)
+        if prefills:
+            batching = overheads.prefill_batching_fraction if prefills > 1 and self.layers.shares_kv_heads else 0.0
+            prefill_ms = tables.prefill.at(prefill_chunk_tokens, prefill_kv_tokens) * (1 + batching)
+        layer_ms = attention + decode_ms + prefill_ms + exchange_ms + norm_ms + mlp_ms + add_ms
+        stage_ms = layer_ms * self.layers.num_layers
+        if sends:
+            stage_ms += tables.compute["send_recv"].at(_rounded(num_tokens))
+        return stage_ms * 1e-3
+
+    def _of_tokens(self, num_tokens: int) -> tuple[float, float, float, float, float]:
+        """Return what depends on the tokens alone: attention's part, an exchange, a norm, the MLP and an addition."""
+        rounded, layers = _rounded(num_tokens), self.layers
+        time = {name: line.at(rounded) for name, line in self.tables.compute.items()}
+        # Keys and values are written for the tokens there are, not for the granules that are computed.
+        save_ms = self.tables.compute["attn_kv_cache_save"].at(num_tokens)
+        exchange_ms = 0.0
+        if layers.tp > 1:
+            overheads = self.overheads
+            exchange_ms = (
+                time["all_reduce"] + overheads.nccl_launch_ms + overheads.nccl_skew_ms_per_gpu * layers.tp**1.25
+            )
+        norm_ms = time["post_attention_layernorm"] if layers.has_post_attention_norm else 0.0
+        mlp_ms = time["mlp_up_proj"] + time["mlp_down_proj"] + time["mlp_act"] + exchange_ms + norm_ms
+        attention_ms = time["attn_pre_proj"] + time["attn_post_proj"] + time["attn_rope"] + save_ms
+        return attention_ms, exchange_ms, time["input_layernorm"], mlp_ms, time["add"]
+
+
+def _rounded(num_tokens: int) -> int:
+    return -(-num_tokens // TOKENS_GRANULE) * TOKENS_GRANULE
+
+
+@dataclass(slots=True)
+class OperatorSteps:
+    """A latency model of `times`: nothing but operators takes time."""
+
+    times: OperatorTimes
+    output_token_time: Micros = 0
+    output_sequence_time: Micros = 0
+    post_decode_time: Micros = 0
+    _most_asked: dict[str, int] = field(default_factory=dict)
+
+    def step_time(self, shape: BatchShape) -> Micros:
+        decodes = shape.decode_requests
+        kv_tokens = shape.decode_context_tokens / decodes + 1 if decodes else 0
+        chunk = math.sqrt(shape.prefill_tokens_squared)
+        seconds = self.times.seconds(
+            shape.num_tokens, decodes, kv_tokens, shape.prefill_requests, shape.prefill_context_tokens, chunk
+        )
+        self._note("tokens in a step", shape.num_tokens)
+        self._note("decodes in a step", decodes)
+        self._note("tokens in the KV cache of a decode", int(kv_tokens))
+        self._note("prompt tokens in a step", int(chunk))
+        self._note("tokens in the KV caches of prompts", shape.prefill_context_tokens)
+        return whole_micros(seconds * 1e6)
+
+    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
+        decodes, context = shape.decode_requests, shape.decode_context_tokens
+        self._note("decodes in a step", decodes)
+        self._note("tokens in the KV cache of a decode", context // max(decodes, 1) + steps)
+        seconds = self.times.seconds
+        times = [
+            whole_micros(seconds(decodes, decodes, (context + step * decodes) / decodes + 1 if decodes else 0) * 1e6)
+            for step in range(steps)
+        ]
+        return np.array(times, dtype=np.int64)
+
+    def queueing_time(self, input_tokens: int) -> Micros:
+        return 0
+
+    def exceeded(self) -> list[str]:
+        """Return a line for each figure that was beyond what the tables hold."""
+        tables = self.times.tables
+        held = {
+            "tokens in a step": tables.compute["attn_pre_proj"].places[-1],
+            "decodes in a step": tables.decode.rows[-1],
+            "tokens in the KV cache of a decode": tables.decode.columns[-1],
+            "prompt tokens in a step": tables.prefill.rows[-1],
+            "tokens in the KV caches of prompts": tables.prefill.columns[-1],
+        }
+        asked = self._most_asked
+        return [
+            f"up to {asked[name]:,} {name}, the tables have up to {most:,}"
+            for name, most in held.items()
+            if asked.get(name, 0) > most
+        ]
+
+    def forget_asked(self) -> None:
+        """Forget how large the batches were, once the model has been probed."""
+        self._most_asked.clear()
+
+    def _note(self, name: str, figure: int) -> None:
+        if figure > self._most_asked.get(name, 0):
+            self._most_asked[name] = figure
