@@ -100,6 +100,12 @@ COMMANDS: dict[str, CommandRow] = {
         "TuneOptions",
         has_other_syntax=True,
     ),
+    "vidur": CommandRow(
+        "Simulate as the simulators Vidur and SimAI do: their command line, their schedulers, their output folder.",
+        "blis_sim.bench.vidur.command",
+        "VidurOptions",
+        has_other_syntax=True,
+    ),
     "sweep": CommandRow(
         "Repeat a simulation with other settings, all combinations on all cores, and find the best of them.",
         "blis_sim.bench.sweep.command",

@@ -45,18 +45,24 @@ def vidur_requests(section: Vidur, seed: int, num_requests: int, horizon_us: int
         raise TraceError("static intervals are 0, so the workload never ends: expected num_requests, got none")
     if not num_requests and section.length.type != "trace" and section.interval.type != "trace":
         check_count(horizon_us / 1e6 * (section.interval.qps or _QPS[section.interval.type]))
-    shared = Random(seed)
-    pairs = zip(_gaps_s(section.interval, shared, seed), _lengths(section.length, shared, seed), strict=False)
-    requests = _requests(pairs)
+    requests = _requests(arrivals_s(section, Random(seed), seed))
     if horizon_us:
         requests = takewhile(lambda request: request.arrival_us <= horizon_us, requests)
     return list(islice(requests, num_requests or None))
 
 
-def _requests(pairs: Iterator[tuple[float, Length]]) -> Iterator[WorkloadRequest]:
+def arrivals_s(section: Vidur, shared: Random, seed: int) -> Iterator[tuple[float, Length]]:
+    """Instants in seconds and lengths of requests. Some kinds draw from `shared`, others from what `seed` gives."""
     now_s = 0.0
-    for gap_s, (prefill, decode) in pairs:
+    for gap_s, length in zip(
+        _gaps_s(section.interval, shared, seed), _lengths(section.length, shared, seed), strict=False
+    ):
         now_s += gap_s
+        yield now_s, length
+
+
+def _requests(pairs: Iterator[tuple[float, Length]]) -> Iterator[WorkloadRequest]:
+    for now_s, (prefill, decode) in pairs:
         if now_s * 1e6 > LATEST_US:
             raise TraceError(f"the workload has requests later than {LATEST_US:.2g} us: give it fewer or a higher qps")
         yield WorkloadRequest(

@@ -40,6 +40,7 @@ def test_every_latency_model_times_a_known_deployment(tmp_path: Path) -> None:
     times = {
         name: build(name, choice(coefficients=file if name == "fitted" else None)).step_time(DECODES)
         for name in LATENCY_MODELS
+        if name != "operators"  # which ships no tables
     }
     assert times.keys() >= {"trained-physics", "roofline", "blackbox", "fitted"}
     assert min(times.values()) > 1

@@ -1,0 +1,42 @@
+"""`blis vidur`: a command line of Vidur, simulated with our schedulers, and its output folder."""
+
+import sys
+from contextlib import suppress
+from typing import Any
+
+from blis_sim.bench.vidur.options import VidurOptions, rewritten
+
+__all__ = ["VidurOptions", "rewritten", "run"]
+
+
+def run(options: Any) -> int:
+    """Simulate, write the output folder, print its path; all else goes to standard error."""
+    from blis_sim.bench.vidur.effects import flags_without_effect
+    from blis_sim.bench.vidur.operators import operator_tables
+    from blis_sim.bench.vidur.output import new_folder, write_batches, write_config, write_requests
+    from blis_sim.bench.vidur.simulation import cluster_of, simulated
+    from traces.collector import no_cycle_search
+
+    with no_cycle_search():
+        cluster = cluster_of(options)
+        tables = operator_tables(options)
+        for note in flags_without_effect(options):
+            _say(note)
+        result = simulated(options, cluster, tables)
+        for note in result.notes:
+            _say(note)
+        if not options.metrics_config_write_metrics:
+            return 0
+        folder = new_folder(options)
+        write_config(options, folder)
+        if options.metrics_config_store_request_metrics:
+            write_requests(result, folder)
+        if options.metrics_config_store_batch_metrics and options.metrics_config_keep_individual_batch_metrics:
+            write_batches(result.logs, folder)
+    sys.stdout.write(f"{folder}\n")
+    return 0
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # a full disk behind standard error takes no result away
+        sys.stderr.write(f"blis vidur: {line}\n")

@@ -1,0 +1,70 @@
+"""Flags of Vidur that were given and change nothing here."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from blis_sim.bench.vidur import settings as vidur
+from blis_sim.bench.vidur.options import chosen
+from blis_sim.options import options_of
+
+_WITH_TABLES = "the times of operators come from --operators"
+_NOT_WRITTEN = "that file is not written"
+_NOWHERE = "nothing is sent to Weights & Biases"
+_REASONS = {
+    "log_level": "there is no log",
+    "metrics_config_write_json_trace": _NOT_WRITTEN,
+    "metrics_config_store_plots": "no plots are drawn",
+    "metrics_config_store_operation_metrics": _NOT_WRITTEN,
+    "metrics_config_store_token_completion_metrics": "no plots are drawn",
+    "metrics_config_store_utilization_metrics": _NOT_WRITTEN,
+    "metrics_config_enable_chrome_trace": _NOT_WRITTEN,
+    "metrics_config_save_table_to_wandb": _NOWHERE,
+    "metrics_config_subsamples": "it thins out plots, and no plots are drawn",
+    "metrics_config_min_batch_index": "it thins out plots, and no plots are drawn",
+    "metrics_config_max_batch_index": "it thins out plots, and no plots are drawn",
+    "metrics_config_cache_dir": "nothing is cached",
+    **{f"metrics_config_wandb_{name}": _NOWHERE for name in ("project", "group", "run_name", "sweep_id", "run_id")},
+}
+"""By the name of the setting. Turning off what is not there is no such flag."""
+_ACTING = (
+    "attention_decode_batching_overhead_fraction",
+    "attention_prefill_batching_overhead_fraction",
+    "nccl_cpu_launch_overhead_ms",
+    "nccl_cpu_skew_overhead_per_device_ms",
+)
+"""Of the settings of a predictor, those that act on tables."""
+
+
+def flags_without_effect(options: Any) -> Iterator[str]:
+    """Yield a line for each flag that was given another value than its default and changes nothing."""
+    reasons = {**_REASONS, **_of_predictors(), **_of_others(options)}
+    for setting in options_of(type(options)):
+        value = setting.of(options)
+        if setting.name in reasons and value != setting.default and value is not False:
+            yield f"{setting.label} has no effect: {reasons[setting.name]}"
+
+
+def _of_predictors() -> dict[str, str]:
+    return {
+        vidur.setting_name(group, setting): _WITH_TABLES
+        for group in vidur.PREDICTOR.kinds.values()
+        for setting in group.settings
+        if setting.name not in _ACTING
+    } | {vidur.PREDICTOR.flag: _WITH_TABLES}
+
+
+def _of_others(options: Any) -> dict[str, str]:
+    """Settings of kinds that were not chosen, and those of drawn requests where recorded ones are taken."""
+    found: dict[str, str] = {}
+    is_recorded = chosen(options, vidur.REQUESTS).name == "trace_replay"
+    for choice in vidur.CHOICES:
+        is_used = not (is_recorded and choice in (vidur.LENGTHS, vidur.INTERVALS))
+        if not is_used:
+            found[choice.flag] = f"requests are recorded ones, as --{vidur.REQUESTS.flag} says"
+        for group in choice.kinds.values():
+            if group is not chosen(options, choice) or not is_used:
+                reason = f"--{choice.flag} is {getattr(options, choice.flag)}"
+                if not is_used:
+                    reason = f"--{vidur.REQUESTS.flag} is trace_replay"
+                found |= {vidur.setting_name(group, setting): reason for setting in group.settings}
+    return found

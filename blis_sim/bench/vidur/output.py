@@ -1,0 +1,177 @@
+"""The output folder of Vidur: `config.json`, `request_metrics.csv` and `batch_metrics.csv`."""
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_sim.bench.errors import BenchError
+from blis_sim.bench.vidur import settings as vidur
+from blis_sim.bench.vidur.catalogue import DEVICES, MODELS, NODES
+from blis_sim.bench.vidur.options import chosen, values_of
+from blis_sim.bench.vidur.replica import BatchLog, TimedJob
+from blis_sim.bench.vidur.simulation import Simulated
+from traces.text_file import write_text, writing
+
+REQUEST_COLUMNS = (
+    "Request Id",
+    "request_e2e_time",
+    "request_e2e_time_normalized",
+    "request_execution_time",
+    "request_execution_time_normalized",
+    "request_model_execution_time",
+    "request_model_execution_time_normalized",
+    "request_preemption_time",
+    "request_scheduling_delay",
+    "request_execution_plus_preemption_time",
+    "request_execution_plus_preemption_time_normalized",
+    "prefill_e2e_time",
+    "prefill_time_execution_plus_preemption",
+    "prefill_time_execution_plus_preemption_normalized",
+    "decode_time_execution_plus_preemption_normalized",
+    "request_inter_arrival_delay",
+    "request_num_tokens",
+    "request_num_prefill_tokens",
+    "request_num_decode_tokens",
+    "request_pd_ratio",
+    "request_num_restarts",
+)
+BATCH_COLUMNS = (
+    "Batch Id",
+    "batch_num_tokens",
+    "batch_num_prefill_tokens",
+    "batch_num_decode_tokens",
+    "batch_size",
+    "batch_execution_time",
+)
+_NUM_TIMES = 14
+
+
+def new_folder(options: Any) -> Path:
+    """Make the folder of a run: of its instant, in the folder that the options name. Raises BenchError."""
+    folder = Path(options.metrics_config_output_dir, datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise BenchError(f"--metrics_config_output_dir: cannot make the folder {folder}: {error.strerror}") from error
+    return folder
+
+
+def write_config(options: Any, folder: Path) -> None:
+    """Write what the command line comes to."""
+    write_text(folder / "config.json", json.dumps(described(options, folder), indent=4))
+
+
+def described(options: Any, folder: Path) -> dict[str, Any]:
+    """Return the configuration as Vidur writes it."""
+    replica = values_of(options, vidur.REPLICA)
+    model, device, network = replica["model_name"], replica["device"], replica["network_device"]
+    tflops, gib = DEVICES[device]
+    replica["world_size"] = replica["num_pipeline_stages"] * replica["tensor_parallel_size"]
+    replica["model_config"] = MODELS[model].described()
+    replica["device_config"] = {"fp16_tflops": tflops, "total_memory_gb": gib, "name": device}
+    replica["node_config"] = {"num_devices_per_node": NODES[network][0], "name": network}
+    return {
+        **values_of(options, vidur.MAIN),
+        "cluster_config": {
+            **values_of(options, vidur.CLUSTER),
+            "replica_config": replica,
+            "global_scheduler_config": _named(options, vidur.GLOBAL_SCHEDULER),
+            "replica_scheduler_config": _named(options, vidur.REPLICA_SCHEDULER),
+        },
+        "request_generator_config": _described_requests(options),
+        "execution_time_predictor_config": _named(options, vidur.PREDICTOR),
+        "metrics_config": {**values_of(options, vidur.METRICS), "output_dir": str(folder)},
+    }
+
+
+def _described_requests(options: Any) -> dict[str, Any]:
+    named = _named(options, vidur.REQUESTS)
+    if named["name"] == "trace_replay":
+        return named
+    lengths = _named(options, vidur.LENGTHS)
+    seed = named.pop("seed")
+    generators = {"length_generator_config": lengths, "interval_generator_config": _named(options, vidur.INTERVALS)}
+    name = named.pop("name")
+    return {"seed": seed, **generators, **named, "max_tokens": lengths["max_tokens"], "name": name}
+
+
+def _named(options: Any, choice: vidur.Choice) -> dict[str, Any]:
+    group = chosen(options, choice)
+    return {**values_of(options, group), "name": group.name}
+
+
+def write_requests(simulated: Simulated, folder: Path) -> None:
+    """Write a row for each request."""
+    with writing(folder / "request_metrics.csv") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(REQUEST_COLUMNS)
+        writer.writerows(request_rows(simulated.jobs, is_original=simulated.cluster.is_original))
+
+
+def request_rows(jobs: Sequence[TimedJob], *, is_original: bool) -> Iterator[list[Any]]:
+    """Yield the cells of each request; of one that is not complete only what was known when it arrived."""
+    previous: dict[int, float] = {}
+    before: TimedJob | None = None
+    for job in sorted(jobs, key=lambda each: each.arrived_at):
+        if before is not None:
+            previous[job.index] = job.arrived_at - before.arrived_at
+        before = job
+    for job in jobs:
+        prompt, output = job.prompt_tokens, job.total_tokens - job.prompt_tokens
+        known = [previous.get(job.index), float(prompt + output), float(prompt), float(output), prompt / output]
+        times: list[float | None] = [None] * _NUM_TIMES
+        if job.completed_at is not None:
+            times = _times(job, is_original)
+        yield [job.index, *times, *known, job.num_restarts]
+
+
+def _times(job: TimedJob, is_original: bool) -> list[float | None]:
+    """The times of a complete request, and their shares for each token.
+
+    A restart makes what was output so far part of the prompt; the original also divides by the counts after it.
+    """
+    assert job.completed_at is not None
+    assert job.prefilled_at is not None
+    assert job.scheduled_at is not None
+    prompt = job.target if is_original else job.prompt_tokens
+    output = job.total_tokens - prompt
+    e2e_s, executed_s = job.completed_at - job.arrived_at, job.executed_s
+    both_s, prefill_s = executed_s + job.preempted_s, job.prefilled_at - job.scheduled_at
+    return [
+        e2e_s,
+        e2e_s / output,
+        executed_s,
+        executed_s / output,
+        executed_s,
+        executed_s / output,
+        job.preempted_s,
+        job.scheduled_at - job.arrived_at,
+        both_s,
+        both_s / output,
+        job.prefilled_at - job.arrived_at,
+        prefill_s,
+        prefill_s / prompt,
+        (job.completed_at - job.prefilled_at) / output,
+    ]
+
+
+def write_batches(logs: Sequence[BatchLog], folder: Path) -> None:
+    """Write a row for each batch of all replicas, in the order in which they were composed."""
+    starts, durations, sizes, decodes, prompts = (
+        np.concatenate([np.array(getattr(log, name)) for log in logs])
+        for name in ("starts", "durations", "sizes", "decodes", "prefill_tokens")
+    )
+    order = np.argsort(starts, kind="stable")
+    columns = [prompts + decodes, prompts, decodes, sizes, durations]
+    with writing(folder / "batch_metrics.csv") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(BATCH_COLUMNS)
+        cells = [
+            column[order].astype(float if place < 3 else column.dtype).tolist() for place, column in enumerate(columns)
+        ]
+        writer.writerows(zip(range(len(order)), *cells, strict=True))

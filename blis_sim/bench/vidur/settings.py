@@ -1,0 +1,252 @@
+"""The configuration of Vidur: nested groups of settings with its names, order and defaults.
+
+A setting is a flag of the name of its group and its own: `--replica_config_device`. A group with a choice of kinds has
+a flag that ends with `_type`. Facts: vidur/config/config.py.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its name, its default and type, and the values allowed."""
+
+    name: str
+    default: Any
+    type: Any
+    choices: tuple[str, ...] = ()
+    at_least: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Settings with one prefix. `name` is what its kind is called in `config.json`, where there are several kinds."""
+
+    prefix: str
+    settings: tuple[Setting, ...]
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Kinds of a group, one of which is chosen by the flag `--{flag}`."""
+
+    flag: str
+    default: str
+    kinds: dict[str, Group] = field(default_factory=dict)
+
+
+def _text(name: str, default: str | None = None) -> Setting:
+    return Setting(name, default, str if default is not None else str | None)
+
+
+def _whole(name: str, default: int | None = None, at_least: int = 0) -> Setting:
+    return Setting(name, default, int if default is not None else int | None, at_least=at_least)
+
+
+def _number(name: str, default: float | None = None) -> Setting:
+    return Setting(name, default, float if default is not None else float | None, at_least=0)
+
+
+def _switch(name: str, default: bool) -> Setting:
+    return Setting(name, default, bool)
+
+
+def _list(name: str, *default: int) -> Setting:
+    return Setting(name, default, tuple[int, ...])
+
+
+def _kinds(
+    prefix_end: str, kinds: dict[str, tuple[Setting, ...]], prefixes: dict[str, str] | None = None
+) -> dict[str, Group]:
+    return {
+        name: Group(f"{(prefixes or {}).get(name, name)}_{prefix_end}", settings, name)
+        for name, settings in kinds.items()
+    }
+
+
+MAIN = Group("", (_whole("seed", 42), _text("log_level", "info"), _whole("time_limit", 0)))
+CLUSTER = Group("cluster_config", (_whole("num_replicas", 1, at_least=1),))
+REPLICA = Group(
+    "replica_config",
+    (
+        _text("model_name", "meta-llama/Llama-2-7b-hf"),
+        _number("memory_margin_fraction", 0.1),
+        _whole("num_pipeline_stages", 1, at_least=1),
+        _whole("tensor_parallel_size", 1, at_least=1),
+        _text("device", "a100"),
+        _text("network_device", "a100_pairwise_nvlink"),
+    ),
+)
+GLOBAL_SCHEDULER = Choice(
+    "global_scheduler_config_type",
+    "round_robin",
+    _kinds("global_scheduler_config", {"random": (), "round_robin": (), "lor": ()}),
+)
+_BLOCKS = (
+    _whole("batch_size_cap", 128, at_least=1),
+    _whole("block_size", 16, at_least=1),
+    _number("watermark_blocks_fraction", 0.01),
+    _whole("num_blocks", None, at_least=1),
+)
+_PROMPT_TOKENS = _whole("max_tokens_in_batch", 4096, at_least=1)
+REPLICA_SCHEDULER = Choice(
+    "replica_scheduler_config_type",
+    "sarathi",
+    _kinds(
+        "scheduler_config",
+        {
+            "faster_transformer": _BLOCKS,
+            "orca": _BLOCKS,
+            "sarathi": (*_BLOCKS, _whole("chunk_size", 512, at_least=1)),
+            "vllm": (*_BLOCKS, _PROMPT_TOKENS),
+            "lightllm": (*_BLOCKS, _PROMPT_TOKENS, _whole("max_waiting_iters", 10, at_least=1)),
+        },
+    ),
+)
+_SEED, _MAX_TOKENS = _whole("seed", 42), _whole("max_tokens", 4096, at_least=1)
+_RATIO = _number("prefill_to_decode_ratio", 20.0)
+LENGTHS = Choice(
+    "length_generator_config_type",
+    "fixed",
+    _kinds(
+        "request_length_generator_config",
+        {
+            "zipf": (
+                _SEED,
+                _MAX_TOKENS,
+                _number("theta", 0.6),
+                _switch("scramble", default=False),
+                _whole("min_tokens", 1024, at_least=1),
+                _RATIO,
+            ),
+            "uniform": (_SEED, _MAX_TOKENS, _whole("min_tokens", 1024, at_least=1), _RATIO),
+            "trace": (
+                _SEED,
+                _MAX_TOKENS,
+                _text("trace_file", "data/processed_traces/sharegpt_8k_filtered_stats_llama2_tokenizer.csv"),
+                _number("prefill_scale_factor", 1.0),
+                _number("decode_scale_factor", 1.0),
+            ),
+            "fixed": (
+                _SEED,
+                _MAX_TOKENS,
+                _whole("prefill_tokens", 2048, at_least=1),
+                _whole("decode_tokens", 512, at_least=1),
+            ),
+        },
+    ),
+)
+INTERVALS = Choice(
+    "interval_generator_config_type",
+    "poisson",
+    _kinds(
+        "request_interval_generator_config",
+        {
+            "gamma": (_SEED, _number("qps", 0.2), _number("cv", 0.5)),
+            "poisson": (_SEED, _number("qps", 0.5)),
+            "static": (_SEED,),
+            "trace": (
+                _SEED,
+                _text(
+                    "trace_file", "data/processed_traces/AzureFunctionsInvocationTraceForTwoWeeksJan2021Processed.csv"
+                ),
+                _text("start_time", "1970-01-04 12:00:00"),
+                _text("end_time", "1970-01-04 15:00:00"),
+                _number("time_scale_factor", 1.0),
+            ),
+        },
+    ),
+)
+REQUESTS = Choice(
+    "request_generator_config_type",
+    "synthetic",
+    _kinds(
+        "request_generator_config",
+        {
+            "synthetic": (_SEED, _whole("num_requests", 128, at_least=1), _number("duration")),
+            "trace_replay": (
+                _SEED,
+                _text("trace_file", "data/processed_traces/splitwise_conv.csv"),
+                _number("prefill_scale_factor", 1.0),
+                _number("decode_scale_factor", 1.0),
+                _number("time_scale_factor", 1.0),
+                _MAX_TOKENS,
+            ),
+        },
+        {"trace_replay": "trace"},
+    ),
+)
+_PROFILES = "./data/profiling"
+_PREDICTOR = (
+    _text("compute_input_file", f"{_PROFILES}/compute/{{DEVICE}}/{{MODEL}}/mlp.csv"),
+    _text("attention_input_file", f"{_PROFILES}/compute/{{DEVICE}}/{{MODEL}}/attention.csv"),
+    _text("all_reduce_input_file", f"{_PROFILES}/network/{{NETWORK_DEVICE}}/all_reduce.csv"),
+    _text("send_recv_input_file", f"{_PROFILES}/network/{{NETWORK_DEVICE}}/send_recv.csv"),
+    _text("cpu_overhead_input_file", f"{_PROFILES}/cpu_overhead/{{NETWORK_DEVICE}}/{{MODEL}}/cpu_overheads.csv"),
+    _whole("k_fold_cv_splits", 10),
+    _switch("no_cache", default=False),
+    _whole("kv_cache_prediction_granularity", 64),
+    _whole("prediction_max_prefill_chunk_size", 4096),
+    _whole("prediction_max_batch_size", 128),
+    _whole("prediction_max_tokens_per_request", 4096),
+    _number("attention_decode_batching_overhead_fraction", 0.1),
+    _number("attention_prefill_batching_overhead_fraction", 0.1),
+    _number("nccl_cpu_launch_overhead_ms", 0.02),
+    _number("nccl_cpu_skew_overhead_per_device_ms", 0.0),
+    Setting("num_training_job_threads", -1, int),
+    _switch("skip_cpu_overhead_modeling", default=True),
+)
+PREDICTOR = Choice(
+    "execution_time_predictor_config_type",
+    "random_forrest",
+    _kinds(
+        "execution_time_predictor_config",
+        {
+            "random_forrest": (
+                *_PREDICTOR,
+                _list("num_estimators", 250, 500, 750),
+                _list("max_depth", 8, 16, 32),
+                _list("min_samples_split", 2, 5, 10),
+            ),
+            "linear_regression": (
+                *_PREDICTOR,
+                _list("polynomial_degree", 1, 2, 3, 4, 5),
+                Setting("polynomial_include_bias", ("True", "False"), tuple[str, ...]),
+                Setting("polynomial_interaction_only", ("True", "False"), tuple[str, ...]),
+                Setting("fit_intercept", ("True", "False"), tuple[str, ...]),
+            ),
+        },
+        {"linear_regression": "linear_regression"},
+    ),
+)
+METRICS = Group(
+    "metrics_config",
+    (
+        _switch("write_metrics", default=True),
+        _switch("write_json_trace", default=False),
+        *(_text(f"wandb_{name}") for name in ("project", "group", "run_name", "sweep_id", "run_id")),
+        _switch("enable_chrome_trace", default=True),
+        _switch("save_table_to_wandb", default=False),
+        _switch("store_plots", default=True),
+        _switch("store_operation_metrics", default=False),
+        _switch("store_token_completion_metrics", default=False),
+        _switch("store_request_metrics", default=True),
+        _switch("store_batch_metrics", default=True),
+        _switch("store_utilization_metrics", default=True),
+        _switch("keep_individual_batch_metrics", default=False),
+        _whole("subsamples"),
+        _whole("min_batch_index"),
+        _whole("max_batch_index"),
+        _text("output_dir", "simulator_output"),
+        _text("cache_dir", "cache"),
+    ),
+)
+GROUPS = (MAIN, CLUSTER, REPLICA, METRICS)
+CHOICES = (GLOBAL_SCHEDULER, REPLICA_SCHEDULER, REQUESTS, INTERVALS, LENGTHS, PREDICTOR)
+
+
+def setting_name(group: Group, setting: Setting) -> str:
+    """Return the name under which a setting of a group stands on the command line."""
+    return f"{group.prefix}_{setting.name}" if group.prefix else setting.name

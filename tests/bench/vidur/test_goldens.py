@@ -1,0 +1,35 @@
+"""`blis vidur --compat vidur` gives the batches and the times of Vidur's own runs."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.bench.vidur.goldens import LARGEST, NAMES, rows_of, simulated
+
+LARGE = pytest.mark.skipif("BLIS_LARGE_TESTS" not in os.environ, reason="a million batches take seconds")
+
+
+def differences(ours: list[dict[str, str]], theirs: list[dict[str, str]]) -> list[str]:
+    """Name each cell that differs by more than a millionth, or by more than a picosecond where it is nearly 0."""
+    assert list(ours[0]) == list(theirs[0])
+    found = [f"{len(ours)} rows, not {len(theirs)}"] if len(ours) != len(theirs) else []
+    for place, (our, their) in enumerate(zip(ours, theirs, strict=False)):
+        for name, text in their.items():
+            if not text or not our[name]:
+                if text != our[name]:
+                    found.append(f"row {place} {name}: {our[name]!r}, not {text!r}")
+            elif abs(float(our[name]) - float(text)) > max(1e-6 * abs(float(text)), 1e-12):
+                found.append(f"row {place} {name}: {our[name]}, not {text}")
+    return found
+
+
+@pytest.mark.parametrize("name", [*NAMES, pytest.param(LARGEST, marks=LARGE)])
+def test_batches_and_times_are_those_of_vidur(name: str, shared: Path, tmp_path: Path) -> None:
+    golden = shared / "golden" / "vidur" / name
+    folder = simulated(golden, tmp_path)
+    requests = differences(rows_of(folder / "request_metrics.csv"), rows_of(golden / "request_metrics.csv"))
+    assert requests[:3] == []
+    if (golden / "batch_metrics.csv.gz").exists():
+        batches = differences(rows_of(folder / "batch_metrics.csv"), rows_of(golden / "batch_metrics.csv"))
+        assert batches[:3] == []
