@@ -59,7 +59,16 @@ def test_every_flag_that_pages_speak_of_exists() -> None:
     known |= {spelling for spelling in read_table() if spelling.startswith("--")}
     others = {"--check", "--recording", "--output", "--flag", "--enable-x", "--disable-x", "--no-enable-x"}
     others |= {"--build", "--save-result", "--save-detailed"}  # of programs that are not ours
-    others |= {"--constraint", "--data", "--profile", "--retry", "--retry-connrefused", "--retry-delay", "--entrypoint"}
+    others |= {
+        "--constraint",
+        "--data",
+        "--profile",
+        "--retry",
+        "--retry-connrefused",
+        "--retry-delay",
+        "--entrypoint",
+        "--blis-flags",
+    }
     others |= {"--endpoint-type", "--request-count", "--synthetic-input-tokens-mean", "--output-tokens-mean"}
     spoken_of = {
         flag

@@ -65,4 +65,6 @@ def test_every_folder_of_a_package_has_a_line(package: str) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_that_a_page_speaks_of_exists(page: Path) -> None:
     spoken_of = re.findall(r"`(\w[\w/]*/(?:[\w.]+\.(?:py|yaml|csv|md))?)`", page.read_text(encoding="utf-8"))
-    assert [name for name in spoken_of if not (PROJECT / name).exists()] == []
+    of_vidur = "data/"  # defaults of its command line
+    ours = [name for name in spoken_of if not name.startswith(of_vidur)]
+    assert [name for name in ours if not (PROJECT / name).exists()] == []

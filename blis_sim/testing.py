@@ -1,0 +1,128 @@
+"""A server of `blis serve` as a process of its own, for tests of clients: `with server("qwen3-14b") as vllm: ...`."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+_READY = re.compile(rb"https?://[^\s/]+:\d+")
+_START_S = 60.0
+_STOP_S = 10.0
+_LOOK_S = 0.02
+_SAMPLE = re.compile(r"(?P<name>[^{\s]+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class ServerError(RuntimeError):
+    """The server did not start, or has ended; the message has the end of its log."""
+
+
+@dataclass(slots=True)
+class Server:
+    """A running server. `url` is its address, and `base_url` what clients of OpenAI take."""
+
+    url: str
+    process: "subprocess.Popen[bytes]"
+    _log: IO[bytes]
+    _counted: dict[tuple[str, frozenset[tuple[str, str]]], float] = field(default_factory=dict)
+    _logged_bytes: int = 0
+
+    @property
+    def base_url(self) -> str:
+        """The address of the OpenAI routes."""
+        return f"{self.url}/v1"
+
+    @property
+    def log(self) -> str:
+        """What the server has written to standard output and standard error since `mark`, or since its start."""
+        self._log.seek(self._logged_bytes)
+        return self._log.read().decode("utf-8", "replace")
+
+    def mark(self) -> None:
+        """Let `log` and `count` begin here."""
+        self._counted = dict(self._samples())
+        self._logged_bytes = self._log.seek(0, os.SEEK_END)
+
+    def count(self, name: str, **labels: str) -> float:
+        """Return by how much a series of `/metrics` has grown since `mark`, all series with these labels together.
+
+        `name` is that of the exposition, such as `vllm:request_success_total`. Raises KeyError when there is no such
+        series.
+        """
+        asked = set(labels.items())
+        found = {key: value for key, value in self._samples().items() if key[0] == name and asked <= key[1]}
+        if not found:
+            raise KeyError(f"no series {name} with {labels} at {self.url}/metrics")
+        return sum(value - self._counted.get(key, 0.0) for key, value in found.items())
+
+    def set_faults(self, **faults: Any) -> None:
+        """Change the faults of the server, such as `rates={"overloaded": 0.5}`, as POST /blis/faults takes them."""
+        self._call("POST", "/blis/faults", faults)
+
+    def clear_faults(self) -> None:
+        """End all faults."""
+        self._call("DELETE", "/blis/faults")
+
+    def _samples(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        lines = self._call("GET", "/metrics").decode().splitlines()
+        samples = (_SAMPLE.fullmatch(line) for line in lines if line and not line.startswith("#"))
+        return {
+            (each["name"], frozenset(_LABEL.findall(each["labels"] or ""))): float(each["value"])
+            for each in samples
+            if each is not None
+        }
+
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+        content = None if body is None else json.dumps(body).encode()
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}{path}", content, headers, method=method)
+        with urllib.request.urlopen(request, timeout=_START_S) as response:
+            found: bytes = response.read()
+        return found
+
+
+@contextmanager
+def server(*flags: str) -> Iterator[Server]:
+    """Start `blis serve` with these flags on a free port, with faults that can be set, and end it afterwards.
+
+    `flags` are words of the command line, such as `"qwen3-14b", "--speed", "10"`. Raises ServerError when the server
+    ends before its port is open.
+    """
+    words = [sys.executable, "-m", "blis_sim.cli", "serve", *flags]
+    words += ["--host", "127.0.0.1", "--port", "0", "--enable-fault-control"]
+    with tempfile.TemporaryFile() as log, open(os.devnull, "rb") as nothing:
+        process = subprocess.Popen(words, stdin=nothing, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield Server(_address(process, log), process, log)
+        finally:
+            process.terminate()
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _address(process: "subprocess.Popen[bytes]", log: IO[bytes]) -> str:
+    """Wait for the line with the address, which is written when the port is open."""
+    deadline, written = time.monotonic() + _START_S, b""
+    while time.monotonic() < deadline:
+        has_ended = process.poll() is not None
+        log.seek(0)
+        written = log.read()
+        found = _READY.search(written)
+        if found is not None and not has_ended:
+            return found[0].decode()
+        if has_ended:
+            break
+        time.sleep(_LOOK_S)
+    lines = written.decode("utf-8", "replace").strip().splitlines()[-10:]
+    raise ServerError("blis serve did not start: " + "\n".join(lines))

@@ -1,0 +1,64 @@
+"""The pytest plugin in a stranger's folder, with a real server and pytest as a process of its own."""
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from blis_sim.testing import ServerError, server
+
+STRANGER = """
+import urllib.request
+
+
+def test_a_server_answers(blis_server):
+    assert urllib.request.urlopen(blis_server.url + "/health").status == 200
+
+
+def test_counts_begin_with_the_test(blis_server):
+    body, headers = b'{"prompt": "hi", "max_tokens": 2}', {"Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(blis_server.base_url + "/completions", body, headers))
+    assert blis_server.count("vllm:request_success_total", finished_reason="length") == 1
+    assert blis_server.count("vllm:generation_tokens_total") == 2
+
+
+def test_nothing_is_counted_yet_and_no_fault_is_left(blis_server):
+    assert blis_server.count("vllm:generation_tokens_total") == 0
+    blis_server.set_faults(rates={"overloaded": 1})
+
+
+def test_faults_end_with_the_test(blis_server):
+    test_counts_begin_with_the_test(blis_server)
+
+
+def test_that_fails(blis_server):
+    urllib.request.urlopen(blis_server.url + "/no-such-route")
+"""
+
+
+def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
+    assert [each.value for each in entry_points(group="pytest11", name="blis")] == ["blis_sim.pytest_plugin"]
+
+
+def test_a_strangers_tests_share_a_server_with_a_fresh_view_for_each(tmp_path: Path) -> None:
+    (tmp_path / "test_stranger.py").write_text(STRANGER)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nblis_flags = qwen3-14b --speed max --seed 3\n")
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    assert "1 failed, 4 passed" in done.stdout, done.stdout + done.stderr
+    assert "Log of blis serve" in done.stdout
+
+
+def test_a_server_that_cannot_start_says_why() -> None:
+    with pytest.raises(ServerError, match="no-such-model"), server("no-such-model"):
+        pass
+
+
+def test_a_server_ends_with_its_context_and_a_missing_series_is_named() -> None:
+    with server("qwen3-14b", "--speed", "max") as running:
+        with pytest.raises(KeyError, match="vllm:nothing"):
+            running.count("vllm:nothing")
+        assert running.process.poll() is None
+    assert running.process.poll() == 0
