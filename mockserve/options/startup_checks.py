@@ -3,15 +3,20 @@
 import logging
 import math
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.kv_cache.sizing import bytes_per_block
 from blis_sim.engine.memory.kv_group_specs import most_blocks
 from blis_sim.options import OptionError, ineffective_flags
-from blis_sim.options.text import load_json
 from mockserve.options.environment import ServerEnvironment
+from mockserve.options.folder_checks import (
+    QUANTIZATION_KEYS,
+    QUANTIZATION_METHODS,
+    folder_config,
+    folder_problems,
+    unknown_quantization,
+)
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import GENERATING_TASKS, tasks_of
 from mockserve.vllm_arguments.table import UNSEEN, read_table
@@ -25,13 +30,6 @@ KV_CACHE_DTYPES = (
     *("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc", "octave_k3v4"),
     *("octave_k3v3", "octave_k3v3_compact", "ultraquant_4bit", "int4_per_token_head", "int8_per_token_head"),
     *("fp8_per_token_head", "nvfp4", "nvfp4_4over6"),
-)
-QUANTIZATION_METHODS = (
-    *("awq", "auto_awq", "fp8", "fbgemm_fp8", "fp_quant", "modelopt", "modelopt_fp4", "modelopt_mxfp8"),
-    *("modelopt_mixed", "auto_gptq", "gptq", "gptq_marlin", "awq_marlin", "humming", "compressed-tensors"),
-    *("experts_int8", "quark", "moe_wna16", "torchao", "inc", "mxfp4", "gpt_oss_mxfp4", "deepseek_v4_fp8", "online"),
-    *("fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "int8_per_channel_weight_only", "nvfp4_per_token"),
-    *("mxfp8",),
 )
 CHECKPOINT_METHODS = frozenset(
     {
@@ -59,6 +57,7 @@ _logger = logging.getLogger(__name__)
 def startup_problems(options: "ServeOptions", deployment: Deployment, environment: ServerEnvironment) -> Iterator[str]:
     """Yield a sentence for each reason why vLLM would not start. Those about parsers need the tokenizer."""
     yield from _unknown_types(options)
+    yield from folder_problems(options.deployment.model)
     yield from _context_beyond_model(options, deployment, environment)
     yield from _steps(options, deployment)
     if options.deployment.engine == "vllm" and tasks_of(options.routes) & GENERATING_TASKS:
@@ -77,17 +76,14 @@ def _unknown_types(options: "ServeOptions") -> Iterator[str]:
     if kv_cache_dtype not in KV_CACHE_DTYPES:
         yield f"Invalid kv_cache_dtype: {kv_cache_dtype!r}. Valid values are: {list(KV_CACHE_DTYPES)}"
     if quantization and quantization not in QUANTIZATION_METHODS:
-        yield f"Unknown quantization method: {quantization}. Must be one of {list(QUANTIZATION_METHODS)}."
+        yield unknown_quantization(quantization)
     if quantization in CHECKPOINT_METHODS and _is_unquantized_folder(options.deployment.model):
         yield f"Cannot find the config file for {quantization}"
 
 
 def _is_unquantized_folder(model: str) -> bool:
-    try:
-        config = load_json((Path(model) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and not config.keys() & {"quantization_config", "compression_config"}
+    config = folder_config(model)
+    return config is not None and not config.keys() & set(QUANTIZATION_KEYS)
 
 
 def _context_beyond_model(
