@@ -119,7 +119,7 @@ _DEEPSEEK = (
 def _deepseek(calls: Sequence[Call]) -> str:
     opening, closing, begin, end, between = _DEEPSEEK
     said = (f"{begin}function{between}{each.name}\n```json\n{each.arguments}\n```{end}" for each in calls)
-    return opening + "".join(said) + closing
+    return opening + "\n".join(said) + closing
 
 
 def _deepseek_31(calls: Sequence[Call]) -> str:
@@ -288,7 +288,11 @@ FORCED_AS_JSON = frozenset(
     }
 )
 """Parsers whose models write calls that are forced as bare JSON: a list of them, or the arguments of a named one."""
-BEFORE_FORCED = {"kimi_k3": "<|open|>response<|sep|><|close|>response<|sep|>", "minimax_m2": "\n"}
+BEFORE_FORCED = {
+    **dict.fromkeys(("deepseek_v32", "deepseek_v4", "deepseek_v41"), "\n\n"),
+    "kimi_k3": "<|open|>response<|sep|><|close|>response<|sep|>",
+    "minimax_m2": "\n",
+}
 """By parser: what the grammar of calls that are forced has before them."""
 
 
