@@ -25,12 +25,21 @@ from mockserve.protocol.completions.bodies import ChatBodies
 from mockserve.protocol.completions.messages import MEDIA_MARK, Medium, has_media, media_of
 from mockserve.protocol.completions.requests import ChatRequest, parse_chat
 from mockserve.protocol.errors import ApiError
+from mockserve.protocol.forced_calls import forced_schema
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.responses.bodies import ResponseObject, raw_message
 from mockserve.protocol.responses.input_items import chat_messages
 from mockserve.protocol.responses.items import output_items
 from mockserve.protocol.responses.requests import ResponseRequest, chat_body
-from mockserve.replies.call_style import PLAIN, CallStyle, Fillers, ReasoningStyle, call_style, filling
+from mockserve.replies.call_style import (
+    FORCED_AS_JSON,
+    PLAIN,
+    CallStyle,
+    Fillers,
+    ReasoningStyle,
+    call_style,
+    filling,
+)
 from mockserve.replies.chat_writer import ChatShape
 from mockserve.replies.generation import PlannedPrompt
 from mockserve.replies.reply_set import Accounting, ParsingCounter, ReplyJob
@@ -69,7 +78,7 @@ async def plan_chat(
     per_medium, adds_marks = model.options.replies.tokens_per_medium, chat.add_special_tokens and not is_tokenized
     ids = conversation_ids(planner, text, media, per_medium, adds_marks, sampling)
     check_prompt_start(chat.common, len(ids))
-    form = chat_form(body, text, model.answers, planner.composer.quotes)
+    form = _form(model, body, text)
     params = chat.common.kv_transfer_params
     check_with_model(model, body, sampling, params, searches_beams=beams is not None)
     if beams is not None:
@@ -124,6 +133,21 @@ def _bodies(
         shows_prompt_ids=chat.wanted.token_ids,
         weight_version=model.weight_version if _shows_weights(chat) else None,
     )
+
+
+def _form(model: ServedModel, body: Mapping[str, Any], text: str) -> AnswerForm:
+    """The form of the answer. Raises ApiError for forced calls whose functions have definitions that differ."""
+    forced_calls_schema(model, body)
+    return chat_form(body, text, model.answers, model.planner.composer.quotes)
+
+
+def forced_calls_schema(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the schema that forced calls are held to; None where none is forced or the parser reads them itself."""
+    if not (body.get("tools") and model.answers.calls_tools):
+        return None
+    if model.options.content.tools.tool_call_parser not in FORCED_AS_JSON:
+        return None
+    return forced_schema(body["tools"], body.get("tool_choice"), body.get("parallel_tool_calls"))
 
 
 def _style(model: ServedModel, form: AnswerForm, chat: ChatRequest, body: Mapping[str, Any]) -> CallStyle:
@@ -240,13 +264,21 @@ async def plan_response(
         id=name,
         created=unix_time(),
         model=model.reply_name(adapter),
-        asked=asked,
+        asked=_with_forced_form(asked, forced_calls_schema(model, body)),
         sampling=chat.sampling,
         budget=prompt.generations[0].request.max_output_tokens or 0,
         kv_transfer_params=job.kv_transfer_params,
     )
     has_parser = model.answers.parses_answers
     return ResponsePlan(response, job._replace(accounting=accounting), messages, has_parser, raw)
+
+
+def _with_forced_form(asked: ResponseRequest, schema: Mapping[str, Any] | None) -> ResponseRequest:
+    """The request with the form of the text that vLLM replaces the asked one by where calls are forced as JSON."""
+    if schema is None:
+        return asked
+    form = {"type": "json_schema", "name": "tool_calling_response", "schema": schema, "strict": True}
+    return replace(asked, body={**asked.body, "text": {"format": form}})
 
 
 def response_id(asked: ResponseRequest) -> str:

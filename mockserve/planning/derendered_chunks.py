@@ -130,7 +130,7 @@ def _chunk(
         "created": head["created"],
         "model": head["model"],
         "choices": choices,
-        "usage": _usage(generated),
+        "usage": _usage(generated, head["prompt_tokens"]),
         "system_fingerprint": None,
         **of_prompt,
         "metrics": generated.get("metrics"),
@@ -169,8 +169,10 @@ def _text(found: list[Delta], kind: Kind) -> str | None:
     return "".join(each.text for each in found if each.kind is kind) or None
 
 
-def _usage(generated: Mapping[str, Any]) -> dict[str, Any] | None:
+def _usage(generated: Mapping[str, Any], prompt_tokens: int | None) -> dict[str, Any] | None:
+    """The usage of a generated chunk; the tokens of the prompt that the request states come before the chunk's."""
     given = generated.get("usage")
     if given is None:
         return None
-    return Usage(as_integer(given.get("prompt_tokens", 0)), as_integer(given.get("completion_tokens") or 0)).full()
+    counted = as_integer(given.get("prompt_tokens", 0)) if prompt_tokens is None else prompt_tokens
+    return Usage(counted, as_integer(given.get("completion_tokens") or 0)).full()

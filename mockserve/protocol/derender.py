@@ -41,6 +41,8 @@ class Constant:
 MAX_CONTEXT_TOKENS = 4
 """As many tokens of a chunk are context of the log-probabilities of the next."""
 
+MAX_WINDOW_TOKENS = 1024
+
 _IDS: FieldType = Nullable(ListOf(Integer(at_least=0)))
 _COUNT: FieldType = Nullable(Integer())
 _MAP: FieldType = Nullable(MapOf(Anything()))
@@ -103,21 +105,40 @@ def _generated(token_ids: FieldType) -> FieldType:
     )
 
 
+def _long_window(tokens: list[Any]) -> str | None:
+    """Return what is wrong with the window of an incremental decoder, which is a few tokens long."""
+    too_long = len(tokens) > MAX_WINDOW_TOKENS
+    return f"prev_tokens length ({len(tokens)}) exceeds maximum ({MAX_WINDOW_TOKENS})" if too_long else None
+
+
+def _other_sum(state: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with lengths of chunks that do not amount to the tokens of a checked state."""
+    total = sum(as_integer(each) for each in state.get("output_chunk_lens", ()))
+    length = len(state.get("output_token_ids", ()))
+    if total == length:
+        return None
+    found = f"got sum={total}, len(output_token_ids)={length}"
+    return f"output_chunk_lens must sum to len(output_token_ids) ({found})"
+
+
 _GENERATED = _generated(Checked(_OUTPUT_IDS, _negative_ids))
 _STATE: FieldType = Nullable(
-    Record(
-        {
-            "prev_tokens": ListOf(Text()),
-            "prefix_offset": Integer(at_least=0),
-            "read_offset": Integer(at_least=0),
-            "role_sent": Flag(),
-            "logprob_context_token_ids": ListOf(Integer(), at_most=MAX_CONTEXT_TOKENS),
-            "logprob_text_offset": Integer(at_least=0),
-            "output_token_ids": ListOf(Integer(at_least=0)),
-            "output_chunk_lens": ListOf(Integer(at_least=1)),
-            "tools_streamed": Flag(),
-            "last_tool_call_ids": ListOf(Text()),
-        }
+    Checked(
+        Record(
+            {
+                "prev_tokens": Checked(ListOf(Text()), _long_window),
+                "prefix_offset": Integer(at_least=0),
+                "read_offset": Integer(at_least=0),
+                "role_sent": Flag(),
+                "logprob_context_token_ids": ListOf(Integer(), at_most=MAX_CONTEXT_TOKENS),
+                "logprob_text_offset": Integer(at_least=0),
+                "output_token_ids": ListOf(Integer(at_least=0)),
+                "output_chunk_lens": ListOf(Integer(above=0)),
+                "tools_streamed": Flag(),
+                "last_tool_call_ids": ListOf(Text()),
+            }
+        ),
+        _other_sum,
     )
 )
 CHAT_WHOLE = Record(

@@ -12,7 +12,7 @@ from mockserve.planning.chat import plan_chat
 from mockserve.planning.completions import plan_completion
 from mockserve.planning.generate import plan_generate
 from mockserve.planning.prompts import is_long_reply
-from mockserve.protocol.completions.requests import ChatRequest, chats_of, parse_chat
+from mockserve.protocol.completions.requests import READ_AS, ChatRequest, chats_of, parse_chat
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import parse_generate
 from mockserve.replies.frames import DONE, OTHER_ERRORS
@@ -77,7 +77,7 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
 
 def _asked(body: dict[str, Any]) -> list[tuple[ChatRequest, dict[str, Any]]]:
     """The request of each conversation, and its body alone."""
-    return [(parse_chat(each, read_as="ChatCompletionRequest"), each) for each in chats_of(body)]
+    return [(parse_chat(each, read_as=READ_AS), each) for each in chats_of(body)]
 
 
 async def _planned(

@@ -11,6 +11,8 @@ from mockserve.answering.answer import json_body
 from mockserve.content.script import END, START
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.flight import new_id, unix_time
+from mockserve.options.content import ToolOptions
+from mockserve.planning.chat import forced_calls_schema
 from mockserve.planning.derendered_chunks import StreamState, chat_chunk, completion_chunk
 from mockserve.planning.derendering import (
     ChatReader,
@@ -30,7 +32,7 @@ from mockserve.protocol.completions.requests import CompletionRequest, Prompt, p
 from mockserve.protocol.derender import is_chunk_of_chat, is_chunk_of_completion
 from mockserve.protocol.errors import ApiError, EmptyPromptError
 from mockserve.protocol.refusals import refuse_unavailable
-from mockserve.protocol.server.rendering import Rendered, parse_context, sampling_object
+from mockserve.protocol.server.rendering import SKIPS_SPECIAL_TOKENS, Rendered, parse_context, sampling_object
 from mockserve.routes.shared import aside, is_long, read_body, reply_id
 from mockserve.serving.model import ServedModel
 from mockserve.serving.service import SERVICE
@@ -66,6 +68,11 @@ def _rendered_prompts(
     ]
 
 
+def marks_calls(tools: ToolOptions) -> bool:
+    """Return whether the calls that the server looks for are marked by special tokens, which are left in then."""
+    return tools.calls_tools and tools.tool_call_parser not in SKIPS_SPECIAL_TOKENS
+
+
 def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_tools: bool = True) -> Rendered:
     """The prompt of a chat request with everything around it. Raises ApiError for a request that is refused.
 
@@ -88,13 +95,16 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
     sampling = planner.defaults.applied(chat.sampling, body)
     budget = planner.defaults.output_budget(sampling, len(ids), planner.max_model_len)
     check_sampling(sampling, budget)
-    finds_calls = options.content.tools.calls_tools and bool(body.get("tools")) and body.get("tool_choice") != "none"
+    has_tools = bool(body.get("tools")) and body.get("tool_choice") != "none"
+    finds_calls = has_tools and marks_calls(options.content.tools)
     arguments = template_arguments(body, planner.conversations.default_arguments)
+    schema = forced_calls_schema(model, body)
+    held = body if schema is None else {**body, "structured_outputs": {"json": schema}, "response_format": None}
     return Rendered(
         request_id=name,
         token_ids=ids,
         token_offsets=_offsets(planner.tokenizer, text) if body.get("return_token_offsets") else None,
-        sampling=sampling_object(sampling, body, budget, chat.delivery.stream, finds_calls),
+        sampling=sampling_object(sampling, held, budget, chat.delivery.stream, finds_calls),
         body=body,
         streams=chat.delivery.stream,
         reasoning_ended=_reasoning_ended(model, ids) if chat.includes_reasoning else True,
@@ -238,8 +248,17 @@ def _chat_chunk(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any]:
     state = StreamState.read(body.get("stream_state"))
     reader = chat_reader(model, body, prompt or generated.get("prompt_token_ids") or ())
     _check_chunk(model, prompt, state, choice)
-    head = {"id": _name(generated), "created": unix_time(), "model": _model(model, body)}
-    return chat_chunk(head, reader, choice, state, generated)
+    return chat_chunk(_head(model, body, generated), reader, choice, state, generated)
+
+
+def _head(model: ServedModel, body: Mapping[str, Any], generated: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a chunk that come before its choices, and the tokens of the prompt for its usage."""
+    return {
+        "id": _name(generated),
+        "created": unix_time(),
+        "model": _model(model, body),
+        "prompt_tokens": body.get("prompt_tokens"),
+    }
 
 
 def _whole_completion(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,8 +297,7 @@ def _completion_chunk(model: ServedModel, body: Mapping[str, Any]) -> dict[str, 
     choice = _only_choice(model, generated, "derender_completion_stream")
     state = StreamState.read(body.get("stream_state"))
     reader = text_reader(model, body, prompt or generated.get("prompt_token_ids") or ())
-    head = {"id": _name(generated), "created": unix_time(), "model": _model(model, body)}
-    return completion_chunk(head, reader, choice, state, generated)
+    return completion_chunk(_head(model, body, generated), reader, choice, state, generated)
 
 
 def _choices(model: ServedModel, generated: Mapping[str, Any]) -> list[GivenChoice]:

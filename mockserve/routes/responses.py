@@ -21,7 +21,7 @@ from mockserve.protocol.responses.bodies import ResponseEvents
 from mockserve.protocol.responses.requests import ResponseRequest, chat_body, parse_response
 from mockserve.replies.frames import named_event
 from mockserve.replies.reply_set import ReplySet
-from mockserve.routes.render import rendered_chat
+from mockserve.routes.render import marks_calls, rendered_chat
 from mockserve.routes.shared import (
     aside,
     check_rank,
@@ -81,7 +81,8 @@ def _rendered(service: Service, given: dict[str, Any]) -> Callable[[], dict[str,
     if not any(asked.body.get(each) for each in ("kv_transfer_params", "ec_transfer_params")):
         body["vllm_xargs"] = body.get("vllm_xargs") or {}
     name = response_id(asked)
-    if asked.body.get("tools") and asked.body.get("tool_choice") != "none" and service.model.answers.calls_tools:
+    has_tools = asked.body.get("tools") and asked.body.get("tool_choice") != "none"
+    if has_tools and marks_calls(service.model.options.content.tools):
         body["skip_special_tokens"] = False
     rendered = rendered_chat(service.model, body, name, refuses_tools=False)
     shown = replace(

@@ -20,6 +20,15 @@ def _role(role: str) -> dict[str, FieldType]:
     return {"role": OneOf((role,))}
 
 
+_FUNCTION_CALL: FieldType = Record(
+    {
+        "id": Text(),
+        "function": Record({"arguments": Text(), "name": Text()}, ("arguments", "name"), kind="dict_type"),
+        "type": OneOf(("function",)),
+    },
+    ("id", "function", "type"),
+    kind="dict_type",
+)
 _MESSAGE_SHAPES: tuple[FieldType, ...] = (
     _shape(
         "ChatCompletionDeveloperMessageParam",
@@ -64,11 +73,11 @@ _MESSAGE_SHAPES: tuple[FieldType, ...] = (
             "content": AnyOf((Text(), ListOf(Anything()))),
             "name": Text(),
             "tool_call_id": Nullable(Text()),
-            "tool_calls": Nullable(ListOf(Anything())),
+            "tool_calls": Nullable(ListOf(_FUNCTION_CALL)),
         },
         ("role",),
     ),
-    Named("Message", Record({"author": Anything(), "content": ListOf(Anything())}, ("author", "content"))),
+    Named("Message", Record({"author": Anything(), "content": ListOf(Anything())}, ("author",))),
 )
 MESSAGE: FieldType = AnyOf(
     _MESSAGE_SHAPES,

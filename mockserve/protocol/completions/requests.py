@@ -25,10 +25,10 @@ from mockserve.protocol.completions.messages import (
     check_parts,
     last_content,
 )
-from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.errors import ApiError, bad_value, unreadable
 from mockserve.protocol.reading.body import Fields, check_types
 from mockserve.protocol.reading.containers import ListOf, Nullable
-from mockserve.protocol.reading.types import FieldType, Flag, Integer, Text, as_integer
+from mockserve.protocol.reading.types import FieldType, Flag, Integer, OneOf, Text, as_integer
 from mockserve.protocol.refusals import refuse_chat_contradictions, refuse_completion_contradictions
 
 ASSISTANT = "assistant"
@@ -123,6 +123,7 @@ def _of_chat(names: tuple[str, ...]) -> dict[str, FieldType]:
 BATCH_FIELDS: Mapping[str, FieldType] = {
     "messages": _CONVERSATIONS,
     **_of_chat(_BEFORE),
+    "tool_choice": Nullable(OneOf(("none",))),
     "best_of": Nullable(Integer()),
     **_of_chat(_BETWEEN),
     "early_stopping": Flag(),
@@ -133,13 +134,27 @@ BATCH_FIELDS: Mapping[str, FieldType] = {
 }
 
 
+_NOT_OF_EACH_CHAT = frozenset({"messages", "stream", "stream_options", "prompt_logprobs", "return_prompt_text"})
+READ_AS = "ChatCompletionRequest"
+"""The class of pydantic that reads the chat of each conversation."""
+
+
 def chats_of(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the body of a chat for each conversation, without what a batch does not have. Raises ApiError."""
+    """Return the body of a chat for each conversation; fields that only chats have act there. Raises ApiError."""
     _refuse_several_answers(body)
-    refuse_chat_contradictions(body)
+    refuse_chat_contradictions({name: value for name, value in body.items() if name != "tool_choice"})
     check_types(body, BATCH_FIELDS, ("messages",))
-    shared = {name: value for name, value in body.items() if name in CHAT_FIELDS and name in BATCH_FIELDS}
-    return [{**shared, "messages": each} for each in body["messages"]]
+    shared = {
+        name: value
+        for name, value in body.items()
+        if name in CHAT_FIELDS and name not in _NOT_OF_EACH_CHAT and value is not None
+    }
+    of_chats = [name for name in CHAT_FIELDS if name in shared and name not in BATCH_FIELDS]
+    problems = [problem for name in of_chats for problem in CHAT_FIELDS[name].problems(shared[name], name)]
+    if problems:
+        raise unreadable(READ_AS, problems)
+    shared.pop("tools", None)  # no prompt of a batch has them
+    return [{**shared, "tool_choice": "none", "messages": each} for each in body["messages"]]
 
 
 def _refuse_several_answers(body: dict[str, Any]) -> None:

@@ -40,6 +40,7 @@ class Integer:
 
     at_least: int | None = None
     at_most: int | None = None
+    above: int | None = None
 
     def problems(self, value: Any, location: str) -> list[Problem]:
         problem = integer_problem(value, location)
@@ -48,11 +49,14 @@ class Integer:
         return [] if problem is None else [problem]
 
     def schema(self) -> dict[str, Any]:
-        bounds = {"minimum": self.at_least, "maximum": self.at_most}
+        bounds = {"minimum": self.at_least, "maximum": self.at_most, "exclusiveMinimum": self.above}
         return {"type": "integer", **{name: bound for name, bound in bounds.items() if bound is not None}}
 
     def _bound_problem(self, value: Any, location: str) -> Problem | None:
         number = as_integer(value)
+        if self.above is not None and number <= self.above:
+            message = f"Input should be greater than {self.above}"
+            return Problem("greater_than", location, message, value, {"gt": self.above})
         if self.at_least is not None and number < self.at_least:
             message = f"Input should be greater than or equal to {self.at_least}"
             return Problem("greater_than_equal", location, message, value, {"ge": self.at_least})

@@ -152,15 +152,17 @@ def _echoed_cache_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _echoed_text(text: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The form of the text with the defaults of its members; members that vLLM does not have are kept as they came."""
     if text is None:
         return None
     wanted = text.get("format")
-    if wanted is not None and wanted["type"] == "json_schema":
-        keys = ("name", "schema", "type", "description", "strict")
-        wanted = {name: wanted.get(name) for name in keys}
-    elif wanted is not None:
-        wanted = {"type": wanted["type"]}
-    return {"format": wanted, "verbosity": text.get("verbosity")}
+    if wanted is not None:
+        keys = _SCHEMA_KEYS if wanted["type"] == "json_schema" else ("type",)
+        wanted = {**{name: wanted.get(name) for name in keys}, **wanted}
+    return {"format": None, "verbosity": None, **text, **({} if wanted is None else {"format": wanted})}
+
+
+_SCHEMA_KEYS = ("name", "schema", "type", "description", "strict")
 
 
 CALLS = ("call", "custom call")

@@ -241,6 +241,8 @@ def chat_body(asked: ResponseRequest, messages: list[dict[str, Any]]) -> dict[st
 
 def _checked_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
     tools, choice = body.get("tools"), body.get("tool_choice", "auto")
+    if isinstance(tools, int | float):
+        raise ApiError(f"object of type '{type(tools).__name__}' has no len()")
     if isinstance(tools, list):
         _refuse_grammars(tools)
     names_one = isinstance(choice, dict) and choice.get("type") in NAMED_TOOLS

@@ -13,6 +13,16 @@ WHOLE_REPLY, DELTAS = 2, 1
 """vLLM's numbers for how outputs are delivered."""
 
 
+SKIPS_SPECIAL_TOKENS = frozenset(
+    {
+        *("deepseek_v3", "deepseek_v31", "dots", "ernie45", "granite-20b-fc", "hunyuan_a13b", "hy_v3", "hy_v4"),
+        *("k2_horizon", "llama3_json", "llama4_json", "llama4_pythonic", "minimax_m3", "olmo3", "phi4_mini_json"),
+        *("pythonic", "xlam"),
+    }
+)
+"""Parsers of calls for which a rendered request leaves special tokens out of the text, as any other request does."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
     """One prompt with everything around it. `parse_context` says how a chat's answer is to be read."""
@@ -115,12 +125,16 @@ def parse_context(body: Mapping[str, Any], template_arguments: Mapping[str, Any]
     tools = body.get("tools")
     return {
         "tools": None if tools is None else tool_definitions(tools),
-        "tool_choice": body.get("tool_choice") or ("auto" if tools else "none"),
+        "tool_choice": _shown_choice(body.get("tool_choice") or ("auto" if tools else "none")),
         "parallel_tool_calls": body.get("parallel_tool_calls", True),
         "include_reasoning": body.get("include_reasoning", True),
         "chat_template_kwargs": dict(template_arguments),
         "history_tool_call_cnt": sum(len(each.get("tool_calls") or ()) for each in body["messages"]),
     }
+
+
+def _shown_choice(choice: Any) -> Any:
+    return {"function": choice.get("function"), "type": "function", **choice} if isinstance(choice, Mapping) else choice
 
 
 def _stream_options(body: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """The pairs of servers, by name."""
 
+from tests.wire.asked.cases_details import detail_cases, forced_cases
 from tests.wire.asked.cases_fields import beam_cases, field_cases, limit_cases, thinking_cases
 from tests.wire.asked.cases_malformed import malformed_cases
 from tests.wire.asked.cases_oddities import guidance_cases, oddity_cases
@@ -31,6 +32,12 @@ SETUPS = (
     ),
     Setup("malformed", malformed_cases, settings=WITH_TOOLS, environment={"VLLM_SERVER_DEV_MODE": "1"}),
     Setup("oddities", oddity_cases, settings=WITH_TOOLS),
+    Setup("details", detail_cases, settings=WITH_TOOLS),
+    Setup(
+        "forced",
+        forced_cases,
+        settings={**SCALE_OUT, "enable_auto_tool_choice": True, "tool_call_parser": "pythonic"},
+    ),
     Setup(
         "guidance",
         guidance_cases,

@@ -1,0 +1,160 @@
+"""Batches with fields that only chats have, forms of text, forced calls, malformed messages, and states of streams."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.wire.asked.setups import Asked
+
+BATCH, CHAT, RESPONSES, TEXT = "/v1/chat/completions/batch", "/v1/chat/completions", "/v1/responses", "/v1/completions"
+RENDERED_CHAT, RENDERED_RESPONSE = "/v1/chat/completions/render", "/v1/responses/render"
+DERENDERED_CHAT, DERENDERED_TEXT = "/v1/chat/completions/derender", "/v1/completions/derender"
+USER: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+SHARED = {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "integer"}}}
+OTHER = {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "string"}}}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
+MOST_PROMPTS = 1024
+
+
+def detail_cases() -> Sequence[Asked]:
+    """All requests to a server with a parser that reads forced calls."""
+    return [*_batches(), *_texts(), *_messages(), *_states(), *_usages(), *_long_prompts()]
+
+
+def _batches() -> list[Asked]:
+    body = {"model": "m", "messages": [USER, USER], "max_tokens": 2, "ignore_eos": True}
+    every: tuple[dict[str, Any], ...] = (
+        {"truncate_prompt_tokens": 3},
+        {"stop_token_ids": "x"},
+        {"documents": 7},
+        {"reasoning_effort": "x"},
+        {"skip_special_tokens": "x"},
+        {"tools": 1.5},
+        {"tools": [{"type": "function"}]},
+        {"tools": TOOLS},
+        {"tools": TOOLS, "parallel_tool_calls": "x"},
+        {"tools": TOOLS, "tool_choice": "required"},
+        {"tool_choice": "auto"},
+        {"tool_choice": "x"},
+        {"prompt_logprobs": 1, "return_prompt_text": True},
+        {"min_tokens": None, "documents": None},
+    )
+    return [Asked(f"batch {fields}", BATCH, {**body, **fields}) for fields in every]
+
+
+def _texts() -> list[Asked]:
+    body = {"model": "m", "input": "hi", "max_output_tokens": 3, "ignore_eos": True}
+    form = {"zz": 1, "type": "json_schema", "name": "a", "schema": SCHEMA}
+    every: tuple[Any, ...] = (
+        {"extra": 1},
+        {"format": {"type": "text", "x": 1}},
+        {"y": 2, "format": {"x": [1], "type": "json_object"}, "verbosity": "low"},
+        {"format": form},
+    )
+    texts = [Asked(f"text {text}", RESPONSES, {**body, "text": text}, said='{"a": 1}') for text in every]
+    return [*texts, *(Asked(f"tools {tools}", RESPONSES, {**body, "tools": tools}) for tools in (1.5, True, 0))]
+
+
+def _messages() -> list[Asked]:
+    calls = [{"id": "a"}]
+    every: tuple[Any, ...] = (
+        {},
+        {"a": 1},
+        {"role": [-1], "content": "x", "tool_calls": calls},
+        {"role": [], "tool_calls": calls},
+        {"role": "x", "content": "x", "tool_calls": calls},
+        {"role": "x", "content": "x", "tool_calls": [7]},
+    )
+    return [Asked(f"message {each}", CHAT, {"model": "m", "messages": [each]}) for each in every]
+
+
+def _states() -> list[Asked]:
+    every: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("longest window", {"prev_tokens": ["a"] * 1024}),
+        ("window that is too long", {"prev_tokens": ["a"] * 1025}),
+        ("tokens without lengths", {"output_token_ids": [5, 6]}),
+        ("lengths without tokens", {"output_chunk_lens": [1]}),
+        ("lengths that are too few", {"output_token_ids": [5, 6], "output_chunk_lens": [1]}),
+        ("lengths that are too many", {"output_token_ids": [5, 6], "output_chunk_lens": [3]}),
+        ("length of zero", {"output_token_ids": [5], "output_chunk_lens": [1, 0]}),
+        ("right lengths", {"output_token_ids": [5, 6], "output_chunk_lens": [1, 1]}),
+    )
+    return [
+        *(Asked(f"chat state: {name}", DERENDERED_CHAT, _chat_chunk(state)) for name, state in every),
+        *(Asked(f"text state: {name}", DERENDERED_TEXT, _text_chunk(state)) for name, state in every),
+    ]
+
+
+def _usages() -> list[Asked]:
+    usage = {"prompt_tokens": 3, "total_tokens": 9, "completion_tokens": 6}
+    return [
+        Asked(f"usage of a chunk, {prompt} prompt tokens, {path}", path, {**body, "prompt_tokens": prompt})
+        for prompt in (None, 4)
+        for path, body in (
+            (DERENDERED_CHAT, _chat_chunk(None, usage=usage)),
+            (DERENDERED_TEXT, _text_chunk(None, usage=usage)),
+        )
+    ]
+
+
+def _chunk(state: dict[str, Any] | None, **fields: Any) -> dict[str, Any]:
+    generated = {"request_id": "r", "choices": [{"index": 0, "token_ids": [5, 6]}], **fields}
+    return {"stream": True, "generate_chunk": generated, "stream_state": state}
+
+
+def _chat_chunk(state: dict[str, Any] | None, **fields: Any) -> dict[str, Any]:
+    asked = {"model": "m", "messages": USER}
+    return {**_chunk(state, **fields), "prompt_token_ids": [5], "chat_request": asked}
+
+
+def _text_chunk(state: dict[str, Any] | None, **fields: Any) -> dict[str, Any]:
+    return _chunk(state, **fields)
+
+
+def _long_prompts() -> list[Asked]:
+    ids: list[Any] = [5] * MOST_PROMPTS
+    return [
+        Asked("prompt of 1,024 ids, one a float", TEXT, {"model": "m", "prompt": [*ids[1:], 1.5], "max_tokens": 2}),
+        Asked("prompt of 1,025 ids, one a float", TEXT, {"model": "m", "prompt": [*ids, 1.5], "max_tokens": 2}),
+    ]
+
+
+def forced_cases() -> Sequence[Asked]:
+    """All requests to a server whose parser does not read forced calls: vLLM holds them to a JSON schema."""
+    every: tuple[tuple[str, tuple[Any, ...]], ...] = (
+        ("one function", (SCHEMA,)),
+        ("no parameters", (None,)),
+        ("two functions", (SCHEMA, {"type": "object"})),
+        ("definitions that differ", (SHARED, OTHER)),
+        ("definitions that are none", ({**SCHEMA, "$defs": 7},)),
+    )
+    return [
+        asked for name, schemas in every for is_named in (False, True) for asked in _forced(name, schemas, is_named)
+    ]
+
+
+def _forced(name: str, schemas: Sequence[Any], is_named: bool) -> list[Asked]:
+    name = f"{name}, {'named' if is_named else 'required'}"
+    said = '{"a": 1}' if is_named else '[{"name": "f0", "parameters": {"a": 1}}]'
+    functions = [{"name": f"f{number}", "parameters": schema} for number, schema in enumerate(schemas)]
+    chat = {
+        "model": "m",
+        "messages": USER,
+        "parallel_tool_calls": False,
+        "tools": [{"type": "function", "function": each} for each in functions],
+        "tool_choice": {"type": "function", "function": {"name": "f0"}} if is_named else "required",
+    }
+    response = {
+        "model": "m",
+        "input": "hi",
+        "parallel_tool_calls": False,
+        "tools": [{"type": "function", **each} for each in functions],
+        "tool_choice": {"type": "function", "name": "f0"} if is_named else "required",
+        "text": {"format": {"type": "json_object"}, "verbosity": "low"},
+    }
+    return [
+        Asked(f"chat: {name}", CHAT, chat, said=said),
+        Asked(f"response: {name}", RESPONSES, response, said=said),
+        Asked(f"rendered chat: {name}", RENDERED_CHAT, chat),
+        Asked(f"rendered response: {name}", RENDERED_RESPONSE, response),
+    ]
