@@ -1,0 +1,22 @@
+"""The host overheads that ship: those of `fitted`, with tokenizers as they were measured."""
+
+import pytest
+
+from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.engine.latency.coefficients_file import read_coefficients
+from blis_sim.engine.latency.kernels.learned import shipped_learned
+
+
+def test_a_prompt_as_long_as_those_learned_from_is_queued_as_late_as_was_learned() -> None:
+    host, _ = shipped_learned()
+    learned = read_coefficients(LEARNED_COEFFICIENTS)
+    assert learned.seen_prompts is not None
+    tokens = sum(learned.seen_prompts) / 2
+    queued_us = learned.request.arrival_us + learned.request.arrival_token_us * tokens
+    assert host.arrival_us + host.arrival_token_us * tokens == pytest.approx(queued_us)
+
+
+def test_a_longer_prompt_is_queued_as_much_later_as_a_tokenizer_takes() -> None:
+    host, _ = shipped_learned()
+    assert host.arrival_us >= 0
+    assert 3.8 <= host.arrival_token_us <= 5.7
