@@ -56,14 +56,15 @@ class HostOverheads:
     longer."""
     burst_again: float = 0.0
     """Share of the time of the prompts' arithmetic, of `HOT_BY_ITSELF_US` at most, that is added right after such a
-    burst: a GPU that is still hot runs at a lower clock."""
+    burst, and of all arithmetic of a step beyond that: a GPU that is hot runs at a lower clock."""
 
 
 EAGER_LAUNCH_US = 21.0
 """What the host takes to start a kernel from Python: an all-reduce of a few values without CUDA graphs takes so long in
 the tables of an RTX PRO 6000, and 4 us with them."""
 LONGEST_BURST_US, HOT_BY_ITSELF_US = 36_000.0, 73_000.0
-"""The limits of `fitted`, of times at peak rate, in times as measured."""
+"""The limits of `fitted`, of times at peak rate, in times as measured. Tables were measured kernel by kernel, on a GPU
+that had not computed for so long."""
 _TOKENS_OF_RATE = 4096
 """The time of the arithmetic of a token is measured in steps of so many."""
 
@@ -192,10 +193,11 @@ class KernelSteps:
     def _bursts_us(self, tokens: int, recent: int) -> tuple[float, float]:
         """How long a burst of arithmetic lasts, and how long of it is right after others, as far as that matters."""
         arithmetic_us = self._arithmetic_us * tokens
-        if not recent:
-            return min(arithmetic_us, LONGEST_BURST_US), 0.0
-        hot = min(self._arithmetic_us * recent, LONGEST_BURST_US) / LONGEST_BURST_US
-        return min(arithmetic_us, LONGEST_BURST_US), min(arithmetic_us, HOT_BY_ITSELF_US) * hot
+        again_us = max(0.0, arithmetic_us - HOT_BY_ITSELF_US)
+        if recent:
+            hot = min(self._arithmetic_us * recent, LONGEST_BURST_US) / LONGEST_BURST_US
+            again_us += min(arithmetic_us, HOT_BY_ITSELF_US) * hot
+        return min(arithmetic_us, LONGEST_BURST_US), again_us
 
     def parts_us(self, shape: BatchShape) -> tuple[float, float, float, float]:
         """Return attention of prompts and of decodes as measured, the burst of arithmetic, and what of it is hot."""

@@ -1,5 +1,7 @@
 """Steps made of kernel times: single steps, many at once, CUDA graphs, prompts and their sums."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -92,6 +94,17 @@ def test_prompts_right_after_prompts_take_longer() -> None:
     assert LATENCY.step_time(hot) - LATENCY.step_time(shape) == pytest.approx(
         0.06 * 1000 * LATENCY._arithmetic_us, abs=2
     )
+
+
+def test_arithmetic_that_makes_a_gpu_hot_by_itself_goes_on_at_the_clock_of_a_hot_gpu() -> None:
+    from blis_sim.engine.latency.kernel_steps import HOT_BY_ITSELF_US
+
+    cool = KernelSteps(grids(), replace(HOST, burst_again=0.0), graph_sizes=LATENCY.graph_sizes)
+    hot_from = int(HOT_BY_ITSELF_US / LATENCY._arithmetic_us)
+    for tokens, later in ((hot_from, 0), (hot_from + 1000, 1000)):
+        shape = prompts(1, tokens, 0)
+        more_us = LATENCY.step_time(shape) - cool.step_time(shape)
+        assert more_us == pytest.approx(HOST.burst_again * later * LATENCY._arithmetic_us, abs=5)
 
 
 def test_steps_beyond_the_grid_go_on_in_line() -> None:
