@@ -18,9 +18,12 @@ from traces.collector import no_cycle_search
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from blis_sim.engine.cluster.cluster import Cluster
     from blis_sim.engine.cluster.settings import TieBreaker
+    from blis_sim.engine.core import Engine
     from blis_sim.engine.deployment import Deployment
     from blis_sim.engine.latency.model import LatencyModel
+    from blis_sim.engine.ranks import RankGroup
     from blis_sim.engine.simulation import Simulation
     from replay.arrivals.arrival import Origin
     from replay.arrivals.recorded import Arrivals
@@ -113,6 +116,8 @@ class ReplayOptions:
             raise OptionError("--think-time-ms needs --session-mode closed-loop")
         if self.phase_average > 1 and self.report.itl_path is not None:
             raise OptionError("--phase-average cannot be used with --record-itl: tokens have no average times")
+        if self.phase_average > 1 and self.report.metrics_dir is not None:
+            raise OptionError("--phase-average cannot be used with --metrics-dir: batches have no average times")
         self.report.check_files(self, *beside(self.trace, self.trace_header, self.trace_data))
 
     @property
@@ -170,9 +175,10 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
         progress_bar("replaying", len(arrivals.arrivals) * options.phase_average) as advance,
     ):
         runs = [
-            _simulate(
+            _replayed(
                 _simulation(options, deployment, phase, ties),
                 options,
+                deployment,
                 arrivals,
                 is_real=trace.header.mode == "real",
                 on_finished=advance,
@@ -201,7 +207,27 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
     return 0
 
 
-def _simulation(options: ReplayOptions, deployment: "Deployment", phase: int, ties: "TieBreaker") -> "Simulation":
+def _replayed(
+    simulation: "Engine | RankGroup | Cluster",
+    options: ReplayOptions,
+    deployment: "Deployment",
+    arrivals: "Arrivals",
+    *,
+    is_real: bool,
+    on_finished: "Callable[[], None] | None",
+    on_tokens: "OnTokens | None",
+) -> "Simulated":
+    """Run one replay, and write its folder of metrics if the options ask for one."""
+    from replay.metrics_dir.observing import observing
+
+    with observing(options, deployment, simulation, "replay") as observed:
+        simulated = _simulate(
+            observed, options, arrivals, is_real=is_real, on_finished=on_finished, on_tokens=on_tokens
+        )
+    return replace(simulated, simulation=simulation)
+
+
+def _simulation(options: ReplayOptions, deployment: "Deployment", phase: int, ties: "TieBreaker") -> "Engine | RankGroup | Cluster":
     """For one of the replays; with several, each is in a phase of its own."""
     from blis_sim.engine.cluster.build import build_simulation
 
@@ -213,7 +239,14 @@ def _simulation(options: ReplayOptions, deployment: "Deployment", phase: int, ti
         return PhaseShifted(latency, phase)
 
     decisions = options.report.decision_log
-    return build_simulation(options.cluster, deployment, ties=ties, adjusted=adjusted, decisions=decisions)
+    return build_simulation(
+        options.cluster,
+        deployment,
+        ties=ties,
+        adjusted=adjusted,
+        decisions=decisions,
+        tells_batches=options.report.metrics_dir is not None,
+    )
 
 
 def _simulate(

@@ -39,6 +39,8 @@ def parse_weights(text: str) -> dict[str, float]:
 
 ALL = "all"
 TRACE_LEVELS = ("none", "decisions")
+METRICS_CONFIG = "config.json"
+"""The file in a folder of metrics that has the settings of the run; a folder with it may be written again."""
 _DETECTORS = names_in("traces.saturation.registry", "DETECTORS")
 
 
@@ -113,6 +115,12 @@ class ReportOptions:
         metavar="FILE",
         writes={"": "token times"},
     )
+    metrics_dir: str | None = option(
+        None,
+        "Write tables of requests, batches and operations, a timeline for Perfetto, the use of each instance and "
+        "pictures to this folder while the run goes on.",
+        metavar="DIR",
+    )
     json: bool = option(False, "Print one JSON object, with the breakdowns in it, instead of text.")
 
     def __post_init__(self) -> None:
@@ -125,6 +133,8 @@ class ReportOptions:
             ):
                 if value:
                     raise OptionError(f"{flag} needs --trace-level decisions")
+        if self.metrics_dir is not None:
+            _check_folder(self.metrics_dir)
         # Making these checks them.
         _ = self.slo_targets, self.detector_names, self.final_window_us, self.weights, self.itl_path
 
@@ -193,3 +203,23 @@ class ReportOptions:
         beside_rows = self.record_itl and self.itl_output is None
         also_written = [(str(self.itl_path), "--trace-output", "token times")] if beside_rows else []
         check_outputs(options, *also_read, also_written=also_written)
+
+
+def _check_folder(path: str) -> None:
+    """Raise OptionError for a folder that holds anything but the metrics of an earlier run."""
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise OptionError(f"--metrics-dir must be a folder, got the file {path}")
+    if folder.is_dir() and any(folder.iterdir()) and not _is_of_a_run(folder / METRICS_CONFIG):
+        raise OptionError(
+            f"--metrics-dir must be a new or an empty folder, or one that an earlier run has written, got {path}"
+        )
+
+
+def _is_of_a_run(config: Path) -> bool:
+    """Return whether a file has the settings of a run, as a model's config.json has not."""
+    try:
+        with config.open("rb") as file:
+            return file.read(64).split(b":")[0].strip(b"{\r\n ") == b'"command"'
+    except OSError:
+        return False

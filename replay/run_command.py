@@ -23,6 +23,7 @@ def run(options: RunOptions) -> int:
     from blis_sim.engine.cluster.settings import SeededTieBreaker
     from blis_sim.engine.deployment import notes_after, resolve
     from replay.loops.sessions import simulate_workload
+    from replay.metrics_dir.observing import observing
     from replay.output.report import questions_of, recording_tokens, report
     from replay.progress import progress_bar
     from traces import TraceHeader
@@ -38,8 +39,16 @@ def run(options: RunOptions) -> int:
     total = workload.max_requests if workload.sessions else len(workload.requests)
     with recording_tokens(options.report) as on_tokens, progress_bar("simulating", total) as advance:
         ties, decisions = SeededTieBreaker(spec.seed), options.report.decision_log
-        simulation = build_simulation(options.cluster, deployment, ties=ties, decisions=decisions)
-        simulated = simulate_workload(simulation, workload, options.horizon, advance, on_tokens)
+        simulation = build_simulation(
+            options.cluster,
+            deployment,
+            ties=ties,
+            decisions=decisions,
+            tells_batches=options.report.metrics_dir is not None,
+        )
+        with observing(options, deployment, simulation, "run") as observed:
+            simulated = simulate_workload(observed, workload, options.horizon, advance, on_tokens)
+        simulated = dataclasses.replace(simulated, simulation=simulation)
     for note in (*notes_after(deployment), *notes_after_run(simulation)):
         _say(note)
     header = TraceHeader(mode="generated", workload_seed=spec.seed, goodput_slo_targets=questions.targets)

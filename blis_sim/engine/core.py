@@ -47,16 +47,19 @@ class Engine:
         reports_steps: bool = True,
         steps: StepLog | None = None,
         tells_admissions: bool = True,
+        tells_batches: bool = False,
     ) -> None:
         """`steps` is where steps are recorded, by default all of them for good.
 
-        Without `tells_admissions` there are no events `Scheduled`.
+        Without `tells_admissions` there are no events `Scheduled`. With `tells_batches`, which needs `reports_steps`,
+        there are events `BatchDone`.
         """
         self.config = config
         self.latency = latency
         self.now: Micros | None = None
         """How far the engine has been advanced; None before the first time."""
         self._instance = Instance(config, latency, self._catch_up, steps, tells_admissions)
+        self._instance.tells_batches = tells_batches
         self._queue = self._instance.queue
         self._stepping = ENGINES[config.engine](self._instance, reports_steps)
         self._reports_steps = reports_steps

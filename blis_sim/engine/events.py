@@ -8,6 +8,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
@@ -61,6 +62,26 @@ class StepsDone:
 
 
 @dataclass(slots=True)
+class BatchDone:
+    """The batch of a step that ended, and the KV cache behind it. Only told when asked for, before its `StepDone`."""
+
+    at: Micros
+    index: int
+    started_at: Micros
+    shape: BatchShape
+    prompts: SequenceOf[tuple[Sequence, int]]
+    """Sequences that had no output token before the step, and how many tokens of theirs it computed."""
+    decoding: SequenceOf[Sequence]
+    """All other sequences that it computed."""
+    num_used_blocks: int
+    """KV blocks in use until the step ended."""
+    num_blocks_after: int
+    """KV blocks in use when the sequences that it completed had given theirs back."""
+    stages: SequenceOf[tuple[Micros, Micros]] = ()
+    """When it entered and left each pipeline stage; empty for a single stage."""
+
+
+@dataclass(slots=True)
 class Finished:
     """A request ended, with the reason. For a completed one this is the end of its last step."""
 
@@ -78,9 +99,10 @@ class CacheChanged:
     changes: SequenceOf[CacheChange]
 
 
-Event: TypeAlias = Scheduled | Preempted | StepDone | StepsDone | Finished | CacheChanged
+Event: TypeAlias = Scheduled | Preempted | BatchDone | StepDone | StepsDone | Finished | CacheChanged
 
 __all__ = [
+    "BatchDone",
     "CacheChanged",
     "Event",
     "Finished",

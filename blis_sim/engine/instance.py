@@ -37,6 +37,7 @@ class Instance:
         "recent_prompts",
         "steps",
         "tells_admissions",
+        "tells_batches",
         "until",
     )
 
@@ -69,6 +70,8 @@ class Instance:
         """How far the driver wants the engine advanced."""
         self.tells_admissions = tells_admissions
         """Whether an event is logged when requests join the running batch."""
+        self.tells_batches = False
+        """Whether an event is logged with the batch of each step; steps must be reported, too."""
         self.leaps = False
         """Whether the driver lets steps be told together."""
         self.last_shape = BatchShape()

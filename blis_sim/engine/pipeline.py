@@ -45,13 +45,15 @@ class Pipeline:
     workers take in at each composition. Facts: vllm/v1/worker/gpu/pp_utils.py, `PPHandler`.
     """
 
-    __slots__ = ("_free_at", "_sampled_at", "_stages")
+    __slots__ = ("_free_at", "_sampled_at", "_stages", "passages")
 
     def __init__(self, stages: PipelineStages) -> None:
         self._stages = stages
         self._free_at: list[Micros] = [0] * len(stages.shares)
         self._sampled_at: deque[Micros] = deque([0] * len(stages.shares))
         """When the tokens of the latest compositions are sampled; 0 where none are."""
+        self.passages: list[tuple[Micros, Micros]] = []
+        """When the step that entered last enters and leaves each stage."""
 
     def composed(self) -> None:
         """Another step, perhaps an empty one, is composed: the first stage waits for the tokens that it needs."""
@@ -69,8 +71,11 @@ class Pipeline:
         """
         transfer_us = self._stages.transfer_us(num_tokens)
         free_at, at = self._free_at, started_at
+        self.passages = []
         for stage, stage_us in enumerate(self._stages.stage_times(duration_us)):
-            at = free_at[stage] = max(at, free_at[stage]) + stage_us
+            entered_at = max(at, free_at[stage])
+            at = free_at[stage] = entered_at + stage_us
+            self.passages.append((entered_at, at))
             at += transfer_us
         if samples:
             self._sampled_at[-1] = free_at[-1]

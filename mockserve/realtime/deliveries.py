@@ -236,7 +236,7 @@ class Deliveries:
             self._preempted(event)
         elif isinstance(event, CacheChanged):
             output.tell_cache_changes(event.changes)
-        else:
+        elif isinstance(event, Finished):
             self._finished(output, event, now)
 
     def _step_done(self, output: EngineOutput, event: StepDone, now: Micros) -> None:

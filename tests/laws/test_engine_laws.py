@@ -4,7 +4,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.events import CacheChanged, Event, Finished, Outcome, Scheduled, StepDone, StepsDone
+from blis_sim.engine.events import BatchDone, CacheChanged, Event, Finished, Outcome, Scheduled, StepDone, StepsDone
 from blis_sim.engine.guards import refusal
 from blis_sim.engine.request import Request
 from tests.strategies import GRID_US, Workload, workloads
@@ -40,7 +40,7 @@ def told(events: list[Event]) -> list[tuple[object, ...]]:
         elif isinstance(event, CacheChanged):
             lines.append(("cache", event.at, event.changes))
         else:
-            assert not isinstance(event, StepsDone), "told only to those who allow it"
+            assert not isinstance(event, StepsDone | BatchDone), "told only to those who ask for it"
             lines.append((type(event).__name__, event.at, event.sequence.request.id))
     return lines
 

@@ -10,7 +10,7 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.latency.coefficients import checked
 from blis_sim.engine.latency.decode_steps import context_at_each_step, whole_micros_each
 from blis_sim.engine.latency.decode_sums import DecodeSums
-from blis_sim.engine.latency.kernels.grids import TOKEN_CLASSES, KernelGrids
+from blis_sim.engine.latency.kernels.grids import CLASSES, TOKEN_CLASSES, KernelGrids
 from blis_sim.engine.latency.kernels.interpolation import (
     DecodeLine,
     PromptGrid,
@@ -208,6 +208,31 @@ class KernelSteps:
             prompt_us = self._attention_us(shape)
             burst_us, again_us = self._bursts_us(shape.prefill_tokens, shape.recent_prefill_tokens)
         return prompt_us, decode_us / (self.scales.decode_attention or 1.0), burst_us, again_us
+
+    @property
+    def operation_names(self) -> tuple[str, ...]:
+        return (*CLASSES, "host")
+
+    def operation_times_ms(self, shape: BatchShape) -> tuple[float, ...]:
+        """Return the time of each class of kernels in one step, and what the host adds to them."""
+        num_tokens, scales, grids = shape.num_tokens, self.scales, self.grids
+        padded = next((size for size in self.graph_sizes if size >= num_tokens), num_tokens)
+        times = [
+            getattr(scales, name) * float(np.interp(padded, grids.tokens, times_us))
+            for name, times_us in zip(TOKEN_CLASSES, grids.token_us, strict=True)
+        ]
+        prompt_us, decode_us, burst_us, again_us = self.parts_us(shape)
+        times.append(self._head_us[min(shape.num_requests, LARGEST_STEP_TOKENS)])
+        times += [prompt_us * scales.prompt_attention, decode_us * scales.decode_attention]
+        host = self.host
+        times.append(
+            host.step_us
+            + host.prompt_us * shape.prefill_requests
+            + host.request_us * shape.decode_requests
+            + host.burst * burst_us
+            + host.burst_again * again_us
+        )
+        return tuple(time / 1e3 for time in times)
 
     def queueing_time(self, input_tokens: int) -> Micros:
         return int(self.host.arrival_us + self.host.arrival_token_us * input_tokens)

@@ -4,12 +4,13 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.events import Event, Finished, Scheduled, StepDone
+from blis_sim.engine.events import BatchDone, Event, Finished, Scheduled, StepDone
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.free_runs import FreeRuns
 from blis_sim.engine.kv_cache.paged import PagedCache
 from blis_sim.engine.scheduler.cohort import running_number
 from blis_sim.engine.scheduler.multi_step import NO_TOKENS, CohortScheduler, ScheduledStep, ScheduledTokens
+from blis_sim.engine.scheduler.step_shape import shape_of
 from blis_sim.engine.scheduler.waiting import ORDERS
 from blis_sim.engine.sequence import DecodeSpan, Sequence
 from blis_sim.engine.units import Micros
@@ -101,12 +102,37 @@ class BatchScheduler(CohortScheduler):
     ) -> None:
         """One sequence's share of a step: its token, and whether that was the last."""
 
+    def shape_of(self, step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
+        """Return what the latency model sees of a step."""
+        return shape_of(step, recent_prompt_tokens)
+
+    def left_stages(self) -> list[tuple[Micros, Micros]]:
+        """Return when the first step in flight entered and left each pipeline stage; none with a single stage."""
+        return []
+
+    def _batch_done(self, step_index: int, at: Micros, cohort: list[Sequence]) -> BatchDone:
+        """Return what is told of the first step in flight, in which these sequences of the cohort decoded."""
+        step = self.flight[0]
+        prompts: list[tuple[Sequence, int]] = []
+        decoding = [*cohort, *(late.sequence for late in self._late.get(step_index, ()))]
+        for each in step[2]:
+            if each.sequence.outcome is None:  # else computed in vain, before its end was known
+                if each.sequence.first_token_step is None:
+                    prompts.append((each.sequence, each.num_tokens))
+                else:
+                    decoding.append(each.sequence)
+        prompts += [(sequence, sequence.request.input_tokens) for sequence in step[3]]
+        started_at, num_used_blocks = self._instance.steps.start(step_index), self._blocks.num_used_blocks
+        shape, stages = self.shape_of(step, 0), self.left_stages()
+        return BatchDone(at, step_index, started_at, shape, prompts, decoding, num_used_blocks, num_used_blocks, stages)
+
     def update(self, at: Micros) -> list[Event]:
         step_index = self.next_step - len(self.flight)
-        _, _, tokens, newcomers = self.flight.popleft()
         cohort = self.cohort
-        finished: list[Finished] = []
         emitted = self._decoding_in(step_index) if self._reports_steps and cohort.members else []
+        told = [self._batch_done(step_index, at, list(emitted))] if self._instance.tells_batches else []
+        _, _, tokens, newcomers = self.flight.popleft()
+        finished: list[Finished] = []
         ended = cohort.pop_ended(step_index) if step_index in cohort.ends else []
         if self._must_update or (tokens and ended):
             # In batch order, for blocks are reused in the order in which they are given back.
@@ -124,7 +150,9 @@ class BatchScheduler(CohortScheduler):
             return list(finished)
         if self.has_cohort:
             emitted.sort(key=running_number)  # batch order
-        return [StepDone(at, step_index, self._instance.steps.start(step_index), emitted), *finished]
+        for each_told in told:
+            each_told.num_blocks_after = self._blocks.num_used_blocks
+        return [*told, StepDone(at, step_index, self._instance.steps.start(step_index), emitted), *finished]
 
     @property
     def rests(self) -> bool:
@@ -343,42 +371,6 @@ class BatchScheduler(CohortScheduler):
         """The head of the queue cannot join. For want of blocks, it need not be asked again until some come back."""
         if self.has_cohort and self.stays_without_blocks(sequence, num_hits):
             self._blocked = sequence, len(self.waiting), self._free.num_changes
-
-
-def shape_of(step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
-    """What the latency model sees of a step."""
-    num_decodes, context, tokens, newcomers = step
-    if tokens or not newcomers:
-        return batch_shape(tokens, num_decodes, context, recent_prompt_tokens)
-    num_tokens = squares = 0
-    for sequence in newcomers:
-        new = sequence.request.input_tokens
-        num_tokens += new
-        squares += new * new
-    return BatchShape(len(newcomers), num_tokens, squares, 0, 0, squares, num_decodes, context, recent_prompt_tokens)
-
-
-def batch_shape(
-    tokens: list[ScheduledTokens], num_decodes: int, decode_contexts: int, recent_prompt_tokens: int
-) -> BatchShape:
-    """The sums over a step's tokens and so many more decodes. Cost: O(tokens)."""
-    prefills = new_tokens = squares = contexts = context_work = prompt_work = 0
-    for each in tokens:
-        new, context = each.num_tokens, each.context_tokens
-        if context < each.sequence.request.input_tokens or new > 1:
-            prefills += 1
-            new_tokens += new
-            squares += new * new
-            contexts += context
-            context_work += new * context
-            prompt_work += new * each.known_tokens
-        elif new:
-            num_decodes += 1
-            decode_contexts += context
-    recent = recent_prompt_tokens if new_tokens else 0
-    return BatchShape(
-        prefills, new_tokens, squares, contexts, context_work, prompt_work, num_decodes, decode_contexts, recent
-    )
 
 
 def take_none(_num_blocks: int) -> None:

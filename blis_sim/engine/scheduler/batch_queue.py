@@ -30,6 +30,8 @@ class BatchQueueScheduler(VllmComposition):
         """The queue: for each batch whether it is a step in flight; the others are empty."""
         self._ends: deque[Micros] = deque()
         """When each step in flight leaves the last stage."""
+        self._passages: deque[list[tuple[Micros, Micros]]] = deque()
+        """When each step in flight enters and leaves each stage, where batches are told."""
         self._has_left = False
         """Whether a request has ended since the latest composition."""
         self._is_stepped = False
@@ -143,6 +145,9 @@ class BatchQueueScheduler(VllmComposition):
             self._end_batch(at)
         instance.clock = max(at, instance.clock)
 
+    def left_stages(self) -> list[tuple[Micros, Micros]]:
+        return self._passages.popleft() if self._pipeline is not None else []
+
     def _has_work(self) -> bool:
         """Whether vLLM's core would compose: it also does so to tell its workers of requests that have ended."""
         if self._has_left:
@@ -162,6 +167,8 @@ class BatchQueueScheduler(VllmComposition):
         ends_at = self.begin(self.flight[-1], started_at)
         self._instance.steps.append(started_at, ends_at)
         self._ends.append(ends_at)
+        if self._instance.tells_batches:
+            self._passages.append(pipeline.passages)
         return True
 
     def _end_batch(self, at: Micros) -> None:

@@ -10,11 +10,12 @@ from blis_sim.engine.kv_cache.cache import KVCache
 from blis_sim.engine.kv_cache.counting_prompts import CountingPromptCache
 from blis_sim.engine.kv_cache.prompt_cache import PromptCache
 from blis_sim.engine.queue import Due
-from blis_sim.engine.scheduler.batch import BatchScheduler, shape_of, take_none
+from blis_sim.engine.scheduler.batch import BatchScheduler, take_none
 from blis_sim.engine.scheduler.hold import Hold
 from blis_sim.engine.scheduler.leap import MAX_LEAP_STEPS
 from blis_sim.engine.scheduler.multi_step import MOST_TOLD_STEPS, NO_NEWCOMERS, ScheduledStep, ScheduledTokens
 from blis_sim.engine.scheduler.preemption import VICTIMS
+from blis_sim.engine.scheduler.step_shape import shape_of
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
 

@@ -3,12 +3,10 @@
 Facts: vllm/v1/engine/core.py, `step_with_batch_queue`; vllm/v1/core/sched/scheduler.py, `update_from_output`.
 """
 
-from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slots import SlotCache
 from blis_sim.engine.lora import LoraSlots
-from blis_sim.engine.scheduler.batch import shape_of
 from blis_sim.engine.scheduler.batch_queue import BatchQueueScheduler
 from blis_sim.engine.scheduler.multi_step import ScheduledStep, ScheduledTokens
 from blis_sim.engine.sequence import Outcome, Sequence
@@ -64,10 +62,6 @@ class VllmScheduler(BatchQueueScheduler):
         if shape.prefill_tokens:
             instance.recent_prompts.add(shape.prefill_tokens, computed_at)
         return ends_at
-
-    def shape_of(self, step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
-        """What the latency model sees of a step."""
-        return shape_of(step, recent_prompt_tokens)
 
     def added_time(self, step: ScheduledStep) -> Micros:
         """What a step takes beside its computation: the loading of adapters."""

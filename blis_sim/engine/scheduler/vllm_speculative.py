@@ -13,8 +13,8 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.events import Finished
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
-from blis_sim.engine.scheduler.batch import batch_shape
 from blis_sim.engine.scheduler.multi_step import ScheduledStep, ScheduledTokens
+from blis_sim.engine.scheduler.step_shape import batch_shape
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.speculation import Acceptance

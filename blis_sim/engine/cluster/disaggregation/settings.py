@@ -139,11 +139,11 @@ class TransferSettings:
 class TransferNetwork:
     """Transfers under way. A transfer's share of the bandwidth is fixed when it starts, as in BLIS."""
 
-    __slots__ = ("_bytes_per_block", "_settings", "most_active", "num_active", "num_ended", "num_started")
+    __slots__ = ("_settings", "bytes_per_block", "most_active", "num_active", "num_ended", "num_started")
 
     def __init__(self, settings: TransferSettings, bytes_per_block: float) -> None:
         self._settings = settings
-        self._bytes_per_block = bytes_per_block
+        self.bytes_per_block = bytes_per_block
         self.num_active = 0
         self.most_active = 0
         self.num_started = 0
@@ -158,7 +158,7 @@ class TransferNetwork:
         if self._settings.is_shared:
             gb_per_s /= self.num_active
         base_us = self._settings.base_latency_ms * 1000
-        return max(1, math.ceil(base_us + num_blocks * self._bytes_per_block / (gb_per_s * 1000)))
+        return max(1, math.ceil(base_us + num_blocks * self.bytes_per_block / (gb_per_s * 1000)))
 
     def end(self) -> None:
         """Count the end of one transfer."""

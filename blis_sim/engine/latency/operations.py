@@ -1,0 +1,31 @@
+"""Latency models that can say what each operation of a step takes."""
+
+from typing import Protocol, runtime_checkable
+
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.latency.model import LatencyModel
+
+
+@runtime_checkable
+class KnowsOperations(Protocol):
+    """A latency model made of operations: what `operation_metrics.csv` has a column for."""
+
+    @property
+    def operation_names(self) -> tuple[str, ...]:
+        """The operations, in the order of their columns."""
+        ...
+
+    def operation_times_ms(self, shape: BatchShape) -> tuple[float, ...]:
+        """Return the time of each operation in one step."""
+        ...
+
+
+def operations_of(latency: LatencyModel) -> KnowsOperations | None:
+    """Return the model that knows operations, itself or below what wraps it; None if there is none."""
+    from blis_sim.engine.latency.wrapped import WrappedLatency  # it loads numpy
+
+    while not isinstance(latency, KnowsOperations):
+        if not isinstance(latency, WrappedLatency):
+            return None
+        latency = latency.model
+    return latency

@@ -1,0 +1,249 @@
+"""The requests under way in a run: what the metrics of each need to remember until it ends."""
+
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import BatchDone
+from blis_sim.engine.sequence import NOWHERE, Sequence
+from blis_sim.engine.units import Micros
+from replay.metrics_dir.chrome_trace import Place
+from replay.metrics_dir.request_rows import KVTransfer, RequestFacts
+from replay.running.measure import COMPLETED, NEVER, ClientView, Latencies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVTraffic:
+    """How prompts travel from the instances that compute them to those that decode."""
+
+    bytes_per_block: float
+    bytes_per_value: float
+    dtype: str
+
+
+@dataclass(slots=True)
+class Life:
+    """One request, or the part of one that computes its prompt elsewhere."""
+
+    number: int
+    inter_arrival_s: float | None = None
+    scheduled_at: Micros | None = None
+    """When it first joined a batch."""
+    executed_us: Micros = 0
+    """The time of its batches, those in which its cohort decoded excepted."""
+    first: Place | None = None
+    prompt: Place | None = None
+    """The batch that completed its prompt."""
+    prompt_end_us: Micros = 0
+    last: Place | None = None
+    first_wait_us: Micros = 0
+    """What its first token waits for the others of its step."""
+    last_wait_us: Micros = 0
+
+
+class Lives:
+    """All requests under way, by sequence."""
+
+    def __init__(self, engines: SequenceOf[Engine], traffic: KVTraffic | None) -> None:
+        self._engines = engines
+        self._traffic = traffic
+        self._views: dict[int, ClientView] = {}
+        self._lives: dict[Sequence, Life] = {}
+        self._parts: dict[str, Sequence] = {}
+        """Requests whose prompts other instances may compute, by id; empty without such instances."""
+        self._num_arrived = 0
+        self._latest_arrival: Micros | None = None
+        self._batches: dict[int, BatchDone] = {}
+        """The latest batch of each instance."""
+
+    def begin(self, sequence: Sequence) -> int:
+        """Note an arrival. Returns the number of the request."""
+        latest, at = self._latest_arrival, sequence.arrived_at
+        life = Life(self._num_arrived, None if latest is None else (at - latest) / 1e6)
+        self._lives[sequence] = life
+        if self._traffic is not None:
+            self._parts[sequence.request.id] = sequence
+        self._latest_arrival = at
+        self._num_arrived += 1
+        return life.number
+
+    def number(self, sequence: Sequence) -> int:
+        """Return the number of a request."""
+        return self._life(sequence).number
+
+    def scheduled(self, sequence: Sequence, at: Micros) -> None:
+        """Note that a request joined the running batch."""
+        life = self._life(sequence)
+        if life.scheduled_at is None:
+            life.scheduled_at = at
+
+    def computed(self, place: Place, event: BatchDone, duration_us: Micros) -> list[int]:
+        """Note which requests were computed in a batch that took so long in all stages. Returns their numbers."""
+        instance = place.replica
+        self._batches[instance] = event
+        numbers: list[int] = []
+        for sequence, _ in event.prompts:
+            life = self._life(sequence)
+            life.executed_us += duration_us
+            life.first = life.first or place
+            life.prompt, life.prompt_end_us = place, event.at
+            if life.scheduled_at is None:  # a part of a request, of which no admission is told
+                life.scheduled_at = event.started_at
+            numbers.append(life.number)
+        counts_decodes = self._engines[instance].config.pipeline is not None
+        for sequence in event.decoding:
+            life = self._life(sequence)
+            life.last = place
+            if counts_decodes:
+                life.executed_us += duration_us
+            numbers.append(life.number)
+        return numbers
+
+    def emitted(self, instance: int, num_tokens: int) -> None:
+        """Note how many tokens the latest batch of an instance brought: each waits until all are handed out."""
+        batch = self._batches.get(instance)
+        if batch is None or not self._view(instance).has_turns:
+            return
+        wait_us = num_tokens * self._engines[instance].latency.output_sequence_time
+        for sequence, _ in batch.prompts:
+            life = self._life(sequence)
+            life.first_wait_us = life.last_wait_us = wait_us
+        for sequence in batch.decoding:
+            self._life(sequence).last_wait_us = wait_us
+
+    def unfinished(self) -> Iterator[Sequence]:
+        """Yield the requests that have not ended, in order of arrival."""
+        yield from [sequence for sequence in self._lives if not sequence.is_part]
+
+    def end(self, sequence: Sequence) -> None:
+        """Forget a request."""
+        self._lives.pop(sequence, None)
+        self._parts.pop(sequence.request.id, None)
+        if sequence.prompt_part is not None:
+            self._lives.pop(sequence.prompt_part, None)
+
+    def way(self, sequence: Sequence) -> list[Place]:
+        """Return the first batch of a request, that of its first token and its last one."""
+        lives = [self._lives.get(sequence.prompt_part)] if sequence.prompt_part is not None else []
+        lives.append(self._lives[sequence])
+        places = [place for life in lives if life is not None for place in (life.first, life.prompt, life.last)]
+        return [place for place in places if place is not None]
+
+    def phases(self, sequence: Sequence, ended_at: Micros) -> list[tuple[str, Micros, Micros]]:
+        """Return what a request went through, on the engine's clock."""
+        scheduled_at, first_at = self._scheduled_at(sequence), sequence.first_token_at
+        arrived_at = sequence.arrived_at
+        if scheduled_at is None:
+            return [("waiting", arrived_at, ended_at)]
+        phases = [("waiting", arrived_at, scheduled_at)]
+        prompt = sequence.prompt_part
+        if prompt is not None and prompt.first_token_at is not None and sequence.queued_at is not None:
+            phases.append(("prefill", scheduled_at, prompt.first_token_at))
+            moved_at = max(sequence.queued_at, prompt.first_token_at)  # BLIS moves a prompt during its last step
+            return [*phases, ("KV transfer", prompt.first_token_at, moved_at), ("decode", moved_at, ended_at)]
+        if first_at is None:
+            return [*phases, ("prefill", scheduled_at, ended_at)]
+        return [*phases, ("prefill", scheduled_at, first_at), ("decode", first_at, ended_at)]
+
+    def facts(self, sequence: Sequence, at: Micros, ended_at: Micros | None) -> RequestFacts:
+        """Return what is known of a request at `at`, by which it may have ended."""
+        life, prompt = self._life(sequence), sequence.prompt_part
+        arrived_us, request = sequence.arrived_at, sequence.request
+        ttft_us, e2e_us, itl_us, num_tokens = self._latencies(sequence, at, life)
+        scheduled_at, executed_us = self._scheduled_at(sequence), self._executed_us(sequence)
+        is_completed = ended_at is not None and sequence.outcome in COMPLETED and e2e_us != NEVER
+        waited_us = 0 if scheduled_at is None else max(0, at - scheduled_at - executed_us)
+        transfer = self._transfer(sequence)
+        moved_at = None if transfer is None or sequence.queued_at is None else sequence.queued_at / 1e6
+        return RequestFacts(
+            number=life.number,
+            arrived_at_s=arrived_us / 1e6,
+            inter_arrival_s=life.inter_arrival_s,
+            prompt_tokens=request.input_tokens,
+            output_tokens=num_tokens if is_completed else request.output_tokens,
+            num_restarts=sequence.num_preemptions + (0 if prompt is None else prompt.num_preemptions),
+            scheduled_at_s=None if scheduled_at is None else scheduled_at / 1e6,
+            first_token_at_s=None if ttft_us == NEVER else (arrived_us + ttft_us) / 1e6,
+            completed_at_s=(arrived_us + e2e_us) / 1e6 if is_completed else None,
+            execution_s=executed_us / 1e6,
+            preempted_s=waited_us / 1e6,
+            itl_mean_s=itl_us / 1e6,
+            prefill_replica=prompt.instance if prompt is not None else None,
+            decode_replica=sequence.instance if prompt is not None else None,
+            decode_arrived_at_s=moved_at,
+            transfer=transfer,
+        )
+
+    def _latencies(self, sequence: Sequence, at: Micros, life: Life) -> tuple[Micros, Micros, float, int]:
+        """Return TTFT, E2E and mean ITL as the client of a request sees them, and its output tokens."""
+        if sequence.instance == NOWHERE:
+            return NEVER, NEVER, 0.0, 0
+        view, prompt = self._view(sequence.instance), sequence.prompt_part
+        found: Latencies
+        if prompt is None:
+            found = view.latencies(sequence, at)
+        else:
+            found = view.latencies_with_prompt_elsewhere(sequence, prompt, at)
+        ttft_us, e2e_us, itl_us, _, num_tokens = found
+        if ttft_us != NEVER:
+            ttft_us += life.first_wait_us
+        if e2e_us != NEVER:
+            e2e_us += life.last_wait_us
+            itl_us += (life.last_wait_us - life.first_wait_us) / max(num_tokens - 1, 1)
+        return ttft_us, e2e_us, itl_us, num_tokens
+
+    def _scheduled_at(self, sequence: Sequence) -> Micros | None:
+        life = self._life(sequence)
+        if sequence.prompt_part is not None and (part := self._lives.get(sequence.prompt_part)) is not None:
+            return part.scheduled_at
+        return life.scheduled_at
+
+    def _executed_us(self, sequence: Sequence) -> Micros:
+        """Return the time of all batches that computed a request."""
+        total = 0
+        for each in (sequence, sequence.prompt_part):
+            life = None if each is None else self._lives.get(each)
+            if each is None or life is None:
+                continue
+            total += life.executed_us
+            if each.instance == NOWHERE or self._engines[each.instance].config.pipeline is not None:
+                continue
+            run_time = self._engines[each.instance].steps.run_time
+            for runs in (each.token_runs, *(runs for _, runs in each.superseded_runs)):
+                total += sum(run_time(first, count) for first, count in runs)
+        return total
+
+    def _transfer(self, sequence: Sequence) -> KVTransfer | None:
+        prompt, traffic = sequence.prompt_part, self._traffic
+        if prompt is None or traffic is None or sequence.queued_at is None:
+            return None
+        life = self._lives.get(prompt)
+        if life is None or not life.prompt_end_us:
+            return None
+        num_blocks = self._engines[sequence.instance].config.num_prompt_blocks(sequence.request.input_tokens)
+        size_bytes = num_blocks * traffic.bytes_per_block
+        duration_us = max(1, sequence.queued_at - life.prompt_end_us)
+        return KVTransfer(
+            size_bytes=size_bytes,
+            duration_s=duration_us / 1e6,
+            bytes_per_s=size_bytes / duration_us * 1e6,
+            bytes_per_value=traffic.bytes_per_value,
+            dtype=traffic.dtype,
+        )
+
+    def _life(self, sequence: Sequence) -> Life:
+        """Return the life of a request; that of a part begins when it is first seen."""
+        life = self._lives.get(sequence)
+        if life is None:
+            from blis_sim.engine.cluster.disaggregation.handover import PROMPT_SUFFIX  # few runs have parts
+
+            whole = self._parts[sequence.request.id.removesuffix(PROMPT_SUFFIX)]
+            life = self._lives[sequence] = Life(self._lives[whole].number)
+        return life
+
+    def _view(self, instance: int) -> ClientView:
+        view = self._views.get(instance)
+        if view is None:
+            view = self._views[instance] = ClientView(self._engines[instance])
+        return view

@@ -1,0 +1,73 @@
+"""A simulation whose events go to a recorder on their way to the run."""
+
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING
+
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event, Finished
+from blis_sim.engine.request import Request
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.units import Micros
+from replay.metrics_dir.recorder import Recorder
+
+if TYPE_CHECKING:
+    from blis_sim.engine.cluster.cluster import Cluster
+    from blis_sim.engine.ranks import RankGroup
+
+
+class ObservedSimulation:
+    """`simulation`, of which a recorder learns every arrival and every event; the run learns only of ends."""
+
+    def __init__(self, simulation: "Engine | RankGroup | Cluster", recorder: Recorder) -> None:
+        self._simulation = simulation
+        self._recorder = recorder
+        self._advance = _numbered(simulation)
+
+    @property
+    def instances(self) -> SequenceOf[Engine]:
+        return self._simulation.instances
+
+    @property
+    def now(self) -> Micros | None:
+        return self._simulation.now
+
+    @property
+    def clock(self) -> Micros:
+        return self._simulation.clock
+
+    def submit(self, request: Request, at: Micros) -> Sequence:
+        sequence = self._simulation.submit(request, at)
+        self._recorder.arrived([sequence])
+        return sequence
+
+    def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
+        sequences = self._simulation.submit_all(requests, instants)
+        self._recorder.arrived(sequences)
+        return sequences
+
+    def abort(self, request_id: str, at: Micros) -> None:
+        self._simulation.abort(request_id, at)
+
+    def queueing_time(self, request: Request) -> Micros:
+        return self._simulation.queueing_time(request)
+
+    def next_event_at(self) -> Micros | None:
+        return self._simulation.next_event_at()
+
+    def advance(self, until: Micros) -> list[Event]:
+        note = self._recorder.note
+        ended: list[Event] = []
+        for number, event in self._advance(until):
+            note(number, event)
+            if isinstance(event, Finished):
+                ended.append(event)
+        return ended
+
+
+def _numbered(simulation: "Engine | RankGroup | Cluster") -> Callable[[Micros], list[tuple[int, Event]]]:
+    """Return `advance` with the number of its instance before each event."""
+    if not isinstance(simulation, Engine):
+        return simulation.advance_each
+    engine = simulation
+    return lambda until: [(0, event) for event in engine.advance(until)]

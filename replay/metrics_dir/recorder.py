@@ -1,0 +1,189 @@
+"""From the events of a run to its folder of metrics: everything is written when it happens, and then forgotten."""
+
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as SequenceOf
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import BatchDone, Event, Finished, Preempted, Scheduled, StepDone
+from blis_sim.engine.latency.operations import KnowsOperations, operations_of
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.units import Micros
+from replay.metrics_dir.chrome_trace import ChromeTrace, Place
+from replay.metrics_dir.config_file import write_config
+from replay.metrics_dir.event_trace import EventTrace
+from replay.metrics_dir.lives import KVTraffic, Lives
+from replay.metrics_dir.request_rows import REQUEST_COLUMNS, request_row
+from replay.metrics_dir.sketch import Sketch
+from replay.metrics_dir.tables import CsvTable, RowFile
+from replay.metrics_dir.utilization import ReplicaUse, utilization
+from traces.text_file import write_content
+
+BATCH_COLUMNS = (
+    "Batch Id",
+    "batch_num_tokens",
+    "batch_num_prefill_tokens",
+    "batch_num_decode_tokens",
+    "batch_size",
+    "batch_execution_time",
+    "replica_id",
+    "started_at",
+)
+"""The six columns of Vidur, and two that say where and when."""
+
+PeakTime = Callable[[BatchShape], float]
+"""Takes the batch of a step and returns the microseconds that its arithmetic takes at the peak rate of the GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What the files say of a run that its events do not."""
+
+    config: Mapping[str, Any]
+    peak_times: SequenceOf[PeakTime | None] = ()
+    """By instance; None where the sizes of the model do not say."""
+    traffic: KVTraffic | None = None
+    """How prompts travel between instances; None where none does."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """The distributions of a run, as its pictures show them: seconds, requests and tokens."""
+
+    ttft: Sketch
+    e2e: Sketch
+    tbt: Sketch
+    delay: Sketch
+    batch_size: Sketch
+    batch_tokens: Sketch
+    batch_time: Sketch
+
+
+class Recorder:
+    """Writes the folder of one run. Each event comes with the number of its instance."""
+
+    def __init__(self, folder: Path, facts: RunFacts, engines: SequenceOf[Engine]) -> None:
+        self.folder = folder
+        self.figures = Figures(*(Sketch() for _ in range(7)))
+        self.replicas: dict[int, ReplicaUse] = {}
+        self._facts = facts
+        self._engines = engines
+        self._stack = ExitStack()
+        self._lives = Lives(engines, facts.traffic)
+        write_config(folder, facts.config)
+        self._requests = CsvTable(self._open("request_metrics.csv"), REQUEST_COLUMNS)
+        self._batches = CsvTable(self._open("batch_metrics.csv"), BATCH_COLUMNS)
+        self._chrome = ChromeTrace(self._open("chrome_trace.json"))
+        self._events = EventTrace(self._open("event_trace.json"))
+        self._operations = self._operation_table()
+        self._num_batches = 0
+
+    def arrived(self, sequences: Iterable[Sequence]) -> None:
+        """Requests have been handed to the simulation, in order of arrival."""
+        for sequence in sequences:
+            self._events.arrives(sequence.arrived_at, self._lives.begin(sequence))
+
+    def note(self, instance: int, event: Event) -> None:
+        """Write what an event says."""
+        if isinstance(event, BatchDone):
+            self._batch(instance, event)
+        elif isinstance(event, StepDone):
+            self._lives.emitted(instance, len(event.emitted))
+        elif isinstance(event, Finished):
+            self._end(event.sequence, event.at, event.outcome)
+        elif isinstance(event, Scheduled | Preempted):
+            is_scheduled = isinstance(event, Scheduled)
+            number = self._lives.number(event.sequence)
+            if is_scheduled:
+                self._lives.scheduled(event.sequence, event.at)
+            name = "request_scheduled" if is_scheduled else "request_preempted"
+            self._events.happens(event.at, name, request_id=number, replica_id=instance)
+
+    def close(self, until: Micros) -> dict[str, float]:
+        """Write the requests that have not ended, and the rest of all files. Returns the utilization."""
+        for sequence in self._lives.unfinished():
+            self._requests.add(request_row(self._lives.facts(sequence, until, None)).values())
+        self._events.end(until)
+        self._chrome.end()
+        self._stack.close()
+        found = utilization(self.replicas, until)
+        write_content(self.folder / "utilization.json", orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
+        return found
+
+    def abandon(self) -> None:
+        """Close all files of a run that has failed."""
+        self._stack.close()
+
+    def _open(self, name: str) -> RowFile:
+        return self._stack.enter_context(RowFile(self.folder / name))
+
+    def _operation_table(self) -> CsvTable | None:
+        """Return the table of operations where the first instance's latency model knows any."""
+        model = operations_of(self._engines[0].latency)
+        if model is None:
+            return None
+        return CsvTable(self._open("operation_metrics.csv"), ("Batch Id", *model.operation_names))
+
+    def _batch(self, instance: int, event: BatchDone) -> None:
+        number, shape = self._num_batches, event.shape
+        self._num_batches += 1
+        stages = event.stages or ((event.started_at, event.at),)
+        size, decodes = shape.num_requests, shape.num_tokens - shape.prefill_tokens
+        duration_s = (event.at - event.started_at) / 1e6
+        started_s = event.started_at / 1e6
+        prefills = shape.prefill_tokens
+        self._batches.add((number, shape.num_tokens, prefills, decodes, size, duration_s, instance, started_s))
+        figures = self.figures
+        figures.batch_size.add(size)
+        figures.batch_tokens.add(shape.num_tokens)
+        figures.batch_time.add(duration_s)
+        drawn = self._chrome.without_overlap(instance, stages)
+        ids = self._lives.computed(Place(instance, drawn[0][0]), event, sum(end - start for start, end in stages))
+        self._chrome.batch(instance, number, drawn, ids, (size, prefills, decodes))
+        details = {"batch_id": number, "replica_id": instance, "started_at": started_s, "batch_size": size}
+        self._events.happens(event.at, "batch_end", **details)
+        self._use(instance, event, stages)
+        if self._operations is not None:
+            model = operations_of(self._engines[instance].latency)
+            if isinstance(model, KnowsOperations):
+                self._operations.add((number, *model.operation_times_ms(shape)))
+
+    def _use(self, instance: int, event: BatchDone, stages: SequenceOf[tuple[Micros, Micros]]) -> None:
+        use = self.replicas.get(instance)
+        if use is None:
+            use = self.replicas[instance] = ReplicaUse.of_stages(len(stages))
+        peaks, mfu = self._facts.peak_times, 0.0
+        peak_time = peaks[instance] if instance < len(peaks) else None
+        if peak_time is not None:
+            mfu = 100.0 * peak_time(event.shape) / max(1, sum(end - start for start, end in stages))
+        for stage, (start, end) in zip(use.stages, stages, strict=True):
+            stage.computes(start, end, mfu)
+        blocks = self._engines[instance].kv.num_blocks / 100.0
+        use.memory.set(event.num_used_blocks / blocks, max(use.memory.at, event.started_at))
+        use.memory.set(event.num_blocks_after / blocks, max(use.memory.at, event.at))
+
+    def _end(self, sequence: Sequence, at: Micros, outcome: object) -> None:
+        lives = self._lives
+        number = lives.number(sequence)
+        self._events.happens(at, "request_end", request_id=number, replica_id=sequence.instance, outcome=str(outcome))
+        self._chrome.request(number, lives.phases(sequence, at), lives.way(sequence))
+        facts = lives.facts(sequence, at, at)
+        self._requests.add(request_row(facts).values())
+        lives.end(sequence)
+        self._sketch(facts.arrived_at_s, facts.scheduled_at_s, facts.first_token_at_s, facts.completed_at_s)
+        if facts.completed_at_s is not None and facts.output_tokens > 1:
+            self.figures.tbt.add(facts.itl_mean_s or 0.0)
+
+    def _sketch(
+        self, arrived_at: float, scheduled_at: float | None, first_at: float | None, completed_at: float | None
+    ) -> None:
+        figures = self.figures
+        for sketch, instant in ((figures.delay, scheduled_at), (figures.ttft, first_at), (figures.e2e, completed_at)):
+            if instant is not None:
+                sketch.add(max(0.0, instant - arrived_at))

@@ -1,0 +1,119 @@
+"""How full, how busy and how well used instances are: least, largest and time-weighted mean, and their course."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from blis_sim.engine.units import Micros
+
+BINS = 512
+"""Points of a course; their width doubles whenever a run outgrows them."""
+FIRST_BIN_US = 1_000
+
+
+class Level:
+    """A figure that holds a value until the next one is set: its extremes, its mean over time, and its course."""
+
+    __slots__ = ("_sums", "_width_us", "at", "largest", "least", "total", "value")
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self.at: Micros = 0
+        self.least = 0.0
+        self.largest = 0.0
+        self.total = 0.0
+        """Value times microseconds so far."""
+        self._width_us = FIRST_BIN_US
+        self._sums = [0.0] * BINS
+
+    def set(self, value: float, at: Micros) -> None:
+        """Let the figure have `value` from `at` on, which is not before the latest change."""
+        self.hold_until(at)
+        self.value = value
+        if value < self.least:
+            self.least = value
+        if value > self.largest:
+            self.largest = value
+
+    def hold_until(self, at: Micros) -> None:
+        """Let the figure keep its value until `at`."""
+        value, start = self.value, self.at
+        if at <= start:
+            return
+        self.at = at
+        if not value:
+            return
+        self.total += value * (at - start)
+        while at > BINS * self._width_us:
+            self._double()
+        width, sums = self._width_us, self._sums
+        first, last = start // width, (at - 1) // width
+        if first == last:
+            sums[first] += value * (at - start)
+            return
+        sums[first] += value * ((first + 1) * width - start)
+        for place in range(first + 1, last):
+            sums[place] += value * width
+        sums[last] += value * (at - last * width)
+
+    def mean(self, until: Micros) -> float:
+        """Return the mean over time from 0 to `until`."""
+        return self.total / until if until else 0.0
+
+    def course(self, until: Micros) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return the middle of each stretch of time in seconds, and the mean value in it."""
+        count = min(BINS, -(-until // self._width_us))
+        starts = np.arange(count) * self._width_us
+        lengths = np.minimum(self._width_us, until - starts)
+        return (starts + lengths / 2) / 1e6, np.array(self._sums[:count]) / lengths
+
+    def _double(self) -> None:
+        sums = self._sums
+        self._sums = [sums[place] + sums[place + 1] for place in range(0, BINS, 2)] + [0.0] * (BINS // 2)
+        self._width_us *= 2
+
+
+@dataclass(slots=True)
+class StageUse:
+    """One pipeline stage of an instance."""
+
+    busy: Level = field(default_factory=Level)
+    mfu: Level = field(default_factory=Level)
+
+    def computes(self, started_at: Micros, ended_at: Micros, mfu_percent: float) -> None:
+        """Count a batch that was in the stage between two instants."""
+        for level, value in ((self.busy, 100.0), (self.mfu, mfu_percent)):
+            level.set(value, max(started_at, level.at))
+            level.set(0.0, max(ended_at, level.at))
+
+
+@dataclass(slots=True)
+class ReplicaUse:
+    """One instance."""
+
+    memory: Level
+    stages: list[StageUse]
+
+    @classmethod
+    def of_stages(cls, num_stages: int) -> "ReplicaUse":
+        """Return the use of an instance that has done nothing yet."""
+        return cls(Level(), [StageUse() for _ in range(num_stages)])
+
+
+def utilization(replicas: dict[int, ReplicaUse], until: Micros) -> dict[str, float]:
+    """Return the figures of utilization.json; keys are Vidur's, and replica 0 is the first one."""
+    found: dict[str, float] = {}
+    for number, replica in sorted(replicas.items()):
+        levels = {f"replica_{number}_memory_usage": replica.memory}
+        for stage, use in enumerate(replica.stages):
+            levels[f"replica_{number}_stage_{stage}_busy_time_percent"] = use.busy
+            levels[f"replica_{number}_stage_{stage}_mfu"] = use.mfu
+        for name, level in levels.items():
+            level.hold_until(until)
+            found |= {
+                f"{name}_min": level.least,
+                f"{name}_max": level.largest,
+                f"{name}_weighted_mean": level.mean(until),
+            }
+    return found

@@ -1,0 +1,104 @@
+"""What a folder of metrics keeps while a run goes on: rows of files, distributions and courses over time."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from replay.metrics_dir.event_trace import EventTrace
+from replay.metrics_dir.sketch import ACCURACY, Sketch
+from replay.metrics_dir.tables import JsonItems, RowFile, write_csv
+from replay.metrics_dir.utilization import BINS, FIRST_BIN_US, Level, ReplicaUse, utilization
+from traces import TraceError
+
+
+def test_cells_read_back_as_they_were(tmp_path: Path) -> None:
+    write_csv(tmp_path / "t.csv", ["a", "b"], [["plain", 0.1], ['with "quotes", and commas\n', None]])
+    with (tmp_path / "t.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [["a", "b"], ["plain", "0.1"], ['with "quotes", and commas\n', ""]]
+
+
+@pytest.mark.parametrize("items", [[], [{"a": 1}], [{"a": 1}, {"b": [2.5, None]}]])
+def test_an_array_of_any_length_is_valid_json(tmp_path: Path, items: list[object]) -> None:
+    with RowFile(tmp_path / "t.json") as file:
+        array = JsonItems(file)
+        for each in items:
+            array.add(each)
+        array.end()
+    assert json.loads((tmp_path / "t.json").read_text()) == items
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="nowhere"):
+        RowFile(tmp_path / "nowhere" / "t.csv")
+
+
+def test_arrivals_that_are_known_ahead_come_in_their_turn(tmp_path: Path) -> None:
+    with RowFile(tmp_path / "t.json") as file:
+        events = EventTrace(file)
+        for number, at in enumerate((10, 20, 30, 40)):
+            events.arrives(at, number)
+        events.happens(25, "batch_end", batch_id=0)
+        events.end(until=35)
+    written = json.loads((tmp_path / "t.json").read_text())
+    assert [each.get("request_id", "batch") for each in written] == [0, 1, "batch", 2]
+    assert [each["time"] for each in written] == [10e-6, 20e-6, 25e-6, 30e-6]
+
+
+def test_quantiles_of_a_sketch_are_those_of_the_sample_to_its_accuracy() -> None:
+    values = np.random.default_rng(1).lognormal(0, 2, 20_000)
+    sketch = Sketch()
+    for value in values.tolist():
+        sketch.add(value)
+    fractions = (0.001, 0.25, 0.5, 0.9, 0.99, 1.0)
+    exact = np.quantile(values, fractions, method="inverted_cdf")
+    assert np.abs(sketch.quantiles(fractions) / exact - 1).max() <= ACCURACY
+    assert sketch.mean == pytest.approx(values.mean())
+    assert (sketch.least, sketch.largest) == (values.min(), values.max())
+
+
+def test_a_sketch_of_nothing_has_no_quantiles_and_zero_is_a_value() -> None:
+    sketch = Sketch()
+    assert (sketch.mean, len(sketch.quantiles((0.5,)))) == (0.0, 0)
+    sketch.add(0.0, 3)
+    sketch.add(8.0)
+    assert sketch.quantiles((0.5, 0.75)).tolist() == [0.0, 0.0]
+    assert sketch.quantiles((1.0,))[0] == pytest.approx(8.0, rel=ACCURACY)
+
+
+def test_the_mean_of_a_level_weighs_by_time_from_its_very_beginning() -> None:
+    level = Level()
+    level.set(40.0, 0)
+    level.set(0.0, 500)
+    level.set(100.0, 750)
+    level.hold_until(1000)
+    assert (level.mean(1000), level.least, level.largest) == (45.0, 0.0, 100.0)
+
+
+@pytest.mark.parametrize("until", [3_000, BINS * FIRST_BIN_US, 7 * BINS * FIRST_BIN_US + 123])
+def test_the_course_of_a_level_has_its_mean_whatever_the_length_of_the_run(until: int) -> None:
+    level, draws = Level(), np.random.default_rng(2)
+    instants = np.sort(draws.integers(0, until, 400)).tolist()
+    for at in instants:
+        level.set(float(draws.uniform(0, 100)), at)
+    level.hold_until(until)
+    times, values = level.course(until)
+    edges = np.append(2 * times - np.append(0, (times[1:] + times[:-1]) / 2)[: len(times)], 0)[:-1]
+    assert len(times) <= BINS
+    assert len(edges) == len(values)
+    assert values[:-1].mean() == pytest.approx(level.mean(until), rel=0.05)
+    assert 0 <= values.min() <= values.max() <= 100
+
+
+def test_replica_0_is_the_first_one_and_every_stage_has_figures() -> None:
+    idle, used = ReplicaUse.of_stages(1), ReplicaUse.of_stages(2)
+    used.stages[1].computes(100, 350, 60.0)
+    used.memory.set(10.0, 500)
+    found = utilization({1: used, 0: idle}, 1000)
+    assert found["replica_0_stage_0_busy_time_percent_weighted_mean"] == 0.0
+    assert found["replica_1_stage_1_busy_time_percent_weighted_mean"] == 25.0
+    assert found["replica_1_stage_1_mfu_weighted_mean"] == 15.0
+    assert (found["replica_1_memory_usage_max"], found["replica_1_memory_usage_weighted_mean"]) == (10.0, 5.0)
+    assert len(found) == 3 * (3 + 5)
