@@ -227,7 +227,9 @@ def _replayed(
     return replace(simulated, simulation=simulation)
 
 
-def _simulation(options: ReplayOptions, deployment: "Deployment", phase: int, ties: "TieBreaker") -> "Engine | RankGroup | Cluster":
+def _simulation(
+    options: ReplayOptions, deployment: "Deployment", phase: int, ties: "TieBreaker"
+) -> "Engine | RankGroup | Cluster":
     """For one of the replays; with several, each is in a phase of its own."""
     from blis_sim.engine.cluster.build import build_simulation
 

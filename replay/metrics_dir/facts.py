@@ -22,7 +22,11 @@ _DTYPES = {0.5: "fp4", 1.0: "fp8", 2.0: "float16", 4.0: "float32"}
 
 
 def run_facts(
-    options: Any, cluster: ClusterOptions, deployment: Deployment, simulation: "Engine | RankGroup | Cluster", command: str
+    options: Any,
+    cluster: ClusterOptions,
+    deployment: Deployment,
+    simulation: "Engine | RankGroup | Cluster",
+    command: str,
 ) -> RunFacts:
     """Return the facts of a run with these options of its command."""
     gpu, model = deployment.gpu, deployment.model

@@ -3,14 +3,12 @@
 Facts: vllm/v1/engine/core.py, `step_with_batch_queue`; vllm/config/vllm.py, `max_concurrent_batches`.
 """
 
-from abc import abstractmethod
 from collections import deque
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slots import SlotCache
 from blis_sim.engine.queue import Due
-from blis_sim.engine.scheduler.multi_step import ScheduledStep
 from blis_sim.engine.scheduler.vllm_schedule import VllmComposition
 from blis_sim.engine.units import Micros
 
@@ -66,10 +64,6 @@ class BatchQueueScheduler(VllmComposition):
     def forward_shape(self, at: Micros) -> BatchShape:
         """Return what the latency model sees of the first step in flight, if that begins at `at`."""
         return self.shape_of(self.flight[0], self._instance.recent_prompts.tokens_at(at))
-
-    @abstractmethod
-    def shape_of(self, step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
-        """Return what the latency model sees of a step."""
 
     def begin_forward(self, at: Micros) -> Micros:
         """Begin the first step in flight. Returns its end, were there no other rank."""
