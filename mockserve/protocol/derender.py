@@ -232,6 +232,8 @@ def _integers(value: Any, is_id: bool) -> Any:
         return None
     if isinstance(value, list):
         return [_integers(each, is_id) for each in value]
+    if type(value) is not int and Integer().problems(value, ""):
+        return value  # in a field that a body of this form does not have
     number = as_integer(value)
     if is_id and not SMALLEST_INT64 <= number <= LARGEST_INT64:
         raise ApiError("Python int too large to convert to C long")

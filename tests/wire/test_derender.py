@@ -275,3 +275,9 @@ def test_a_token_id_that_no_tokenizer_has_is_refused(split: TestServer, body: An
 def test_a_negative_token_id_of_a_chunk_has_no_text(split: TestServer) -> None:
     found = post(split, TEXT_PATH, {"stream": True, "generate_chunk": {"choices": [{"index": 0, "token_ids": [-1]}]}})
     assert found["chunk"]["choices"][0]["text"] == ""
+
+
+def test_fields_that_a_body_of_the_form_does_not_have_are_not_read(split: TestServer) -> None:
+    unknown: dict[str, Any] = {"choices": [{"token_ids": ["nan"]}], "stream_state": {"output_chunk_lens": "nan"}}
+    reply = call(split, "POST", TEXT_PATH, {**_whole(token_ids=[5, 6, 7]), **unknown})
+    assert (reply.status, len(reply.json["choices"])) == (200, 1)
