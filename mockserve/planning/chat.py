@@ -239,10 +239,21 @@ class ResponsePlan:
         return self.response.body("incomplete" if is_cut else "completed", items, usage, metrics, self.raw)
 
 
+class RefusedStreamError(Exception):
+    """The engine refuses a response that is streamed: vLLM's stream has begun by then, and breaks off."""
+
+    def __init__(self, response: ResponseObject) -> None:
+        super().__init__(response.id)
+        self.response = response
+
+
 async def plan_response(
     model: ServedModel, responses: ResponseStore, asked: ResponseRequest, priority: int | None
 ) -> ResponsePlan:
-    """Plan a response. Raises ApiError for refusals that depend on the model."""
+    """Plan a response.
+
+    Raises ApiError for refusals that depend on the model, and RefusedStreamError for those of the engine in a stream.
+    """
     adapter = model.check_model(asked.model)
     messages = conversation(responses, asked)
     body = chat_body(asked, messages)
@@ -251,7 +262,21 @@ async def plan_response(
     if chat.sampling.max_tokens_param == "max_completion_tokens":
         chat = chat._replace(sampling=replace(chat.sampling, max_tokens_param=OUTPUT_PARAM))
     name = response_id(asked)
-    job = await plan_chat(model, chat, body, name, adapter, priority, refuses_unavailable=False, request_type=RESPONSES)
+    response = ResponseObject(
+        id=name,
+        created=unix_time(),
+        model=model.reply_name(adapter),
+        asked=_with_forced_form(asked, forced_calls_schema(model, body)),
+        sampling=chat.sampling,
+        budget=0,
+    )
+    planned = plan_chat(model, chat, body, name, adapter, priority, refuses_unavailable=False, request_type=RESPONSES)
+    try:
+        job = await planned
+    except ApiError as error:
+        if not (error.is_late and asked.streams) or asked.in_background:
+            raise
+        raise RefusedStreamError(replace(response, budget=_budget(model, chat, body))) from error
     accounting = job.accounting._replace(shows_prompt_details=True, counts_reasoning=True)
     prompt = job.prompts[0]
     answer = prompt.generations[0].answer
@@ -260,17 +285,19 @@ async def plan_response(
         prompt_text = model.planner.tokenizer.decode(prompt.token_ids)
         text = "".join(answer.texts)
         raw = [raw_message(prompt_text, prompt.token_ids)], [raw_message(text, answer.token_ids)]
-    response = ResponseObject(
-        id=name,
-        created=unix_time(),
-        model=model.reply_name(adapter),
-        asked=_with_forced_form(asked, forced_calls_schema(model, body)),
-        sampling=chat.sampling,
-        budget=prompt.generations[0].request.max_output_tokens or 0,
-        kv_transfer_params=job.kv_transfer_params,
-    )
+    budget = prompt.generations[0].request.max_output_tokens or 0
+    response = replace(response, budget=budget, kv_transfer_params=job.kv_transfer_params)
     has_parser = model.answers.parses_answers
     return ResponsePlan(response, job._replace(accounting=accounting), messages, has_parser, raw)
+
+
+def _budget(model: ServedModel, chat: ChatRequest, body: Mapping[str, Any]) -> int:
+    """The most tokens of an answer that the engine refuses to begin."""
+    planner = model.planner
+    per_medium = model.options.replies.tokens_per_medium
+    text = planner.conversations.prompt(body)
+    ids = conversation_ids(planner, text, _media(model, chat), per_medium, chat.add_special_tokens, chat.sampling)
+    return planner.defaults.output_budget(chat.sampling, len(ids), planner.max_model_len)
 
 
 def _with_forced_form(asked: ResponseRequest, schema: Mapping[str, Any] | None) -> ResponseRequest:

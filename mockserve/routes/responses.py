@@ -13,11 +13,17 @@ from mockserve.answering.event_streams import BrokenOffError, narrate, narrate_t
 from mockserve.answering.outlet import EventOutlet
 from mockserve.connections.clients import ANYBODY, Caller, arrived_at, caller_of
 from mockserve.flight import new_id
-from mockserve.planning.chat import ResponsePlan, conversation, plan_response, response_id
-from mockserve.protocol.bodies import Event
+from mockserve.planning.chat import (
+    RefusedStreamError,
+    ResponsePlan,
+    conversation,
+    plan_response,
+    response_id,
+)
+from mockserve.protocol.bodies import Event, Usage
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.reading.forms import QueryFields
-from mockserve.protocol.responses.bodies import ResponseEvents
+from mockserve.protocol.responses.bodies import ResponseEvents, ResponseObject
 from mockserve.protocol.responses.requests import ResponseRequest, chat_body, parse_response
 from mockserve.replies.frames import named_event
 from mockserve.replies.reply_set import ReplySet
@@ -47,9 +53,11 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     service.model.check_model(asked.model)
     if asked.in_background and not service.responses.is_enabled:
         raise no_background()
-    plan = await planned_alone(
-        request, body, plan_response(service.model, service.responses, asked, requested_priority(request))
-    )
+    planned = plan_response(service.model, service.responses, asked, requested_priority(request))
+    try:
+        plan = await planned_alone(request, body, planned)
+    except RefusedStreamError as refused:
+        return await _broken_off(request, refused.response)
     check_rank(request, service)
     if asked.in_background:
         stored = _start(service, plan, asked, arrived)
@@ -63,6 +71,15 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     stored = StoredResponse(await _whole(service.delivery, plan, arrived, caller_of(request)), plan.messages)
     await _keep_counted(service, asked, stored, plan.job.is_long)
     return await json_body(request, lambda: stored.body, plan.job.is_long or is_long(request))
+
+
+async def _broken_off(request: web.Request, response: ResponseObject) -> web.StreamResponse:
+    """Begin the stream of a response that the engine refuses, and close the connection, as vLLM does."""
+    async with EventOutlet(request) as outlet:
+        for each in ResponseEvents(response, new_id).opening(Usage(0, 0)):
+            outlet.send(named_event(each))
+        outlet.break_off()
+    return outlet.response
 
 
 async def render_response(request: web.Request) -> web.StreamResponse:

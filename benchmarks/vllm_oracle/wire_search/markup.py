@@ -116,10 +116,14 @@ _DEEPSEEK = (
 )
 
 
-def _deepseek(calls: Sequence[Call]) -> str:
+def _deepseek(separator: str = "") -> Write:
     opening, closing, begin, end, between = _DEEPSEEK
-    said = (f"{begin}function{between}{each.name}\n```json\n{each.arguments}\n```{end}" for each in calls)
-    return opening + "\n".join(said) + closing
+
+    def write(calls: Sequence[Call]) -> str:
+        said = (f"{begin}function{between}{each.name}\n```json\n{each.arguments}\n```{end}" for each in calls)
+        return opening + separator.join(said) + closing
+
+    return write
 
 
 def _deepseek_31(calls: Sequence[Call]) -> str:
@@ -218,7 +222,7 @@ _HERMES = _enclosed("<tool_call>\n", "\n</tool_call>")
 _GLM = _keys("<tool_call>", "</tool_call>", "", line="")
 CALLS: Mapping[str, Write] = {
     "apertus": _apertus,
-    "deepseek_v3": _deepseek,
+    "deepseek_v3": _deepseek(),
     "deepseek_v31": _deepseek_31,
     "deepseek_v32": _dsml("function_calls"),
     "deepseek_v4": _dsml("tool_calls"),
@@ -288,6 +292,8 @@ FORCED_AS_JSON = frozenset(
     }
 )
 """Parsers whose models write calls that are forced as bare JSON: a list of them, or the arguments of a named one."""
+FORCED_CALLS: Mapping[str, Write] = {"deepseek_v3": _deepseek("\n")}
+"""By parser: calls that are forced where the grammar has something between them."""
 BEFORE_FORCED = {
     **dict.fromkeys(("deepseek_v32", "deepseek_v4", "deepseek_v41"), "\n\n"),
     "kimi_k3": "<|open|>response<|sep|><|close|>response<|sep|>",

@@ -7,6 +7,7 @@ from benchmarks.vllm_oracle.wire_search.markup import (
     BEFORE_FORCED,
     CALLS,
     FORCED_AS_JSON,
+    FORCED_CALLS,
     THOUGHTS,
     Call,
     Thought,
@@ -61,7 +62,8 @@ class Said(NamedTuple):
             return forced(self.calls, is_named=isinstance(choice, Mapping))
         # The grammar of calls that are forced has nothing between them.
         groups = [[each] for each in self.calls] if parser in SEPARATE else [self.calls]
-        return BEFORE_FORCED.get(parser, "") + "".join(CALLS[parser](each) for each in groups)
+        write = FORCED_CALLS.get(parser, CALLS[parser])
+        return BEFORE_FORCED.get(parser, "") + "".join(write(each) for each in groups)
 
 
 def read_chat(reply: Mapping[str, Any]) -> Said:

@@ -223,6 +223,8 @@ def chat_body(asked: ResponseRequest, messages: list[dict[str, Any]]) -> dict[st
     body = asked.body
     wanted: dict[str, Any] = {"model": asked.model, "messages": messages, "add_special_tokens": True}
     wanted |= {name: body[name] for name in COPIED if body.get(name) is not None}
+    if wanted.get("stop") == "":
+        del wanted["stop"]  # vLLM takes a stop string that is empty for none at all
     if body.get("max_output_tokens") is not None:
         wanted["max_completion_tokens"] = body["max_output_tokens"]
     if asked.includes_logprobs:

@@ -51,8 +51,21 @@ def _texts() -> list[Asked]:
         {"y": 2, "format": {"x": [1], "type": "json_object"}, "verbosity": "low"},
         {"format": form},
     )
+    refused: tuple[dict[str, Any], ...] = (
+        {"stop_token_ids": [1000000]},
+        {"logit_bias": {"999999": 1}},
+        {"structured_outputs": {"choice": []}},
+        {"top_logprobs": 30, "include": ["message.output_text.logprobs"]},
+        {"stop": ""},
+        {"stop": [""]},
+    )
     texts = [Asked(f"text {text}", RESPONSES, {**body, "text": text}, said='{"a": 1}') for text in every]
-    return [*texts, *(Asked(f"tools {tools}", RESPONSES, {**body, "tools": tools}) for tools in (1.5, True, 0))]
+    return [
+        *texts,
+        *(Asked(f"tools {tools}", RESPONSES, {**body, "tools": tools}) for tools in (1.5, True, 0)),
+        *(Asked(f"response {each}", RESPONSES, {**body, **each}) for each in refused),
+        *(Asked(f"streamed response {each}", RESPONSES, {**body, **each, "stream": True}) for each in refused),
+    ]
 
 
 def _messages() -> list[Asked]:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.wire.asked.folders import byte_tokenizer
-from tests.wire.asked.replies import Reply, write_replies
+from tests.wire.asked.replies import BROKEN_OFF, Reply, write_replies
 from tests.wire.asked.setups import Asked
 from tests.wire.asked.table import SETUPS
 
@@ -38,7 +38,11 @@ def _ask(host: str, port: int, asked: Asked) -> Reply:
     data = None if asked.body is None else json.dumps(_with_words(asked))
     connection.request(asked.method, asked.path, data, {**headers, **asked.headers})
     reply = connection.getresponse()
-    return Reply(asked.name, reply.status, reply.getheader("content-type") or "", reply.read().decode())
+    try:
+        text = reply.read()
+    except http.client.IncompleteRead as cut:
+        text = cut.partial + BROKEN_OFF
+    return Reply(asked.name, reply.status, reply.getheader("content-type") or "", text.decode())
 
 
 def _with_words(asked: Asked) -> dict[str, Any]:

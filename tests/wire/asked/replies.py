@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+BROKEN_OFF = b"data: (the connection was closed)\n\n"
+"""The end of a reply without its end."""
 FOLDER = Path(__file__).with_name("replies")
 
 
