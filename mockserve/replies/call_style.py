@@ -23,6 +23,7 @@ class IdForm(Enum):
     MISTRAL = "nine letters and digits"
     KIMI = "the function, and how many calls the conversation had before"
     NUMBERED = "its place among the calls of the answer"
+    COUNTED = "how many calls came before it in the conversation"
     SHORT = "random, numbered in streams"
     SHORT_WHOLE = "random, without vLLM's prefix in whole replies"
 
@@ -133,6 +134,7 @@ _STYLES: Mapping[str, CallStyle] = {
     **dict.fromkeys(("internlm", "jamba"), CallStyle(fillers=_WORDS_END_EMPTY)),
     **dict.fromkeys(("muse", "muse_glimmer", "musespark1x"), CallStyle(arrival=Arrival.WHOLE)),
     **dict.fromkeys(("olmo3", "pythonic"), _PYTHON_LIST),
+    **dict.fromkeys(("cohere_command3", "cohere_command4"), CallStyle(IdForm.COUNTED)),
     "ernie45": _NULL_WHOLE._replace(
         fillers=Fillers(within=Filler.NULL, after_calls=Filler.NULL, after_words=Filler.NULL)
     ),
@@ -173,7 +175,6 @@ FORCED_AS_JSON = frozenset(
 )
 """Parsers that do not get forced calls: vLLM reads those as JSON."""
 
-
 SILENT_BEFORE_FORCED = frozenset({"hy_v4"})
 """Parsers that bring nothing for the mark at the end of reasoning where a call is forced."""
 
@@ -203,6 +204,8 @@ def call_id(form: IdForm, name: str, call: int, num_earlier: int, is_stream: boo
         return "".join(random.choices(_ALPHANUMERIC, k=MISTRAL_ID_CHARS))
     if form is IdForm.KIMI:
         return f"functions.{name}:{num_earlier + call}"
+    if form is IdForm.COUNTED:
+        return str(num_earlier + call)
     if form is IdForm.NUMBERED or (form is IdForm.SHORT and is_stream):
         return f"call_{call}_{new_id()}"
     if form is IdForm.SHORT or (form is IdForm.SHORT_WHOLE and not is_stream):

@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.vllm_oracle.wire_search.exchange import Reply, Server, differences
 from benchmarks.vllm_oracle.wire_search.fields import field_questions
-from benchmarks.vllm_oracle.wire_search.markup import CALLS, WITHOUT_MARKUP
+from benchmarks.vllm_oracle.wire_search.markup import CALLS, PAIRED, WITHOUT_MARKUP
 from benchmarks.vllm_oracle.wire_search.questions import CHAT, Question, questions
 from benchmarks.vllm_oracle.wire_search.said import Parsers, Said, read_chat
 from mockserve.options.content import REASONING_PARSERS
@@ -62,7 +62,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--genuine", required=True, help="URL of the genuine server")
     parser.add_argument("--ours", help="URL of our server, for one pair of parsers")
     parser.add_argument("--model", required=True, help="model folder of both servers")
-    parser.add_argument("--tool-parsers", default=",".join(CALLS), help="parsers of function calls to search")
+    parser.add_argument(
+        "--tool-parsers", default=",".join(sorted(CALLS.keys() - PAIRED)), help="parsers of function calls to search"
+    )
     readable = ",".join(readable_reasoning_parsers())
     parser.add_argument("--reasoning-parsers", default=readable, help="parsers of reasoning to search")
     parser.add_argument(

@@ -218,10 +218,19 @@ def _mistral(calls: Sequence[Call]) -> str:
     return "".join(f"[TOOL_CALLS]{each.name}{each.arguments}" for each in calls)
 
 
+def _cohere(calls: Sequence[Call]) -> str:
+    said = (
+        f'    {{"tool_call_id": "{number}", "tool_name": "{each.name}", "parameters": {each.arguments}}}'
+        for number, each in enumerate(calls)
+    )
+    return "<|START_ACTION|>[\n" + ",\n".join(said) + "\n]<|END_ACTION|>"
+
+
 _HERMES = _enclosed("<tool_call>\n", "\n</tool_call>")
 _GLM = _keys("<tool_call>", "</tool_call>", "", line="")
 CALLS: Mapping[str, Write] = {
     "apertus": _apertus,
+    **dict.fromkeys(("cohere_command3", "cohere_command4"), _cohere),
     "deepseek_v3": _deepseek(),
     "deepseek_v31": _deepseek_31,
     "deepseek_v32": _dsml("function_calls"),
@@ -322,6 +331,8 @@ _CHANNELS = Thought(
     "<|start|>assistant to=self<|message|>", "<|eom|>", "<|start|>assistant to=user<|message|>", "<|eot|>"
 )
 THOUGHTS: Mapping[str, Thought] = {
+    "cohere_command3": Thought("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    "cohere_command4": Thought("<|START_THINKING|>", "<|END_THINKING|>", "<|START_TEXT|>", "<|END_TEXT|>"),
     "ernie45": Thought(answer="\n\n<response>\n", end_of_answer="\n</response>\n"),
     "gemma4": Thought("<|channel>thought\n", "<channel|>"),
     "granite": Thought("Here is my thought process:", "Here is my response:"),
@@ -343,8 +354,10 @@ THOUGHTS: Mapping[str, Thought] = {
     "seed_oss": Thought("<seed:think>", "</seed:think>"),
 }
 """By the name of the parser; the others have the usual marks."""
-WITHOUT_MARKUP = frozenset({"beam", "cohere_command3", "cohere_command4", "hf", "openai", "openai_gptoss"})
-"""Parsers that need a tokenizer or a library that the search does not have."""
+PAIRED = frozenset({"cohere_command3", "cohere_command4"})
+"""Parsers that read an answer only together with the parser of the other kind; vLLM needs `cohere-melody` for them."""
+WITHOUT_MARKUP = frozenset({"beam", *PAIRED, "hf", "openai", "openai_gptoss"})
+"""Parsers that are not searched alone: they are paired, or need a tokenizer that the search does not have."""
 
 MARKS = (
     *("<think>", "</think>", "<tool_call>", "</tool_call>", "<response>", "</response>", "<|tool_call|>", "<0x0A>"),
@@ -368,28 +381,14 @@ MARKS = (
     *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>"),
     *("<|tool_call_argument_begin|>", "<|open|>", "<|close|>", "<|sep|>", "<|tool_call_start|>", "<|python_start|>"),
     *("<|python_end|>", "<|python_tag|>", "<longcat_tool_call>", "</longcat_tool_call>", "<minimax:tool_call>"),
-    *(
-        "</minimax:tool_call>",
-        _NS,
-        "[TOOL_CALLS]",
-        "[ARGS]",
-        "[THINK]",
-        "[/THINK]",
-        "<|start|>",
-        "<|message|>",
-        "<|eom|>",
-    ),
+    *("</minimax:tool_call>", _NS, "[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]", "<|start|>", "<|message|>"),
+    "<|eom|>",
     *("<|eot|>", "<|plamo:begin_", "<|plamo:end_", ":plamo|>", "<seed:tool_call>", "</seed:tool_call>", "<seed:think>"),
     *("</seed:think>", "<seed:bos>", "<seed:eos>", "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", "<｜tool_sep｜>"),
-    *(
-        "<｜tool_call_begin｜>",
-        "<｜tool_call_end｜>",
-        "<mm:think>",
-        "</mm:think>",
-        "<|im_start|>",
-        "<|im_end|>",
-        "<assistant>",
-    ),
+    *("<｜tool_call_begin｜>", "<｜tool_call_end｜>", "<mm:think>", "</mm:think>", "<|im_start|>", "<|im_end|>"),
+    "<assistant>",
+    *("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>"),
+    *("<|END_TEXT|>", "<|START_ACTION|>", "<|END_ACTION|>", "<|CHATBOT_TOKEN|>"),
     *("<dots_function_call>", "</dots_function_call>", "<function_call>", "<answer>", "</answer>"),
 )
 """Tokens that parsers look for in the vocabulary."""

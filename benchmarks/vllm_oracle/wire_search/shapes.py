@@ -108,7 +108,7 @@ def main() -> int:
 
     from benchmarks.vllm_oracle.wire_search.__main__ import our_server, readable_reasoning_parsers, reply_of_genuine
     from benchmarks.vllm_oracle.wire_search.exchange import Server
-    from benchmarks.vllm_oracle.wire_search.markup import CALLS
+    from benchmarks.vllm_oracle.wire_search.markup import CALLS, PAIRED
     from benchmarks.vllm_oracle.wire_search.questions import shape_questions
     from benchmarks.vllm_oracle.wire_search.said import Parsers
 
@@ -125,7 +125,7 @@ def main() -> int:
     reasons = {} if arguments.reasons is None else _reasons(arguments.reasons)
 
     def pairs() -> Iterator[tuple[str, Parsers]]:
-        yield from (("calls", Parsers(tool=each)) for each in CALLS)
+        yield from (("calls", Parsers(tool=each)) for each in CALLS if each not in PAIRED)
         yield from (("reasoning", Parsers(reasoning=each)) for each in readable_reasoning_parsers())
         yield from (("both", Parsers(*each)) for each in PAIRS)
 

@@ -39,6 +39,8 @@ def test_styles_are_those_of_parsers_that_exist() -> None:
         ("hermes", r"chatcmpl-tool-[0-9a-f]{16}", r"chatcmpl-tool-[0-9a-f]{16}"),
         ("mistral", r"[0-9A-Za-z]{9}", r"[0-9A-Za-z]{9}"),
         ("kimi_k2", r"functions\.look:3", r"functions\.look:3"),
+        ("cohere_command3", r"3", r"3"),
+        ("cohere_command4", r"3", r"3"),
         ("xlam", r"call_1_[0-9a-f]{16}", r"call_1_[0-9a-f]{16}"),
         ("hunyuan_a13b", r"call_[0-9a-f]{16}", r"call_1_[0-9a-f]{16}"),
         ("minicpm5", r"call_[0-9a-f]{16}", r"chatcmpl-tool-[0-9a-f]{16}"),
