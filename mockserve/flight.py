@@ -25,7 +25,7 @@ def random_ids() -> Iterator[str]:
 
 
 def new_id() -> str:
-    """Such an id alone."""
+    """Return a random id without a prefix."""
     return os.urandom(ID_BYTES).hex()
 
 
@@ -67,7 +67,7 @@ class Reply(Protocol):
         ...
 
     def fail(self, message: str, status: int) -> None:
-        """There will be no more tokens: the engine refused the request, or broke."""
+        """End the reply with an error: the engine refused the request, or broke."""
         ...
 
 
@@ -131,7 +131,7 @@ class Flight:
     num_cached_tokens: int = 0
     """Prompt tokens that the prefix cache held at its first admission, or that another instance has computed."""
     num_external_tokens: int = 0
-    """Those of them that another instance has computed."""
+    """Prompt tokens that another instance has computed."""
     siblings: Siblings = field(default_factory=lambda: new_siblings(1))
 
     @property
@@ -141,7 +141,7 @@ class Flight:
 
 
 class FlightRecorder(Protocol):
-    """Who counts what happens to requests, on the engine's clock."""
+    """Counts what happens to requests, on the engine's clock."""
 
     def scheduled(self, flight: Flight, at: Micros) -> None:
         """`flight` joined the running batch."""

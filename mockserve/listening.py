@@ -45,7 +45,8 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def keep_what_exists() -> None:
-    """What is there by now lives as long as the process: looking at it again would make the collector's pauses long."""
+    """Exclude all present objects from garbage collection: scanning them again would make the collector's pauses
+    long."""
     _read_what_requests_need()
     gc.collect()
     gc.freeze()
@@ -64,7 +65,8 @@ def _read_what_requests_need() -> None:
 
 
 def startup_line(options: ServeOptions, deployment: Deployment, where: str) -> str:
-    """What is served, where, and on what simulated hardware, which does not matter where times are set."""
+    """Return the line that a started server prints: the model, the address and the simulated hardware, which is left
+    out where times are set."""
     number = f"{options.cluster.num_instances} instances, " if options.cluster.num_instances > 1 else ""
     blocks = f"{deployment.config.total_kv_blocks:,} KV blocks"
     if not options.timing.sets_times:
@@ -97,7 +99,7 @@ class RunningServer:
     runner: web.AppRunner
     front: Front
     listeners: Sequence[asyncio.Server]
-    """One for each address of the host."""
+    """The listening socket of each address of the host."""
     host: str
     port: int
     """Address listened on; empty and 0 for a unix socket."""
@@ -113,7 +115,7 @@ class RunningServer:
     async def stop(self, at_once: asyncio.Event | None = None) -> None:
         """Take no new work, let open replies finish within --shutdown-timeout or until `at_once`, then cut them.
 
-        It listens until the replies have ended, to tell those who ask that it is not ready.
+        The server listens until the replies have ended, so that `/health` can report that it is not ready.
         """
         at_once = at_once or asyncio.Event()
         closing = [] if self.ports is None else [self.ports.close_all(at_once)]
@@ -130,7 +132,8 @@ class RunningServer:
 async def start(
     options: ServeOptions, deployment: Deployment, environment: ServerEnvironment | None = None
 ) -> RunningServer:
-    """Listen where the options say; port 0 becomes a free one. Without `environment` the process's own is read."""
+    """Listen at the address of the options; port 0 becomes a free one. Without `environment` the process's own is
+    read."""
     environment = read_environment() if environment is None else environment
     backend = local_backend(options, deployment, environment)
     service = build_service(options, deployment, environment, backend)

@@ -1,4 +1,4 @@
-"""What the server process says on standard error: plain lines for people, or a JSON object per line for collectors."""
+"""Log lines on standard error: plain lines for people, or a JSON object per line for collectors."""
 
 import logging
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ _PREFIXES = {logging.INFO: "", logging.WARNING: "warning: "}
 
 
 class PlainLines(logging.Formatter):
-    """The message, after a word that says how bad it is."""
+    """The message, after a word for its severity."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, or several where there is a traceback."""
+        """Return one line, or several where there is a traceback."""
         return _PREFIXES.get(record.levelno, f"{record.levelname.lower()}: ") + super().format(record)
 
 
@@ -23,7 +23,7 @@ class JsonLines(logging.Formatter):
     """Time, level, logger and message, what `fields` gave besides, and a traceback if there is one, in one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line of JSON."""
+        """Return one line of JSON."""
         told: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

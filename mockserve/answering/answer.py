@@ -109,9 +109,9 @@ async def refuse(
 async def collect(
     delivery: ReplyDelivery, job: ReplyJob, arrived_at: Micros, caller: Caller = ANYBODY
 ) -> tuple[ReplySet, Sequence[Choice] | LateChoices]:
-    """All choices of a reply once they are complete, and what they have cost. Raises ApiError if one fails.
+    """Return all choices of a reply once they are complete, and what they have cost. Raises ApiError if one fails.
 
-    Those of a long reply are written when they are gone through, which is for another thread to do.
+    The choices of a long reply are written when they are iterated over, which is for another thread to do.
     """
     replies = ReplySet(job, caller)
     if job.is_long:
@@ -221,7 +221,7 @@ def _submit(delivery: ReplyDelivery, replies: ReplySet, choices: Sequence[Reply]
 
 
 def _free(delivery: ReplyDelivery, replies: ReplySet) -> None:
-    """Let go of what is still in the engine."""
+    """Abort the requests of a reply that are still in the engine, and drop their choices."""
     replies.done.cancel()
     for prompt in replies.job.prompts:
         for generation in prompt.generations:

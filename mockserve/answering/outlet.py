@@ -65,7 +65,7 @@ class Outlet:
             self._pass([data])
 
     def write_all(self, frames: list[bytes]) -> None:
-        """One or more events as they are."""
+        """Write one or more events as they are."""
         if not self._wire.is_held:
             self.write(b"".join(frames))
             return
@@ -73,7 +73,7 @@ class Outlet:
         self._frames += frames[1:]
 
     def send(self, data: bytes) -> None:
-        """One event."""
+        """Write one event."""
         self.write(http_chunk(data) if self.chunked else data)
 
     def leave(self) -> int:
@@ -88,7 +88,7 @@ class Outlet:
             self._pass([])
 
     def forget_head(self) -> bool:
-        """Never send the head, if that has not been done. Returns whether it had not."""
+        """Drop the head, if it has not been sent. Returns whether it was still unsent."""
         head, self._head = self._head, b""
         return bool(head)
 

@@ -52,7 +52,7 @@ class _Planned(NamedTuple):
 
     @property
     def size_tokens(self) -> int:
-        """Its size in memory, in tokens of an answer."""
+        """Return its size in memory, in tokens of an answer."""
         request = self.generation.request
         return BESIDE_TOKENS + request.output_tokens + request.input_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
 
@@ -124,7 +124,7 @@ class _Turns:
                 await self._room()
 
     def free(self) -> None:
-        """Let go of what is still in the engine."""
+        """Abort the requests of the batch that are still in the engine."""
         for request_id, flight in self._open.items():
             self._delivery.driver.abort(request_id)
             flight.reply = ENDED_REPLY
@@ -278,8 +278,8 @@ async def prefill(
 ) -> None:
     """Return when the engine has read all prompts. Whatever ends the wait, what is still in the engine is freed.
 
-    Of many prompts some are in the engine at a time. `num_tokens` is the length of all prompts together. The metrics
-    page counts the requests under `finish_reason`.
+    With many prompts, only some are in the engine at a time. `num_tokens` is the length of all prompts together. The
+    metrics page counts the requests under `finish_reason`.
 
     Raises ApiError when the engine refuses a prompt.
     """

@@ -66,7 +66,8 @@ _logger = logging.getLogger(__name__)
 
 
 def raise_file_limit(wanted: int = WANTED_OPEN_FILES) -> int | None:
-    """Let this process have `wanted` files open, or as many as it may. Returns the limit, None if unknown."""
+    """Raise the limit of this process to `wanted` open files, or as far as is allowed. Returns the limit, None if
+    unknown."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

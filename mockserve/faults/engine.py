@@ -33,7 +33,7 @@ class EngineFaults:
 
     @property
     def active(self) -> Sequence[str]:
-        """What is wrong at present."""
+        """Return the engine faults in force."""
         return list(self._active)
 
     def plan(self, faults: Sequence[TimedFault]) -> None:

@@ -20,7 +20,7 @@ STATUS_HEADER = istr("X-Return-Error")
 
 
 class FaultSource:
-    """Draws faults under settings that may change while running. The same seed and requests give the same faults."""
+    """Draws faults under settings that may change while running. Equal seed and requests give equal faults."""
 
     def __init__(self, settings: FaultSettings, seed: int = 0) -> None:
         self.settings = settings
@@ -168,7 +168,7 @@ class ShapedTransport(asyncio.Transport):
         self._inner.abort()
 
     def stop(self) -> None:
-        """Nothing more leaves."""
+        """Stop writing and drop the waiting frames."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

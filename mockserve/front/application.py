@@ -211,7 +211,7 @@ async def _declared_methods(request: web.Request) -> list[str]:
     """Return the methods of the first declaration of a path; HEAD belongs to a GET that has it.
 
     vLLM's framework declares one method at a time and reports the first declaration only. Our own control routes are
-    reported whole, as HTTP wants it.
+    reported whole, as HTTP requires.
     """
     for resource in request.app.router.resources():
         _, allowed = await resource.resolve(request)

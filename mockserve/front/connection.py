@@ -220,7 +220,7 @@ class FrontConnection(StampedConnection):
         return library
 
     def _answered_by_library(self) -> None:
-        # It closes what it will not go on with in its next turn.
+        # The library closes what it will not go on with in its next turn.
         self._loop.call_soon(self._loop.call_soon, self._take_back)
 
     def _take_back(self) -> None:

@@ -1,4 +1,4 @@
-"""`llm-d-inference-sim`: what the command line needs to know of it."""
+"""`llm-d-inference-sim`: the command and its registration."""
 
 import os
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 
 def run(options: InferenceSimOptions) -> int:
-    """Serve until told to stop. Returns the exit code."""
+    """Serve until stopped by a signal. Returns the exit code."""
     from mockserve.inference_sim.mapping import serve_options
     from mockserve.options.environment import read_environment
     from mockserve.server import serve

@@ -1,4 +1,4 @@
-"""What the flags of llm-d-inference-sim mean for this server."""
+"""Mapping of the flags of llm-d-inference-sim to the settings of this server."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from mockserve.options.engine_features import KVEventsConfig
 from mockserve.options.serve import ServeOptions
 
 FAULTS: Mapping[str, str] = {**{name: name for name in FAILURE_TYPES}, "server_error": "overloaded"}
-"""Its failure types as ours: what it calls a server error has status 503."""
+"""Failure types of llm-d-inference-sim as faults here: its server error has status 503."""
 
 BLOCKS_WITHOUT_CACHE = 1 << 20
 """Where no cache is simulated none is ever full."""
@@ -108,7 +108,7 @@ def _kv_events(options: InferenceSimOptions, environment: Mapping[str, str], ran
 
 
 def _pod_headers(options: InferenceSimOptions, environment: Mapping[str, str], rank: int) -> tuple[str, ...]:
-    """Headers that say which pod answered, where that is known."""
+    """Return the headers that name the pod which answered, where its name is known."""
     found = {"x-inference-pod": environment.get("POD_NAME"), "x-inference-namespace": environment.get("POD_NAMESPACE")}
     known = {name: value for name, value in found.items() if value}
     if known:

@@ -7,7 +7,7 @@ from mockserve.options.content import ToolArgumentOptions
 from mockserve.options.fake_metrics import milliseconds
 
 MOST_STD_DEV_FRACTION = 0.3
-"""Of the mean: as much noise as that project allows."""
+"""Largest standard deviation as a fraction of the mean, the limit of that project."""
 
 FAILURE_TYPES = (
     "rate_limit",
@@ -31,7 +31,7 @@ class InferenceSimOptions:
     model: str = option("", "Model to pretend to serve; any name will do (default: SIM_MODEL).")
     served_model_name: tuple[str, ...] = option((), "Names that clients may use (default: the model).")
     port: int = option(8000, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
-    mode: str = option("random", "What answers say: made-up text, or the prompt again.", choices=("random", "echo"))
+    mode: str = option("random", "Content of answers: made-up text, or the prompt again.", choices=("random", "echo"))
     seed: int = option(100100100, "Seed of answers, times and faults.")
     max_model_len: int = option(1024, "Most tokens of prompt and answer together.", at_least=1)
     max_num_seqs: int = option(5, "Requests that run at once.", at_least=1)
@@ -61,7 +61,9 @@ class InferenceSimOptions:
     hash_seed: str = option("", "What block hashes start from (default: PYTHONHASHSEED).")
     zmq_endpoint: str = option("tcp://127.0.0.1:5557", "Where KV events go, with --enable-kvcache and POD_IP.")
     kv_events_replay_endpoint: str = option("", "Where to ask for KV events that were missed.")
-    kv_events_replay_queue_size: int = option(1024, "Batches kept for those who ask.", at_least=1)
+    kv_events_replay_queue_size: int = option(
+        1024, "Batches kept for subscribers that ask for missed ones.", at_least=1
+    )
     lora_modules: tuple[str, ...] = option((), "Adapters, each a JSON object with name and path.")
     max_loras: int = option(1, "Adapters that may run at once.", at_least=1)
     max_cpu_loras: int | None = option(None, "Adapters kept in memory (default: as many as may run).", at_least=1)
@@ -97,5 +99,5 @@ class InferenceSimOptions:
                 raise OptionError(f"{flag}-std-dev must be at most 30 % of {flag}, {mean:g} ms, got {deviation:g} ms")
 
     def ms(self, name: str) -> float:
-        """One of the durations in milliseconds. Raises OptionError when it is none."""
+        """Return one of the durations in milliseconds. Raises OptionError when it is none."""
         return milliseconds(f"--{name.replace('_', '-')}", getattr(self, name))

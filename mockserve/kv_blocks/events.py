@@ -60,7 +60,7 @@ class BatchEncoder:
         self._encoder = msgspec.msgpack.Encoder()
 
     def encode(self, changes: Iterable[CacheChange], unix_time_s: float, rank: int) -> bytes | None:
-        """One batch; None when there is nothing in it that others could know of."""
+        """Return one encoded batch; None when it would have no events."""
         events = [event for change in changes if (event := self._event(change)) is not None]
         return self._encoder.encode(_Batch(unix_time_s, events, rank)) if events else None
 
@@ -91,7 +91,7 @@ class BatchEncoder:
             lora_id=blocks.lora.number if blocks.lora else None,
             medium=MEDIUM,
             lora_name=blocks.lora.name if blocks.lora else None,
-            # Told without the words that tag them in the hash.
+            # Published without the words that tag them in the hash.
             extra_keys=[
                 None if keys is None else tuple(tagged[1] for tagged in keys) for keys in blocks.extra_keys[first:end]
             ],
@@ -141,7 +141,7 @@ class KVEventPublisher:
             ) from error
 
     def publish(self, changes: Sequence[CacheChange]) -> None:
-        """One batch of what happened in a step."""
+        """Publish the changes of one step as one batch."""
         batch = self._encoder.encode(changes, time.time(), self._rank)
         if batch is None:
             return

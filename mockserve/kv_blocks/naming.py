@@ -62,7 +62,8 @@ NEEDS_SECRET_SEED = frozenset({"xxhash", "xxhash_cbor"})
 
 
 def root_hash(algorithm: str, python_hash_seed: str | None) -> bytes:
-    """What stands for the block before the first one. `python_hash_seed` is PYTHONHASHSEED, None if it is not set."""
+    """Return the hash that stands for the block before the first one. `python_hash_seed` is PYTHONHASHSEED, None if it
+    is not set."""
     if python_hash_seed is None:
         python_hash_seed = secrets.token_hex(32) if algorithm in NEEDS_SECRET_SEED else DEFAULT_SEED
     return ALGORITHMS[algorithm](python_hash_seed)
@@ -76,7 +77,8 @@ def block_digests(
     extra_keys: Sequence[ExtraKeys],
     lookahead_tokens: int = 0,
 ) -> tuple[bytes, ...]:
-    """One digest per full block with so many tokens after it, which it covers, too. `extra_keys` has an entry for each.
+    """Return one digest per full block with so many tokens after it, which it covers, too. `extra_keys` has an entry
+    for each.
 
     Cost: about 3 us per block of 16 tokens.
     """
@@ -102,10 +104,9 @@ DIGEST_BYTES = 8
 def block_hashes(
     token_ids: Sequence[int], block_size_tokens: int, salt: str = "", lookahead_tokens: int = 0
 ) -> tuple[int, ...]:
-    """One 64-bit hash per full block. Equal beginnings with equal salt give equal hashes, in every process.
+    """Return one 64-bit hash per full block. Equal beginnings with equal salt give equal hashes, in every process.
 
-    Each covers so many tokens after its block, too, and there is none for a block without them. Cost: about 1 us per
-    block.
+    Each hash covers so many tokens after its block, too; a block without them has no hash. Cost: about 1 us per block.
     """
     packed = array("I", token_ids).tobytes()
     width = block_size_tokens * array("I").itemsize
@@ -125,7 +126,7 @@ def token_digest(token_ids: Sequence[int]) -> int:
 
 
 class Lora(Protocol):
-    """What separates the blocks of an adapter from those of others."""
+    """The properties of an adapter that separate its blocks from others."""
 
     @property
     def number(self) -> int: ...
@@ -167,7 +168,7 @@ class FastNaming:
 
 @dataclass(frozen=True, slots=True)
 class TokenBlocks:
-    """The blocks of one request; those beyond its known tokens are its own and nobody is told of them."""
+    """The blocks of one request; blocks beyond its known tokens are its own and are not published."""
 
     request_id: str
     digests: tuple[bytes, ...]

@@ -30,7 +30,7 @@ class KVTransfer:
     latency_us: int
 
     def incoming(self, params: Mapping[str, Any] | None, prompt_tokens: int) -> ExternalPrompt | None:
-        """What another instance has computed of a prompt, according to a request."""
+        """Return the part of a prompt that another instance has computed, according to a request."""
         if not params or not params.get("do_remote_prefill") or not params.get("remote_block_ids"):
             return None
         told = params.get("remote_num_tokens")
@@ -41,7 +41,8 @@ class KVTransfer:
         return ExternalPrompt(num_tokens, transfer_us)
 
     def outgoing(self, params: Mapping[str, Any] | None, num_tokens: int, request_id: str) -> dict[str, Any] | None:
-        """What a later instance must be told about the blocks of so many tokens, if a request wants that.
+        """Return the transfer parameters for the instance that fetches the blocks of so many tokens; None unless
+        requested.
 
         The numbers of blocks are made up: no instance of this server reads them.
         """
@@ -82,7 +83,8 @@ def block_naming(options: KVSharingOptions, environment: ServerEnvironment, conf
 def open_publisher(
     options: KVSharingOptions, environment: ServerEnvironment, config: EngineConfig, rank: int
 ) -> "KVEventPublisher | None":
-    """Who publishes for a data-parallel rank, if anybody does. Raises OptionError when it cannot."""
+    """Return the publisher of a data-parallel rank; None unless the options ask for events. Raises OptionError when it
+    cannot."""
     events = options.events
     if not events.publishes:
         return None

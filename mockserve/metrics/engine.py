@@ -78,8 +78,8 @@ _logger = logging.getLogger(__name__)
 class Lateness:
     """A histogram of real seconds between the instant a frame was due and the instant it was handed over.
 
-    Every `WINDOW_S` the 99th percentile of the frames since the last look is taken, and `warn` is told when it
-    exceeds `WARN_ABOVE_S`. The percentile is interpolated within a bucket.
+    Every `WINDOW_S` the 99th percentile of the frames since the last look is taken, and `warn` is called with it when
+    it exceeds `WARN_ABOVE_S`. The percentile is interpolated within a bucket.
     """
 
     def __init__(self, warn: Callable[[str], None] | None = None) -> None:
@@ -143,10 +143,10 @@ def token_count_buckets(max_model_len: int) -> tuple[int, ...]:
 class Adapters:
     """Which LoRA adapters were in use together after a step, and when last.
 
-    vLLM's front end hears of a request when its first token comes, so an adapter counts from then on until its last
-    request has ended; a step's tokens count after the requests that it ends. Its two lists, of running and of waiting
-    adapters, both name all such adapters, in the order in which they came. vLLM keeps every list for good; here those
-    seen longest ago are forgotten when there are too many.
+    vLLM's front end counts a request from its first token on, so an adapter counts from then on until its last request
+    has ended; a step's tokens count after the requests that it ends. Its two lists, of running and of waiting adapters,
+    both name all such adapters, in the order in which they came. vLLM keeps every list for good; here those seen
+    longest ago are forgotten when there are too many.
     """
 
     def __init__(self) -> None:

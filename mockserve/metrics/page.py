@@ -108,7 +108,7 @@ class CutStreams(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _CutElsewhere:
-    """As others have counted them."""
+    """Counts taken from other processes."""
 
     num_cut: int
 

@@ -55,7 +55,7 @@ class HttpMetrics:
     def observe(
         self, path: str, method: str, status: int, received_bytes: int, sent_bytes: int, duration_s: float
     ) -> None:
-        """One request was answered. `path` is that of the route, or `NO_ROUTE`."""
+        """Count one request that was answered. `path` is that of the route, or `NO_ROUTE`."""
         if any(part in path for part in UNCOUNTED_PARTS):
             return
         key = (path, method, f"{status // 100}xx")

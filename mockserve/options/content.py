@@ -111,7 +111,10 @@ class ToolArgumentOptions:
         50.0, "Percent of the calls that have an argument which is not required.", at_least=0, at_most=100
     )
     object_tool_call_not_required_field_probability: float = option(
-        50.0, "The same for a field within an argument that is an object.", at_least=0, at_most=100
+        50.0,
+        "Probability in percent that a field which is not required, within an argument that is an object, is present.",
+        at_least=0,
+        at_most=100,
     )
 
     def __post_init__(self) -> None:
@@ -127,7 +130,7 @@ class ToolArgumentOptions:
 
     @property
     def taste(self) -> Taste:
-        """What arguments are like where their schema leaves them open."""
+        """Ranges of made-up arguments where their schema leaves them open."""
         return Taste(
             integers=(self.min_tool_call_integer_param, self.max_tool_call_integer_param),
             numbers=(self.min_tool_call_number_param, self.max_tool_call_number_param),
@@ -186,7 +189,7 @@ class ReasoningOptions:
     default_reasoning_tokens: int | None = option(
         None,
         "Length of the reasoning (default: lengths vary, half are below 25, 100, 250, 500, 1000 or 2000 by "
-        "reasoning_effort, 250 without one). It never takes more than half of what an answer may have.",
+        "reasoning_effort, 250 without one). The reasoning never takes more than half of what an answer may have.",
         at_least=0,
     )
 
@@ -223,7 +226,7 @@ class StructuredOutputsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentOptions:
-    """What a server says: counted in which tokens, asked by which template, answered with what."""
+    """Settings of text: the tokenizer, the chat template and the content of answers."""
 
     seed: int = option(0, "Seed of the generated text and its lengths.", heading="Text and tokens")
     tokenizer: str | None = option(
@@ -247,7 +250,7 @@ class ContentOptions:
     )
     trust_request_chat_template: bool = option(False, "Let a request bring a chat template of its own.")
     exclude_tools_when_tool_choice_none: bool = option(
-        False, "Keep tools out of the prompt when the request says that none may be called."
+        False, "Keep tools out of the prompt when the request forbids calls (tool_choice none)."
     )
     generation_config: str = option(
         "auto",
@@ -269,7 +272,7 @@ class ContentOptions:
     structured_outputs: StructuredOutputsOptions = section(StructuredOutputsOptions)
     mode: str = option(
         "random",
-        "What answers say: made-up prose, or the last user message or prompt again.",
+        "Content of answers: made-up prose, or the last user message or prompt again.",
         choices=("random", "echo"),
         heading="Where answers come from",
     )

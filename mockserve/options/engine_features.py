@@ -25,7 +25,7 @@ class KVEventsConfig:
     replay_endpoint: str | None = None
     """Where to ask for batches that were missed."""
     buffer_steps: int = 10_000
-    """Batches kept for those who ask."""
+    """Batches kept for subscribers that ask for missed ones."""
     hwm: int = 100_000
     """Batches waiting for a slow subscriber before some are dropped."""
     max_queue_size: int = 100_000
@@ -95,7 +95,7 @@ ROLES = ("kv_producer", "kv_consumer", "kv_both")
 
 @dataclass(frozen=True, slots=True)
 class TransferConfig:
-    """What of vLLM's configuration matters here."""
+    """The part of vLLM's KV transfer configuration that acts here."""
 
     connector: str
     engine_id: str
@@ -180,7 +180,7 @@ class KVSharingOptions:
         "",
         "Where to publish KV-cache events, as vLLM takes it. Needs the extra kv-events.",
         metavar="JSON",
-        heading="KV blocks, told and handed over",
+        heading="KV-cache events and KV transfer",
     )
     data_parallel_rank: int = option(
         0, "Which of several servers that share a load this is; KV events name it.", at_least=0
@@ -192,7 +192,7 @@ class KVSharingOptions:
     kv_transfer_latency_ms: float = option(0.0, "What each takeover takes besides.", at_least=0)
     prefix_caching_hash_algo: str = option(
         "sha256",
-        "How KV blocks are hashed where others are told of them.",
+        "How KV blocks are hashed where KV-cache events are published or blocks are transferred.",
         choices=names_in("mockserve.kv_blocks.naming", "ALGORITHMS"),
     )
 
@@ -235,7 +235,9 @@ class TimingOptions:
         0.0, "Time to the first token of a prompt computed by another instance.", at_least=0
     )
     kv_cache_transfer_latency_std_dev_ms: float = option(0.0, "Its standard deviation.", at_least=0)
-    kv_cache_transfer_time_per_token_ms: float = option(0.0, "The same by prompt length.", at_least=0)
+    kv_cache_transfer_time_per_token_ms: float = option(
+        0.0, "Time to the first token of a prompt computed by another instance, per prompt token.", at_least=0
+    )
     kv_cache_transfer_time_std_dev_ms: float = option(0.0, "Its standard deviation.", at_least=0)
     time_factor_under_load: float = option(
         1.0, "How many times as long set times are with all slots in use as with one.", at_least=1

@@ -12,7 +12,7 @@ DEFAULT_SIDE_CHANNEL_PORT = 5600
 
 @dataclass(frozen=True, slots=True)
 class ServerEnvironment:
-    """What the environment says; a flag that says the same wins."""
+    """Settings from the environment; a flag for the same setting wins."""
 
     api_key: str = ""
     """VLLM_API_KEY, used when no --api-key is given."""
@@ -27,9 +27,9 @@ class ServerEnvironment:
     kv_events_use_int_hashes: bool = True
     """VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES: block hashes in KV events as 64-bit numbers instead of all their bytes."""
     side_channel_host: str = "localhost"
-    """VLLM_NIXL_SIDE_CHANNEL_HOST: where other instances are told to fetch KV blocks."""
+    """VLLM_NIXL_SIDE_CHANNEL_HOST: the host in `kv_transfer_params` from which other instances fetch KV blocks."""
     side_channel_port: int = DEFAULT_SIDE_CHANNEL_PORT
-    """VLLM_NIXL_SIDE_CHANNEL_PORT, likewise."""
+    """VLLM_NIXL_SIDE_CHANNEL_PORT: the port in `kv_transfer_params` from which other instances fetch KV blocks."""
     python_hash_seed: str | None = None
     """PYTHONHASHSEED: what block hashes start from."""
     keeps_alive_on_engine_death: bool = False

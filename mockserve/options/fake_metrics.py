@@ -75,7 +75,7 @@ class FakeLora:
 
 @dataclass(frozen=True, slots=True)
 class FakeMetrics:
-    """What to show instead of the truth, by names of metrics without their `vllm:`."""
+    """Values that the metrics page shows instead of the measured ones, by names of metrics without their `vllm:`."""
 
     courses: Mapping[str, Course] = field(default_factory=dict)
     buckets: Mapping[str, Sequence[int]] = field(default_factory=dict)

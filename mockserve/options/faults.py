@@ -70,15 +70,15 @@ REPLY_FAULTS = (*ERRORS, *SHAPES)
 
 ENGINE_FAULTS: Mapping[str, str] = {
     "hang": "no step is taken; requests are taken in and wait",
-    "death": "the engine is gone for good: errors for all, and /health says 503",
-    "kv_exhaustion": "most of the KV cache is in use by nobody",
+    "death": "the engine is gone for good: errors for all, and /health returns 503",
+    "kv_exhaustion": "most of the KV cache is taken without a request",
     "slow": "steps take longer",
 }
-"""What can happen to the engine: kind to what that means."""
+"""Engine faults: kind to meaning."""
 
 
 LONGEST_S = 1e9
-"""No fault lasts longer, in seconds: it is 31 years, and a server's timers can still tell it."""
+"""Longest duration of a fault in seconds: 31 years, which timers of a server can still represent."""
 LARGEST_FACTOR = 1e6
 """A step of a second takes 11 days then. A larger factor leads beyond the last instant that an engine can count."""
 BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -100,7 +100,7 @@ class FaultSettings:
 
     rates: Mapping[str, float] = field(default_factory=dict)
     retry_after_s: int = 1
-    """What Retry-After says."""
+    """Seconds in the header Retry-After."""
     first_token_delay_s: float = 5.0
     stall_s: float = 30.0
     after_events: int = 3
@@ -132,7 +132,8 @@ class FaultSettings:
             raise OptionError(f"kv_fraction must be from 0 to 1, got {self.kv_fraction}")
 
     def changed(self, changes: Mapping[str, Any]) -> "FaultSettings":
-        """These settings with some replaced. Raises OptionError for an unknown name or a value of a wrong type."""
+        """Return these settings with some replaced. Raises OptionError for an unknown name or a value of a wrong
+        type."""
         types = typing.get_type_hints(FaultSettings)
         checked: dict[str, Any] = {}
         for name, value in changes.items():
@@ -192,7 +193,7 @@ class FaultOptions:
 
     @property
     def settings(self) -> FaultSettings:
-        """The settings that these flags say."""
+        """Return the settings that these flags give."""
         try:
             rates = {kind: _rate(value) for kind, value in _pairs(self.fault_rates)}
         except OptionError as error:
@@ -208,7 +209,7 @@ class FaultOptions:
 
     @property
     def timed(self) -> tuple[TimedFault, ...]:
-        """What happens to the engine."""
+        """Return the engine faults of `--fault-engine`, with their times."""
         return tuple(_timed_fault(text) for text in self.fault_engine)
 
 

@@ -26,7 +26,7 @@ from mockserve.options.server import InstanceOptions, NetworkOptions, ProcessOpt
 class ServedDeploymentOptions(DeploymentOptions):
     """The simulated deployment, whose data-parallel ranks are engines of their own."""
 
-    model: str = option("", "The same as MODEL.", heading="Model and GPU")
+    model: str = option("", "Another way to give MODEL.", heading="Model and GPU")
     dp: int = option(
         1,
         "Data-parallel ranks: engines of their own behind one endpoint, which shares requests out as vLLM does.",
@@ -45,7 +45,7 @@ class ServedClusterOptions(ClusterOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """What to serve and how. The model may be given as an argument, as vLLM has it, or as --model."""
+    """Settings of `blis serve`. The model may be given as an argument, as vLLM has it, or as --model."""
 
     cluster: ServedClusterOptions = section(ServedClusterOptions)
     instances: InstanceOptions = section(InstanceOptions)
@@ -77,10 +77,10 @@ class ServeOptions:
     enable_server_load_tracking: bool = option(False, "Let GET /load count the requests being answered.")
     lenient_start: bool = option(
         False,
-        "Start with a warning where vLLM would refuse to start: values of --kv-cache-dtype and --quantization that it "
-        "does not know or the model folder was not made for, a context beyond the model's or beyond the KV cache, "
-        "fewer batched tokens than sequences, a --long-prefill-token-threshold beyond the context, parsers whose "
-        "tokens the tokenizer lacks.",
+        "Start with a warning where vLLM would refuse to start: values of --kv-cache-dtype and --quantization that "
+        "are not vLLM's or not those that the model folder was made for, a context beyond the model's or beyond the "
+        "KV cache, fewer batched tokens than sequences, a --long-prefill-token-threshold beyond the context, parsers "
+        "whose tokens the tokenizer lacks.",
     )
     fits_max_model_len: bool = option(
         False, "Cut the context to what the KV cache holds: --max-model-len auto.", hidden=True
@@ -96,11 +96,11 @@ class ServeOptions:
         self._check_engine()
         check_cluster(self)
         if math.isinf(self.speed) and (self.deployment.dp > 1 or self.serves_cluster):
-            raise OptionError("--speed max knows one engine: no --data-parallel-size and no cluster of instances")
+            raise OptionError("--speed max works with one engine: no --data-parallel-size and no cluster of instances")
 
     @property
     def deployment(self) -> ServedDeploymentOptions:
-        """One instance of the cluster."""
+        """The deployment of one instance of the cluster."""
         return self.cluster.deployment
 
     @property

@@ -88,7 +88,7 @@ class NetworkOptions:
         1024, "KiB of a stream that its client may leave unread before the stream is cut.", at_least=1
     )
     shutdown_timeout: int = option(
-        3, "Seconds that open replies may go on after SIGTERM or SIGINT; /health says 503 meanwhile.", at_least=0
+        3, "Seconds that open replies may go on after SIGTERM or SIGINT; /health returns 503 meanwhile.", at_least=0
     )
     disable_fastapi_docs: bool = option(False, "Do not offer /docs, /redoc and /openapi.json.")
 
@@ -129,7 +129,7 @@ GENERATING_TASKS = frozenset({"generate", "transcription"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteOptions:
-    """What the served model can do, and which further interfaces the server offers."""
+    """Settings of the served model's tasks, and of optional interfaces."""
 
     runner: str = option(
         "auto",
@@ -146,8 +146,8 @@ class RouteOptions:
     )
     hf_overrides: str = option(
         "",
-        "JSON object over the model's config.json. Of a pooling model are read: hidden_size, num_labels, id2label, "
-        "is_matryoshka, matryoshka_dimensions.",
+        "JSON object over the model's config.json. Members read for a pooling model: hidden_size, num_labels, "
+        "id2label, is_matryoshka, matryoshka_dimensions.",
     )
     enable_scale_out: bool = option(False, "Answer the token-in, token-out routes and those that render prompts.")
     tokens_only: bool = option(False, "Serve token ids only: --enable-scale-out, and POST /abort_requests.")
@@ -167,7 +167,7 @@ class RouteOptions:
 
 
 def tasks_of(options: RouteOptions) -> frozenset[str]:
-    """What the served model can do."""
+    """Return the tasks of the served model."""
     if options.task:
         return frozenset(options.task)
     if options.runner == "pooling" or (options.runner == "auto" and options.convert in ("embed", "classify")):
@@ -182,7 +182,7 @@ def pooling_task_of(options: RouteOptions) -> str | None:
 
 
 def config_overrides(options: RouteOptions) -> Mapping[str, Any]:
-    """What --hf-overrides says. Raises OptionError when it is no JSON object."""
+    """Return the object of --hf-overrides. Raises OptionError when it is no JSON object."""
     if not options.hf_overrides:
         return {}
     try:

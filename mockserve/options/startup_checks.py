@@ -55,7 +55,7 @@ _logger = logging.getLogger(__name__)
 
 
 def startup_problems(options: "ServeOptions", deployment: Deployment, environment: ServerEnvironment) -> Iterator[str]:
-    """Yield a sentence for each reason why vLLM would not start. Those about parsers need the tokenizer."""
+    """Yield a sentence for each reason why vLLM would not start. Reasons about parsers need the tokenizer."""
     yield from _unknown_types(options)
     yield from folder_problems(options.deployment.model)
     yield from _context_beyond_model(options, deployment, environment)
@@ -132,7 +132,7 @@ def _gib(num_bytes: float) -> float:
 
 
 def flags_without_effect(options: ServeOptions) -> Iterator[str]:
-    """One note for each, for the user to read."""
+    """Return one note for each flag without effect, for the user to read."""
     needs = (
         (options.content.tools.enable_auto_tool_choice, "--enable-auto-tool-choice", ("tool_call_probability",)),
         (options.content.reasoning.reasoning_parser, "--reasoning-parser", ("default_reasoning_tokens",)),

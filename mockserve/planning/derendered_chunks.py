@@ -64,7 +64,7 @@ def chat_chunk(
     state: StreamState,
     generated: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """One chunk of a chat stream, and the state after it; without a choice the chunk has the usage alone."""
+    """Return one chunk of a chat stream, and the state after it; without a choice the chunk has the usage alone."""
     shown: list[dict[str, Any]] = []
     if choice is not None:
         delta, state = _chat_delta(reader, choice, state)
@@ -95,7 +95,7 @@ def completion_chunk(
     state: StreamState,
     generated: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """One chunk of a completion stream, and the state after it."""
+    """Return one chunk of a completion stream, and the state after it."""
     shown: list[dict[str, Any]] = []
     if choice is not None:
         text = reader.delta(choice, state.token_ids)

@@ -19,7 +19,7 @@ from mockserve.replies.call_style import CallStyle, call_id, call_style
 from mockserve.serving.model import ServedModel
 
 SEEN_TOKENS = 6
-"""As many of those before a token are looked at: its space, or the beginning of its character, may depend on them."""
+"""Number of tokens before a token that its text may depend on: its space, or the beginning of its character."""
 UNREADABLE = "\ufffd"
 LARGEST_TOKEN_ID = 2**32 - 1
 """A tokenizer has room for no larger one."""
@@ -169,7 +169,7 @@ class TextReader(NamedTuple):
 
 
 def text_reader(model: ServedModel, body: Mapping[str, Any], prompt: Sequence[int]) -> TextReader:
-    """What reads the choices of a checked body. Raises ApiError for a completion request that is refused."""
+    """Return the reader of the choices of a checked body. Raises ApiError for a completion request that is refused."""
     asked = parse_completion(dict(body.get("completion_request") or {"prompt": " "}))
     return TextReader(model, asked.sampling, asked.wanted.token_ids, prompt)
 
@@ -270,7 +270,7 @@ class ChatReader(NamedTuple):
 
 
 def chat_reader(model: ServedModel, body: Mapping[str, Any], prompt: Sequence[int]) -> ChatReader:
-    """What reads the choices of a checked body. Raises ApiError for a chat request that is refused."""
+    """Return the reader of the choices of a checked body. Raises ApiError for a chat request that is refused."""
     given = body.get("chat_request")
     options = model.options
     plain = {"messages": [{"role": "user", "content": ""}]}

@@ -328,7 +328,7 @@ CANDIDATES_PER_BEAM = 2
 class Beams(NamedTuple):
     """Sampling fields in force. `num_announced` are the choices of the request.
 
-    `is_empty`: no token is wanted, which leaves one beam without any.
+    `is_empty`: no token is to be generated, which leaves one beam without any.
     """
 
     sampling: Sampling

@@ -55,7 +55,8 @@ def _duration_s(data: bytes) -> float | None:
 
 
 def _wav_duration_s(data: bytes) -> float | None:
-    """Chunk by chunk: `fmt ` says how many bytes a second has, `data` how many there are."""
+    """Return the duration of a WAV file, read chunk by chunk: `fmt ` has the bytes per second, `data` the number of
+    bytes."""
     place, bytes_per_s = 12, 0
     while place + 8 <= len(data):
         name, size = struct.unpack_from("<4sI", data, place)

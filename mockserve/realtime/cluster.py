@@ -106,7 +106,7 @@ class ClusterDriver(RealtimeDriver):
         await self._until(holds)
 
     async def add(self, engine: Engine, after_us: Micros) -> None:
-        """One more instance, which takes requests from then on. Without delay, return when it does."""
+        """Add an instance, which takes requests `after_us` from now. Without delay, return when it takes requests."""
         number = self._act(lambda at: self.cluster.add_instance(engine, at + after_us))
         if not after_us:
             await self._until(lambda: self.life_of(number) is not Life.LOADING)
@@ -273,4 +273,4 @@ class InstanceDriver:
             self.whole.kill(self.number)
 
     def close(self) -> None:
-        """Nothing: the clock is that of all."""
+        """Do nothing: the clock is shared by all instances."""

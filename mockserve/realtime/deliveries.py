@@ -88,7 +88,7 @@ class Wire:
     def send_head_soon(self, stream: Headed) -> None:
         """Let the head of a new stream wait for its first event, which leaves with it if it is due now.
 
-        It waits for a wake in the next turn; where nothing is timed, for as long as wakes may wait for quiet.
+        The head waits for a wake in the next turn; where nothing is timed, for as long as wakes may wait for quiet.
         """
         if self._is_timed:
             loop = asyncio.get_running_loop()
@@ -124,7 +124,7 @@ class Wire:
     def has_news(self) -> bool:
         """Whether bytes have come in since the last check, so that requests may be about to be submitted.
 
-        Never for long: who waits for quiet has a turn at least every `PATIENCE_TURNS` looks.
+        A check that waits for quiet succeeds at least every `PATIENCE_TURNS` turns.
         """
         if self.num_received == self._num_looked_at or self._num_turns_waited >= PATIENCE_TURNS:
             self._num_turns_waited = 0
@@ -200,7 +200,7 @@ class Deliveries:
 
     @property
     def request_ids(self) -> Collection[str]:
-        """Their ids."""
+        """Return the ids of the requests in flight."""
         return self._flights.keys()
 
     def seconds_at(self, at: Micros) -> float:
@@ -282,7 +282,8 @@ class Deliveries:
         self.tell_step(at)
 
     def _steps_done(self, output: EngineOutput, event: StepsDone, now: Micros) -> None:
-        """As many `_step_done`; if all of it is due, each request's tokens are handed over together."""
+        """Handle several steps like `_step_done`; if all of it is due, each request's tokens are handed over
+        together."""
         ends, first, engine, flights = event.ends, event.first, output.engine, self._flights
         overhead_us, token_overhead_us = output_overheads(engine.config, engine.latency, len(event.emitted))
         if token_overhead_us or ends[-1] + overhead_us > now:

@@ -1,7 +1,7 @@
 """The real-time driver: the only module that reads the wall clock.
 
-It sleeps until the engine or a frame has something due, lets the engine do it, and hands tokens to their replies. All
-deadlines are absolute, so being late once delays nothing that comes after, and nothing is ever handed over early.
+The driver sleeps until the engine or a frame has something due, advances the engine, and hands tokens to their replies.
+All deadlines are absolute, so being late once delays nothing that comes after, and nothing is ever handed over early.
 """
 
 import asyncio

@@ -71,8 +71,8 @@ class Driver(Protocol):
     ) -> Flight:
         """Let `request` arrive, now or at an instant just past; its tokens go to `reply`.
 
-        `siblings` are the choices of the same prompt, if it is not the only one. `rank` says which of several engines
-        is to have it. Raises EngineFailedError when the engine has failed.
+        `siblings` are the choices of the same prompt, if it is not the only one. `rank` names the engine for the
+        request, where there are several. Raises EngineFailedError when the engine has failed.
         """
         ...
 

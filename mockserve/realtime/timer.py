@@ -257,7 +257,7 @@ class Alarm:
         loop = asyncio.get_running_loop()
         if not self._has_looked_for_timer:
             self._has_looked_for_timer = True
-            # It reads the system's clock, so it is of no use with another one.
+            # The precise timer reads the system's clock, so it is of no use with another one.
             self._timer = precise_timer(loop) if self._monotonic is time.monotonic else None
         now_s = self._monotonic()
         if at_s > now_s:
@@ -277,7 +277,7 @@ class Alarm:
             self._handle = None
 
     def close(self) -> None:
-        """Never wake again."""
+        """Close the alarm for good."""
         self.cancel()
         if self._timer is not None:
             self._timer.close()

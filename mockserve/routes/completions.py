@@ -87,7 +87,7 @@ async def _planned(
     adapter: Adapter | None,
     priority: int | None,
 ) -> ReplyJob:
-    """One reply with a prompt for each conversation."""
+    """Return one reply with a prompt for each conversation."""
     count = len(asked)
     jobs = [
         await plan_chat(model, chat, body, name, adapter, priority, refuses_unavailable=False, num_prompts=count)

@@ -72,7 +72,7 @@ def _state(service: Service) -> dict[str, Any]:
 
 
 _MOST_DIGITS = 18
-"""Of the number of an instance; Python refuses to convert thousands."""
+"""Most digits of the number of an instance; Python refuses to convert thousands."""
 
 
 async def list_instances(request: web.Request) -> web.StreamResponse:
@@ -82,7 +82,7 @@ async def list_instances(request: web.Request) -> web.StreamResponse:
 
 
 async def add_instance(request: web.Request) -> web.StreamResponse:
-    """One more instance, like instance 0; it takes requests `startup_s` simulated seconds later, by default at once."""
+    """Add an instance like instance 0; it takes requests `startup_s` simulated seconds later, by default at once."""
     control = _control(request)
     body = await read_body(request) if request.can_read_body else {}
     startup_s: Any = body.pop("startup_s", 0)
@@ -143,7 +143,7 @@ async def scale_elastic_ep(request: web.Request) -> web.StreamResponse:
 
 
 async def is_scaling_elastic_ep(_request: web.Request) -> web.StreamResponse:
-    """Never."""
+    """Whether elastic scaling is in progress; always false."""
     idle = {"phase": "idle", "epoch": None, "error": None, "requested_data_parallel_size": None}
     return json_reply({"is_scaling_elastic_ep": False, **idle})
 
@@ -185,8 +185,8 @@ REDIRECT_PAGE = (
 class OpenApiText:
     """The OpenAPI document of one application, which never changes.
 
-    The first request for the document has it made on a thread: its tables are files of 100 kB, and what they say takes
-    tens of milliseconds to read.
+    The first request for the document has it made on a thread: its tables are files of 100 kB, which take tens of
+    milliseconds to read.
     """
 
     def __init__(self) -> None:

@@ -71,7 +71,7 @@ UNTYPED = "application/x-untyped"
 async def read_body(request: web.Request, num_kinds: int = 1, num_item_kinds: int = 1) -> dict[str, Any]:
     """The JSON object a client sent, of one of so many types. Raises ApiError when it did not send one as JSON.
 
-    Where its items may be of several types, each tried as each, `num_item_kinds` says of how many.
+    `num_item_kinds` is the number of types that each item is tried as.
     """
     parsed: dict[str, Any] | None = request.get(PARSED_BODY)
     if parsed is not None:

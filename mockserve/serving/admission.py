@@ -51,8 +51,8 @@ class Room:
 class BodyRoom:
     """Room for bodies as they came, and for what is made of them.
 
-    A request that waits for the second kind has its room of the first. It never waits for the first kind afterwards, so
-    that requests cannot wait for each other.
+    A request that waits for the second kind has its room of the first, and never waits for the first kind afterwards,
+    so that requests cannot wait for each other.
     """
 
     def __init__(self) -> None:

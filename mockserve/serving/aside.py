@@ -40,7 +40,7 @@ LARGE_BYTES = 1 << 20
 
 
 class _Here(local):
-    """What the present thread is: one for long work has the event loop that it works for."""
+    """The kind of the present thread: a thread for long work has the event loop that it works for."""
 
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -54,8 +54,8 @@ class Aside:
     None of them exists before it has something to do, and each does one thing at a time.
 
     The collector of cyclic garbage rests while a thread works, and never looks at what large work has made: that is
-    millions of objects, and one look at them would stop the event loop for a tenth of a second and more. They are freed
-    when nothing refers to them any more, as all objects are.
+    millions of objects, and one look at them would stop the event loop for a tenth of a second and more. Results are
+    freed when nothing refers to them any more, as all objects are.
     """
 
     def __init__(self, answering: OpenReplies | None = None, pool: WorkerPool | None = None) -> None:

@@ -67,7 +67,8 @@ class InstanceControl:
         return self._live.num_made
 
     def service(self, number: int) -> Service:
-        """One instance. Raises ApiError for a number that no instance has or had, and for one that was removed."""
+        """Return the service of one instance. Raises ApiError for a number that no instance has or had, and for one
+        that was removed."""
         if not 0 <= number < self._live.num_made:
             raise ApiError(f"instance must be from 0 to {self._live.num_made - 1}, got {number}", status=404)
         if number not in self.services:
@@ -75,7 +76,7 @@ class InstanceControl:
         return self.services[number]
 
     async def add(self, after_s: float) -> int:
-        """One more instance, which takes requests after so many simulated seconds. Returns its number.
+        """Add an instance, which takes requests after so many simulated seconds. Returns its number.
 
         Raises OptionError where there can be no more; one that cannot listen is killed.
         """
@@ -140,7 +141,7 @@ class InstanceControl:
             self._opening[number] = self._begin(self.listen(number))
 
     def _left(self, number: int, engine: RankEngine, life: Life) -> None:
-        """An instance was drained or killed and has nothing left to do: let go of all that it has."""
+        """Remove an instance that was drained or killed and has nothing left to do, and free all that belongs to it."""
         source = self._front.metrics_source
         assert isinstance(source, MetricsSource)
         del source.engines[number]

@@ -82,7 +82,7 @@ class Lifecycle:
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """None is no limit."""
+    """Limits of the queue; None is no limit."""
 
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None

@@ -152,7 +152,7 @@ class ServedModel:
     queue: RequestQueue
     adapters: Adapters
     pooler: Pooler | None
-    """None for a model that generates only."""
+    """The pooler; None for a model that generates only."""
     tool_parsing: ToolParsing | None
     transfer: KVTransfer | None = None
     templates: EventTemplates = field(default_factory=EventTemplates)

@@ -65,8 +65,8 @@ class _Drawing(local):
 class Planner:
     """Turns prompts into generations, under one model's limits.
 
-    The same server seed, prompt and request seed give the same answer; without a request seed, and unless the
-    temperature is 0, every request has its own.
+    Equal server seed, prompt and request seed give equal answers; without a request seed, and unless the temperature is
+    0, every request has its own.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Planner:
         index: int,
         number: int,
     ) -> Generation:
-        """One choice. Equal arguments give equal choices."""
+        """Return one choice. Equal arguments give equal choices."""
         request_id, cache_salt, lora, priority, external = terms
         scope = ANYWHERE if lora is None and not cache_salt else Scope(cache_salt or "", lora)
         repeatable = sampling.is_greedy or sampling.seed is not None

@@ -85,7 +85,7 @@ class Suspension:
         hold = Hold.EVERYTHING if mode == "keep" else Hold.ADMISSIONS
         self._set_hold(hold)
         is_idle = _is_between_steps if mode == "keep" else _is_drained
-        # An engine that another client lets go on meanwhile may never be idle again.
+        # Another client may resume the engine meanwhile, which then may never be idle again.
         await self._driver.until(lambda engine: self._hold is not hold or is_idle(engine))
         if clears_caches:
             self.reset_prefix_cache(preempts_running=True)

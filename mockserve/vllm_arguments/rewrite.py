@@ -16,7 +16,7 @@ FLAG = "--config"
 
 
 def without_config_file(arguments: list[str], opposites: Mapping[str, str]) -> list[str]:
-    """`arguments` with what the file of `--config` says in front, its model only if none is given otherwise.
+    """Return `arguments` with the flags of the `--config` file in front, and its model only if none is given otherwise.
 
     `opposites` maps a switch to the spelling that turns it off. Raises OptionError for a file that cannot be used.
     """
@@ -131,15 +131,15 @@ NO_EFFECT_FLAG = "--accepted-without-effect"
 """Our own flag that carries the names of the others."""
 
 FITTED_FLAG, FITS_FLAG = "--max-model-len", "--fits-max-model-len"
-"""vLLM's flag whose value may be `auto`, and our own that says so."""
+"""vLLM's flag whose value may be `auto`, and our own flag for that value."""
 
 _LEVEL = re.compile(r"-O=?([0-3])")
 
 
 def rewritten(arguments: list[str], own_flags: Collection[str], table: Mapping[str, VllmFlag]) -> list[str]:
-    """`arguments` with the syntax of `table` turned into ours, for a command whose flags are `own_flags`.
+    """Return `arguments` with the syntax of `table` turned into ours, for a command whose flags are `own_flags`.
 
-    What neither the table nor we know is left for the command to complain about. Raises OptionError for a bad value.
+    An unknown flag is left for the command to complain about. Raises OptionError for a bad value.
     """
     opposites = {flag.name: flag.opposites[0] for flag in table.values() if flag.opposites}
     expanded = without_config_file(arguments, opposites)

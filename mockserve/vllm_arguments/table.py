@@ -17,8 +17,8 @@ SWITCHES = ("pair", "switch")
 """Kinds without a value: with and without an opposite spelling."""
 
 ACTS, UNSEEN = "acts", "unseen"
-"""What becomes of a flag here: it acts, or changes nothing that a client or a prediction can see. Any other text says
-what is assumed in place of a flag that is not modelled."""
+"""Classes of flags: a flag acts, or changes nothing that a client or a prediction can see. Any other text is the
+assumption made in place of a flag that is not modelled."""
 
 _OPPOSITES = (("--enable-", "--disable-"), ("--disable-", "--enable-"))
 

@@ -74,7 +74,7 @@ Result = TypeVar("Result")
 class Job(Generic[Result]):
     """A function at the top level of a module, where a worker finds it, and its arguments.
 
-    `is_small`: the job takes a few milliseconds at most, whatever its arguments say.
+    `is_small`: the job takes a few milliseconds at most, whatever its arguments are.
     """
 
     function: Callable[..., Result]

@@ -122,7 +122,7 @@ class Worker:
         self._process.wait()
 
     async def wait_closed(self) -> None:
-        """Return when the event loop has let go of the socket of a process that was killed."""
+        """Return when the event loop has closed the socket of a process that was killed."""
         await asyncio.wait([self._streams])
         await asyncio.sleep(0)  # a transport closes in a later turn of the loop than the one that aborts it
         await asyncio.sleep(0)
@@ -140,7 +140,7 @@ class OverLimitError(Exception):
 
 
 class PoolBusyError(Exception):
-    """Too many jobs wait."""
+    """Raised when too many jobs wait."""
 
 
 class WorkerPool:
@@ -176,7 +176,7 @@ class WorkerPool:
         return [each.pid for each in self._workers]
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """What `function`, which must be a module's own, makes of `arguments`; or raise what it raises.
+        """Return the result of `function`, which must be a module's own, for `arguments`; or raise what it raises.
 
         Raises OverLimitError when a limit ends it, PoolBusyError when too many jobs wait, and WorkerNotReadyError or
         WorkerKilledError when two processes in a row end before they take it or are killed while they do it. A job that

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from mockserve.workers.job import OUT_OF_MEMORY, READY, WorkerLimits, frame, read_exactly, size_of
 
 _STATUS = Path("/proc/self/status")
-"""Where Linux says how large a process is. Elsewhere memory is not limited."""
+"""File with the size of a process on Linux."""
 
 
 class MemoryAllowance:

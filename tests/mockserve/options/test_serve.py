@@ -32,7 +32,7 @@ def test_served_names_replace_that_of_the_model() -> None:
     ("settings", "complaint"),
     [
         ({"speed": 0.0}, "--speed must be above 0, got 0.0"),
-        ({"speed": math.inf, "dp": 2}, "--speed max knows one engine: no --data-parallel-size"),
+        ({"speed": math.inf, "dp": 2}, "--speed max works with one engine: no --data-parallel-size"),
         ({"port": 70_000}, "--port must be at most 65535, got 70000"),
         ({"default_output_tokens": 0}, "--default-output-tokens must be at least 1, got 0"),
     ],
