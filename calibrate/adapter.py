@@ -11,7 +11,7 @@ _METRICS = (("ttft", "ttft"), ("throughput", "output_throughput"))
 
 @dataclass(frozen=True, slots=True)
 class AdapterMetric:
-    """One metric. `delta_mape` compares the change that knowing the adapters makes; None without a blind run."""
+    """One metric. `delta_mape` is how much the adapters change the error; None without a blind run."""
 
     name: str
     reference: float

@@ -40,7 +40,8 @@ def sim_throughput(pairing: Pairing, times: Latencies) -> Throughput:
 
 
 def sim_sent_us(pairing: Pairing) -> Floats:
-    """When each request was sent in the simulation, on its own clock; where it does not say so, when it really was."""
+    """Return when each request was sent in the simulation, on its own clock; if any result lacks that, when they really
+    were."""
     simulated = [result.sent_at_us for result in pairing.results]
     recorded = [row.send_time_us for row in pairing.rows]
     return np.array(recorded if None in simulated else simulated, dtype=np.float64)
@@ -188,7 +189,7 @@ def _check_pairs(trace: Trace, pairing: Pairing) -> None:
         raise CalibrateError(f"{trace.data_path} has no rows, so there is nothing to compare")
     if any(pairing.comparable):
         return
-    # Pairs none of which is comparable only the compat rules know; they count as unmatched, too.
+    # Pairs without anything to compare exist under the compat rules only; they count as unmatched, too.
     fates = {
         "are warm-up": pairing.num_warm_up,
         "failed": pairing.num_failed,

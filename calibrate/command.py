@@ -35,14 +35,15 @@ class CalibrateOptions:
     )
     second_recording: str | None = option(
         None,
-        "Header file (YAML) of a second recording of the same workload. It shows how well one run predicts another; "
-        "without --sim-results it takes the simulation's place.",
+        "Header file (YAML) of a second recording of the same workload. The second recording shows how well one run "
+        "predicts another; without --sim-results it takes the simulation's place.",
         metavar="TRACE.yaml",
     )
     second_itl_data: str | None = option(None, "Token times of the second recording (CSV).", metavar="FILE")
     itl_data: str | None = option(
         None,
-        "Token times of the recording (CSV). Default: ITL is told by the first and the last chunk of each request.",
+        "Token times of the recording (CSV). Default: ITL is computed from the first and the last chunk of each "
+        "request.",
         metavar="FILE",
     )
     report: str | None = option(
@@ -58,9 +59,12 @@ class CalibrateOptions:
         metavar="METRIC=PERCENT,...",
         heading="Judging",
     )
-    warmup_requests: int = option(-1, "Leave the first N requests sent out. -1: as the header says.", at_least=-1)
+    warmup_requests: int = option(-1, "Leave out the first N requests sent.", at_least=-1)
     network_rtt_us: int = option(
-        -1, "Network round trip to add to simulated latencies. -1: as the header says.", at_least=-1, at_most=10**12
+        -1,
+        "Network round trip to add to simulated latencies. -1: the value in the header.",
+        at_least=-1,
+        at_most=10**12,
     )
     network_bandwidth_mbps: float = option(
         0.0, "Bandwidth of that network in Mbit/s. 0: no transfer delay.", at_least=0
@@ -77,7 +81,7 @@ class CalibrateOptions:
         None, "Compare --sim-metrics with the figures in this file (JSON) instead of two runs.", metavar="FILE"
     )
     sim_metrics_blind: str | None = option(
-        None, "With --adapter-reference: metrics of a run that knows no adapters (JSON).", metavar="FILE"
+        None, "With --adapter-reference: metrics of a run without adapters (JSON).", metavar="FILE"
     )
     adapter_mape_threshold: float = option(0.2, "Error that --adapter-reference allows, as a fraction.", at_least=0)
     compat: bool = option(False, "Count and grade exactly as the original BLIS does, with its report.")
@@ -251,7 +255,7 @@ def _hit_rate(options: CalibrateOptions, trace: "Trace") -> "HitRate | None":
 
 
 def _notes(found: "Calibration", options: CalibrateOptions) -> Iterator[str]:
-    """What a reader of the figures should know of the rows behind them."""
+    """Yield notes for readers of the figures on the rows behind them."""
     from calibrate.diagnosis import ignored_cap
 
     pairing = found.pairing

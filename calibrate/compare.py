@@ -57,7 +57,8 @@ def compare(real: Floats, sim: Floats) -> Comparison:
 
 
 def compare_compat(real: Floats, sim: Floats) -> Comparison:
-    """As the original: where there is no correlation r is 0, which grades every constant metric as poor."""
+    """Compare as the original does: where there is no correlation r is 0, which grades every constant metric as
+    poor."""
     r = pearson_r(real, sim) or 0.0
     error = mape(real, sim)
     return _comparison(real, sim, error, r, grade(error, r))

@@ -30,7 +30,7 @@ def in_words(found: Calibration, noise_floor: Mapping[str, Comparison] | None = 
 
 
 def ignored_cap(cap: ClientCap) -> str:
-    """Why a simulation that sent when such a recording did says little, and how to make one that does not."""
+    """Return why a simulation that sent at the recorded times means little here, and how to make one that does not."""
     return (
         f"{cap}; the simulation sent at those times, one of blis replay --reissue --max-concurrency "
         f"{cap.max_concurrency} sends as that client did"

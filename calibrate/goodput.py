@@ -25,7 +25,7 @@ class ClassGoodput:
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """All classes with limits. `itl_skipped` says that an ITL limit could not be checked for want of token times."""
+    """All classes with limits. `itl_skipped`: an ITL limit could not be checked because token times are missing."""
 
     targets: dict[str, SloTargets]
     classes: dict[str, ClassGoodput]
@@ -57,7 +57,8 @@ def goodput(pairing: Pairing, times: Latencies, itl: Itl, targets: Mapping[str, 
 
 
 def goodput_compat(pairing: Pairing, times: Latencies, itl: Itl, targets: Mapping[str, SloTargets]) -> Goodput:
-    """As the original: limits in the order TTFT, E2E, ITL, each checked only for what met those before.
+    """Compute goodput as the original does: limits in the order TTFT, E2E, ITL, each checked only for requests that met
+    those before.
 
     A request without token times misses its ITL limit, failed requests miss all of the recorded side, and the simulated
     ITL is the one in the results.

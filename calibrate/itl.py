@@ -54,7 +54,8 @@ def itl(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
 
 
 def itl_compat(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
-    """As the original: gaps between all chunks, role and usage too; simulated from E2E and TTFT, 0 for one token."""
+    """Compute ITL as the original does: gaps between all chunks, role and usage too; simulated from E2E and TTFT, 0 for
+    one token."""
     real = []
     num_without_gaps = 0
     for row in pairing.rows:

@@ -14,7 +14,7 @@ OK_STATUSES = frozenset({"ok", ""})
 class Pairing:
     """Rows and results that belong together (`rows[i]` with `results[i]`), and how many were left out and why.
 
-    `comparable[i]` says that the pair has latencies to compare; by the plain rules, all pairs have.
+    `comparable[i]`: the pair has latencies to compare; by the plain rules, all pairs have.
     """
 
     rows: list[TraceRow]
@@ -54,12 +54,12 @@ def pair(trace: Trace, results: Sequence[ResultRow], warm_up_requests: int) -> P
     """Pair the rows that can be compared with the results of the same request_id.
 
     Each row counts once: as warm-up; as failed (its status is not ok); as repeated (an earlier row has its id); as
-    without times (no first chunk, or chunks before the request was sent); as unmatched; or as one of a pair.
-    Of repeated results the last counts.
+    without times (no first chunk, or chunks before the request was sent); as unmatched; or as one of a pair. The last
+    of repeated results counts.
 
     Warm-up is the first `warm_up_requests` of the run in the order they were sent, whatever their numbers. A recorder
-    that leaves its warm-up out starts its numbers behind it; those the header says are gone already are not taken away
-    a second time.
+    that leaves its warm-up out starts its numbers behind it; warm-up requests that the header counts and that are gone
+    already are not taken away a second time.
     """
     by_id = {result.request_id: result for result in results}
     warm_up = _first_sent(trace, warm_up_requests)
@@ -150,8 +150,8 @@ def came_in_one_piece(row: TraceRow) -> bool:
 def demand_same_tokens(pairing: Pairing, trace: Trace, source: str) -> None:
     """Raise CalibrateError for the first result of `source` whose tokens cannot be those of its recorded request.
 
-    A result that does not say how many tokens it has counts as alike, and so does a prompt with or without the prefix
-    of its group, or as the server counted it.
+    A result without a number of tokens counts as alike, and so does a prompt with or without the prefix of its group,
+    or as the server counted it.
     """
     prefixes: dict[str, set[int]] = {}
     for row in trace.rows:

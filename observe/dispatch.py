@@ -43,9 +43,9 @@ class Sent:
 class Dispatcher:
     """An open loop of absolute send times that calls `finished` with each request that has ended.
 
-    With `max_concurrency` above 0, requests beyond it wait in line and are sent as others end; the times at which
-    they were due stay what they are. `follow` may give another request for one that has ended, told the instant of
-    the schedule at which it did; it is sent when it is due.
+    With `max_concurrency` above 0, requests beyond it wait in line and are sent as others end; the times at which they
+    were due stay what they are. `follow` may give another request for one that has ended, by the instant of the
+    schedule at which it did; it is sent when it is due.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Dispatcher:
             await self._drained.wait()
 
     def stop(self) -> int:
-        """Send no more, and return how many were not sent. Those in flight are left to the client."""
+        """Send no more, and return how many were not sent. Requests in flight are left to the client."""
         self._in_line.clear()
         self._follow = None
         for timer in self._following:

@@ -64,7 +64,8 @@ class Interrupt:
         return self._stopped
 
     async def see_through(self, work: Coroutine[object, object, Result]) -> Result:
-        """What the work gives; it goes on where the cancellation comes meanwhile, which then counts as dealt with."""
+        """Return the result of the work; a cancellation that comes meanwhile does not stop it, and then counts as dealt
+        with."""
         task = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(task)

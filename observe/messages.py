@@ -12,5 +12,5 @@ def say(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """One line that someone should read."""
+    """Print one warning line."""
     say(f"warning: {text}")

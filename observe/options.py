@@ -221,7 +221,7 @@ class ObserveOptions:
         if self.trace is not None and self.rate is not None:
             raise OptionError("--rate and --trace exclude each other: a recording is sent at its own times")
         if self.workload_spec is not None and (self.trace is not None or self.rate is not None):
-            raise OptionError("--workload-spec excludes --rate and --trace: it says what is sent when")
+            raise OptionError("--workload-spec excludes --rate and --trace: it sets the requests and their times")
         if self.trace is None and self.rate is None and self.workload_spec is None:
             raise OptionError("--rate with --num-requests, or --trace, or --workload-spec, is required")
         if self.prompts is not None and self.rate is None:

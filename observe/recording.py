@@ -153,7 +153,7 @@ class RowLines:
 
 
 def _input_tokens(sent: Sent) -> int:
-    # Of a given prompt the length is an estimate until the server has counted.
+    # The length of a given prompt is an estimate until the server has counted.
     planned = sent.prepared.planned
     return (planned.prompt and sent.outcome.reply.prompt_tokens) or planned.input_tokens
 
@@ -169,9 +169,9 @@ class Recorder:
 
     Requests that end within a few milliseconds are written together. Must be used inside a running event loop.
 
-    The files begin with the rows of the `earlier` part of the recording. A file that cannot be written any more is
-    kept in `failure` and told through `failed`, once. What ends after that is written elsewhere; `rescued` says where.
-    With `joins` the files are there, and other processes write to them, too.
+    The files begin with the rows of the `earlier` part of the recording. A file that cannot be written any more is kept
+    in `failure`, and `failed` is called, once. Later rows are written elsewhere, to `rescued`. With `joins` the files
+    are there, and other processes write to them, too.
     """
 
     def __init__(

@@ -110,7 +110,7 @@ class ReplayOptions:
             raise OptionError("--max-concurrency could mean the client's with --reissue or the gateway's: use only one")
         if self.session_mode == "closed-loop" and self.reissue:
             raise OptionError(
-                "--reissue and --session-mode closed-loop exclude each other: both say when rounds are sent"
+                "--reissue and --session-mode closed-loop exclude each other: both decide when rounds are sent"
             )
         if self.think_time_ms is not None and self.session_mode != "closed-loop":
             raise OptionError("--think-time-ms needs --session-mode closed-loop")
@@ -122,7 +122,7 @@ class ReplayOptions:
 
     @property
     def decides_sending(self) -> bool:
-        """Whether the run itself decided when its requests were sent, so that its results say so."""
+        """Whether the run itself decided when its requests were sent, so that its results hold these times."""
         return self.reissue or self.session_mode != "fixed"
 
     @property

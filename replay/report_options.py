@@ -65,14 +65,14 @@ class ReportOptions:
     saturation_config: str | None = option(None, "Settings of the detectors (YAML).", metavar="FILE")
     saturation_report: str | None = option(
         None,
-        "Write what each detector says after every arrival and answer here (JSON).",
+        "Write the verdict of each detector after every arrival and answer here (JSON).",
         metavar="FILE",
         writes={"": "saturation"},
     )
     saturation_final_window: str = option(
         "",
-        "The label is what a detector mostly says in so much time before the last answer (default: window_size_sec of "
-        "--saturation-config, else 30s).",
+        "The label is a detector's most frequent verdict in so much time before the last answer (default: "
+        "window_size_sec of --saturation-config, else 30s).",
         metavar="DURATION",
     )
     fitness_weights: str = option(
@@ -192,7 +192,7 @@ class ReportOptions:
                 raise OptionError("--itl-output needs --record-itl")
             return None
         if self.itl_output is None and self.trace_output is None:
-            raise OptionError("--record-itl needs --trace-output or --itl-output, or it does not know where to write")
+            raise OptionError("--record-itl needs --trace-output or --itl-output, the file to write to")
         return Path(self.itl_output or f"{self.trace_output}.itl.csv")
 
     def check_files(self, options: Any, *also_read: Path) -> None:

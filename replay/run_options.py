@@ -101,8 +101,8 @@ class RunOptions:
         _ = self.lengths  # making it checks it
         if self.cluster.gateway.max_concurrency and not self.cluster.gateway.counts_requests_in_flight:
             raise OptionError(
-                "--max-concurrency needs --flow-control with --saturation-detector concurrency; users who wait for "
-                "their replies are --concurrency"
+                "--max-concurrency needs --flow-control with --saturation-detector concurrency; closed-loop users "
+                "are --concurrency"
             )
 
     @property

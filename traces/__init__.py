@@ -1,7 +1,7 @@
 """File formats of recordings and results: what `observe` writes, `replay` and `calibrate` read.
 
-Read `rows.py` first: the columns of a trace. `trace_v2.py` reads and writes them, `header.py` what is said of
-the whole. Of ours, only options are imported here.
+Read `rows.py` first: the columns of a trace. `trace_v2.py` reads and writes them, `header.py` what is said of the
+whole. Of our packages, only `blis_sim.options` is imported here.
 """
 
 from traces.errors import TraceError

@@ -24,7 +24,7 @@ class AppendFile:
     file cannot be opened.
 
     With `joins` the file is there already, and other processes may append to it at the same time; it is not gzipped.
-    With `is_sole` nobody else may have it open in this way, which is a TraceError, too.
+    With `is_sole` no other process may have it open in this way, which is a TraceError, too.
     """
 
     def __init__(self, path: Path, *, joins: bool = False, is_sole: bool = False) -> None:
@@ -88,8 +88,8 @@ def open_with_header(
 ) -> AppendFile:
     """A new file with its first line on disk; with `kept` the pieces of one that is there, whose place it takes.
 
-    The earlier file stays as it is until all of them are written, and a link to it stays a link. With `is_sole` nobody
-    else may be writing it in this way. Raises TraceError, and OSError when a piece cannot be written.
+    The earlier file stays as it is until all of them are written, and a link to it stays a link. With `is_sole` no
+    other process may be writing it in this way. Raises TraceError, and OSError when a piece cannot be written.
     """
     path = path.resolve() if kept is not None and path.is_symlink() else path
     if is_sole and path.is_file():
@@ -115,8 +115,8 @@ def open_with_header(
 
 @contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """While this is open nobody else can open it; raises TraceError. The file is made if it is not there, and goes away
-    again if nothing has been written to it."""
+    """Keep other processes from opening the file in this way while the context lasts; raises TraceError. The file is
+    made if it is not there, and goes away again if nothing has been written to it."""
     is_new = not path.exists()
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -184,7 +184,7 @@ def _content(path: Path) -> bytes:
 
 
 def _unzipped(path: Path, content: bytes) -> bytes:
-    """What can be read of a gzip file that may end in the middle."""
+    """Return the readable part of a gzip file that may end in the middle."""
     pieces = []
     try:
         while content:

@@ -1,7 +1,7 @@
-"""Whether the client of a recording had a cap on requests in flight, seen in how it sent; no column tells.
+"""Whether the client of a recording had a cap on requests in flight, seen in how it sent; no column holds the cap.
 
-With a cap, whoever is due while all places are taken is sent late, in the moment in which a reply frees a place. When
-that is, is then up to the server.
+With a cap, a request that is due while all places are taken is sent late, in the moment in which a reply frees a place.
+The server then decides when that is.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,8 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ClientCap:
-    """What a cap did to a recording: how many of its requests waited, how long at most, and what it must have been."""
+    """The effect of a cap on a recording: how many of its requests waited, how long at most, and the size of the
+    cap."""
 
     max_concurrency: int
     num_late: int

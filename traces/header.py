@@ -14,7 +14,7 @@ from traces.text_file import naming_write_errors, open_for_writing, read_yaml, w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceHeader:
-    """What is said of a trace as a whole. `measured_rtt_ms` is `network.measured_rtt_ms` of the file.
+    """Facts about a trace as a whole. `measured_rtt_ms` is `network.measured_rtt_ms` of the file.
 
     `mode` is real (recorded), generated or replayed. `server`, `kv_offload` and `observed_kv_metrics` are as
     written.
@@ -38,7 +38,7 @@ class TraceHeader:
 def read_header(path: Path | str) -> TraceHeader:
     """Read a header. Raises TraceError for what is not YAML, an unknown key or a value of the wrong kind.
 
-    A file need not say anything but one key; a missing mode or version stays empty (`""`, 0).
+    A file needs only one key; a missing mode or version stays empty (`""`, 0).
     """
     path = Path(path)
     loaded = read_yaml(path)

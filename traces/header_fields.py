@@ -11,9 +11,9 @@ from traces.table import INT64_MAX
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a key may hold: a `kind` (str, int, float, bool) with its limits, or a table of further keys.
+    """The type of a key's value: a `kind` (str, int, float, bool) with its limits, or a table of further keys.
 
-    `each` says that the value is a mapping from free names (dict) or a list (list) of such values.
+    With `each` the value is a mapping from free names (dict) or a list (list) of such values.
     """
 
     kind: type = str

@@ -33,14 +33,15 @@ def read_itl(path: Path | str) -> dict[int, list[int]]:
 
 
 def read_cut_itl(path: Path | str) -> dict[int, list[int]]:
-    """The same of a file whose writer may have been killed. The last request may lack chunks. Raises TraceError."""
+    """Read the chunk times of a file whose writer may have been killed. The last request may lack chunks. Raises
+    TraceError."""
     text = whole_records(Path(path))
     return _chunks(read_table(Path(path), ITL_COLUMNS, text)) if text else {}
 
 
 def _chunks(table: Table) -> dict[int, list[int]]:
     columns = table.columns
-    import numpy as np  # which most who write or read a trace have no use for
+    import numpy as np  # most readers and writers of a trace do not need numpy
 
     request_ids = np.array(columns["request_id"], dtype=np.int64)
     timestamps = np.array(columns["timestamp_us"], dtype=np.int64)

@@ -15,8 +15,8 @@ from traces.trace_v2 import Trace
 def merged(traces: Sequence[Trace]) -> tuple[TraceHeader, list[TraceRow], list[str]]:
     """Header and rows of one trace, and notes on what it could not take over. Raises TraceError.
 
-    Each trace begins at 0. Names of sessions and prefix groups that several traces have are told apart. What servers
-    did with the requests is left out: no server has had all of them at once.
+    Each trace begins at 0. Sessions and prefix groups of one name in several traces stay separate: they get new names.
+    What servers did with the requests is left out: no server has had all of them at once.
     """
     names = {field: _shared_names(traces, field) for field in ("session_id", "prefix_group")}
     rows: list[TraceRow] = []

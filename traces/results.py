@@ -15,7 +15,7 @@ class ResultRow:
     """The latencies of one finished request, in microseconds. `input_tokens` counts the shared prefix too.
 
     `itl_mean_us` is the mean time between tokens, None where there is none. `sent_at_us` is when the simulation sent
-    the request, on its own clock; None if nothing says so.
+    the request, on its own clock; None if the results do not have it.
     """
 
     request_id: int

@@ -24,7 +24,7 @@ _BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fro
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What is known of one column. `kind` is int, float, bool or str; limits are included in what is allowed.
+    """Definition of one column. `kind` is int, float, bool or str; limits are included in what is allowed.
 
     `choices` closes the set of texts.
 

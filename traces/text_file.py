@@ -112,7 +112,7 @@ def _may_replace(path: Path, target: Path, aside: Path) -> bool:
         return False
     try:
         os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-    except OSError:  # a name too long, no folder, no permission: the target itself says more of it
+    except OSError:  # a name too long, no folder, no permission: reading the target itself gives the better message
         return False
     aside.unlink()
     return True

@@ -18,9 +18,11 @@ class DatasetOptions:
     dataset_path: str | None = option(None, "File of sharegpt (JSON), custom (JSON lines) or burstgpt (CSV).")
     num_prompts: int = option(1000, "How many requests.", at_least=1, at_most=MOST_REQUESTS)
     seed: int = option(0, "Seed of lengths, prompts, order and arrivals.")
-    input_len: int | None = option(None, "The same as --random-input-len, when given.", at_least=1, at_most=MOST_TOKENS)
+    input_len: int | None = option(
+        None, "Another name of --random-input-len, which it overrides.", at_least=1, at_most=MOST_TOKENS
+    )
     output_len: int | None = option(
-        None, "Output tokens of every request, whatever its data set says.", at_least=1, at_most=MOST_TOKENS
+        None, "Output tokens of every request, whatever the data set has.", at_least=1, at_most=MOST_TOKENS
     )
     random_input_len: int = option(
         1024, "random: mean prompt length, beside the prefix.", at_least=1, at_most=MOST_TOKENS

@@ -46,7 +46,7 @@ complete -c blis -f -a '(__blis_complete)'
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """What may come next: words of commands, choices of the flag before, or flags."""
+    """Return the words that may come next: commands, choices of the flag before, or flags."""
     if words[:1] == ["help"]:
         words = words[1:]
     name = next((each for each in (" ".join(words[:2]), " ".join(words[:1])) if each in COMMANDS), None)

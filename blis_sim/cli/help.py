@@ -18,7 +18,7 @@ Serve a vLLM look-alike, observe any server, replay the recording in virtual tim
 """
 
 OTHERS = "Options"
-"""What settings without a heading stand under."""
+"""Heading of settings without one."""
 
 _WIDEST, _NARROWEST = 120, 52
 """Columns: longer lines are hard to read, and shorter ones are broken wherever the terminal does."""

@@ -47,7 +47,8 @@ def _start(program: str) -> NoReturn:
         # The process gives back all of its memory: to search that for garbage first takes as long as a simulation.
         gc.freeze()
         if signal.getsignal(signal.SIGINT) is _interrupted:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is done, and Python would have its say about its own end
+            # All is done: a late Ctrl-C must not make Python print a traceback at its exit.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
     except KeyboardInterrupt:
         code = _EXIT_INTERRUPTED
     except MemoryError:

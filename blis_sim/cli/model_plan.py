@@ -32,7 +32,8 @@ class ModelPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """What vLLM's estimate of activations depends on, and the fraction of memory that an instance takes."""
+    """Limits of a step that vLLM's estimate of activations depends on, and the fraction of memory that an instance
+    takes."""
 
     gpu_memory_utilization: float
     max_num_batched_tokens: int

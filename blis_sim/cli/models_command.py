@@ -138,7 +138,7 @@ def _plan(options: ModelsOptions) -> ModelPlan:
     entry = model_entry(name) if config_path(Path(options.model)) is None else None
     hardware = options.hardware or (entry.gpu if entry else "")
     gpu = load_gpu(hardware) if hardware else None
-    # The catalogue's number of GPUs goes with its GPU; on another one it says nothing.
+    # The catalogue's number of GPUs goes with its GPU; on another GPU it does not apply.
     tp = options.tp or (entry.tp if entry and not options.hardware and options.pp == 1 else 1)
     request = PlanRequest(
         config=checkpoint.config,

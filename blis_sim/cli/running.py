@@ -12,18 +12,18 @@ from blis_sim.options import BlisError, OptionError, options_from
 from blis_sim.options.command_line import check_required, read_command_line
 
 CANDIDATES_FLAG = "--complete"
-"""Asks what may follow the words after it; the script for shells says it."""
+"""Prints the candidates for the word after its arguments; shell scripts for completion use it."""
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 _STDERR = 2
 _MOST_CHARACTERS = 1900
-"""Of a message, which may quote a file at length."""
+"""Most characters of an error message, which may quote a file at length."""
 _NO_MEMORY = ("failed to map segment", "annot allocate memory")
-"""What the loader of libraries says when it finds no memory."""
+"""Messages of the dynamic loader when memory runs out."""
 _OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""What the machine, or a limit of the user, has no more of."""
+"""Error numbers for a resource of the machine, or of the user's limits, that is used up."""
 
 
 def run_program(arguments: list[str], program: str) -> int:
@@ -146,7 +146,7 @@ def _is_about_stdout(error: OSError) -> bool:
 def _cannot_print(program: str, error: OSError) -> int:
     # Python would try to flush what is left once more at exit, and complain.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if not isinstance(error, BrokenPipeError):  # a reader that has gone, as `| head` does, wants no complaint
+    if not isinstance(error, BrokenPipeError):  # a closed reader, as with `| head`, is no error
         _complain(program, f"cannot write to standard output: {error.strerror}")
     return 1
 

@@ -1,7 +1,7 @@
-"""What a user may say, and the error when it is wrong. Everything else may import this; it imports nothing of ours.
+"""Settings of users, and the error for invalid ones. Everything else may import this; it imports nothing of ours.
 
 Read `option.py` first: a frozen dataclass whose fields are made by `option()` and `section()` is a settings table.
-`addition.py` is here for want of a lower place: sums that must not depend on the Python.
+`addition.py`, sums that must not depend on the version of Python, is here because no package is lower.
 """
 
 from blis_sim.options.errors import BlisError, OptionError

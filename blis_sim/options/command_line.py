@@ -19,7 +19,7 @@ Spelled: TypeAlias = tuple[Setting | None, str, str | None]
 
 @dataclass(slots=True)
 class CommandLine:
-    """What a command line says: values by name of the setting, a note on each former flag, a request for help."""
+    """A parsed command line: values by name of the setting, a note on each former flag, a request for help."""
 
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

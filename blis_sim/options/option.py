@@ -25,7 +25,7 @@ _SECTION = "section"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of one setting besides its name, type and default."""
+    """Definition of one setting besides its name, type and default."""
 
     help_text: str | Callable[[], str]
     flags: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Option:
 
     @property
     def help(self) -> str:
-        """What it is for."""
+        """Return the help text."""
         return self.help_text if isinstance(self.help_text, str) else self.help_text()
 
     @property

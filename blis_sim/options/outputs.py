@@ -29,7 +29,7 @@ _GZIP = 31
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """What an error says that such a file holds, and a pattern that the beginning of each such file has."""
+    """Description of a kind of file for error messages, and a pattern that the beginning of each such file has."""
 
     words: str
     pattern: str
@@ -64,7 +64,7 @@ _ACROSS_LINES = ("run metrics", "calibration", "page", "benchmark results")
 
 
 def obstacle(path: str, kind: str) -> str | None:
-    """What keeps a file of this kind from being written to `path`, in words; None if nothing does.
+    """Return what keeps a file of this kind from being written to `path`, in words; None if nothing does.
 
     An earlier file of the same kind and an empty one may be replaced, and so may devices and pipes be written.
     """
@@ -99,7 +99,7 @@ def _beginning(path: str) -> bytes:
 
 
 _NAMELESS = (".yaml", ".csv", ".itl.csv")
-"""What becomes of a prefix that is empty behind its folder: hidden files, of which none is found beside another."""
+"""Files of a prefix that is empty behind its folder: hidden files, of which none is found beside another."""
 
 
 Output: TypeAlias = tuple[str, str] | tuple[str, str, str]
@@ -148,7 +148,7 @@ def check_written(written: Iterable[Output], read: Iterable[tuple[str, str]]) ->
 
 
 def _identity(path: str) -> Hashable:
-    """What all names of a file have in common, links of both kinds among them."""
+    """Return an identity that all names of a file share, links of both kinds among them."""
     if not exists(path):
         return realpath(path)
     found = stat(path)

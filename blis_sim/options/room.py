@@ -1,13 +1,14 @@
-"""What no memory has room for: counts that are refused before anything is made of them.
+"""Upper limits that are checked before anything is allocated.
 
-Each is well above what anybody measures, and below what a machine could hold.
+Each is well above any measurement, and below what a machine could hold.
 """
 
 MOST_REQUESTS = 100_000_000
 """Requests of one run. One takes 1 to 2 kB from its arrival to its figures, so these would take 100 to 200 GB."""
 
 MOST_DRAWN = 1_000_000_000
-"""Numbers of one kind that are drawn for requests of which few may be wanted. They would take 10 to 30 GB."""
+"""Most numbers of one kind that are drawn, for requests of which few may be kept. The numbers would take 10 to 30
+GB."""
 
 MOST_TOKENS = 100_000_000
 """Tokens of one prompt, or output. The longest contexts of models are a tenth of it; as text it is half a gigabyte, and

@@ -44,14 +44,14 @@ def read_list(element: Callable[[str], Any], label: str, text: str) -> tuple[Any
 
 
 def value_of_flag(setting: Setting, text: str) -> Any:
-    """What a text behind a flag means for a setting that is no switch. Raises OptionError."""
+    """Return the value of a text behind a flag, for a setting that is no switch. Raises OptionError."""
     if setting.kind in NUMBERS:
         return read_number(setting.kind, setting.label, text, setting.option.infinity)
     return read_list(typing.get_args(setting.kind)[0], setting.label, text) if setting.is_list else text
 
 
 def value_of(setting: Setting, text: str) -> Any:
-    """What a text means for a setting; `none` means "not given" where that is possible. Raises OptionError."""
+    """Return the value of a text for a setting; `none` means "not given" where that is possible. Raises OptionError."""
     kind = setting.kind
     if text.lower() == _NONE and kind is not setting.type:
         return None
@@ -67,7 +67,7 @@ def value_of(setting: Setting, text: str) -> Any:
 
 
 def value_of_yaml(setting: Setting, value: Any) -> Any:
-    """What a value of a YAML file means for a setting. Raises OptionError."""
+    """Return the value of a YAML value for a setting. Raises OptionError."""
     if isinstance(value, list):
         return value_of(setting, json.dumps(value))
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""YAML as every file is read: each value is what its text says, or is refused with its line.
+"""YAML as every file is read: each value means what its text is, or is refused with its line.
 
 Scalars follow YAML 1.2 where version 1.1 reads a number or a date into other text: `010` and `1:30` and `2026-01-31`
 stay text, and `1e6` is a number. A key stands once in its mapping. Depth and number of values are bounded while the
@@ -52,7 +52,7 @@ _SPECIAL_FLOATS = {
 
 _Events: TypeAlias = Iterator[Any]
 _Event: TypeAlias = Any
-"""Of PyYAML's classes of events, whose attributes differ."""
+"""Any of PyYAML's classes of events, whose attributes differ."""
 
 
 class YamlError(ValueError):

@@ -42,7 +42,7 @@ class RecordedDeploymentOptions(DeploymentOptions):
         if self.alpha_coeffs or self.coefficients is not None:
             raise OptionError("blis fit learns coefficients, it takes none")
         if self.speculation is not None:
-            raise OptionError("blis fit does not know speculative decoding")
+            raise OptionError("blis fit does not support speculative decoding")
         if self.dp > 1:
             raise OptionError(f"blis fit does not know dp; --dp must be 1, got {self.dp}")
 
@@ -143,7 +143,7 @@ def _need_scipy() -> None:
 
 
 def _say_what_sending_is_missing(traces: "list[Trace]", options: FitOptions) -> None:
-    """Name the caps that show in recordings if none is given, and what recordings that all have one do not tell."""
+    """Name the caps that show in recordings if none is given, and warn if all recordings have one."""
     from traces.client_cap import client_cap_of
 
     caps = [client_cap_of(trace.rows) for trace in traces]

@@ -21,10 +21,11 @@ from calibrate.fit.trial import Slopes, Trial
 Floats = npt.NDArray[np.float64]
 
 INDEPENDENT_SHARE = 0.3
-"""Requests that run together share their steps and so their errors: so many say as much as independent ones would."""
+"""Requests that run together share their steps and so their errors: they weigh as much as this share of independent
+ones."""
 MOST_INDEPENDENT = 1_200
 """More requests make chance smaller, but not the errors of the model itself. Without this limit, small effects that no
-term describes would be forced upon terms that the recordings tell little of."""
+term describes would be forced upon terms that the recordings hardly determine."""
 MOST_INDEPENDENT_STRETCHES = 100
 """The error of each recording: its stretches are independent, but from one server, and servers differ."""
 OUTLIER_SPREADS = 3.0
@@ -42,7 +43,7 @@ LEAST_SPREAD = 0.02
 SPEED_SPREAD = 0.005
 """Two servers of the same kind differ in speed by as much, and one server at different times."""
 LEAST_SPEED_SPREAD = 0.001
-"""They differ by less most of the time: large differences are rare, and so the usual speed is that of most requests
+"""Servers differ by less most of the time: large differences are rare, and so the usual speed is that of most requests
 (a Laplace distribution that is round at its top)."""
 
 
@@ -78,7 +79,7 @@ class _Errors:
 def improved(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, share: float, spans: Spans) -> Estimate:
     """The coefficients that would explain most of what is left over, approached by `share` of the way.
 
-    Each is held to its expectation as far as measurements do not know better, and none falls below its least value.
+    Each is held to its expectation as far as measurements do not determine it, and none falls below its least value.
     """
     terms = deployed.terms
     places = np.array([terms.place(name) for name in deployed.learnable()])

@@ -40,8 +40,8 @@ EXPECTED: dict[str, Expectation] = {
     "output_request_us": Expectation(40.0, 20.0),
 }
 LEAST_SCALE = 0.8
-"""No class of kernels is taken to be faster than that: what a recording seems to say beyond it belongs to terms that it
-can hardly tell from kernels."""
+"""Least scale of a class of kernels: what a recording seems to show beyond it belongs to terms that recordings hardly
+separate from kernels."""
 TERMS = Terms((*SCALES, *_HOST_OF_STEPS), REQUEST_TERMS, EXPECTED, least=dict.fromkeys(SCALES, LEAST_SCALE))
 
 

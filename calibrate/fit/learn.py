@@ -38,8 +38,8 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """What came out: the estimate, the largest sums of all steps simulated, and the scores on requests that it was not
-    learned from: the last fifth of each recording, predicted by coefficients learned from the others."""
+    """The result of learning: the estimate, the largest sums of all steps simulated, and the scores on requests that it
+    was not learned from: the last fifth of each recording, predicted by coefficients learned from the others."""
 
     estimate: Estimate
     spans: Spans
@@ -58,7 +58,7 @@ def learn(
 ) -> Learned:
     """Learn from all but the last fifth of each recording, score on that, then learn from all.
 
-    `on_progress` is called `num_trials` times. The same seed gives the same coefficients.
+    `on_progress` is called `num_trials` times. Equal seeds give equal coefficients.
     """
     done = on_progress or _nothing
     spans = spans_of(recordings)
@@ -129,6 +129,6 @@ class _Work:
                 trials.append(run_trial(recording, self.deployed, self.config, estimate.values, self._phase))
                 self.done()
             pairs.append(Pair(recording, *trials))
-        # What the first rounds simulate with poor coefficients says little about the batches of the real server.
+        # Steps simulated in the first rounds, with poor coefficients, are unlike the batches of the real server.
         self.largest = BatchShape(*map(max, *(trial.largest for pair in pairs for trial in (pair.one, pair.other))))
         return improved(pairs, self.deployed, estimate, share, self.spans)

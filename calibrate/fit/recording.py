@@ -59,7 +59,8 @@ class Recording:
         return simulate_reissued(engine, self.arrivals, self.max_concurrency).requests
 
     def sequences(self, engine: Engine) -> list[RunningSequence | None]:
-        """Likewise as the engine's own state of each, in the order of `arrivals`; None for those it never took up."""
+        """Simulate the requests as `simulated` does, and return the engine's own state of each, in the order of
+        `arrivals`; None for requests that never arrived at it."""
         if self.max_concurrency is None:
             events = run_virtual(engine, ((arrival.at, arrival.request) for arrival in self.arrivals))
         else:

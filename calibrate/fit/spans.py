@@ -12,7 +12,7 @@ Floats = npt.NDArray[np.float64]
 
 MOST_SPANS = 12
 LEAST_REQUESTS = 200
-"""Fewer would tell more about chance than about the speed of the server."""
+"""Least requests of a span: with fewer its speed would depend more on chance than on the server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ Bools = npt.NDArray[np.bool_]
 class Steps:
     """Steps in order: those whose tokens reached the clients.
 
-    A prompt stands in the step that brought its first token. Steps are `plain` if that says all of what they held, and
-    if they began when the one before ended.
+    A prompt stands in the step that brought its first token. Steps are `plain` if the columns hold all that was in
+    them, and if they began when the one before ended.
     """
 
     ends_us: Floats

@@ -1,7 +1,7 @@
 """Stretches of measured steps around prompts: how long each took, and how that depends on each coefficient.
 
-Only a stretch is as long as what it held makes it. Of single steps one seems shorter for what another seems longer:
-tokens are handed out late while the server takes in a prompt, and steps right after one are slower.
+Only a stretch is as long as what it held makes it. Single steps borrow time from each other: tokens are handed out late
+while the server takes in a prompt, and steps right after one are slower.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ Bools = npt.NDArray[np.bool_]
 STEPS_BEFORE = 2
 """A stretch begins so many steps before its first prompt."""
 LEAST_STEPS_AFTER = 3
-"""It lasts for so many after its last one, or longer, unless another prompt comes sooner, which then belongs to it."""
+"""Least steps of a stretch after its last prompt, unless another prompt comes sooner, which then belongs to it."""
 MOST_STEPS_AFTER = 8
 _FIELDS = len(BatchShape._fields)
 _DECODES, _CONTEXT = BatchShape._fields.index("decode_requests"), BatchShape._fields.index("decode_context_tokens")
@@ -35,7 +35,7 @@ class Stretches:
     """The first step of each."""
     last: Ints
     first_prompt: Ints
-    """The place of its first prompt among those of the steps."""
+    """Place of the first prompt of each stretch among the prompts of the steps."""
     last_prompt: Ints
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ class Stretches:
 
 
 def stretches_of(steps: Steps) -> Stretches:
-    """As many as there are of nothing but plain steps."""
+    """Return the stretches that consist of plain steps only."""
     found = [
         (first, last, *prompts)
         for first, last, *prompts in _cut(steps.prompt_steps, len(steps.ends_us))

@@ -132,7 +132,7 @@ EXPECTED: dict[str, Expectation] = {
 }
 COMPUTE_TERMS = ("tokens", "tiles", "small_tiles")
 EXPECTED_COMPUTE = Expectation(1.45, 0.1)
-"""Of these together: large multiplications reach about 70 % of the peak arithmetic rate."""
+"""Expected sum of the compute terms: large multiplications reach about 70 % of the peak arithmetic rate."""
 
 
 TERMS = Terms(STEP_TERMS, REQUEST_TERMS, EXPECTED, ((COMPUTE_TERMS, EXPECTED_COMPUTE),))

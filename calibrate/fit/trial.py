@@ -1,7 +1,7 @@
 """One simulated run of a recording: the shape of each step, and the derivative of each latency by each coefficient.
 
-The engine calls the latency model for each step with prompts when the step begins. It takes many decode-only steps at a
-time; their shapes follow from the requests that got a token in them.
+The engine calls the latency model for each step with prompts when the step begins. The engine takes many decode-only
+steps at a time; their shapes follow from the requests that got a token in them.
 """
 
 from collections.abc import Sequence as SequenceOf

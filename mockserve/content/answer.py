@@ -55,7 +55,7 @@ class CutCalls(NamedTuple):
 class Answer(NamedTuple):
     """One answer: `texts[k-1]` is the text that a client may read when token k arrives; a token may bring none.
 
-    Joined they are the whole text, as the model says it. `token_texts` are the tokens themselves, before anything was
+    Joined they are the whole text, as the model wrote it. `token_texts` are the tokens themselves, before anything was
     held back or cut. `deltas[k-1]` is the same text sorted by kind, without markup; None means that all is content.
     """
 
@@ -102,7 +102,7 @@ MOST_RANK = 20
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """What a model would say of one step: the chosen token, and the most likely ones in order.
+    """Log-probabilities of one step: the chosen token, and the most likely ones in order.
 
     `top` includes the chosen token where its rank is within it.
     """
@@ -261,7 +261,7 @@ def is_slow(wanted: Repetition) -> bool:
 
 
 def first_repetition(token_ids: Sequence[int], wanted: Repetition) -> int | None:
-    """How many tokens an answer has when it first ends in a pattern said `wanted.min_count` times in a row.
+    """Return how many tokens an answer has when it first ends in a pattern repeated `wanted.min_count` times in a row.
 
     None if it never does. Cost: the number of tokens times its logarithm.
     """
@@ -286,17 +286,17 @@ def _first_of_size(token_ids: Sequence[int], size: int, min_count: int) -> int |
 class _Search:
     """Looks for patterns of many sizes at once.
 
-    A pattern of `size` tokens that is said `count` times is a run of `size * (count - 1)` tokens each of which equals
-    the one `size` before it. Of any `size` tokens in a row one has an index that `size` divides, so only those are
-    looked at: n / 1 + n / 2 + n / 3 ... of them. On one side or the other of the first in a run, half a pattern at
-    least belongs to the run, too: hashes tell.
+    A pattern of `size` tokens that is repeated `count` times is a run of `size * (count - 1)` tokens each of which
+    equals the one `size` before it. One of any `size` tokens in a row has an index that `size` divides, so only those
+    are looked at: n / 1 + n / 2 + n / 3 ... of them. On one side or the other of the first in a run, half a pattern at
+    least belongs to the run, too, which hashes show.
     """
 
     def __init__(self, token_ids: Sequence[int], min_count: int) -> None:
         self._ids: Ints = np.asarray(token_ids, dtype=np.int64)
         self._min_count = min_count
         self._end = len(token_ids)
-        """Nothing that ends later matters."""
+        """End of the search: a repetition that ends later does not matter."""
         self._is_found = False
         self._powers = _powers(self._end + 1)
         self._sums: Hashes = np.zeros(self._end + 1, dtype=np.uint64)

@@ -87,7 +87,7 @@ class Composer:
     def _said(
         self, random: Random, sampling: Sampling, left: int, form: AnswerForm, prompt: Sequence[int]
     ) -> Generator[Job[Written], Written | None, list[Segment] | None]:
-        """What is said after the reasoning, in at most `left` tokens if that can be; None for prose."""
+        """Write what follows the reasoning, in at most `left` tokens if that can be; None for prose."""
         known = self._known_text(form, prompt)
         tools = form.tools
         constraint = form.constraint
@@ -104,7 +104,7 @@ class Composer:
         return [Segment(Kind.CONTENT, self._filled(known, left if sampling.ignore_eos else sampling.min_tokens))]
 
     def _plain(self, random: Random, sampling: Sampling, budget: int, form: AnswerForm) -> Answer:
-        """Nothing but prose, token by token as it was written."""
+        """Return prose only, token by token as it was written."""
         answer = stopped(*self._prose(random, sampling, budget, form), sampling)
         if not form.is_parsed:
             return answer
@@ -131,7 +131,7 @@ class Composer:
     def _fitting(
         self, left: int, random: Random, new_job: Callable[[Random, int, int], Job[Written]]
     ) -> Generator[Job[Written], Written | None, list[Segment]]:
-        """What is written with as much of what is optional as leaves room for the end marker, else the least."""
+        """Write with as many optional parts as leave room for the end marker, else with the least."""
         script: list[Segment] = []
         most_chars = (left + 1) * self.tokenizer.longest_piece_chars
         for generosity in GENEROSITIES:

@@ -1,4 +1,4 @@
-"""What a pooling model makes of prompts: vectors that are close when texts share tokens, classes, scores."""
+"""Results of a pooling model for prompts: vectors that are close when texts share tokens, classes, scores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,12 +71,12 @@ def best_match_sum(query: Vector, document: Vector) -> float:
 
 
 def relevance(first: Vector, second: Vector) -> float:
-    """What a cross-encoder would say of a pair, from 0 to 1."""
+    """Return the relevance of a pair as from a cross-encoder, from 0 to 1."""
     return float(1 / (1 + np.exp(-SHARPNESS * (similarity(first, second) - 0.25))))
 
 
 def probabilities(logits: Vector) -> Vector:
-    """Of several classes one holds; a single one holds or not."""
+    """Return probabilities: several classes share one, a single class has its own."""
     if len(logits) == 1:
         found: Vector = (1 / (1 + np.exp(-logits))).astype(np.float32)
         return found
@@ -155,7 +155,7 @@ class Pooler:
         return probabilities(logits) if use_activation else logits
 
     def pooled(self, token_ids: Sequence[int], use_activation: bool) -> Vector:
-        """What the model's own task makes of a prompt."""
+        """Return the result of the model's own task for a prompt."""
         if self.task == "classify":
             return self.classes(token_ids, use_activation)
         if self.task == "token_embed":

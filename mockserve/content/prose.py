@@ -18,7 +18,7 @@ MOST_PROBED_TOKENS = 4000
 MOST_REPAIRS = 40
 
 FEW_TEXTS = 16
-"""So many are looked for one by one, more by looking up every part of a word."""
+"""Most texts that are searched for one by one; more are found by looking up every part of a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Prose:
         return split.first(num_tokens)
 
     def without(self, bad_words: Sequence[str]) -> "Prose":
-        """The same, but for the words that contain one of these; all of them if none is left."""
+        """Return this prose without the words that contain one of these; with all of them if none is left."""
         units = self._units
         bad = {each.strip() for each in bad_words}
         kept = [index for index, word in enumerate(units.words) if not _has_any(word, bad)]
@@ -106,7 +106,7 @@ class Prose:
         while len(pieces) < count:
             number = int(draw() * NUM_SENTENCES)
             pieces += known.get(number) or self._sentence(number)
-        if units.openers and not units.full_stop:  # only the beginning can be told from the rest
+        if units.openers and not units.full_stop:  # only the first token of a sentence is recognizable
             pieces[0] = random.choice(units.openers)
         if pieces[0].startswith(" "):
             pieces[0] = pieces[0][1:]
@@ -136,7 +136,7 @@ def _has_any(word: str, texts: set[str]) -> bool:
 
 
 def tokens_of(allowed: Sequence[int], tokenizer: Tokenizer, random: Random, num_tokens: int) -> Split:
-    """So many of the allowed tokens, in no order; marks and parts of characters have no text."""
+    """Return `num_tokens` of the allowed tokens, in no order; marks and parts of characters have no text."""
     ids = random.choices([each for each in allowed if each != tokenizer.eos_token_id] or allowed, k=num_tokens)
     texts = {each: tokenizer.decode([each], skip_special_tokens=True) for each in set(ids)}
     return Split(ids, ["" if "\ufffd" in texts[each] else texts[each] for each in ids])

@@ -33,7 +33,7 @@ def read_answer(text: str, has_reasoning: bool, has_calls: bool, is_whole: bool)
 
 
 def added(before: list[Delta], after: list[Delta]) -> list[Delta]:
-    """What a longer text has that a shorter one has not."""
+    """Return the parts of a longer text that a shorter one lacks."""
     new = after[len(before) :]
     if before and len(after[len(before) - 1].text) > len(before[-1].text):
         last = after[len(before) - 1]

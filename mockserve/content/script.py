@@ -67,7 +67,7 @@ def _chars_to_last_call(script: Sequence[Segment]) -> int:
 
 
 def _cut_calls(script: Sequence[Segment], num_chars: int) -> CutCalls:
-    """What is left of the calls of a script after so many characters."""
+    """Return the calls of a script that is cut after so many characters."""
     ends = list(accumulate(len(each.text) for each in script))
     num_begun = num_complete = 0
     for place, segment in enumerate(script):
@@ -103,7 +103,7 @@ def _after_reasoning(script: Sequence[Segment]) -> str:
 
 
 def _ended(said: Split, how: Performance) -> tuple[Split, Ending]:
-    """What is said within the budget, and how that ends."""
+    """Return the text within the budget, and how it ends."""
     if said.num_tokens >= how.budget:
         return said.first(how.budget), Ending("length")
     least = how.budget if how.sampling.ignore_eos else max(how.sampling.min_tokens, said.num_tokens) + 1
@@ -151,7 +151,7 @@ def sorted_by_kind(texts: Sequence[str], script: Sequence[Segment]) -> list[tupl
 
 
 def _part(segment: Segment, start: int, end: int) -> Delta | None:
-    """What a client reads of characters `start` to `end` of a segment."""
+    """Return the text that a client reads of characters `start` to `end` of a segment."""
     if segment.kind is Kind.MARKUP:
         return None
     if segment.shown is not None:
@@ -261,7 +261,7 @@ def _check_effort(variables: Mapping[str, Any], parser: str) -> None:
 
 
 def thoughts(thinking: Thinking, random: Random, prose: Prose, budget: int) -> list[Segment]:
-    """The reasoning between its marks. It takes at most half of the budget, so that the answer has the rest."""
+    """The reasoning between its marks. Reasoning takes at most half of the budget, so that the answer has the rest."""
     said = prose.write(random, thinking.num_tokens(random, most=budget // 2))
     text = "".join(said.pieces)
     if thinking.is_content:

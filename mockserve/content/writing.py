@@ -118,7 +118,7 @@ def _thinking(body: Mapping[str, Any], options: ContentOptions) -> Thinking | No
 
 
 def _last_words(body: Mapping[str, Any]) -> str:
-    """What the user said last; what anyone said last if no user did."""
+    """Return the last message of the user; the last message of any role if there is none of the user."""
     messages = read_messages(body.get("messages") or [])
     return next((each.content for each in reversed(messages) if each.role == "user"), messages[-1].content)
 
@@ -148,7 +148,7 @@ def constrained_script(constraint: Constraint, random: Random, generosity: int) 
 
 
 def content_job(constraint: Constraint, random: Random, generosity: int, most_chars: int) -> Job[Written]:
-    """What writes a text of the form: of a long one the first `most_chars` characters."""
+    """Return the job that writes a text of the form: of a long one the first `most_chars` characters."""
     is_small = not isinstance(constraint, DeferredForm)
     return Job(_written, (constrained_script, (constraint,), random, generosity, most_chars), is_small)
 
@@ -156,14 +156,15 @@ def content_job(constraint: Constraint, random: Random, generosity: int, most_ch
 def calls_job(
     use: ToolUse, functions: Sequence[Function], random: Random, generosity: int, most_chars: int
 ) -> Job[Written]:
-    """What writes calls of these functions."""
+    """Return the job that writes calls of these functions."""
     is_small = all(each.is_small(use.taste) for each in functions)
     called = replace(use, functions=())  # those that are not called need not go to a worker
     return Job(_written, (call_script, (called, functions), random, generosity, most_chars), is_small)
 
 
 def form_checks(form: AnswerForm) -> Iterator[Job[str | None]]:
-    """What finds the backend that constrains an answer, and raises ApiError unless the answer can have the form.
+    """Yield the jobs that find the backend which constrains an answer, and raise ApiError unless the answer can have
+    the form.
 
     Forms that were read already need no check. The backend that is found last counts.
     """

@@ -111,7 +111,7 @@ def with_features(options: ServeOptions, deployment: Deployment) -> tuple[Engine
 
 
 def transfer_of(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> KVTransfer | None:
-    """This instance's end of KV transfers; None without --kv-transfer-config."""
+    """Return this instance's end of KV transfers; None without --kv-transfer-config."""
     transfer = options.kv_sharing.transfer
     if not transfer.is_on:
         return None
@@ -123,7 +123,7 @@ def transfer_of(options: ServeOptions, deployment: Deployment, environment: Serv
         port=environment.side_channel_port,
         tp=deployment.tp,
         num_prompt_blocks=config.num_prompt_blocks,
-        # Set times say what a transfer takes, too.
+        # Set times include what a transfer takes.
         bytes_per_block=0 if options.timing.sets_times else size,
         gb_per_s=options.kv_sharing.kv_transfer_gb_per_s,
         latency_us=round(options.kv_sharing.kv_transfer_latency_ms * 1000),

@@ -70,7 +70,7 @@ class EngineView:
 class RemoteDriver:
     """A driver for replies whose engines are in another process. Use it from one event loop only.
 
-    `origin_s` is what the monotonic clock reads at the simulated instant 0. `tell` takes messages to the engines.
+    `origin_s` is what the monotonic clock reads at the simulated instant 0. `tell` sends messages to the engines.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ LENGTH_BYTES = 4
 
 
 class Channel(asyncio.Protocol):
-    """One end. `heard` is given each message in order, and `ended` is called when the other end has gone.
+    """One end. `heard` is called with each message in order, and `ended` when the other end has gone.
 
     The socket must be one that only processes of this server have: what comes is unpickled.
     """
@@ -100,14 +100,14 @@ async def open_channel(end: socket.socket, heard: Callable[[Any], None], ended: 
 
 
 class Listening(NamedTuple):
-    """It takes connections on this port."""
+    """A process takes connections on this port."""
 
     host: str
     port: int
 
 
 class Refused(NamedTuple):
-    """Its settings cannot be served."""
+    """A process cannot serve with its settings."""
 
     message: str
 
@@ -260,7 +260,7 @@ class RemoteMetrics:
     tool_parsing: ToolParsing = field(default_factory=ToolParsing)
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
     operations: Operations = field(default_factory=Operations)
-    """Never on the page: routes that time operations need development mode, which needs one process."""
+    """Operations, which are never on the page: routes that time them need development mode, which needs one process."""
     _questions: "itertools.count[int]" = field(default_factory=itertools.count)
     _asked: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
 

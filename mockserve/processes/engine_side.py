@@ -135,7 +135,7 @@ class EngineSide:
         self.driver.tell_failure = self._broken
 
     def add(self, tell: Callable[[FromEngines], None]) -> AnsweringEnd:
-        """Add a process, whose messages `tell` sends."""
+        """Add a process, to which `tell` sends messages."""
         end = AnsweringEnd(self, tell)
         self.ends.append(end)
         return end
@@ -154,7 +154,7 @@ class EngineSide:
             self.tell_all(state)
 
     def welcome(self, end: AnsweringEnd) -> None:
-        """Send a process that has begun to listen what the others have heard."""
+        """Send the state that the other processes have to one that has begun to listen."""
         end.tell(self.state)
         if self._backend is not None:
             end.tell(self._backend)

@@ -52,7 +52,7 @@ class Answering:
         self.stopping: asyncio.Future[Stopping] = asyncio.get_running_loop().create_future()
         self.death_reported = asyncio.Event()
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """Its exit code, when it has one."""
+        """Exit code of the process, when it has one."""
         self._engines = engines
         self._gathering = gathering
         self._metrics_page = metrics_page
@@ -75,7 +75,7 @@ class Answering:
 
     @property
     def pid(self) -> int:
-        """Its number to the operating system."""
+        """Return its process id."""
         assert self._process is not None
         assert self._process.pid is not None
         return self._process.pid
@@ -123,7 +123,7 @@ AnswerMetrics = Callable[[Answering, WantMetrics], None]
 
 @contextmanager
 def _deaf_from_birth() -> Iterator[None]:
-    """Processes that are started meanwhile hear of no signal before they say what to do about it.
+    """Block signals for processes that are started meanwhile until they have set their handlers.
 
     Ctrl-C reaches all processes of a terminal, and would end one that is about to begin with a traceback.
     """
@@ -235,7 +235,7 @@ class Processes:
         self._keep(self._tell_state())
 
     async def until_listening_or(self, stopping: asyncio.Event) -> None:
-        """Return when all processes listen, and say so; earlier when there is no use in waiting any longer.
+        """Return when all processes listen, and log it; earlier when there is no use in waiting any longer.
 
         Raises OptionError when one of them cannot serve with these settings.
         """
@@ -287,7 +287,7 @@ class Processes:
         self._engines.driver.close()
 
     async def _engine_death(self) -> BaseException:
-        """Return with what an engine has broken with, when a client has been told or some time has passed."""
+        """Return the failure of an engine, when a client has got the error or some time has passed."""
         told = [asyncio.ensure_future(each.death_reported.wait()) for each in self._answering]
         while (failure := self._engines.driver.failure) is None:
             await asyncio.wait(told, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)

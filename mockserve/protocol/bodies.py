@@ -37,11 +37,11 @@ class Usage:
         return {"reasoning_tokens": self.num_reasoning_tokens}
 
     def running(self) -> dict[str, Any]:
-        """As in each chunk of a chat stream, which has one null more than other streams."""
+        """Return usage as in each chunk of a chat stream, which has one null more than other streams."""
         return {**self.counts(), "completion_tokens_details": self.completion_details}
 
     def last(self) -> dict[str, Any]:
-        """As in the last chunk of a stream, which leaves out what is null."""
+        """Return usage as in the last chunk of a stream, which leaves out nulls."""
         found = self.counts()
         if self.prompt_details is not None:
             given = {name: value for name, value in self.prompt_details.items() if value is not None}
@@ -51,7 +51,7 @@ class Usage:
         return found
 
     def full(self) -> dict[str, Any]:
-        """As in a whole reply, with all nulls."""
+        """Return usage as in a whole reply, with all nulls."""
         details = None if self.prompt_details is None else dict(self.prompt_details)
         return {
             **self.counts(),
@@ -70,7 +70,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompted:
-    """What a reply may say about its prompt. `logprobs` are in the shape of `prompt_logprobs`."""
+    """The parts of a prompt that a reply may repeat. `logprobs` are in the shape of `prompt_logprobs`."""
 
     token_ids: Sequence[int] = ()
     text: str | None = None
@@ -78,7 +78,7 @@ class Prompted:
 
 
 class Piece(NamedTuple):
-    """What one event of a stream brings. `delta` is what is new: text, or a chat message's keys.
+    """The content of one event of a stream. `delta` is what is new: text, or a chat message's keys.
 
     `logprobs` have the shape of the format; `ending` is there in the last event of a choice, and so are
     `num_tokens`, those of the whole choice, and `kv_transfer_params`.
@@ -119,11 +119,11 @@ class Bodies(Protocol):
     """Builds every JSON object of one reply. Usage is given only where the client asked for it in each chunk."""
 
     def opening_chunks(self, num_choices: int, prompted: Prompted, usage: Usage | None) -> list[dict[str, Any]]:
-        """What precedes the first text of all choices, if anything does."""
+        """Return the chunks before the first text of all choices, if there are any."""
         ...
 
     def chunk(self, index: int, piece: Piece, usage: Usage | None) -> dict[str, Any]:
-        """What one or more tokens bring to choice `index`."""
+        """Return the chunk of one or more tokens of choice `index`."""
         ...
 
     def usage_chunk(self, usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -157,11 +157,12 @@ Event: TypeAlias = dict[str, Any]
 
 
 class Narrator(Protocol):
-    """Tells one reply of one choice. It remembers what it has begun, so the methods are called in the reply's order."""
+    """Encodes one reply of one choice as events. The narrator keeps what it has begun, so the methods are called in the
+    reply's order."""
 
     @property
     def opens_at_once(self) -> bool:
-        """Whether the opening is told before the engine has brought anything."""
+        """Whether the opening is sent before the engine has brought anything."""
         ...
 
     @property
@@ -170,17 +171,17 @@ class Narrator(Protocol):
         ...
 
     def opening(self, usage: Usage) -> list[Event]:
-        """What precedes the first token."""
+        """Return the events before the first token."""
         ...
 
     def said(self, piece: Piece) -> list[Event]:
-        """What one or more tokens bring. The delta of `piece` has the keys of a chat message."""
+        """Return the events of one or more tokens. The delta of `piece` has the keys of a chat message."""
         ...
 
     def ended(self, ending: Ending, usage: Usage) -> list[Event]:
-        """What follows the last token."""
+        """Return the events after the last token."""
         ...
 
     def failed(self, error: ApiError) -> list[Event]:
-        """What ends a reply that cannot go on."""
+        """Return the events that end a reply which cannot go on."""
         ...

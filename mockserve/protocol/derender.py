@@ -39,7 +39,7 @@ class Constant:
 
 
 MAX_CONTEXT_TOKENS = 4
-"""As many tokens of a chunk are context of the log-probabilities of the next."""
+"""Tokens of a chunk that are context of the next one's log-probabilities."""
 
 MAX_WINDOW_TOKENS = 1024
 
@@ -75,7 +75,7 @@ _OUTPUT_IDS: FieldType = Nullable(ListOf(Integer()))
 
 
 def _negative_ids(token_ids: list[Any] | None) -> str | None:
-    """What is wrong with the checked token ids of a whole choice; those of a chunk may be negative."""
+    """Return the error of negative token ids in a checked whole choice; those of a chunk may be negative."""
     has_any = any(as_integer(each) < 0 for each in token_ids or ())
     return "token_ids must not contain negative values" if has_any else None
 

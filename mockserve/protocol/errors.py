@@ -113,7 +113,7 @@ def sanitized(message: str) -> str:
 
 
 def late(error: ApiError) -> ApiError:
-    """`error`, which a stream tells as its only event."""
+    """Return `error`, marked to be sent as the only event of a stream."""
     error.is_late = True
     return error
 
@@ -141,12 +141,12 @@ def bad_request(message: str) -> ApiError:
 
 
 def paused(kind: str = "ServiceUnavailableError") -> ApiError:
-    """Nothing is generated for now. Inside a chat stream vLLM calls the same an InternalServerError."""
+    """Return the error of a paused server. Inside a chat stream vLLM calls it an InternalServerError."""
     return ApiError("Generation is paused. Please retry after it resumes.", status=503, kind=kind)
 
 
 def engine_dead() -> ApiError:
-    """What ended a request is not the client's business: the engine is broken for good."""
+    """Return the error of a broken engine, which does not reveal the cause."""
     return internal_error("The server had an error while processing your request.")
 
 

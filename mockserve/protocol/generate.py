@@ -38,7 +38,7 @@ from mockserve.protocol.refusals import check_one_constraint, refuse_bad_salt, r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateBodies:
-    """Bodies of one reply. What a choice says beside its ids - text, a message - comes as keys of its own."""
+    """Bodies of one reply. The content of a choice beside its ids - text, a message - comes as keys of its own."""
 
     id: str
     created: int
@@ -63,7 +63,7 @@ class GenerateBodies:
             **piece.delta,
             "logprobs": piece.logprobs,
         }
-        # The prompt is told of in the first chunk only, and then the key is there for the others too, as a null.
+        # Only a chunk with prompt token ids, the first, has their key.
         about_prompt = {"prompt_token_ids": id_list(piece.prompt_token_ids)} if piece.prompt_token_ids else {}
         return {
             "request_id": self.id,
@@ -155,7 +155,7 @@ class TokenIds:
 
 
 class SamplingParameters:
-    """vLLM's own object of sampling parameters; what is wrong with it is told twice."""
+    """vLLM's own object of sampling parameters; each problem with it is reported twice."""
 
     inner = Record(
         {
@@ -239,7 +239,7 @@ class GenerateRequest:
     returns_prompt_ids: bool
     includes_reasoning: bool
     parse_context: Mapping[str, Any] | None
-    """How the answer will be read: the chat it belongs to may want reasoning or calls. None for other text."""
+    """How the answer will be read: the chat it belongs to may parse reasoning or calls. None for other text."""
     common: Common
 
 

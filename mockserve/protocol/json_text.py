@@ -102,7 +102,8 @@ def reply_json(value: Any) -> bytes:
 
 
 def reply_blocks(value: Any) -> Iterator[bytes]:
-    """The body of a whole reply that may hold `JsonBlocks`, piece by piece. Raises ApiError likewise."""
+    """The body of a whole reply that may hold `JsonBlocks`, piece by piece. Raises ApiError for what cannot be sent, as
+    vLLM does."""
     found: list[JsonBlocks] = []
 
     def mark(each: Any) -> Any:

@@ -222,7 +222,7 @@ def _function_name(tool: Any) -> Any:
 
 
 def refuse_unavailable(body: dict[str, Any], calls_tools: bool) -> None:
-    """What needs a flag that the server does not have. Raises ApiError."""
+    """Refuse what needs a flag that the server does not have. Raises ApiError."""
     refuse_media_arguments(body)
     choice = "none" if calls_tools else body.get("tool_choice", "auto")
     if body.get("tools") and choice == "auto":
@@ -233,7 +233,7 @@ def refuse_unavailable(body: dict[str, Any], calls_tools: bool) -> None:
 
 
 def refuse_media_arguments(body: dict[str, Any]) -> None:
-    """How media are to be loaded and worked on, which no server lets a request say by default. Raises ApiError."""
+    """Refuse arguments for loading and processing media, which servers do not allow by default. Raises ApiError."""
     for name, effect in (
         ("mm_processor_kwargs", "multimodal preprocessing resource usage"),
         ("media_io_kwargs", "multimodal media loading resource usage"),

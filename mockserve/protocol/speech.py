@@ -65,7 +65,7 @@ SPEECH_FIELDS: Mapping[str, FieldType] = {
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """What is done with speech: its verb as ids and events have it."""
+    """A task on speech: its verb as ids and events have it."""
 
     verb: str
     event: str
@@ -92,7 +92,7 @@ class SpeechRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spoken:
-    """What was heard in one stretch of a recording."""
+    """The text of one stretch of a recording."""
 
     text: str
     token_ids: Sequence[int]
@@ -140,7 +140,7 @@ def check_speech(asked: SpeechRequest, model: str) -> None:
 
 
 def whole_speech(asked: SpeechRequest, speech: Speech, heard: Sequence[Spoken], duration_s: float) -> dict[str, Any]:
-    """All that was heard. Text is an object with text, too."""
+    """Return the reply with all of the text. Text is an object with text, too."""
     text = " ".join(each.text for each in heard)
     if asked.response_format == VERBOSE:
         segments = [_segment(number, each, asked) for number, each in enumerate(heard)]
@@ -160,7 +160,7 @@ class SpeechChunks:
     speech: Speech
 
     def text(self, text: str, ending: Ending | None, usage: Usage | None) -> dict[str, Any]:
-        """What one or more tokens bring."""
+        """Return the chunk of one or more tokens."""
         choice: dict[str, Any] = {"delta": {"content": text}}
         if ending is not None:
             choice |= {"finish_reason": ending.finish_reason, "stop_reason": ending.stop_reason}

@@ -71,8 +71,8 @@ class Part(Enum):
 
 
 class Fillers(NamedTuple):
-    """Events without anything to say: before the first call, for all tokens that mark calls, between two calls, after
-    the last one, and at the end of calls and of words.
+    """Empty events: before the first call, for all tokens that mark calls, between two calls, after the last one, and
+    at the end of calls and of words.
 
     `closes_one`: whether `closing` comes after a call that is the only one, too.
     """

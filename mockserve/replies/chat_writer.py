@@ -35,7 +35,7 @@ from mockserve.replies.reply_set import ParsingCounter
 
 
 class ChatShape(NamedTuple):
-    """How the client wants its choices. `num_top` of None shows every candidate that was scored.
+    """The form of chat choices that a request asks for. `num_top` of None shows every candidate that was scored.
 
     `empty_content` stands for the content of a message that has none beside reasoning or tool calls. `parsing` counts
     what a parser of tool calls is used for. `num_earlier_calls` are those that the conversation has had.

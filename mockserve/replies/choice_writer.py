@@ -158,7 +158,7 @@ class AnswerScores:
 
 
 class CompletionShape(NamedTuple):
-    """How the client wants its choices. `num_top` of None shows every candidate that was scored.
+    """The form of completion choices that a request asks for. `num_top` of None shows every candidate that was scored.
 
     `echo` repeats the prompt before the answer, and `only_echoes` leaves the answer out.
     """

@@ -132,10 +132,10 @@ class EndedChoice:
         self._generation = generation
 
     def token(self, number: int) -> None:
-        """Nothing leaves before the end."""
+        """Do nothing: no event leaves before the end."""
 
     def tokens(self, first: int, last: int) -> None:
-        """Nothing leaves before the end."""
+        """Do nothing: no event leaves before the end."""
 
     def finish(self, num_tokens: int) -> None:
         self._end(num_tokens, ending_at(self._generation, num_tokens))

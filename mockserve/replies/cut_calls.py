@@ -12,7 +12,7 @@ Called: TypeAlias = tuple[str, str]
 
 
 class CutForm(Enum):
-    """What a parser makes of calls that were cut short."""
+    """The result of a parser for calls that were cut short."""
 
     TEXT = "all that was said is text"
     LEFT_OUT = "nothing is shown"

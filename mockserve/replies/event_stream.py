@@ -29,7 +29,7 @@ class Sink(Protocol):
 class EventStream:
     """Writes the events of one reply, each in a write of its own, and those before and after the choices.
 
-    `sink` takes events to a connection; `chunked` says whether each of them must be wrapped as an HTTP chunk.
+    `sink` takes events to a connection; `chunked`: each of them must be wrapped as an HTTP chunk.
     """
 
     def __init__(self, replies: ReplySet, sink: Sink, chunked: bool) -> None:

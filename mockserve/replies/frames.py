@@ -84,7 +84,7 @@ def event_template(body: dict[str, Any], chunked: bool) -> EventTemplate:
 MOST_KNOWN = 256
 MOST_CHOICES = 256
 ID = "\x01"
-"""The id to build a body with before it becomes a template. It is the first text of every body."""
+"""The id to build a body with before it becomes a template. An id is the first text of every body."""
 
 _ENCODED_ID = b"\\u0001"
 

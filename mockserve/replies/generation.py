@@ -57,7 +57,8 @@ Generations: TypeAlias = Sequence[Generation] | LateGenerations
 
 
 class PlannedPrompt(NamedTuple):
-    """`scores` are there when the client wants the log-probabilities of the prompt's tokens; `text` may be repeated."""
+    """`scores` are there when the request asks for the log-probabilities of the prompt's tokens; `text` may be
+    repeated."""
 
     token_ids: Sequence[int]
     text: str

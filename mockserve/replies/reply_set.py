@@ -21,7 +21,7 @@ from mockserve.replies.generation import PlannedPrompt
 class Accounting(NamedTuple):
     """The costs that the server reports. `media_tokens` counts tokens of pictures and recordings, by modality.
 
-    Only chat says how many tokens a request has left in the cache; `block_size_tokens` is None for the others.
+    Only chat reports how many tokens of a request stay in the cache; `block_size_tokens` is None for the others.
     """
 
     shows_prompt_details: bool = False

@@ -28,8 +28,8 @@ class Stencil:
     """The bytes around the text of an event that carried only this text, without escapes.
 
     Another event with the same bytes around plain text (printable ASCII without quotes and backslashes) is the same
-    JSON but for that text, so it carries tokens and says nothing else either. What differs in any byte is not
-    recognized and has to be decoded.
+    JSON but for that text, so it carries tokens and nothing else either. What differs in any byte is not recognized and
+    has to be decoded.
     """
 
     __slots__ = ("_after", "_before", "_in_chunk", "_num_tries", "is_cut")
@@ -88,7 +88,7 @@ class Stencil:
 
 _MAX_ERROR_BYTES = 65536
 _END_OF_STREAM = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
-"""As most servers send it; others are understood line by line."""
+"""End of a stream in the form of most servers; other forms are parsed line by line."""
 
 
 class Reply:

@@ -135,7 +135,7 @@ class Client:
     ) -> None:
         """Send a complete request now and call `finished` once, with its outcome.
 
-        It is given up after `timeout_s`, or when the client gives up all requests if that is earlier.
+        The request is given up after `timeout_s`, or when the client gives up all requests if that is earlier.
         """
         self._start(request, streaming, finished, min(timeout_s or self._timeout_s, self._timeout_s))
         self.refill()

@@ -109,7 +109,7 @@ class Outcome:
 class Exchange:
     """A request under way. `settled` is called once, when it has an outcome.
 
-    It may take `timeout_s`. With `heads` its head is looked up among those that other replies had.
+    The request may take `timeout_s`. With `heads` its head is looked up among those that other replies had.
     """
 
     __slots__ = ("finished", "num_sends", "outcome", "reply", "request", "sent", "settled", "timeout_s")
@@ -172,9 +172,9 @@ def _of_problem(reply: Reply) -> tuple[str, str]:
 class Connection(asyncio.Protocol):
     """Writes a request and feeds what comes back to its reply, stamped on arrival and before any parsing.
 
-    `freed` is called when the connection can carry the next exchange, `lost` when it is gone, with the exchange
-    that has not heard a byte although it went out on a connection that had worked before: the server closed an
-    idle connection just then, and the request may be sent again.
+    `freed` is called when the connection can carry the next exchange, `lost` when it is gone, with the exchange that
+    has not received a byte although it went out on a connection that had worked before: the server closed an idle
+    connection just then, and the request may be sent again.
     """
 
     def __init__(

@@ -34,9 +34,9 @@ class Timeline:
     width_s: float
     starts_s: Floats
     sent_s: Floats
-    """When each answered request was sent."""
+    """Send time of each answered request."""
     ttft_ms: Floats
-    """Its time to first token."""
+    """Time to first token of each answered request."""
     ttft_p50_ms: Floats
     ttft_p99_ms: Floats
     itl_p50_ms: Floats

@@ -155,7 +155,7 @@ class LogView:
         say(snapshot_line(snapshot))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 class TerminalView:

@@ -103,7 +103,8 @@ class Batch:
 
 
 class RemoteSender:
-    """Its methods are called from the run, in this order: `counter`, `get_ready`, `begin`, `take` until it is over.
+    """Sender of a share of the requests; the run calls its methods in this order: `counter`, `get_ready`, `begin`,
+    `take` until it is over.
 
     Nothing is written here. A sender whose run is gone stops by itself, since no call of `take` comes any more.
     """
@@ -123,7 +124,8 @@ class RemoteSender:
         return perf_counter_ns()
 
     async def get_ready(self, ahead_ns: int) -> str:
-        """Connect and build requests; the clock here is ahead of that of the run by so much. Says why it cannot."""
+        """Connect and build requests; the clock here is ahead of that of the run by so much. Returns the reason if that
+        fails."""
         self._ahead_ns = ahead_ns
         clock = self._share.clock
         try:

@@ -148,7 +148,7 @@ class _Sender:
         self.taking = asyncio.create_task(self._keep_taking(origin))
 
     async def end(self) -> str:
-        """Let it stop, and wait for its last words. Says what is wrong if it has died, or does not answer."""
+        """Stop the sender, and wait for its last results. Returns the failure if it has died, or does not answer."""
         import ray
 
         failure = ""

@@ -153,7 +153,7 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
         return post_head(server, style.path, {**SEND_TIME_HEADER, **_labels(slo_class, tenant_id), **headers})
 
     def prepare(place: int, planned: Planned) -> Prepared:
-        # Those that follow others have numbers behind the plan.
+        # Requests that follow others have numbers behind the plan.
         request_id = request_ids[place] if place < len(request_ids) else place
         prompt = planned.prompt or workload.prompts.text(
             request_id,

@@ -14,9 +14,8 @@ class RequestStyle:
     """Common properties of all requests of a run. `api` is one of `APIS`.
 
     Outputs have exactly the planned length, unless `exact_output` is off: then the model ends them. The Responses API
-    has no minimum length, so there `ignore_eos` alone keeps the model from ending earlier. Completions have 16 tokens
-    unless they are told otherwise, so "as long as the model likes" is `most_output_tokens` there; vLLM refuses more
-    than its context.
+    has no minimum length, so there `ignore_eos` alone keeps the model from ending earlier. Completions default to 16
+    tokens, so "as long as the model likes" is `most_output_tokens` there; vLLM refuses more than its context.
     """
 
     model: str

@@ -110,8 +110,8 @@ class GivenPrompt:
 def read_prompts(path: Path | str) -> list[GivenPrompt]:
     """The prompts of a file, in its order. Raises BlisError.
 
-    Of a file that ends in `.jsonl` each line is an object with `prompt` and perhaps `output_tokens`; its other keys
-    are for other programs.
+    Each line of a file that ends in `.jsonl` is an object with `prompt` and perhaps `output_tokens`; its other keys are
+    for other programs.
     """
     path = Path(path)
     # Only line feeds end a line: prompts may have any other separator.

@@ -96,8 +96,8 @@ _TIMEOUT_S = 5
 class Scraper:
     """Reads `/metrics` of one server and appends each reading, a JSON object per line, to a file.
 
-    The first line of a new file has the settings that the server tells of itself. A page that does not come is
-    counted in `num_failed`, a file that cannot be written any more ends the reading.
+    The first line of a new file has the server's own settings. A page that does not come is counted in `num_failed`, a
+    file that cannot be written any more ends the reading.
     """
 
     def __init__(self, client: Client, headers: Mapping[str, str], path: Path, *, resume: bool) -> None:

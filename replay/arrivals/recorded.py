@@ -14,7 +14,7 @@ from traces import Trace, TraceRow
 def prompt_tokens_of_conversations(rows: Iterable[TraceRow]) -> dict[int, int]:
     """Tokens of the whole prompt of each row that is part of such a conversation, by its place among `rows`.
 
-    They are as the server counted them, for it counts what surrounds each turn, too.
+    The numbers are the server's counts, which include the tokens around each turn.
     """
     given = list(rows)
     growing = {row.session_id for row in given if row.session_id and row.context_tokens}
@@ -28,8 +28,8 @@ def prompt_tokens_of_conversations(rows: Iterable[TraceRow]) -> dict[int, int]:
 def blocks_of_conversations(
     rows: list[TraceRow], ids: list[str], prompt_tokens: Mapping[int, int], config: EngineConfig
 ) -> dict[int, ConversationBlocks]:
-    """The blocks of these prompts, by the same places. What a row says that it has in common with the round before it,
-    it has in common with that row, and with no other row where that one is missing.
+    """The blocks of these prompts, by the same places. A row shares its `context_tokens` with the round before it, and
+    with no other row where that one is missing.
     """
     sessions: dict[str, list[int]] = defaultdict(list)
     for place in prompt_tokens:
@@ -83,9 +83,9 @@ def arrivals_of(
 
     A row is injected when it was sent, or at its scheduled arrival if it never was, or if `as_scheduled`. Clocks that
     start elsewhere, such as the Unix epoch of a recording, are shifted so that the first one sent is sent at the first
-    arrival. Rounds of a conversation that say how much of it they repeat find that in the KV cache. In recordings of
-    mode "real", rows that failed are left out unless `include_failed`. Rows that name another
-    model than `model`, whatever the case of letters, are left out too.
+    arrival. Rounds of a conversation find the context that they repeat, by their own count, in the KV cache. In
+    recordings of mode "real", rows that failed are left out unless `include_failed`. Rows that name another model than
+    `model`, whatever the case of letters, are left out too.
     """
     leave_failed = trace.header.mode == "real" and not include_failed
     present = [row for row in trace.rows if not (leave_failed and row.status in FAILED_STATUSES)]
@@ -131,7 +131,8 @@ def _prefix_tokens(rows: Iterable[TraceRow]) -> dict[str, int]:
 
 
 def _unique_ids(rows: Iterable[TraceRow]) -> list[str]:
-    """`request_<id>` for each row; a repeated id gets a number, for the engine must tell the requests apart."""
+    """Return `request_<id>` for each row; a repeated id gets a number, because requests of an engine need different
+    ids."""
     seen: Counter[int] = Counter()
     ids = []
     for row in rows:

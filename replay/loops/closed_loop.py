@@ -46,8 +46,8 @@ def run_closed_loop(
 ) -> Simulated:
     """Send what is in the queue through a fresh simulation. A conversation ends with a request that was not answered.
 
-    `on_finished` is called once for each request that ends, `on_tokens` for each that completes. `replied` says when
-    the reply of a completed request has reached its client.
+    `on_finished` is called once for each request that ends, `on_tokens` for each that completes. `replied` computes
+    when the reply of a completed request has reached its client.
     """
     record = Record(simulation, on_tokens)
     waiting: dict[str, Talk] = {}

@@ -1,7 +1,7 @@
 """Replay by the client's own rules: requests are sent when they are due, but never more at once than its cap allows.
 
 A load generator with a cap sends late when the server is slow. Its recorded send times are then a result of the
-server's speed, and a replay that repeats them tells a simulated server what it should have found out by itself.
+server's speed, and a replay that repeats them gives a simulated server the outcome that it should predict.
 """
 
 import heapq

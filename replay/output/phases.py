@@ -1,7 +1,7 @@
 """One prediction from several runs that differ in the phase of the engine's steps alone.
 
 How long a request waits for the step under way to end is chance, in a real server as well. The mean over the phases
-predicts one request better than any single run does. It also varies less than single runs do, so figures over all
+predicts one request better than any single run does. The mean also varies less than single runs do, so figures over all
 requests, percentiles above all, are those of the single runs, averaged.
 """
 

@@ -18,7 +18,8 @@ def write_simulated(path: Path | str, header: TraceHeader, simulated: Simulated,
 
 
 def trace_rows(simulated: Simulated, keeps_schedule: bool = False) -> Iterator[TraceRow]:
-    """The rows of that trace, in order of arrival. They were due when they were sent, unless the run `keeps_schedule`.
+    """Yield the rows of the simulated trace, in order of arrival. Requests were due when they were sent, unless the run
+    `keeps_schedule`.
 
     The last chunk is that of the last token; the overhead after it, which is part of E2E, has no column.
     """

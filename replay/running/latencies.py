@@ -43,7 +43,7 @@ class Told(NamedTuple):
 def told_of(sequences: Sequence[Life], ended_at: Sequence[Micros], views: Sequence[ClientView]) -> Told:
     """Outcomes of at least one request, each of which ended at its instant if it has.
 
-    `views` are by number of instance. Of those that came to no instance only that is known.
+    `views` are by number of instance. Requests that came to no instance have an outcome only.
     """
     outcomes, instances, num_tokens, *instants = zip(*map(_STATE, sequences), strict=True)
     arrived_at, queued_at, scheduled_at, first_token_at = map(_or_never, instants)

@@ -65,8 +65,8 @@ class Measured:
 class Record:
     """One entry per request that has arrived, in order of arrival: a few numbers each, whatever its tokens.
 
-    The driver tells of each arrival, hands on the events, and closes the record at the end. Entries and columns can be
-    read from then on.
+    The driver calls `arrived` for each arrival and `note` for the events, and closes the record at the end. Entries and
+    columns can be read from then on.
     """
 
     def __init__(self, simulation: Simulation, on_tokens: OnTokens | None = None) -> None:

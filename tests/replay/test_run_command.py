@@ -206,7 +206,7 @@ def test_what_a_trace_cannot_say_is_told(tmp_path: Path, capsys: Captured) -> No
         (
             "--max-concurrency 5",
             "--max-concurrency needs --flow-control with --saturation-detector concurrency; "
-            "users who wait for their replies are --concurrency",
+            "closed-loop users are --concurrency",
         ),
         ("--concurrency 2 --rate 3 --num-requests 5", "--concurrency and --rate exclude each other, give one of them"),
         (

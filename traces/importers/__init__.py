@@ -1,6 +1,6 @@
 """Workloads and recordings of other programs, as ours. One file per format; `registry.py` lists them.
 
-`settings.py` has what a user may say, `imported.py` what an importer gives back.
+`settings.py` has the settings of a conversion, `imported.py` the result of an importer.
 """
 
 from traces.importers.imported import Imported

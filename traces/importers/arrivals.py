@@ -1,4 +1,4 @@
-"""Which rows of a file are taken, and when they arrive if the file does not say."""
+"""Selection of the rows of a file, and their arrival times if the file has none."""
 
 from collections import Counter
 from collections.abc import Sequence

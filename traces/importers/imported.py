@@ -1,4 +1,4 @@
-"""What an importer gives back, and how rows from elsewhere become a trace."""
+"""The result of an importer, and how rows from elsewhere become a trace."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Imported:
     """A workload spec, or a header with rows and perhaps chunk times per request (Unix microseconds).
 
-    `left_out` counts what has no place in the result, by reason; `notes` tell what else is not as it was.
+    `left_out` counts what has no place in the result, by reason; `notes` name what else is not as it was.
     """
 
     spec: "WorkloadSpec | None" = None

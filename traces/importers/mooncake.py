@@ -1,8 +1,8 @@
 """Mooncake traces: JSON lines with milliseconds, lengths, and the hashes of the prompt's blocks of 512 tokens.
 
-Equal hashes are equal starts of prompts. A trace of ours says that with groups: all prompts of a group are cut from
-one text. So each tree of hashes becomes one group whose text is the path that most requests take, and a request
-shares what it has in common with that path.
+Equal hashes are equal starts of prompts. A trace of ours expresses that with groups: all prompts of a group are cut
+from one text. Each tree of hashes therefore becomes one group whose text is the path that most requests take, and a
+request shares what it has in common with that path.
 """
 
 from collections import Counter

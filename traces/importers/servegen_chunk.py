@@ -101,7 +101,7 @@ def _number(path: Path) -> tuple[int, str]:
 
 
 def _moments(path: Path, left_out: Counter[str]) -> list[Moment]:
-    """The rows of a file; raises TraceError for one that has not six cells, and counts one whose cells say nothing."""
+    """The rows of a file; raises TraceError for one that has not six cells, and counts those with empty cells."""
     moments = []
     for line, cells in _lines(path):
         if len(cells) != _NUM_CELLS:

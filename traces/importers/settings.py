@@ -18,7 +18,7 @@ class ConvertOptions:
     file: str | None = option(
         None, "The file or folder to convert; with preset, its name.", positional=True, metavar="FILE"
     )
-    source: str | None = option(None, "The same.", flags=("--path", "--spec", "--name"), hidden=True)
+    source: str | None = option(None, "Another way to give FILE.", flags=("--path", "--spec", "--name"), hidden=True)
     output: str | None = option(
         None,
         "Write a trace to PREFIX.yaml, PREFIX.csv and, where there are token times, PREFIX.itl.csv; a workload spec to"

@@ -18,7 +18,7 @@ _LISTS = ("start_times", "input_lens", "output_lens", "ttfts", "itls", "errors")
 def convert(options: ConvertOptions) -> Imported:
     """The requests of a run with all they experienced; it was due when it was sent. Raises TraceError.
 
-    The times of the file count from some start; the `date` it was written says when that was.
+    The times of the file count from some start; `date` is when the file was written.
     """
     source = str(options.path)
     results = expect(source, "an object", read_json(options.path))

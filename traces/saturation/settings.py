@@ -31,7 +31,7 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaturationSettings:
-    """What the detectors go by. `notes` name what a file says in vain."""
+    """Settings of the detectors. `notes` name the settings of a file that have no effect."""
 
     threshold_ms: float = 5_000.0
     """Mean E2E from which the threshold detector calls a run overloaded."""

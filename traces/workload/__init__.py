@@ -1,8 +1,8 @@
 """Workloads: what is sent, when. A spec (YAML) is read, then generated; nothing is sent or simulated here.
 
-Reading order: `spec.py` (the model), `parse.py` and `checks.py` (reading it), `sources.py` (who sends when),
-`arrivals.py` and `lengths.py` (what is drawn), `generate.py` (all in order of arrival), `request.py` (the result).
-`generate` is imported from its module, for it takes numpy, which nobody waits for who only reads a spec.
+Reading order: `spec.py` (the model), `parse.py` and `checks.py` (reading it), `sources.py` (sources of requests and
+their times), `arrivals.py` and `lengths.py` (what is drawn), `generate.py` (all in order of arrival), `request.py` (the
+result). `generate` is imported from its module, because it imports numpy, which reading a spec does not need.
 """
 
 from traces.workload.parse import parse_spec, read_spec

@@ -79,12 +79,12 @@ class Renewal:
 
     @property
     def start_us(self) -> int:
-        """Nothing arrives earlier."""
+        """Return the instant before which no request arrives."""
         return self.windows[0][0] if self.windows else 0
 
     @property
     def end_us(self) -> int | None:
-        """Nothing arrives from here on; None when arrivals never end."""
+        """Return the instant from which on no request arrives; None when arrivals never end."""
         return None if self.windows is None else self.windows[-1][1]
 
     def instants(self, rng: np.random.Generator, until_us: int) -> Ints:
@@ -123,7 +123,7 @@ class Stretched:
 
     @property
     def end_us(self) -> int:
-        """Nothing arrives from here on."""
+        """Return the instant from which on no request arrives."""
         return self.start_us + math.ceil(self.duration_us) + 1
 
     @property

@@ -26,7 +26,7 @@ MODALITIES = ("image", "audio", "video")
 
 
 def checked(spec: WorkloadSpec, source: str) -> WorkloadSpec:
-    """The spec with notes on what it says in vain; `source` names it in errors. Raises TraceError."""
+    """Return the spec with notes on settings without effect; `source` names it in errors. Raises TraceError."""
     try:
         _check_sources(spec)
         if 0 < spec.aggregate_rate < LEAST_RATE:

@@ -25,7 +25,7 @@ _US_PER_OUTPUT_TOKEN = 1
 class Drawn:
     """The requests of one source. `input_tokens` hold the context that sessions accumulate, those of `turns` do not.
 
-    Of a session with n rounds, element s * n + r is round r of session s. Without sessions n is 1.
+    With sessions of n rounds, element s * n + r is round r of session s. Without sessions n is 1.
     """
 
     source: Source

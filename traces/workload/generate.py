@@ -78,11 +78,11 @@ def user_sessions(users: Users, timeout_us: int) -> Iterator[Session]:
 
 
 def generate(spec: WorkloadSpec, timeout_us: int | None = None) -> Workload:
-    """The requests and sessions of a checked spec. `timeout_us` takes the place of what clients say, 0 is never.
+    """The requests and sessions of a checked spec. `timeout_us` replaces the timeouts of clients, 0 is never.
 
-    Of all requests in order of arrival the first `num_requests` are kept, counting the rounds of sessions as if
-    replies took no time; sessions that have begun by then run to their end. Raises TraceError for a spec that
-    never ends, or whose requests no memory has room for.
+    The first `num_requests` of all requests in order of arrival are kept, counting the rounds of sessions as if replies
+    took no time; sessions that have begun by then run to their end. Raises TraceError for a spec that never ends, or
+    whose requests exceed any memory.
     """
     if spec.vidur is not None:
         return _of_vidur(spec, spec.vidur, timeout_us or 0)
@@ -153,7 +153,8 @@ def _timeout_us(client: Client, override_us: int | None) -> int:
 
 
 def _draw_enough(sources: Sequence[Source], num_wanted: int, limit_us: int) -> tuple[list[Drawn], int]:
-    """What sources send, and until when that is all of it: at least `num_wanted` requests, or all up to the limit."""
+    """Draw the requests of sources, and the instant until which they are complete: at least `num_wanted` requests, or
+    all up to the limit."""
     last_start_us = max((source.timeline.end_us or NEVER for source in sources if not _is_single(source)), default=0)
     last_start_us = min(last_start_us, limit_us)
     until_us = min(last_start_us, _guess(sources, num_wanted)) if num_wanted else last_start_us
@@ -214,7 +215,7 @@ def _in_order(
 ) -> tuple[list[WorkloadRequest], list[Session]]:
     """The first requests of all sources in order of arrival, those of one instant in the order of sources.
 
-    Of closed-loop sessions whose first round is among them the blueprint is given instead.
+    A closed-loop session whose first round is among them is returned as its blueprint instead.
     """
     requests: list[WorkloadRequest] = []
     positions: list[Ints] = []

@@ -24,7 +24,8 @@ _POSITIVE = ("alpha", "xm")
 
 
 def problem_of(distribution: Distribution) -> str | None:
-    """What is wrong with the parameters of a distribution: what is expected, what was found; None if nothing is."""
+    """Return the error in the parameters of a distribution: what is expected, what was found; None if they are
+    valid."""
     if distribution.type == "empirical":
         return _problem_of_weights(distribution.params)
     required = REQUIRED_PARAMS[distribution.type]

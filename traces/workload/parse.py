@@ -126,7 +126,8 @@ class _Reader:
 
 
 def _converted(kind: type, loaded: Any) -> Any:
-    """A scalar as the type that is wanted where nothing is lost by it; otherwise None, which is of no wanted type."""
+    """Convert a scalar to the expected type where nothing is lost by it; otherwise return None, which is never of the
+    expected type."""
     if kind is str and type(loaded) is int:  # of a float the digits that were written are lost, as in 3.10
         return str(loaded)
     if kind not in (int, float) or isinstance(loaded, bool):

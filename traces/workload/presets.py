@@ -19,7 +19,7 @@ class Lengths:
     most: int
 
     def distribution(self) -> Distribution:
-        """The same as a spec has it."""
+        """Return the distribution in the form of a spec."""
         params = {"mean": self.mean, "std_dev": self.stdev, "min": self.least, "max": self.most}
         return Distribution(type="gaussian", params={name: float(value) for name, value in params.items()})
 
@@ -74,7 +74,7 @@ def users_spec(
     prefix_tokens: int = 0,
     client_id: str = DISTRIBUTION,
 ) -> WorkloadSpec:
-    """A number of users, each of whom waits for the reply and thinks before the next request."""
+    """Return the spec of a number of users, each of which waits for the reply and thinks before the next request."""
     client = Client(
         id=client_id,
         concurrency=num_users,

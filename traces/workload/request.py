@@ -88,7 +88,7 @@ class Session:
 class Workload:
     """All that a spec generates: `requests` and `sessions` ascend by (first) arrival.
 
-    Of the requests that follow in time, those of sessions included, at most `max_requests` are to be sent, and none
+    At most `max_requests` of the requests that follow in time, those of sessions included, are to be sent, and none
     that arrives after `horizon_us`; None limits nothing.
     """
 

@@ -9,7 +9,7 @@ from traces.workload.sources import Source
 from traces.workload.spec import Client
 
 _LONG_US = 3_600_000_000
-"""What a request takes at most that is never given up."""
+"""Longest duration of a request without a timeout."""
 
 
 def check_count(expected: float) -> None:

@@ -205,7 +205,7 @@ def _by_window(everyone: list[_Named]) -> list[tuple[_Named, Window | None]]:
 
 
 def _weight(client: Client, window: Window | None) -> float:
-    """What the share of the aggregate rate is proportional to."""
+    """Return the weight of a client's share of the aggregate rate."""
     return client.rate_fraction if window is None or window.trace_rate is None else window.trace_rate
 
 

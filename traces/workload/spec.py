@@ -1,6 +1,6 @@
-"""The model of a workload spec, version 2: who sends what, when.
+"""The model of a workload spec, version 2: the clients, their requests, and their send times.
 
-Each field is a key of the file, and its type says what is allowed. Instants and durations are microseconds, rates
+Each field is a key of the file, and its type defines the allowed values. Instants and durations are microseconds, rates
 requests per second. What must hold between several keys is checked in `checks.py`.
 """
 
@@ -33,7 +33,7 @@ Crowd: TypeAlias = Annotated[int, Bounds(at_least=0, at_most=100_000)]
 ACCUMULATE = "accumulate"
 DEFAULT_PREFIX_TOKENS = 50
 SESSION_TIMEOUT_US = 300_000_000
-"""When a request of a session is given up, unless the spec says otherwise."""
+"""When a request of a session is given up, unless the spec has a timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client(Traffic):
-    """One source of requests: at a rate, or by `concurrency` users who each wait for their reply."""
+    """One source of requests: at a rate, or by `concurrency` users, each of which waits for its reply."""
 
     concurrency: Crowd = 0
     think_time_us: Pause = 0
@@ -266,6 +266,6 @@ class WorkloadSpec:
 
     @property
     def files(self) -> list[Path]:
-        """What is read besides when requests are generated."""
+        """Return the files that are read when requests are generated."""
         parts = () if self.vidur is None else (self.vidur.interval, self.vidur.length)
         return [Path(part.trace_file) for part in parts if part.trace_file]

@@ -1,7 +1,7 @@
 """Where random numbers come from: a stream of its own for each quantity of each client, derived from one seed.
 
-What a client draws depends on the seed and its id, never on how many other clients there are, nor on how many
-requests are wanted: more requests continue the same streams.
+The draws of a client depend on the seed and its id, never on how many other clients there are, nor on how many requests
+are generated: more requests continue the same streams.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _MASK = 2**64 - 1
 
 
 class Quantity(IntEnum):
-    """What is drawn. Values are part of the seeds, so they keep their meaning."""
+    """Quantities that are drawn. Values are part of the seeds, so they keep their meaning."""
 
     ARRIVALS = 0
     INPUT_TOKENS = 1
@@ -47,6 +47,6 @@ class Streams:
 
 
 def client_streams(seed: int, client_id: str, occurrence: int) -> Streams:
-    """The streams of a client; `occurrence` tells clients of the same id apart."""
+    """Return the streams of a client; `occurrence` distinguishes clients of the same id."""
     digest = int.from_bytes(blake2b(client_id.encode(), digest_size=8).digest(), "little")
     return Streams(seed, (digest, occurrence))

@@ -154,7 +154,7 @@ def _zipf(length: VidurLength, seed: int) -> Iterator[Length]:
     parts = 1 + (length.prefill_to_decode_ratio or 20.0)
     least, theta = length.min_tokens or 1024, length.theta or 0.6
     count = (length.max_tokens or 4096) - least + 1
-    # As there, the sum is one term short.
+    # The sum is one term short, as in Vidur.
     zeta = math.fsum(place**-theta for place in range(1, count))
     alpha = 1 / (1 - theta)
     eta = (1 - (2 / count) ** (1 - theta)) / (1 - 1.0 / (zeta + 1e-8))

@@ -16,14 +16,14 @@ INTERVALS: Mapping[str, tuple[str, ...]] = {
     "static": (),
     "trace": ("trace_file", "start_time", "end_time", "time_scale_factor"),
 }
-"""What can be said of each kind of interval."""
+"""Settings of each kind of interval."""
 LENGTHS: Mapping[str, tuple[str, ...]] = {
     "fixed": ("prefill_tokens", "decode_tokens"),
     "uniform": ("min_tokens", "max_tokens", "prefill_to_decode_ratio"),
     "zipf": ("min_tokens", "max_tokens", "prefill_to_decode_ratio", "theta"),
     "trace": ("trace_file", "prefill_scale_factor", "decode_scale_factor", "max_tokens"),
 }
-"""What can be said of each kind of length."""
+"""Settings of each kind of length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ class Offline:
     def run(self, samples: Sequence[Sample], first_number: int = 0) -> Record:
         """Let all samples arrive at one instant, after all that was run before, and wait until they have ended.
 
-        Requests are told apart by their numbers, of which no two runs may have the same.
+        Requests are distinguished by their numbers, of which no two runs may have the same.
         """
         config, now = self.config, self.simulation.now
         at = 0 if now is None else now + 1
@@ -96,6 +96,6 @@ def _arrival(sample: Sample, at: Micros, number: int, config: EngineConfig) -> A
 
 
 def write_results(path: str | None, results: Mapping[str, Any]) -> None:
-    """Write the results, if a file is wanted. Raises TraceError when that fails."""
+    """Write the results, if a file is given. Raises TraceError when that fails."""
     if path is not None:
         write_text(Path(path), json.dumps(results, indent=4))

@@ -92,7 +92,7 @@ def _texts(values: Sequence[Any]) -> Iterator[str]:
 
 
 def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None) -> Plan:
-    """The plan that a command line and a YAML file describe; where both say something, the command line counts.
+    """Return the plan that a command line and a YAML file describe; the command line wins where both have a setting.
 
     `words` are the command, if it is not `run`, and its flags; `vary` holds `NAME=VALUE,...`. Raises BlisError.
     """

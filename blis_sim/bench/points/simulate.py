@@ -45,7 +45,7 @@ Figures = Mapping[str, float | int | None]
 class Outcome:
     """The outcome of a point: figures, None where there is none, or the reason why there are none at all.
 
-    `is_unexpected` tells a defect, or a lack of memory, from settings that cannot be.
+    `is_unexpected` marks a defect or a lack of memory, as opposed to settings that do not fit together.
     """
 
     figures: Figures = field(default_factory=dict)

@@ -107,16 +107,16 @@ def on_ray(
 
 @contextmanager
 def _ctrl_c_put_off() -> Iterator[None]:
-    """Act on Ctrl-C only afterwards; processes that are begun meanwhile do not hear of it before they say they do.
+    """Act on Ctrl-C only afterwards; processes that are begun meanwhile do not get the signal.
 
-    One that it ends while it starts would leave the others waiting.
+    A process that the signal ends while it starts would leave the others waiting.
     """
     if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
         yield
         return
     heard: list[int] = []
     resource_tracker.ensure_running()  # which would lift the mask, were it begun under it
-    # The mask is for the processes, which inherit it; other threads of this one may hear the signal all the same.
+    # The mask is for the processes, which inherit it; the signal may still be delivered to other threads of this one.
     handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -131,7 +131,7 @@ def _ctrl_c_put_off() -> Iterator[None]:
 def _follow_parent() -> None:
     """Leave Ctrl-C, which reaches all processes of a terminal, to the one that began the others, and end with it.
 
-    One that is killed cannot tell the others, and they would wait for jobs for ever.
+    A parent that is killed cannot end the others, and they would wait for jobs for ever.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -125,7 +125,7 @@ class BenchServeOptions:
         self._check_files()
         self._check_ramp()
         if self.find_rate and not self.goodput:
-            raise OptionError("--find-rate needs --goodput NAME:MS to know which requests are good")
+            raise OptionError("--find-rate needs --goodput NAME:MS, the limits of good requests")
         if self.find_rate and (self.request_rate != ("inf",) or self.ramp_up_strategy is not None):
             raise OptionError("--find-rate excludes --request-rate and --ramp-up-strategy")
         if not self.find_rate and (self.min_attainment, self.tolerance) != (_MIN_ATTAINMENT, _TOLERANCE):
@@ -209,7 +209,7 @@ class BenchServeOptions:
 
     @property
     def result_path(self) -> Path | None:
-        """Where results go; None when their file is to be named after them, or none is wanted."""
+        """Return the file for the results; None when it is to be named after them, or is not requested."""
         if self.result_filename is None or not (self.save_result or self.append_result):
             return None
         return Path(self.result_dir or ".") / self.result_filename

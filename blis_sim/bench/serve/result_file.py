@@ -85,7 +85,7 @@ def _write_instead(path: Path, text: str) -> Path:
 
 
 def _write_new(path: Path, text: str) -> bool:
-    """Write a file, unless there is one. Half a file for want of room is none."""
+    """Write a file, unless there is one. A file that could not be written whole is removed."""
     try:
         file = path.open("x", encoding="utf-8")
     except FileExistsError:

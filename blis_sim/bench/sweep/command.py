@@ -102,7 +102,7 @@ def run(options: SweepOptions) -> int:
     for note in plan.notes:
         _say(note)
     if not plan.vary:
-        raise OptionError("--vary NAME=VALUE,... must say what is to vary")
+        raise OptionError("--vary NAME=VALUE,... must name what is to vary")
     check_outputs(options, *plan.paths_read())
     points = plan.points(options.sample, options.sample_seed)
     plan.check_some_fit(points)

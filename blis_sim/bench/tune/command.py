@@ -132,10 +132,10 @@ def _plan(options: TuneOptions) -> "Plan":
         if name in plan.settings or name in plan.vary:
             raise OptionError(f"--{name.replace('_', '-')} has no place here: the search changes the rate")
     if not options.limits_ms and options.min_attainment is None:
-        raise OptionError("--limit NAME:MS or --min-attainment must say what the search is to keep to")
+        raise OptionError("--limit NAME:MS or --min-attainment must set what the search keeps to")
     targets = ("slo_ttft", "slo_itl", "slo_e2e")
     if options.min_attainment is not None and not any(plan.settings.get(n) or n in plan.vary for n in targets):
-        raise OptionError("--min-attainment needs --slo-ttft, --slo-itl or --slo-e2e to know who was served well")
+        raise OptionError("--min-attainment needs --slo-ttft, --slo-itl or --slo-e2e, the limits of good requests")
     return plan
 
 

@@ -220,7 +220,7 @@ def own_prompt(
     except ApiError as error:
         if error.message:
             raise
-        raise too_costly() from None  # what a MemoryError within a template says
+        raise too_costly() from None  # the message of a MemoryError within a template
     except (MemoryError, RecursionError):
         raise too_costly() from None
     if len(text) > MOST_PROMPT_CHARS:

@@ -82,7 +82,7 @@ class JinjaTemplate:
 
 
 def _check(request: TemplateRequest) -> None:
-    """What the library refuses before it renders."""
+    """Refuse what the library refuses before it renders."""
     arguments = request.arguments
     taken = next((each for each in TAKEN_ARGUMENTS if each in arguments), None)
     if taken is not None:

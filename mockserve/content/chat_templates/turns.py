@@ -144,7 +144,7 @@ def _content(message: Mapping[str, Any], takes_parts: bool) -> Any:
     if not takes_parts:
         return "\n".join(part_text(part) for part in parts)
     shown = [_shown_part(part) for part in parts]
-    # Templates know results of tools as strings, unless there is more than text in them.
+    # Templates take results of tools as strings, unless there is more than text in them.
     if role == "tool" and all(each["type"] == "text" for each in shown):
         return "\n".join(each["text"] for each in shown)
     return shown
@@ -198,7 +198,8 @@ def _in_order(found: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _arguments(given: Any) -> dict[str, Any]:
-    """What an earlier call was given. If that is no JSON object, the conversation goes on with an empty one."""
+    """Return the arguments of an earlier call. If that is no JSON object, the conversation goes on with an empty
+    one."""
     if isinstance(given, str):
         try:
             given = json.loads(given or "{}")
@@ -208,7 +209,7 @@ def _arguments(given: Any) -> dict[str, Any]:
 
 
 class TemplateRequest(NamedTuple):
-    """What a request says about the form of its prompt. `arguments` are variables for the template.
+    """The fields of a request that set the form of its prompt. `arguments` are variables for the template.
 
     `tools` and `documents` may be anything: `chat_template_kwargs` can replace them.
     """

@@ -73,7 +73,7 @@ def _check_pattern(pattern: str) -> None:
 
 
 def _unsupported(parsed: Any) -> Iterator[str]:
-    """What the automaton of outlines lacks, in the order of the pattern."""
+    """Yield the constructs that the automaton of outlines lacks, in the order of the pattern."""
     for kind, value in parsed:
         if kind in _GROUP_REFERENCES:
             yield "Backreferences are unsupported."
@@ -122,7 +122,7 @@ def _needs_context(parsed: Any) -> bool:
 
 
 def _parts(kind: Any, value: Any) -> list[Any]:
-    """What a group, a repetition or an alternation is made of."""
+    """Return the parts of a group, a repetition or an alternation."""
     if kind is _parser.BRANCH:
         return list(value[1])
     return [value[3]] if kind is _parser.SUBPATTERN else [value[2]] if kind is _parser.MAX_REPEAT else []

@@ -1,4 +1,4 @@
-"""What a request demands of the form of its answer, by its fields or by a JSON shape that its prompt describes."""
+"""The demand of a request on the form of its answer, by its fields or by a JSON shape that its prompt describes."""
 
 import json
 import re

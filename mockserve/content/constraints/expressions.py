@@ -7,7 +7,7 @@ from random import Random
 from typing import TypeAlias
 
 PRINTABLE = string.ascii_letters + string.digits + " " + string.punctuation
-"""What stands for any character: the likeliest first, so that the shortest text is a plain one."""
+"""Characters that stand for any character: the likeliest first, so that the shortest text is a plain one."""
 
 SPARE = "éßñ中文日本語ЖΩ€£©\t\n\r" + "".join(map(chr, range(0xA1, 0x250)))
 """Where a class has none of the printable ones."""
@@ -86,7 +86,7 @@ MOST_CHARS = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """This text."""
+    """A fixed text."""
 
     text: str
 
@@ -123,7 +123,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the rule of this name says."""
+    """A reference to the rule of this name."""
 
     name: str
 

@@ -49,7 +49,7 @@ _LARK = {
 
 
 class GrammarError(ValueError):
-    """Not a grammar. `str()` is what vLLM says of it."""
+    """An invalid grammar. `str()` is vLLM's message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ COMMON = {
     "LF": "\n",
     "NEWLINE": "\n",
 }
-"""What `%import common.NAME` brings."""
+"""Terminals of `%import common.NAME`."""
 
 
 def parse_grammar(source: str) -> Grammar:

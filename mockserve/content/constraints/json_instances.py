@@ -100,7 +100,8 @@ def instance_text(schema: Schema, random: Random, generosity: int, taste: Taste 
 
 
 def lenient_text(schema: Schema, random: Random, taste: Taste = ANY) -> str:
-    """JSON of the shape that `schema` describes by the keywords that xgrammar reads, whatever the others say.
+    """Return JSON of the shape that `schema` describes by the keywords that xgrammar reads, whatever the other keywords
+    are.
 
     The text breaks off where a schema requires itself without end, and is empty where nothing satisfies the schema.
     Raises LoopError for a reference that leads back to itself.
@@ -222,7 +223,7 @@ class _Maker:
         for name in properties:
             if len(value) < least and name not in value:
                 value[name] = self.make(properties[name], depth + 1)
-        # A schema that names no properties leaves all open; one that names none of them wants none.
+        # A schema that names no properties leaves all open; one that names none of them gets none.
         is_open = "properties" not in schema and not self._is_terse(depth)
         free = max(least, self._random.randint(1, 2)) if is_open else least
         self._add_free(value, schema, min(free, schema.get("maxProperties", free)), depth)

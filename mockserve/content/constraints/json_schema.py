@@ -22,7 +22,7 @@ HINTS = {
     "string": ("pattern", "format", "minLength", "maxLength"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
-"""Keywords that say which type a schema without `type` is about."""
+"""Keywords that imply the type of a schema without `type`."""
 
 LOWER_BOUNDS = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 UPPER_BOUNDS = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
@@ -56,7 +56,7 @@ def resolved(schema: Schema, root: Schema) -> dict[str, Any]:
 
 
 def follow(reference: Any, root: Schema) -> Schema:
-    """What a reference within the document names."""
+    """Return the part of the document that a reference names."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         raise SchemaError(f"Failed to resolve reference: {reference}")
     if len(reference) > 1 and reference[1] != "/":
@@ -229,13 +229,13 @@ def make_number(schema: Mapping[str, Any], random: Random, usual: tuple[float, f
 
 
 def make_formatted(name: Any, random: Random) -> str:
-    """A string of a named format. Raises SchemaError for a name that vLLM does not know."""
+    """A string of a named format. Raises SchemaError for a name that vLLM does not support."""
     check_format(name)
     return _FORMATS[name](random)
 
 
 def check_format(name: Any) -> None:
-    """Raise SchemaError for a name that vLLM does not know."""
+    """Raise SchemaError for a name that vLLM does not support."""
     if name not in _FORMATS:
         raise SchemaError(f"Unknown format: {name}")
 
@@ -272,7 +272,7 @@ def _number_bounds(schema: Mapping[str, Any], usual: tuple[float, float], intege
     low: float = max(lows) if lows else min(usual[0], min(highs) - width) if highs else usual[0]
     high: float = min(highs) if highs else max(usual[1], low + width)
     if high - low > MAX_WIDTH and max(low, usual[0]) < min(high, usual[1]):
-        # Bounds as wide as those of a type of integers say nothing of what a person would expect.
+        # Bounds as wide as those of a type of integers would give values that no person expects.
         low, high = max(low, usual[0]), min(high, usual[1])
     if integer:
         low, high = math.ceil(low), math.floor(high)

@@ -24,7 +24,7 @@ _KINDS: tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...] = (
     (_COUNTS, (int,), "an integer"),
     (_NUMBERS, (int, float, bool), "a number"),
 )
-"""Keywords by what their values must be. Older drafts had booleans for exclusive bounds, which say nothing here."""
+"""Keywords by what their values must be. Older drafts had booleans for exclusive bounds, which have no effect here."""
 
 
 def check_schema(schema: Any) -> None:

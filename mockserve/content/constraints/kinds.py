@@ -32,7 +32,7 @@ from mockserve.protocol.json_text import compact_json
 
 ROOM_CHARS = 120
 GENEROSITIES = (2, 1, 0)
-"""How much of what is optional to say, the most first."""
+"""How many of the optional parts to write, the most first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class JsonForm:
     is_compact: bool = False
     """Whether the JSON has no spaces."""
     prompted: Any = None
-    """What a value of the schema should rather be like, if there is one such."""
+    """A value after which a value of the schema is modelled, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,8 @@ def read_deferred(form: DeferredForm) -> Constraint:
 
 
 def read_constraint(body: Mapping[str, Any], config: StructuredOutputsConfig = AUTO) -> Constraint | None:
-    """What `response_format` and `structured_outputs` demand, if anything. Raises ApiError in vLLM's words."""
+    """Return the constraint of `response_format` and `structured_outputs`, if there is one. Raises ApiError in vLLM's
+    words."""
     demand = demand_of(body, config)
     return None if demand is None else read_demand(demand)
 
@@ -259,7 +260,7 @@ _PARTS = (
 
 
 def without_further_members(schema: Any) -> Any:
-    """`schema` with `additionalProperties` false wherever it names members and does not say."""
+    """Return `schema` with `additionalProperties` false wherever it names members and does not set it."""
     if isinstance(schema, list):
         return [without_further_members(each) for each in schema]
     if not isinstance(schema, Mapping):

@@ -1,4 +1,4 @@
-"""Regular expressions, as expressions to write matches of. What is wrong with one is said as vLLM's parser says it."""
+"""Regular expressions, as expressions to write matches of. Errors have the words of vLLM's parser."""
 
 from collections.abc import Callable
 
@@ -151,7 +151,7 @@ class _Parser:
         return Chars(chars) if is_class else Text(chars)
 
     def _escaped(self) -> tuple[str, bool]:
-        """What follows a backslash: characters, and whether they are a class."""
+        """Parse the characters after a backslash: return them, and whether they are a class."""
         start = self._at - 1
         if self._at >= len(self._pattern):
             raise self._error("incomplete escape sequence, reached end of pattern prematurely", start, self._at)

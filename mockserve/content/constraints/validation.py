@@ -1,4 +1,4 @@
-"""Whether a value is what a JSON schema says, where both may be a client's.
+"""Validation of a value against a JSON schema, where both may be a client's.
 
 A schema is not allowed to reach out: nothing that it refers to beyond itself is retrieved. Its patterns are matched in
 time proportional to the text.
@@ -90,7 +90,7 @@ def _is_named(name: str, schema: Mapping[str, Any]) -> bool:
 
 
 def _evaluated(validator: Any, instance: Mapping[str, Any], schema: Any, is_outermost: bool = False) -> Iterable[str]:
-    """The members of an object that a schema says something of, itself or by way of another."""
+    """Return the members of an object that a schema evaluates, itself or by way of another."""
     if not isinstance(schema, Mapping):
         return
     for name in ("$ref", "$dynamicRef"):

@@ -1,4 +1,4 @@
-"""What the settings beside a tokenizer.json change about it, as the library does that vLLM loads tokenizers with."""
+"""Changes of a tokenizer.json by the settings beside it, as in the library that vLLM loads tokenizers with."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,9 +27,8 @@ def adapt(tokenizer: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _put_spaces_as_llama(tokenizer: Any, settings: Mapping[str, Any]) -> None:
-    """Replace what the file says of spaces: the class builds that part anew, and text behind a special token gets no
-    space in front unless the settings call it legacy.
-    """
+    """Replace the handling of spaces in the file: the class builds that part anew, and text behind a special token gets
+    no space in front unless the settings call it legacy."""
     from tokenizers import decoders, pre_tokenizers
 
     puts_space = settings.get("add_prefix_space") is not False

@@ -50,11 +50,11 @@ END_MARKERS = (
     "<eos>",
     "[SEP]",
 )
-"""What vocabularies call their end of an answer, the more specific first; used when no configuration names it."""
+"""Names of the end marker in vocabularies, the more specific first; used when no configuration names it."""
 
 
 class FileTokenizer:
-    """A tokenizer.json, with what the files beside it say of special tokens.
+    """A tokenizer.json, with the special tokens of the files beside it.
 
     Encoding takes 2 to 4 us per token, in time proportional to the text.
     """
@@ -115,7 +115,7 @@ def open_tokenizer(path: Path) -> FileTokenizer:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """What the configuration files of a model folder say of its tokens; the more specific file wins.
+    """Return the token settings of the configuration files of a model folder; the more specific file wins.
 
     The map of special tokens is that of older folders, whose tokenizer's configuration has no table of added tokens.
     """

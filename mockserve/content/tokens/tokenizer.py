@@ -45,7 +45,7 @@ class Split(NamedTuple):
         return len(self.ids)
 
     def first(self, num_tokens: int) -> "Split":
-        """Its beginning."""
+        """Return its first `num_tokens` tokens."""
         return Split(self.ids[:num_tokens], self.pieces[:num_tokens])
 
 
@@ -117,7 +117,7 @@ _SYLLABLES = ("ba", "ce", "di", "fo", "gu", "ka", "le", "mi", "no", "pu", "ra", 
 
 
 class Tokenizer(Protocol):
-    """What the server asks of a tokenizer. The same text always gives the same ids."""
+    """The tokenizer interface of the server. Equal texts give equal ids."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -216,12 +216,12 @@ class BuiltinTokenizer:
             return self._learn(pieces)
 
     def _reserve(self) -> None:
-        """Know only the pieces that have an id of their own. Other threads go on with the dictionaries they have."""
+        """Reset to the pieces that have an id of their own. Other threads go on with the dictionaries they have."""
         self._pieces = dict(enumerate(self._reserved))
         self._ids = {piece: number for number, piece in self._pieces.items()}
 
     def _learn(self, pieces: Sequence[str]) -> list[int]:
-        """The ids of pieces of which some are not known. They are remembered while there is room."""
+        """Return the ids of pieces, some of which have none yet. New pieces are remembered while there is room."""
         if len(self._ids) > MAX_REMEMBERED_PIECES:
             self._reserve()
         known, spelt = self._ids, self._pieces
@@ -248,7 +248,7 @@ def _stretches(text: str) -> Iterator[list[str]]:
         end = min(len(text), at + STRETCH_CHARS)
         found = _PIECE.findall(text, at, end)
         if end < len(text):
-            # What follows has a say in the last pieces, which therefore are the first of the next stretch.
+            # The following text changes the last pieces, which therefore are the first of the next stretch.
             safe = end - LOOKAHEAD_CHARS
             while end > safe:
                 end -= len(found.pop())
@@ -286,7 +286,7 @@ def invented_word(token_id: int) -> str:
 
 MOST_CHARS = 8_000_000
 CHARS_BESIDE = 250
-"""What each prompt takes beside its text and ids, in characters: many short ones must not take more than a few long."""
+"""Size of a prompt beside its text and ids, in characters: many short ones must not take more than a few long."""
 
 
 class RememberedPrompts:

@@ -14,7 +14,7 @@ NewSignature = Callable[[], str]
 
 @dataclass(frozen=True, slots=True)
 class AnthropicReply:
-    """What is known of a reply before its first token. `new_signature` draws what stands under a thought."""
+    """The parts of a reply that exist before its first token. `new_signature` draws the signature of a thought."""
 
     id: str
     model: str
@@ -47,7 +47,7 @@ def message(reply: AnthropicReply, choice: Choice, usage: Usage) -> dict[str, An
 
 
 class AnthropicEvents:
-    """Tells a reply. Text that follows a tool call waits until the call's block has ended."""
+    """Encodes a reply as Anthropic's events. Text that follows a tool call waits until the call's block has ended."""
 
     def __init__(self, reply: AnthropicReply) -> None:
         self._reply = reply

@@ -25,7 +25,7 @@ BLOCK_KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """An object of one of several kinds, told apart by its `type`, which is part of where its problems are found."""
+    """An object of one of several kinds, distinguished by its `type`, which is part of the location of its problems."""
 
     kinds: Mapping[str, FieldType]
 
@@ -65,7 +65,7 @@ class Positive:
 
 
 def value_problem(message: str, location: str, value: Any) -> Problem:
-    """What a check of vLLM's own found wrong."""
+    """Return the problem of a value that fails a check of vLLM's own."""
     return Problem("value_error", location, f"Value error, {message}", value, {"error": ValueError(message)})
 
 
@@ -108,7 +108,7 @@ class ToolChangeBlock:
 
 @dataclass(frozen=True, slots=True)
 class ToolChangeMessage:
-    """A message, which may change the tools only where the system says it."""
+    """A message, which may change the tools only with the role system."""
 
     inner: FieldType
 

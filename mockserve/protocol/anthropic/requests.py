@@ -101,7 +101,7 @@ def _call(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _results(block: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What a tool brought back: its text, then its pictures as a message of the user."""
+    """Return the messages of a tool result: its text, then its pictures as a message of the user."""
     content = block.get("content") or ""
     items: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
     texts = [each.get("text", "") for each in items if each.get("type") == "text"]
@@ -171,7 +171,7 @@ class AnthropicError(ApiError):
 
 
 def anthropic_error(error: ApiError) -> AnthropicError:
-    """What Anthropic's API would call an error."""
+    """Return the error in the form of Anthropic's API."""
     kind = ERROR_KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     told = AnthropicError(error.message, status=error.status, kind=kind)
     told.is_late = error.is_late
@@ -199,7 +199,7 @@ def count_chat_body(body: Mapping[str, Any], can_call_tools: bool) -> dict[str, 
 
 
 def chat_body(body: Mapping[str, Any], can_call_tools: bool) -> dict[str, Any]:
-    """The chat request that says the same as a checked body. Raises ApiError for a choice between no tools."""
+    """Return the chat request equivalent to a checked body. Raises ApiError for a choice between no tools."""
     wanted: dict[str, Any] = {"model": body["model"], "messages": chat_messages(body)}
     wanted |= {name: body[name] for name in SHARED_FIELDS if body.get(name) is not None}
     if "max_tokens" in body:

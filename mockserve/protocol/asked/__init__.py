@@ -1,1 +1,1 @@
-"""What a request that generates may ask for beside its prompt, whichever interface it comes through."""
+"""Options of a request that generates, beside its prompt, for all interfaces."""

@@ -1,4 +1,4 @@
-"""The sampling parameters of a request with limits and defaults, and its wishes beside the text."""
+"""The sampling parameters of a request with limits and defaults, and its options beside the text."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +26,10 @@ class Repetition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """What a request asks of the generation. Fields that are only range-checked change nothing here.
+    """Sampling parameters of a request. Fields that are only range-checked change nothing here.
 
     `max_tokens` is None when the client set no limit; `max_tokens_param` is the field it came from. `num_logprobs` and
-    `num_prompt_logprobs` are None when the client wants none; 0 means those of the tokens themselves.
+    `num_prompt_logprobs` are None when none are requested; 0 means those of the tokens themselves.
     """
 
     n: int = 1
@@ -70,7 +70,7 @@ _bounded = attrgetter(
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "top_p", "top_k", "min_p", "stop", "bad_words"
 )
 _WITHIN_BOUNDS = _bounded(Sampling())
-"""What most requests say, so that nothing of it has to be looked at."""
+"""The checked fields of a request with default parameters: most requests equal them, which skips the checks."""
 
 
 def output_budget(sampling: Sampling, prompt_tokens: int, max_model_len: int) -> int:
@@ -210,7 +210,7 @@ def read_sampling(
     num_logprobs: int | None,
     num_echoed_logprobs: int | None = None,
 ) -> Sampling:
-    """The sampling fields of a body. `num_echoed_logprobs` is wanted of the prompt if the body does not say."""
+    """The sampling fields of a body. `num_echoed_logprobs` is the default of the log-probabilities of the prompt."""
     seed = fields.integer("seed")
     return Sampling(
         max_tokens=max_tokens,
@@ -231,7 +231,8 @@ def read_sampling(
 
 
 def _as_they_are(fields: Fields) -> dict[str, Any]:
-    """Those that are taken as they come. Most requests have few, so the request is gone through and not the list."""
+    """Return the fields that are taken as they come. Most requests have few, so the request is gone through and not the
+    list."""
     found = {name: _READERS[name](fields, name) for name in fields.body if name in _READERS}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -282,7 +283,7 @@ SAMPLING_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """What a model's generation configuration says.
+    """The defaults of a model's generation configuration.
 
     `max_tokens` holds for requests without a limit of their own, `ceiling_tokens` for all.
     """
@@ -334,7 +335,7 @@ def read_delivery(fields: Fields) -> Delivery:
 class Wanted:
     """Details that a reply leaves out unless they are asked for.
 
-    `num_logprobs` is None when none are wanted; `tokens_as_ids` is None when the server decides.
+    `num_logprobs` is None when none are requested; `tokens_as_ids` is None when the server decides.
     """
 
     token_ids: bool = False
@@ -348,7 +349,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """What a request says about itself, whatever it asks for. A smaller `priority` is more urgent."""
+    """Metadata of a request, whatever it asks for. A smaller `priority` is more urgent."""
 
     request_id: str | None = None
     cache_salt: str | None = None
@@ -362,7 +363,7 @@ _COMMON_NAMES = frozenset(each.name for each in dataclass_fields(Common))
 
 
 def check_prompt_start(common: Common, prompt_tokens: int) -> None:
-    """Raise ApiError when routing is wanted from beyond the end of the prompt."""
+    """Raise ApiError when routing is requested from beyond the end of the prompt."""
     start = common.routed_experts_prompt_start
     if start > prompt_tokens:
         name = "routed_experts_prompt_start"
@@ -384,7 +385,7 @@ def read_wanted(fields: Fields, sampling: Sampling) -> Wanted:
 
 
 def read_common(fields: Fields) -> Common:
-    """What a body says about itself."""
+    """Return the metadata of a body."""
     if _COMMON_NAMES.isdisjoint(fields.body):
         return _NOTHING_SAID
     return Common(

@@ -1,4 +1,5 @@
-"""What a request says about single tokens, against the vocabulary of the model and what the engine can be sent."""
+"""Checks of single token ids in a request against the vocabulary of the model and the integers that the engine can be
+sent."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ _of_tokens = attrgetter(
     "num_logprobs", "num_prompt_logprobs", "logprob_token_ids", "bad_words", "stop_token_ids", "allowed_token_ids"
 )
 _NO_TOKENS = _of_tokens(Sampling())
-"""Of a request that says nothing about single tokens, as most do."""
+"""The token fields of a request without any, as in most requests."""
 
 
 def check_logit_bias_keys(bias: Any) -> None:

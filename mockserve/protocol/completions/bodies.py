@@ -13,7 +13,7 @@ CHUNK = "chat.completion.chunk"
 class ChatBodies(NamedTuple):
     """Bodies of one chat reply. `ends_with_usage`: a usage chunk follows, which then carries the fingerprint.
 
-    `role` is that of the answer, and `echoed` the text that it continues, if the client wants that repeated.
+    `role` is that of the answer, and `echoed` the text that it continues, if the request asks for it to be repeated.
     """
 
     id: str

@@ -148,7 +148,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """A picture or recording: its modality, and what tells it from others."""
+    """A picture or recording: its modality, and its identity among others."""
 
     modality: str
     source: str
@@ -187,10 +187,10 @@ def check_iterable_calls(messages: Any) -> None:
 def check_parts(messages: list[Any], read_as: str | None = None) -> None:
     """Raise ApiError for content parts and tool calls that have the right place and the wrong form.
 
-    `read_as` names the class of pydantic that finds wrong calls, where vLLM shows what pydantic says.
+    `read_as` names the class of pydantic that finds wrong calls, where vLLM shows pydantic's message.
     """
     for message in messages:
-        if "role" not in message:  # harmony's messages have an author instead, and no chat template knows them
+        if "role" not in message:  # harmony's messages have an author instead, which no chat template supports
             raise ApiError("a message must have a 'role'")
         for part in _parts(message):
             _check_part(part, message["role"])
@@ -291,7 +291,7 @@ NO_EFFORT = "none"
 
 
 def effort_arguments(effort: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """How much to think, for templates that know efforts, and whether at all, for those that only know that.
+    """Return how much to think, for templates with efforts, and whether to think, for those with a switch only.
 
     `given` are the template's variables in the request, which come before what follows from the effort.
     """

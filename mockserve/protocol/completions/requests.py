@@ -37,7 +37,8 @@ ASSISTANT = "assistant"
 class ChatRequest(NamedTuple):
     """A parsed chat request. An empty `model` means the first served name; `messages` are as they came.
 
-    `role` is that of the answer. `echoed` is the text of the message that the answer continues, if that is wanted.
+    `role` is that of the answer. `echoed` is the text of the message that the answer continues, if it is to be
+    repeated.
     """
 
     model: str
@@ -55,7 +56,7 @@ class ChatRequest(NamedTuple):
 def parse_chat(body: dict[str, Any], read_as: str | None = None) -> ChatRequest:
     """Raises ApiError for whatever vLLM refuses before it looks at the model.
 
-    `read_as` names the class of pydantic that finds wrong tool calls, where vLLM shows what pydantic says.
+    `read_as` names the class of pydantic that finds wrong tool calls, where vLLM shows pydantic's message.
     """
     messages = body.get("messages")
     if "messages" in body and not isinstance(messages, list | str | dict):
@@ -259,12 +260,12 @@ T = TypeVar("T")
 
 MOST_KNOWN = 256
 MOST_BYTES = 16_384
-"""Of a body, beside its prompt."""
+"""Most bytes of a remembered body, beside its prompt."""
 _FORMAT = 2
-"""Of the marshal module: one in which equal values have equal bytes."""
+"""Version of the marshal format: in this one equal values have equal bytes."""
 _PLAIN_ROLES = frozenset({"system", "user", "assistant"})
 _ABOUT_MESSAGES = frozenset({"echo", "add_generation_prompt", "continue_final_message"})
-"""With these in it, what a body says depends on its messages."""
+"""Fields that make the meaning of a body depend on its messages."""
 
 
 class KnownBodies(Generic[T]):
@@ -277,7 +278,7 @@ class KnownBodies(Generic[T]):
         is_plain: Callable[[dict[str, Any]], bool],
         with_varying: Callable[[T, Any], T],
     ) -> None:
-        """`is_plain` says whether `varying` is of a form that has no bearing on anything else."""
+        """`is_plain`: whether `varying` is of a form that has no bearing on anything else."""
         self._parse = parse
         self._varying = varying
         self._is_plain = is_plain
@@ -285,7 +286,7 @@ class KnownBodies(Generic[T]):
         self._known = Memo[bytes, T](MOST_KNOWN)
 
     def parse(self, body: dict[str, Any]) -> T:
-        """What the body asks for. Raises ApiError."""
+        """Return the parsed body. Raises ApiError."""
         key = self._key(body) if self._is_plain(body) else None
         if key is None:
             return self._parse(body)
@@ -295,7 +296,7 @@ class KnownBodies(Generic[T]):
         return self._known.keep(key, self._parse(body))
 
     def parse_long(self, body: dict[str, Any]) -> T:
-        """What a long body asks for, which is not remembered. Raises ApiError."""
+        """Return a long body parsed; it is not remembered. Raises ApiError."""
         return self._parse(body)
 
     def _key(self, body: dict[str, Any]) -> bytes | None:

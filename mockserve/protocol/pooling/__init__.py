@@ -1,1 +1,1 @@
-"""What is asked of models that pool, and their replies: vectors, classes, scores."""
+"""Requests to models that pool, and their replies: vectors, classes, scores."""

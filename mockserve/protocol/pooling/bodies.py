@@ -19,7 +19,7 @@ Vector: TypeAlias = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """What a client asked for, in vLLM's words."""
+    """The encoding of vectors that a client asked for, in vLLM's words."""
 
     form: str = "float"
     dtype: str = "float32"
@@ -38,14 +38,14 @@ class Encoding:
         return base64.b64encode(self.packed(vector)).decode()
 
     def packed(self, vector: Vector) -> bytes:
-        """A vector as bytes of the wanted type and order."""
+        """Return a vector as bytes of the requested type and order."""
         numbers = _as_type(vector, self.dtype)
         swaps = self.endianness not in ("native", sys.byteorder)
         return (numbers.byteswap() if swaps else numbers).tobytes()
 
 
 def bytes_metadata(encoding: Encoding, vectors: Iterable[Vector], head: dict[str, Any], prompt_tokens: int) -> str:
-    """The header that says where each vector lies in the bytes. `head` are id, created and model."""
+    """Return the header with the place of each vector in the bytes. `head` are id, created and model."""
     items, offset = [], 0
     for index, vector in enumerate(vectors):
         end = offset + len(encoding.packed(vector))
@@ -87,7 +87,7 @@ def _as_fp8(vector: Vector, exponent_bits: int) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class PoolingHead:
-    """What every reply of a pooling model begins with."""
+    """The fields that every reply of a pooling model begins with."""
 
     id: str
     created: int

@@ -82,7 +82,8 @@ def batch_record(table: Mapping[str, FieldType], last: Mapping[str, FieldType] |
 
 
 def check_body(body: dict[str, Any], records: tuple[Record, ...]) -> list[Record]:
-    """Those of `records` that the body is. Raises ApiError if it is none, with the problems it has as each of them."""
+    """Return those of `records` that the body matches. Raises ApiError if it is none, with the problems it has as each
+    of them."""
     problems = [record.problems(body, "body") for record in records]
     fitting = [record for record, wrong in zip(records, problems, strict=True) if not wrong]
     if not fitting:
@@ -100,7 +101,7 @@ def refuse_removed_fields(body: dict[str, Any]) -> None:
 
 
 def refuse_pooling_contradictions(body: dict[str, Any]) -> None:
-    """What vLLM refuses before it looks at types. Raises ApiError."""
+    """Refuse what vLLM refuses before it looks at types. Raises ApiError."""
     refuse_bad_salt(body.get("cache_salt"))
     if body.get("continue_final_message") and body.get("add_generation_prompt"):
         raise ApiError("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
@@ -139,7 +140,8 @@ NUM_EMBEDDING_KINDS, NUM_POOLING_KINDS, NUM_CLASSIFY_KINDS = map(len, (_EMBEDDIN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingRequest:
-    """What is to be pooled and how the result is wanted. An empty `model` means the first served name."""
+    """A parsed pooling request: the inputs and the encoding of the result. An empty `model` means the first served
+    name."""
 
     model: str
     prompts: tuple[Prompt, ...]

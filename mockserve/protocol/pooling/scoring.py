@@ -73,9 +73,9 @@ class ScoringRequest:
     has_media: bool
     """Whether an input is not a text; such inputs are empty here."""
     top_n: int = 0
-    """How many results are wanted; 0 for all."""
+    """Number of results to return; 0 for all."""
     max_query_tokens: int
-    """What is beyond is cut off; 0 cuts nothing, as for documents."""
+    """Tokens after which a query is cut off; 0 cuts nothing, as for documents."""
     max_document_tokens: int
     truncate_to: int | None
     truncates_left: bool
@@ -108,7 +108,7 @@ def parse_rerank(body: dict[str, Any]) -> ScoringRequest:
 
 
 def check_scoring(request: ScoringRequest, max_model_len: int, architecture: str) -> None:
-    """What vLLM refuses once the model is known. Raises ApiError."""
+    """Refuse what vLLM refuses once the model is known. Raises ApiError."""
     if request.has_media:
         raise ApiError(f"MultiModalParam is not supported for {architecture}")
     if len(request.queries) > 1 and len(request.queries) != len(request.documents):
@@ -172,7 +172,7 @@ _FIELDS = Record(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerativeScoringRequest:
-    """What to score. An empty `model` means the first served name."""
+    """A parsed request of generative scoring. An empty `model` means the first served name."""
 
     model: str
     query: str | list[int]

@@ -92,7 +92,7 @@ def check_types(
     required: tuple[str, ...] = (),
     ignores_unknown: bool = False,
 ) -> None:
-    """Raise ApiError naming every field of `body` that is not what `types` says, in their order.
+    """Raise ApiError naming every field of `body` that does not match `types`, in their order.
 
     Names of unknown fields must be text unless pydantic `ignores_unknown` ones.
     """
@@ -117,7 +117,7 @@ def check_types(
 
 
 def check_record(body: Mapping[str, Any], record: Record) -> None:
-    """Raise ApiError naming everything in `body` that is not what `record` says."""
+    """Raise ApiError naming everything in `body` that does not match `record`."""
     problems = record.problems(body, "body")
     if problems:
         raise bad_fields(problems)
@@ -178,7 +178,8 @@ def parse_large_json(bodies: list[bytes], num_kinds: int = 1) -> dict[str, Any]:
 
 
 def large_json(bodies: list[bytes]) -> Any:
-    """What `json.loads` gives, likewise. Raises ApiError for too many values."""
+    """Return what `json.loads` gives, parsed in pieces between which other threads may run. Raises ApiError for too
+    many values."""
     if len(bodies[0]) <= LARGE_BYTES:
         return loads(bodies.pop())
     if value_bytes(bodies[0]) > MOST_VALUE_BYTES:
@@ -194,7 +195,7 @@ def _has_large_number(body: Mapping[str, Any]) -> bool:
 
 
 def _parse_leniently(raw: bytes) -> Any:
-    """What the standard library makes of text that strict JSON refuses; it also words the error."""
+    """Parse text that strict JSON refuses with the standard library; it also words the error."""
     return _leniently(lambda: loads(raw))
 
 

@@ -1,4 +1,4 @@
-"""What JSON lists and objects may hold, and which of several types a value may have."""
+"""Types of the items of JSON lists and objects, and values of one of several types."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ _UNLISTED = Problem("", "", "", None)
 
 
 def key_problems(value: Mapping[str, Any], location: str) -> list[Problem]:
-    """What is wrong with the names of an object's fields, known or not."""
+    """Return the problems with the names of an object's fields, known or not."""
     return [problem for key in value if (problem := unicode_problem(key, location)) is not None]
 
 
@@ -194,7 +194,8 @@ class Tagged:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A value of some type about which `complaint` has nothing to say; it is asked before the type if `is_first`."""
+    """A value of some type for which `complaint` returns None; it is called before the type is checked if
+    `is_first`."""
 
     inner: FieldType
     complaint: Callable[[Any], str | None]

@@ -8,11 +8,11 @@ from json import JSONDecodeError, JSONDecoder, decoder, detect_encoding, scanner
 from typing import Any
 
 MOST_WIDE_BYTES = 1 << 22
-"""What strings with other characters may have together."""
+"""Most bytes of the strings with other characters, together."""
 
 MOST_STRINGS = 10_000
 MOST_QUOTES = 40_000
-"""What is looked at to find their ends."""
+"""Most quotes that are looked at to find the ends of these strings."""
 
 _ASCII_SLICE_BYTES = 1 << 16
 _BACKSLASHES = 64
@@ -46,7 +46,7 @@ class NarrowText:
 
     @property
     def num_bytes(self) -> int:
-        """What the strings have in UTF-8."""
+        """Return the bytes of the strings in UTF-8."""
         return sum(each.end - each.begin for each in self.strings)
 
     def of(self, raw: bytes) -> str:
@@ -172,7 +172,8 @@ CHECKED_BYTES = 1 << 22
 MOST_VALUE_BYTES = 192 << 20
 CONTAINER_BYTES = 260
 ITEM_BYTES = 40
-"""What values may take together, and what an item and an object or array with a short text in it take on average."""
+"""Most bytes of all values together, the average bytes of an object or array with a short text in it, and of an
+item."""
 
 COPIES = 2.6
 """Texts as long as the body that there are at worst while it is read: the whole, a value, and one that grows."""
@@ -180,7 +181,7 @@ COPIES = 2.6
 NARROW_COPIES = 3
 """Texts of one byte for each character, where few strings have other characters."""
 WIDE_STRING_BYTES = 24
-"""What a byte of such a string takes, with its escapes."""
+"""Memory in bytes for each byte of such a string, with its escapes."""
 
 _SLICE_BYTES = 1 << 20
 _FOUR_BYTES = re.compile(rb"[\xf0-\xff]")
@@ -220,7 +221,7 @@ _DECODER = _Decoder()
 
 
 def loads_in_pieces(bodies: list[bytes]) -> Any:
-    """What `json.loads` gives for the only item of `bodies`, with the same errors.
+    """Return what `json.loads` gives for the only item of `bodies`, with the same errors.
 
     The item is taken out of the list, so that the bytes do not take memory beside their text.
     """
@@ -248,7 +249,7 @@ def value_bytes(raw: bytes) -> int:
 
 
 def _text_bytes(raw: bytes) -> int:
-    """What a body takes as text, and its strings with it."""
+    """Return the memory of a body as text, with its strings."""
     if raw.isascii():
         return len(raw)
     narrow = _narrow_text(raw)

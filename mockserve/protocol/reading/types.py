@@ -1,6 +1,6 @@
-"""What a single JSON value may be, as lenient as pydantic is by default: "3" is an integer, 1.5 is not.
+"""Types of a single JSON value, as lenient as pydantic is by default: "3" is an integer, 1.5 is not.
 
-A type says what is wrong with a value, in pydantic's words, and describes itself as JSON schema.
+A type returns the problems of a value, in pydantic's words, and describes itself as JSON schema.
 """
 
 import math
@@ -23,10 +23,10 @@ MAX_INTEGER_CHARS = 4300
 
 
 class FieldType(Protocol):
-    """What values a field takes."""
+    """The type of a field."""
 
     def problems(self, value: Any, location: str) -> list[Problem]:
-        """What is wrong with `value`, found at `location`; nothing if it is fine."""
+        """Return the problems of `value`, found at `location`; an empty list if it is valid."""
         ...
 
     def schema(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Null:
-    """Nothing but null."""
+    """Null only."""
 
     def problems(self, value: Any, location: str) -> list[Problem]:
         return [] if value is None else [Problem("none_required", location, "Input should be None", value)]

@@ -31,7 +31,7 @@ REASONING_KEYS = ("context", "effort", "generate_summary", "mode", "summary")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseObject:
-    """What is known of a response before its first token."""
+    """The parts of a response that exist before its first token."""
 
     id: str
     created: int
@@ -41,7 +41,7 @@ class ResponseObject:
     budget: int
     """Most tokens that it may have."""
     kv_transfer_params: Mapping[str, Any] | None = None
-    """What its end tells a later server about the blocks it left."""
+    """Parameters at the end of a response by which a later server fetches the blocks it left."""
 
     @property
     def tool_names(self) -> ToolNames:
@@ -170,7 +170,7 @@ CALLS = ("call", "custom call")
 
 @dataclass(slots=True)
 class _Open:
-    """The item that is being told."""
+    """The output item that is open in a stream."""
 
     kind: str
     id: str
@@ -179,13 +179,13 @@ class _Open:
     call_id: str = ""
     namespace: str | None = None
     shown_input: str = ""
-    """What was told of the input of a custom tool."""
+    """The part of a custom tool's input that was sent."""
     logprobs: EncodedItems | None = None
 
 
 @dataclass(slots=True)
 class ResponseEvents:
-    """Tells a response. `raw` are its input and output as the model has them, if those are to be shown."""
+    """Encodes a response as events. `raw` are its input and output as the model has them, if those are to be shown."""
 
     response: ResponseObject
     new_id: NewId
@@ -268,7 +268,8 @@ class ResponseEvents:
         return _Open("call", f"fc_{self.new_id()}", name=local_name, call_id=call_id, namespace=namespace)
 
     def _custom_input(self, item: _Open, text: str) -> list[Event]:
-        """What is new of the input; an input that does not go on as it was told is told as a whole."""
+        """Return the event with the new part of the input; an input that does not continue the part sent is sent as a
+        whole."""
         shown, item.shown_input = item.shown_input, text
         if text == shown:
             return []

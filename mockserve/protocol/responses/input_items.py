@@ -38,7 +38,7 @@ class ItemForms:
                 self._untyped.append(form)
 
     def problems(self, value: Any, location: str) -> list[Problem]:
-        """What is wrong with an item: nothing if it has one of the forms, else what keeps it from each of them."""
+        """Return the problems of an item: none if it has one of the forms, else the problems of each form."""
         if any(not form.problems(value, location) for form in self._candidates(value)):
             return []
         return AnyOf(tuple(self._items)).problems(value, location)
@@ -48,7 +48,7 @@ class ItemForms:
         return not self._type(f"#{name}").problems(value, "")
 
     def part_problems(self, value: Any, location: str) -> list[Problem]:
-        """What is wrong with a part of an answer."""
+        """Return the problems of a part of an answer."""
         parts = AnyOf((self._type("#ResponseOutputTextParam"), self._type("#ResponseOutputRefusalParam")))
         return parts.problems(value, location)
 
@@ -147,7 +147,7 @@ def is_answer(item: Mapping[str, Any]) -> bool:
 
 
 def answer_problems(content: Any) -> list[Problem]:
-    """What is wrong with the first part of an answer that is no text and no refusal."""
+    """Return the problems of the first part of an answer that is no text and no refusal."""
     for index, part in enumerate(content):
         if problems := item_forms().part_problems(part, str(index)):
             return problems
@@ -237,7 +237,7 @@ def continues_last_item(given: str | Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
-    """Add what an item says, to the last message if that is an assistant's and has not said such a thing yet."""
+    """Add the content of an item, to the last message if that is an assistant's without such content yet."""
     kind = item.get("type")
     if kind == "custom_tool_call" or (kind == "function_call" and is_call(item)):
         _add_call(messages, item)
@@ -256,7 +256,7 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
 
 
 def _said(item: Mapping[str, Any]) -> str | None:
-    """What an answer says, or None if a template gets it as it came. Raises ApiError where vLLM fails."""
+    """Return the text of an answer, or None if a template gets it as it came. Raises ApiError where vLLM fails."""
     content = item["content"]
     if item.get("type") == "message" and is_answer(item):
         if not content:

@@ -1,4 +1,4 @@
-"""What a response is made of: messages, thoughts and calls, in vLLM's order of keys."""
+"""Output items of a response: messages, thoughts and calls, in vLLM's order of keys."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -79,7 +79,7 @@ def output_items(
     new_id: NewId,
     names: ToolNames,
 ) -> list[Item]:
-    """The items of a whole response from the chat message that says the same. Only the last one can be cut short.
+    """Return the items of a whole response from the equivalent chat message. Only the last one can be cut short.
 
     Without a parser there is a message even if it is empty.
     """
@@ -114,7 +114,7 @@ def full_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]] | JsonArr
 
 
 def delta_logprobs(logprobs: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """The same as an event has them, without bytes."""
+    """Return log-probabilities as events have them, without bytes."""
     return [
         {**_scored(each, False), "top_logprobs": [_scored(top, False) for top in each["top_logprobs"]]}
         for each in _of(logprobs)

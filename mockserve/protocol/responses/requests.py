@@ -1,4 +1,4 @@
-"""Bodies of POST /v1/responses, every field in vLLM's order of errors, and the chat requests that say the same."""
+"""Bodies of POST /v1/responses, every field in vLLM's order of errors, and the equivalent chat requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -219,7 +219,7 @@ def parse_response(body: Mapping[str, Any]) -> ResponseRequest:
 
 
 def chat_body(asked: ResponseRequest, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """The chat request that says the same. Raises ApiError for forms of the answer that exclude each other."""
+    """Return the equivalent chat request. Raises ApiError for forms of the answer that exclude each other."""
     body = asked.body
     wanted: dict[str, Any] = {"model": asked.model, "messages": messages, "add_special_tokens": True}
     wanted |= {name: body[name] for name in COPIED if body.get(name) is not None}

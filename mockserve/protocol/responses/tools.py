@@ -281,7 +281,8 @@ def custom_input(arguments: str) -> str:
 
 
 def begun_input(arguments: str) -> str:
-    """As much of that text as the beginning of the arguments has; half a character is left out."""
+    """Return the input of a custom tool as far as the beginning of the arguments holds it; half a character is left
+    out."""
     begun = _BEGUN_INPUT.match(arguments)
     if begun is None:
         return ""
@@ -290,5 +291,5 @@ def begun_input(arguments: str) -> str:
 
 
 def arguments_of(text: str) -> str:
-    """The arguments that say the same as the input of a custom tool."""
+    """Return the arguments that stand for the input of a custom tool."""
     return json.dumps({CUSTOM_INPUT: text}, ensure_ascii=False)

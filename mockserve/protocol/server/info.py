@@ -1,4 +1,4 @@
-"""What the server says of itself: the model list and the configuration in GET /server_info."""
+"""The server's description of itself: the model list and the configuration in GET /server_info."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ def _card(model: ModelCard, created: int, permission_id: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFacts:
-    """What is known of a server's configuration, under vLLM's names."""
+    """Facts of a server's configuration, under vLLM's names."""
 
     model: str
     served_model_names: tuple[str, ...]

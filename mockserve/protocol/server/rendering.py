@@ -1,4 +1,4 @@
-"""What the render routes answer: a request as the token-in, token-out route takes it, ready to be sent there."""
+"""Replies of the render routes: a request in the form of the token-in, token-out route, ready to be sent there."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ SKIPS_SPECIAL_TOKENS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """One prompt with everything around it. `parse_context` says how a chat's answer is to be read."""
+    """One prompt with everything around it. `parse_context` is the information for reading a chat's answer."""
 
     request_id: str
     token_ids: Sequence[int]
@@ -121,7 +121,8 @@ def structured_outputs(body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def parse_context(body: Mapping[str, Any], template_arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What is needed to read a chat's answer: its tools, and what its prompt was made with."""
+    """Return the information for reading a chat's answer: its tools, and the arguments that its prompt was made
+    with."""
     tools = body.get("tools")
     return {
         "tools": None if tools is None else tool_definitions(tools),

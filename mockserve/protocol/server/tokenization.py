@@ -86,7 +86,8 @@ def _says_more_as_conversation(body: dict[str, Any]) -> bool:
 
 
 def conversation_fields(body: dict[str, Any]) -> dict[str, Any]:
-    """What POST /tokenize reads of a conversation: less than a chat, where reasoning has an older name, too."""
+    """Return the fields of a conversation that POST /tokenize reads: fewer than a chat's, and reasoning under an older
+    name, too."""
     found = {name: body[name] for name in _CONVERSATION.fields if name in body}
     older = "reasoning_content"
     found["messages"] = [{key: each[key] for key in each if key != older} for each in body["messages"]]

@@ -254,7 +254,7 @@ def test_a_ray_cluster_computes_the_same_bytes(sweep: Sweep) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"vary": ()}, "--vary NAME=VALUE,... must say what is to vary"),
+        ({"vary": ()}, "--vary NAME=VALUE,... must name what is to vary"),
         ({"processes": 2, "ray": True}, "--processes and --ray exclude each other"),
         ({"ray_address": "auto"}, "--ray-address needs --ray"),
         ({"sample_seed": 3}, "--sample-seed needs --sample"),

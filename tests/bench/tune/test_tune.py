@@ -107,7 +107,7 @@ def test_the_search_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "--limit NAME:MS or --min-attainment must say"),
+        ({}, "--limit NAME:MS or --min-attainment must set"),
         ({"limit": ("tpot:5",)}, "--limit must be NAME:MILLISECONDS with a name of ttft, itl, e2e, got 'tpot:5'"),
         ({"limit": ("ttft:5",), "vary": ("rate=1,2",)}, "--rate has no place here: the search changes the rate"),
         ({"limit": ("ttft:5",), "simulation": (*BASE, "--concurrency", "3")}, "--concurrency has no place here"),

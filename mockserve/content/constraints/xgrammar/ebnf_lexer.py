@@ -21,7 +21,7 @@ _ATTRIBUTES = re.compile(rf"\[[ \t]*{_ATTRIBUTE}[ \t]*(?:,[ \t]*{_ATTRIBUTE}[ \t
 
 
 class Kind(Enum):
-    """Kinds of tokens; a punctuation token is told by its text."""
+    """Kinds of tokens; a punctuation token is identified by its text."""
 
     NAME = auto()
     RULE_NAME = auto()

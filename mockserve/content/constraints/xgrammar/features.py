@@ -1,4 +1,4 @@
-"""What xgrammar supports, and the errors that say otherwise."""
+"""The features that xgrammar supports, and the errors for others."""
 
 import time
 from collections.abc import Iterator, Mapping

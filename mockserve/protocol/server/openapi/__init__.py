@@ -1,1 +1,1 @@
-"""The OpenAPI document: `schemas.txt` and `operations.csv` are what vLLM's says, in a notation of our own."""
+"""The OpenAPI document: `schemas.txt` and `operations.csv` hold vLLM's, in a notation of our own."""

@@ -256,7 +256,7 @@ class Operation:
     path: str
     summary: str
     name: str
-    """That of its handler, which decides between two descriptions of one path."""
+    """The name of the handler, which decides between two descriptions of one path."""
 
 
 def openapi_document(operations: Sequence[Operation], section: str) -> dict[str, Any]:
