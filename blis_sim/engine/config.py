@@ -69,7 +69,7 @@ class EngineConfig:
     A prompt's content then has an identity for every `block_size_tokens` tokens, which divide the blocks of all groups.
     """
     reports_kv_changes: bool = False
-    """Tell what happens to the content of the prefix cache. Every block is then looked at, which costs time."""
+    """Report changes of the content of the prefix cache. Every block is then looked at, which costs time."""
 
     def __post_init__(self) -> None:
         at_least_1 = (

@@ -1,6 +1,7 @@
-"""One simulated vLLM instance: told the time, it says what happened. Pure, synchronous, in integer microseconds.
+"""One simulated vLLM instance: it takes the time as an argument and reports events. Pure, synchronous, in integer
+microseconds.
 
-Read this first: the life of a request outside of steps. It arrives, waits out its queueing overhead, passes the
+Read this first: the life of a request outside of steps. A request arrives, waits out its queueing overhead, passes the
 guards of the wait queue, and is handed to a stepping (`scheduler/`), which schedules it step by step to its end.
 """
 
@@ -131,7 +132,7 @@ class Engine:
     def abort(self, request_id: str, at: Micros, outcome: Outcome = Outcome.ABORTED) -> None:
         """Let the client of `request_id` hang up at `at`; ids not there then are ignored.
 
-        `outcome` says otherwise why the request ends unanswered.
+        `outcome` is why the request ends unanswered, if for another reason.
         """
         self._demand_future(at)
         self._queue.push(at, Due.ABORT, (request_id, outcome))
@@ -155,7 +156,7 @@ class Engine:
         return self._stepping.kv.forget()
 
     def withhold_blocks(self, num_blocks: int, at: Micros) -> None:
-        """From `at` on, which must be ahead, keep so many KV blocks from everybody, or as many as are free.
+        """From `at` on, which must be ahead, withhold so many KV blocks from all requests, or as many as are free.
 
         0 gives them all back. Raises EngineError for BLIS's scheduling, which cannot.
         """
@@ -172,7 +173,7 @@ class Engine:
         """Hold blocks for the whole prompt of a request that another instance has computed, as its transfer begins.
 
         False, and nothing changed, when too few are free now. Raises EngineError except for BLIS's scheduling; with
-        others a request says itself what of its prompt is `external`.
+        others the field `external` of a request has the part of its prompt.
         """
         return self._blis_scheduler.reserve(sequence)
 
@@ -183,7 +184,8 @@ class Engine:
     def take_over(self, sequence: Sequence, at: Micros) -> None:
         """Let a request join the wait queue at `at`, which must be ahead, with the prompt that was reserved for it.
 
-        It has waited out its overheads and passed the guards where its prompt was computed, and has no deadline here.
+        The request has waited out its overheads and passed the guards where its prompt was computed, and has no
+        deadline here.
         """
         self._demand_future(at)
         self._queue.push(at, Due.TAKEN_OVER, sequence)
@@ -202,9 +204,9 @@ class Engine:
         return self._queue.next_but_steps_at() if self._stepping.rests else self._queue.next_at()
 
     def advance(self, until: Micros, leaps: bool = False) -> list[Event]:
-        """Do everything due up to and including `until`; the events in the order they happened.
+        """Do everything due up to and including `until`; return the events in the order they happened.
 
-        With `leaps` steps in which everybody decodes may be told together, as `StepsDone`.
+        With `leaps` steps in which every request decodes may be reported together, as `StepsDone`.
         """
         instance = self._instance
         instance.leaps = leaps
@@ -258,7 +260,7 @@ class Engine:
 
     @property
     def counters(self) -> EngineCounters:
-        """What has happened so far, in figures."""
+        """Return the counters of all that has happened so far."""
         return self._instance.counters
 
     @property
@@ -268,7 +270,7 @@ class Engine:
 
     @property
     def last_shape(self) -> BatchShape:
-        """What the latest step computed."""
+        """Return the shape of the latest step."""
         return self._instance.last_shape
 
     @property

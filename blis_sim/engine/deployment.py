@@ -1,6 +1,6 @@
-"""From what a user says about a deployment to an engine's configuration and latency model.
+"""From the options of a deployment to an engine's configuration and latency model.
 
-`resolve` fills in what the catalogue knows and computes the KV capacity.
+`resolve` fills in the values of the catalogue and computes the KV capacity.
 """
 
 from collections.abc import Iterator
@@ -127,11 +127,12 @@ def _rank_config(options: DeploymentOptions, together: EngineConfig) -> EngineCo
 
 
 def _as_planned(model: ModelSpec, memory: MemoryLayout | None) -> ModelSpec:
-    """Return the model with the widths of weights and KV cache as planned, where its config alone does not say them."""
+    """Return the model with the widths of weights and KV cache as planned, where its config alone does not have
+    them."""
     if memory is None:
         return model
     if memory.quantization and model.bytes_per_weight == model.bytes_per_activation:
-        # Scales are too few to tell FP8 apart from one byte, which GPUs have a peak rate of their own for.
+        # Scales are too few to separate FP8 from one byte, for which GPUs have a peak rate of their own.
         model = replace(model, bytes_per_weight=round(memory.bytes_per_weight, 2))
     width = memory.bytes_per_kv_element
     return replace(model, bytes_per_kv_element=width) if width != model.bytes_per_activation else model
@@ -213,7 +214,7 @@ def notes_after(deployment: Deployment) -> list[str]:
     """What is to be said of a deployment's predictions once they have been made."""
     from blis_sim.engine.latency.operators.steps import OperatorSteps
     from blis_sim.engine.latency.peak_watch import PeakWatch
-    from blis_sim.engine.latency.wrapped import RangeWatch, WrappedLatency  # likewise
+    from blis_sim.engine.latency.wrapped import RangeWatch, WrappedLatency  # only watched models need these modules
 
     notes: list[str] = []
     latency = deployment.latency
@@ -242,7 +243,8 @@ def _check_whole_prompts(config: EngineConfig) -> None:
 def _check_drafts_fit(config: EngineConfig) -> None:
     """Refuse a budget in which vLLM's scheduler never admits a request whose prompt is known but for one token.
 
-    Such a request is filled up to the width of one that decodes with drafts, and waits until the budget has room.
+    A request of this kind is filled up to the width of one that decodes with drafts, and waits until the budget has
+    room.
     """
     speculation = config.speculation
     if speculation is None:
@@ -256,7 +258,8 @@ def _check_drafts_fit(config: EngineConfig) -> None:
 
 
 def _limits(options: DeploymentOptions, gpu: GpuSpec, max_model_len: int) -> BatchLimits:
-    """What the flags say, else the defaults of the engine; vLLM lowers its default of sequences to the tokens."""
+    """Return the limits of the flags, else the defaults of the engine; vLLM lowers its default of sequences to the
+    tokens."""
     tokens, seqs = options.max_num_batched_tokens, options.max_num_seqs
     if options.engine == "blis":
         return BatchLimits(tokens or BLIS_LIMITS.max_num_batched_tokens, seqs or BLIS_LIMITS.max_num_seqs)
@@ -324,7 +327,7 @@ def blocks_on(options: DeploymentOptions, deployment: Deployment) -> int:
 
 
 def memory_settings(options: DeploymentOptions, limits: BatchLimits) -> MemorySettings:
-    """Return what the flags say of memory. Without --block-size the kernels decide, as in vLLM."""
+    """Return the memory settings of the flags. Without --block-size the kernels decide, as in vLLM."""
     return MemorySettings(
         gpu_memory_utilization=options.memory_utilization,
         max_num_batched_tokens=limits.max_num_batched_tokens,
@@ -345,7 +348,7 @@ def memory_settings(options: DeploymentOptions, limits: BatchLimits) -> MemorySe
 def _modelled(
     options: DeploymentOptions, model: ModelSpec, settings: MemorySettings, notes: list[str]
 ) -> MemorySettings:
-    """Return the settings without types that are not modelled, with a warning for each that says what is assumed."""
+    """Return the settings without types that are not modelled, with a warning for each that names the assumption."""
     if options.kv_cache_dtype not in ("auto", *KV_DTYPE_BITS):
         notes.append(f"warning: --kv-cache-dtype {options.kv_cache_dtype} is ignored: the KV cache is planned as auto")
         settings = replace(settings, kv_cache_dtype="auto")

@@ -45,7 +45,7 @@ class DeploymentOptions:
     )
     pp: int = option(
         1,
-        "Pipeline stages of one instance, each on as many GPUs as --tp says. With --engine vllm only.",
+        "Pipeline stages of one instance, each on --tp GPUs. With --engine vllm only.",
         flags=("--pp", "--pipeline-parallel-size"),
         at_least=1,
     )
@@ -231,9 +231,9 @@ class DeploymentOptions:
         metavar="JSON",
         heading="Speculative decoding",
     )
-    spec_method: str = option("", "The same as method in --speculative-config.")
-    spec_model: str = option("", "The same as model in --speculative-config.")
-    spec_tokens: int | None = option(None, "The same as num_speculative_tokens in --speculative-config.", at_least=1)
+    spec_method: str = option("", "Member method of --speculative-config.")
+    spec_model: str = option("", "Member model of --speculative-config.")
+    spec_tokens: int | None = option(None, "Member num_speculative_tokens of --speculative-config.", at_least=1)
     speculative_acceptance_rate: tuple[float, ...] = option(
         (),
         "Chance that a drafted token is accepted when those before it were: one for all, or one for each place "

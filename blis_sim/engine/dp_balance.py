@@ -1,7 +1,7 @@
 """Which data-parallel rank a request goes to, as vLLM 0.33's internal load balancer picks it.
 
-Each front end scores the ranks by the latest loads it was told of, which are up to 100 ms old, and by what it has sent
-itself since. Facts: vllm/v1/engine/core_client.py `DPLBAsyncMPClient`, vllm/v1/engine/coordinator.py.
+Each front end scores the ranks by the latest reported loads, which are up to 100 ms old, and by the requests that it
+has sent itself since. Facts: vllm/v1/engine/core_client.py `DPLBAsyncMPClient`, vllm/v1/engine/coordinator.py.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 
 REPORT_INTERVAL_US: Micros = 100_000
-"""Loads are not told more often than this."""
+"""Least time between two reports of loads."""
 IDLE_REPORT_INTERVAL_US: Micros = 5_000_000
 """Loads that have not changed are told again after this."""
 STEP_REPORTS_US: Micros = 50_000
@@ -23,7 +23,7 @@ PRESSURE_WEIGHT = 6.0
 
 @dataclass(frozen=True, slots=True)
 class RankLoad:
-    """What a rank says of itself, at each change of its numbers of requests."""
+    """The load of a rank, reported at each change of its numbers of requests."""
 
     num_waiting: int = 0
     num_running: int = 0
@@ -36,7 +36,7 @@ def load_of(stats: EngineStats) -> RankLoad:
 
 
 class LoadReports:
-    """The coordinator: collects the loads of all ranks and says when the front ends hear of them.
+    """The coordinator: collects the loads of all ranks and computes when they are reported to the front ends.
 
     This is vLLM's rule for ranks that step independently, as those of models without experts do.
     """
@@ -56,7 +56,7 @@ class LoadReports:
             self._changed_at = at
 
     def due_at(self) -> Micros | None:
-        """When the front ends are told next; None before the first change."""
+        """Return when the next report to the front ends is due; None before the first change."""
         if self._told_at is None:
             return self._changed_at
         if self._changed_at is None:
@@ -64,7 +64,7 @@ class LoadReports:
         return max(self._changed_at, self._told_at + REPORT_INTERVAL_US)
 
     def tell(self, at: Micros) -> tuple[RankLoad, ...]:
-        """What the front ends are told at `at`."""
+        """Return the loads reported to the front ends at `at`."""
         self._told_at, self._changed_at = at, None
         return tuple(self._loads)
 
@@ -123,12 +123,12 @@ class RankBalancer:
         self._num_front_ends = num_front_ends
         self._loads: Sequence[RankLoad] = [RankLoad()] * num_ranks
         self._num_sent = [0] * num_ranks
-        """Requests sent to each rank since its load was told, as if all front ends had sent as many."""
+        """Requests sent to each rank since its load was reported, as if all front ends had sent as many."""
         self._num_unfinished = [0] * num_ranks
         self._start = num_ranks * front_end // num_front_ends
 
     def hear(self, loads: Sequence[RankLoad]) -> None:
-        """Take in what the coordinator tells: it replaces all that was assumed meanwhile."""
+        """Take in a report of the coordinator: it replaces all that was assumed meanwhile."""
         self._loads = loads
         self._num_sent = [0] * len(loads)
 

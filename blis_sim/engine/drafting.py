@@ -1,4 +1,4 @@
-"""What speculative decoding changes in the limits of a deployment, as vLLM's configuration settles it.
+"""Limits of a deployment with speculative decoding, as vLLM's configuration settles them.
 
 Facts: vllm/config/vllm.py, `_set_max_num_scheduled_tokens` and `_get_v2_model_runner_unsupported_features`.
 """

@@ -21,7 +21,7 @@ LOW_LATENCY_BACKEND = "deepep_low_latency"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDefaults:
-    """What an engine takes whatever it runs on."""
+    """Defaults of an engine that do not depend on the hardware."""
 
     gpu_memory_utilization: float
     latency_model: str
@@ -35,7 +35,7 @@ ENGINE_DEFAULTS = {
 
 
 def engine_defaults(engine: str) -> EngineDefaults:
-    """What the engine of that name takes whatever it runs on."""
+    """Return the defaults of the engine of that name that do not depend on the hardware."""
     return ENGINE_DEFAULTS.get(engine, ENGINE_DEFAULTS["vllm"])
 
 

@@ -1,4 +1,4 @@
-"""What a user can get wrong about an engine."""
+"""Errors of users about an engine."""
 
 from blis_sim.options import BlisError
 

@@ -1,7 +1,7 @@
-"""What the engine reports. Events say what changed; tokens are derived from steps, never reported one by one.
+"""Events of the engine. Events report changes; tokens are derived from steps, never reported one by one.
 
-Every event carries the instant it happened on the engine's clock, whenever it is read. Nobody changes an event; it is
-not frozen because that would triple the cost of making one.
+Every event carries the instant it happened on the engine's clock, whenever it is read. No event is changed after it is
+made; the classes are not frozen because that would triple the cost of making one.
 """
 
 from collections.abc import Sequence as SequenceOf
@@ -48,7 +48,7 @@ class StepDone:
 class StepsDone:
     """Steps from index `first` on ended at `ends`, and in each of them each of `emitted` had one token more.
 
-    Told instead of as many `StepDone` to drivers that allow leaps.
+    Reported instead of as many `StepDone` to drivers that allow leaps.
     """
 
     ends: SequenceOf[Micros]
@@ -93,7 +93,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class CacheChanged:
-    """The prefix cache holds other content than at the end of the step before. Only told when asked for."""
+    """The prefix cache holds other content than at the end of the step before. Only reported with
+    `reports_kv_changes`."""
 
     at: Micros
     changes: SequenceOf[CacheChange]

@@ -1,4 +1,4 @@
-"""What an accelerator can do, as far as time and memory depend on it."""
+"""An accelerator, as far as time and memory depend on it."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What the parts of one engine share: its limits, its clockwork, its records. The engine owns it."""
+"""State that the parts of one engine share: its limits, its clockwork, its records. The engine owns it."""
 
 from collections.abc import Callable
 
@@ -15,12 +15,12 @@ from blis_sim.engine.units import Micros
 
 
 def nothing_due(_until: Micros) -> Micros | None:
-    """Nothing is ever due without an engine."""
+    """Return None: without an engine nothing is ever due."""
     return None
 
 
 class Instance:
-    """The common ground of an engine and its scheduling: who wants to tell or plan something does it here."""
+    """The shared state of an engine and its scheduler: both report events and plan entries of the queue here."""
 
     __slots__ = (
         "cache_changes",
@@ -59,32 +59,32 @@ class Instance:
         self.recent_prompts = RecentPrompts()
         self.counters = EngineCounters()
         self.events: list[Event] = []
-        """What has happened since the driver last asked."""
+        """Events since the last call of `advance`."""
         self.live: dict[str, Sequence] = {}
         """Requests that have not ended, by id."""
         self.cache_changes: list[CacheChange] | None = [] if config.reports_kv_changes else None
-        """What has happened to the content of the prefix cache since the last step ended, if that is to be told."""
+        """Changes of the content of the prefix cache since the last step ended; None unless they are reported."""
         self.clock: Micros = 0
         """Instant of the last thing that happened."""
         self.until: Micros = 0
-        """How far the driver wants the engine advanced."""
+        """The instant up to which the driver advances the engine."""
         self.tells_admissions = tells_admissions
         """Whether an event is logged when requests join the running batch."""
         self.tells_batches = False
         """Whether an event is logged with the batch of each step; steps must be reported, too."""
         self.leaps = False
-        """Whether the driver lets steps be told together."""
+        """Whether the driver accepts steps that are reported together."""
         self.last_shape = BatchShape()
-        """What the latest step computed."""
+        """Shape of the latest step."""
 
     def end(self, sequence: Sequence, outcome: Outcome) -> None:
-        """Count a request's end. It is told apart from this, when its instant comes."""
+        """Count a request's end. The end is reported separately, when its instant comes."""
         sequence.outcome = outcome
         self.counters.ended[outcome] += 1
         del self.live[sequence.request.id]
 
     def end_now(self, sequence: Sequence, outcome: Outcome, at: Micros, detail: str = "") -> None:
-        """Count a request's end and tell it."""
+        """Count a request's end and report it."""
         sequence.outcome = outcome  # as in `end`
         self.counters.ended[outcome] += 1
         del self.live[sequence.request.id]

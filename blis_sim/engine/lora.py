@@ -31,7 +31,7 @@ class LoraSettings:
 
 
 class LoraSlots:
-    """Which adapters are on the GPU and which in memory. Of both the least recently used one makes room.
+    """Which adapters are on the GPU and which in memory. The least recently used adapter makes room on either.
 
     Facts: vllm/lora/worker_manager.py, `LRUCacheWorkerLoRAManager`.
     """

@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a checkpoint says of itself: its `config.json`, and `hf_quant_config.json` where it has one."""
+    """Configuration files of a checkpoint: its `config.json`, and `hf_quant_config.json` where it has one."""
 
     config: Mapping[str, Any]
     hf_quant_config: Mapping[str, Any] | None = None

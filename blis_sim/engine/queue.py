@@ -1,4 +1,4 @@
-"""The event queue, and the one place that says what comes first when instants are equal."""
+"""The event queue, and the order of entries at equal instants."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -11,14 +11,14 @@ from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
 Payload: TypeAlias = Any
-"""The sequence concerned, what a stepping wants back at the end of a step, or who leaves and why."""
+"""The sequence concerned, what a stepping gets back at the end of a step, or the request that leaves and why."""
 
 Entry: TypeAlias = tuple[Micros, int, Micros, int, Payload]
 """Instant, kind, rank among those of one kind, number of entry, payload."""
 
 
 class Due(IntEnum):
-    """What an entry of the queue is. Its value orders entries of the same instant, smaller first.
+    """Kind of an entry of the queue. Its value orders entries of the same instant, smaller first.
 
     The order of queueing, step, departure and deadline is BLIS's (sim/event.go): all requests that arrive at an instant
     are seen by a step of that instant, and a completion beats a deadline. A step's report comes before everything else
@@ -37,7 +37,7 @@ class Due(IntEnum):
 class EventQueue:
     """Entries in the order of their instants, kinds, ranks and entry. Deadlines of ended requests are passed over.
 
-    Arrivals told beforehand and deadlines mostly come in ascending, so those that do stand in lines of their own: the
+    Arrivals known beforehand and deadlines mostly come in ascending, so those that do stand in lines of their own: the
     heap stays small, and its cost with it.
     """
 

@@ -1,4 +1,4 @@
-"""What the engine is told about a request: lengths, limits and where its prompt's KV blocks can be shared."""
+"""The engine's view of a request: lengths, limits and where its prompt's KV blocks can be shared."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -24,7 +24,7 @@ class BlockIdentities(Protocol):
 
 
 class UniqueBlocks(NamedTuple):
-    """A request whose text nobody else has: its blocks can only be found again by itself."""
+    """Blocks of a request whose text no other request has: they can only be found again by itself."""
 
     request_id: str
 
@@ -88,7 +88,8 @@ class SharedPromptBlocks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExternalPrompt:
-    """What another instance has computed of a prompt: its first tokens, whose KV blocks take a while to come over."""
+    """The part of a prompt that another instance has computed: its first tokens, whose KV blocks take a while to come
+    over."""
 
     num_tokens: int
     transfer_us: Micros
@@ -99,9 +100,9 @@ class Request(NamedTuple):
 
     A named tuple because making one takes a quarter of the time of a frozen dataclass, and there are millions.
 
-    `output_tokens` is how many tokens the model will produce; only the model step may know it. Scheduling sees
-    `max_output_tokens`, the declared budget (0: none declared). `deadline_us` is an instant on the engine's clock
-    at which the client gives up (0: never).
+    `output_tokens` is how many tokens the model will produce; only the model step may read it. Scheduling sees
+    `max_output_tokens`, the declared budget (0: none declared). `deadline_us` is an instant on the engine's clock at
+    which the client gives up (0: never).
     """
 
     id: str
@@ -122,4 +123,4 @@ class Request(NamedTuple):
     tenant: str = ""
     """On whose behalf it is sent; only clusters look at it."""
     slo_target_us: Micros = 0
-    """The time to its first token that is wanted; 0 for none. Only a gateway looks at it."""
+    """Target for the time to its first token; 0 for none. Only a gateway looks at it."""

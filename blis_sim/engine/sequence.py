@@ -51,7 +51,7 @@ class Outcome(StrEnum):
     REJECTED = "rejected"
     """Turned away by a cluster before it came to any instance."""
     FAILED = "failed"
-    """Its instance was killed."""
+    """The instance of the request was killed."""
     EVICTED = "evicted"
     """Given up on its instance for the sake of others."""
 
@@ -71,10 +71,10 @@ class DecodeSpan:
 
 
 class Sequence:
-    """The mutable life of one request. Owned by the engine; everybody else only reads it.
+    """The mutable life of one request. Owned by the engine; all other code only reads it.
 
     A step is applied when it starts, so the state of a sequence already includes the step under way. Token times are
-    not stored: a token's time is the end of the step that produced it, and `token_runs` says which steps those were.
+    not stored: a token's time is the end of the step that produced it, and `token_runs` holds these steps.
     """
 
     __slots__ = (
@@ -174,11 +174,11 @@ class Sequence:
         """Part of `num_in_flight_tokens` that was granted before the latest preemption."""
         self.num_registered_blocks = 0
         """Leading blocks already findable in the prefix cache."""
-        self.num_shareable_blocks = request.blocks.num_shareable  # read once, for there are many who ask
+        self.num_shareable_blocks = request.blocks.num_shareable  # read once, because many callers need it
         self.num_preemptions = 0
 
     def change(self, request: Request) -> None:
-        """It is known by now what is special about the prompt; no engine has seen the request yet."""
+        """Replace the request once the special properties of its prompt are determined; no engine has seen it yet."""
         self.request = request
         self.num_shareable_blocks = request.blocks.num_shareable
 

@@ -1,4 +1,4 @@
-"""The seam between what is simulated and who tells it the time: one engine, or a cluster of them."""
+"""The interface between a simulation, one engine or a cluster of them, and the driver that supplies the time."""
 
 from collections.abc import Sequence as SequenceOf
 from typing import Protocol
@@ -11,7 +11,8 @@ from blis_sim.engine.units import Micros
 
 
 class Simulation(Protocol):
-    """Told the time, it says what happened. How often or how far it is advanced changes no instant."""
+    """A simulation takes the time as an argument and returns the events. How often or how far it is advanced changes no
+    instant."""
 
     @property
     def instances(self) -> SequenceOf[Engine]:
@@ -44,7 +45,7 @@ class Simulation(Protocol):
         ...
 
     def queueing_time(self, request: Request) -> Micros:
-        """From the arrival of a request until it is too late to tell of it."""
+        """Return the time after the arrival of a request during which it can still be submitted."""
         ...
 
     def next_event_at(self) -> Micros | None:

@@ -1,4 +1,4 @@
-"""How important each SLO class is: who is served, let in or kept before whom."""
+"""The importance of SLO classes, by which requests are served, admitted or kept."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -10,16 +10,18 @@ from blis_sim.engine.units import Micros
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafter:
-    """What vLLM reserves for one way of drafting. K is the number of drafts."""
+    """Reservations of vLLM for one way of drafting. K is the number of drafts."""
 
     writes_kv: bool = False
-    """It has KV of its own for the drafts, so each allocation includes K slots more."""
+    """Whether the drafter has KV of its own for the drafts, so that each allocation includes K slots more."""
     reads_next_token: bool = False
-    """Its KV of a token depends on the token after it, so a block is shared only when that token is the same, too."""
+    """Whether the drafter's KV of a token depends on the token after it, so that a block is shared only when that token
+    is the same, too."""
     rows_per_request: int = 0
     """Tokens it adds to each request of a step, out of `max_num_batched_tokens`."""
     has_own_pass: bool = False
-    """It drafts all tokens of all requests in a pass of its own, whose rows are as many as its slots of KV."""
+    """Whether the drafter drafts all tokens of all requests in a pass of its own, whose rows are as many as its slots
+    of KV."""
     num_more_slots: int = 0
     """Slots of KV beside those of the drafts."""
     is_async: bool = True
@@ -59,11 +61,12 @@ class Speculation:
     acceptance_rates: tuple[float, ...]
     seed: int = 0
     draft_time_us: Micros = 0
-    """What drafting adds to each step that samples."""
+    """Time that drafting adds to each step that samples."""
     parallel_drafting: bool = False
     """All drafts come from one pass, for which each of them takes a row of the batch."""
     hashes_next_token: bool = True
-    """For a drafter that reads the next token: name blocks by it, too. Else the last block of a hit is computed."""
+    """For a drafter that reads the next token: name blocks by it, too. Otherwise the last block of a hit is
+    computed."""
     keeps_last_hit_block: bool = False
     """Neither of the two: share as without drafts."""
 
@@ -108,7 +111,7 @@ class Speculation:
 class Acceptance:
     """The number of drafts that each request accepts, drawn from the seed alone, whatever else happens.
 
-    Each token of each request has one draw, so when and with whom it is computed changes nothing.
+    Each token of each request has one draw, so when and beside which requests it is computed changes nothing.
     """
 
     def __init__(self, speculation: Speculation) -> None:
@@ -116,7 +119,8 @@ class Acceptance:
         self._limits = [int(rate * RANGE) for rate in speculation.acceptance_rates]
 
     def num_accepted(self, request_number: int, num_output_tokens: int, num_drafts: int) -> int:
-        """Of the drafts after the first `num_output_tokens` output tokens, how many come before the first miss."""
+        """Return how many of the drafts after the first `num_output_tokens` output tokens come before the first
+        miss."""
         request = mixed(self._seed + request_number)
         for position in range(num_drafts):
             if mixed(request + num_output_tokens + position) >= self._limits[position]:

@@ -29,7 +29,7 @@ _WITHOUT_EFFECT = (
     "fly_entropy_top_k", "suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests",
     "suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob",
 )  # fmt: skip
-"""Fields that say how drafts are made. What follows from them is in the acceptance and the time of drafting."""
+"""Fields for the way of making drafts. Their effect is in the acceptance and the time of drafting."""
 _ALLOWED = tuple(sorted((*_FIELDS, *_WITHOUT_EFFECT)))
 
 
@@ -38,7 +38,7 @@ _SUFFIX_TREE_DEPTH = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationFlags:
-    """What the command line says of speculative decoding."""
+    """Flags of speculative decoding."""
 
     config: str = ""
     """JSON, as vLLM takes it. The next three are short for fields of it."""
@@ -152,7 +152,7 @@ class _Fields:
 
 
 def _method(fields: _Fields) -> str:
-    """As vLLM finds it: given, or told from the name of the model that drafts."""
+    """Return vLLM's method: the given one, or the one that the name of the drafting model implies."""
     method, model = fields.text("method"), fields.text("model")
     if method.endswith("_mtp"):
         method = "mtp"  # vLLM's older names, one for each family of models

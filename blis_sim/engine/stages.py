@@ -1,4 +1,4 @@
-"""What links between GPUs, and to the CPU, add to a step: the stages of a pipeline, and weights in CPU memory."""
+"""Time that links between GPUs, and to the CPU, add to a step: the stages of a pipeline, and weights in CPU memory."""
 
 from collections.abc import Sequence
 

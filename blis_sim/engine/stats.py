@@ -7,7 +7,7 @@ from blis_sim.engine.sequence import Outcome
 
 @dataclass(slots=True)
 class EngineCounters:
-    """What has happened so far. The engine alone writes it.
+    """Counters of an engine since its start. The engine alone writes it.
 
     Conservation (INV-1): requests queued or refused = ended, by outcome, + waiting + running.
     """
@@ -44,7 +44,8 @@ class EngineCounters:
 class EngineStats:
     """One instant of an engine, for metrics endpoints and reports.
 
-    Nobody changes it; it is not frozen because that would triple the cost of making one, and routers want many.
+    No instance is changed after it is made; the class is not frozen because that would triple the cost of making one,
+    and routers make many.
     """
 
     num_running: int

@@ -6,7 +6,7 @@ Micros: TypeAlias = int
 """An instant or a duration in integer microseconds."""
 
 LONGEST_DELAY_US: Micros = 10**15
-"""No delay that somebody asks for is longer. It is 31 years; thousands of them are less than a 64-bit integer holds."""
+"""Longest delay of any setting. The value is 31 years; thousands of them are less than a 64-bit integer holds."""
 
 LARGEST_COEFFICIENT = 1e12
 """No coefficient of a duration is larger: in microseconds for each of a million tokens, that is not yet too much."""

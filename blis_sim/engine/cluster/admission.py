@@ -23,7 +23,7 @@ class AdmissionPolicy(Protocol):
         ...
 
     def admits(self, request: Request, state: RoutingState) -> bool:
-        """Whether `request` may come in at `state.now`. It is asked once for each."""
+        """Whether `request` may come in at `state.now`. The cluster calls it once for each request."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class TokenBucket:
 
 LONG_QUEUE = 5
 FULL_CACHE_FRACTION = 0.8
-"""What counts as an instance that can take no more: so many requests waiting, or so much of the KV cache in use."""
+"""Least fraction of a KV cache in use at which an instance counts as full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,8 @@ def saturation(
 class TenantBudgets:
     """Turns away sheddable requests of a tenant that has more requests in flight than its budget.
 
-    `budgets` are shares of `num_seats`, those of all instances together; tenants without one have no limit. All others
-    are as the inner policy says.
+    `budgets` are shares of `num_seats`, those of all instances together; tenants without one have no limit. The inner
+    policy decides about all other requests.
     """
 
     inner: AdmissionPolicy
@@ -174,7 +174,7 @@ def _has_ended(sequence: Sequence) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionSettings:
-    """What admission policies are made from. Raises EngineError for values out of bounds."""
+    """Settings of admission policies. Raises EngineError for values out of bounds."""
 
     token_bucket_capacity: float = 10_000.0
     """Prompt tokens."""

@@ -73,7 +73,7 @@ def build_cluster(
 
 
 def first_deployments(options: ClusterOptions, deployment: Deployment) -> list[Deployment]:
-    """What the instances that are there at the beginning are built from, by number. Raises BlisError."""
+    """Return the deployments of the first instances, by number. Raises BlisError."""
     return _first_deployments(options, deployment, placement_of(options, deployment))
 
 
@@ -86,7 +86,7 @@ def _first_deployments(
 
 
 def notes_on_instances(options: ClusterOptions, deployment: Deployment) -> Iterator[str]:
-    """What the user should know of the instances and their machines, in a line each."""
+    """Yield notes for the user on the instances and their machines, a line each."""
     placement = placement_of(options, deployment)
     if placement is not None and len(placement.placed) < options.num_instances:
         num_absent = options.num_instances - len(placement.placed)
@@ -105,7 +105,7 @@ def notes_on_instances(options: ClusterOptions, deployment: Deployment) -> Itera
 def _unlike_others(
     options: ClusterOptions, deployment: Deployment, placement: Placement | None
 ) -> Iterator[tuple[str, Deployment]]:
-    """What instances with settings of their own are built from, and whose it is."""
+    """Yield the deployments of instances with settings of their own, and the owner of each."""
     for role, each in deployments_of_roles(options, deployment).items():
         yield f"{role} instances", each
     for number, each in enumerate(deployments_of_groups(options)):

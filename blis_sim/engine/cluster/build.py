@@ -1,4 +1,4 @@
-"""From what a user says about a cluster to the cluster, or to the single engine if that is all there is.
+"""From the options of a cluster to the cluster, or to the single engine if there is only one.
 
 What only a cluster needs is imported for a cluster: most simulations have one engine.
 """
@@ -93,7 +93,7 @@ def notes_after_run(simulation: Simulation) -> Iterator[str]:
 
 
 def flags_without_effect_on_cluster(options: ClusterOptions) -> Iterator[str]:
-    """What was said that changes nothing, in a line each."""
+    """Yield a line for each flag that has no effect."""
     if options.admission_policy != "token-bucket":
         of_bucket = [each.name for each in options_of(ClusterOptions) if each.name.startswith("token_bucket_")]
         yield from ineffective_flags(options, dict.fromkeys(of_bucket, "--admission-policy token-bucket"))

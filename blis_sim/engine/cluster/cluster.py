@@ -185,10 +185,9 @@ class Cluster:
         return min(mine, theirs)
 
     def advance(self, until: Micros) -> list[Event]:
-        """Do everything due up to and including `until`; the events in the order they happened.
+        """Do everything due up to and including `until`; return the events in the order they happened.
 
-        Of events of one instant the cluster's own come first, then those of its instances in the order of their
-        numbers.
+        The cluster's own events of an instant come first, then those of its instances in the order of their numbers.
         """
         self._do_due(until)
         events = [*self._events, *self.members.take_events()]

@@ -22,9 +22,9 @@ class ClusterDue(IntEnum):
     """Kind of an entry of the event queue. Entries of one instant are ordered by this value, smaller first.
 
     All of a cluster's entries of an instant come before anything that its instances do at that instant, and the
-    instances come in the order of their numbers. So if k requests arrive at once, all are admitted before the first is
-    routed. Order and names are BLIS's (sim/cluster/cluster_event.go). Two kinds are ours: instances are killed together
-    with instances that are drained, and clients hang up last.
+    instances come in the order of their numbers. If k requests arrive at once, all are therefore admitted before the
+    first is routed. Order and names are BLIS's (sim/cluster/cluster_event.go). Two kinds are ours: instances are killed
+    together with instances that are drained, and clients hang up last.
     """
 
     INSTANCE_LEAVES = -2

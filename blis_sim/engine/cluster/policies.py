@@ -1,4 +1,4 @@
-"""What flags and `--policy-config` say together: a flag with another value than its default wins."""
+"""The policies of flags and `--policy-config` together: a flag with another value than its default wins."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -30,12 +30,13 @@ GROUP_SETTINGS = (
     "long_prefill_token_threshold",
     "max_model_len",
 )
-"""What instances of one cluster may differ in. All serve one model, by the same rules, in blocks of one size."""
+"""Settings in which instances of one cluster may differ. All serve one model, by the same rules, in blocks of one
+size."""
 
 
 def policies_of(options: ClusterOptions) -> "PolicyFile":
-    """What the file says; nothing without one. Raises EngineError."""
-    # It can name every policy that there is, and brings them all along.
+    """Return the content of the policy file; empty without one. Raises EngineError."""
+    # Reading the file imports every policy.
     from blis_sim.engine.cluster.policy_file import PolicyFile, read_policy_file
 
     return PolicyFile() if options.policy_config is None else read_policy_file(options.policy_config)
@@ -52,7 +53,7 @@ def has_cluster(options: ClusterOptions) -> bool:
 
 
 def with_policies(options: Options) -> Options:
-    """The options with all that the file says in place of defaults. Raises EngineError or OptionError."""
+    """Return the options with the values of the file in place of defaults. Raises EngineError or OptionError."""
     if options.policy_config is None:
         return options
     file = policies_of(options)
@@ -78,7 +79,7 @@ def with_policies(options: Options) -> Options:
 
 
 def deployments_of(options: ClusterOptions, deployment: Deployment) -> list[Deployment]:
-    """What each instance is built from, by number. Raises EngineError or OptionError."""
+    """Return the deployment of each instance, by number. Raises EngineError or OptionError."""
     if options.policy_config is None:
         return [deployment] * options.num_instances
     file = policies_of(options)
@@ -95,7 +96,7 @@ def deployments_of(options: ClusterOptions, deployment: Deployment) -> list[Depl
 
 
 def deployments_of_groups(options: ClusterOptions) -> list[Deployment]:
-    """What the instances of each entry under `instances` of the file are built from. Raises OptionError."""
+    """Return the deployments of the entries under `instances` of the file. Raises OptionError."""
     return [_resolved(options, group, number) for number, group in enumerate(policies_of(options).instances)]
 
 
@@ -123,7 +124,7 @@ def _resolved(options: ClusterOptions, group: "InstanceGroup", number: int) -> D
 
 
 def _value(setting: Setting, value: object) -> object:
-    """The value of a setting as its type wants it. Raises OptionError."""
+    """Return the value of a setting, converted to its type. Raises OptionError."""
     if setting.kind is str and not isinstance(value, str):
         raise OptionError(f"{setting.name} must be text, got {value!r}")
     return value_of_yaml(setting, value)

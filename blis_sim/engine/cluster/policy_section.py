@@ -11,7 +11,8 @@ from blis_sim.engine.errors import EngineError
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Every method says in one line what is wrong. Raises EngineError that names the file and the key."""
+    """A section of the file; its methods read values and check them. Raises EngineError that names the file and the
+    key."""
 
     path: Path
     name: str

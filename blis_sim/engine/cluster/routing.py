@@ -18,7 +18,7 @@ class Choice(NamedTuple):
     place: int
     """Among the candidates."""
     scores: Sequence[float] | None = None
-    """Of all candidates, if the router compared any; the larger the better."""
+    """Scores of all candidates, if the router compared any; the larger the better."""
 
 
 class Router(Protocol):
@@ -36,16 +36,16 @@ class Router(Protocol):
 
     @property
     def reads_caches(self) -> bool:
-        """Whether what KV caches hold matters, likewise."""
+        """Whether the content of KV caches matters. If not, instances need not be asked for it."""
         ...
 
     @property
     def reads_adapters(self) -> bool:
-        """Whether it matters which LoRA adapters instances use, likewise."""
+        """Whether the LoRA adapters in use on instances matter. If not, instances need not be asked for them."""
         ...
 
     def choose(self, request: Request, state: RoutingState) -> Choice:
-        """One of `state.candidates`, of which there is at least one. It will be sent there."""
+        """Choose one of `state.candidates`, of which there is at least one. The request will be sent there."""
         ...
 
 
@@ -57,7 +57,8 @@ def one_of_the_best(scores: Sequence[float], ties: TieBreaker) -> int:
 
 
 class BlindRouter(ABC):
-    """It only counts. So many requests can be routed at once, without stopping the instances at each."""
+    """A router that only counts requests. Many requests can be routed at once, without stopping the instances at
+    each."""
 
     reads_snapshots = False
     reads_in_flight = False
@@ -170,7 +171,7 @@ class Weighted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSettings:
-    """What routers are made from."""
+    """Settings of routers."""
 
     ties: TieBreaker
     weights: Weights = DEFAULT_WEIGHTS

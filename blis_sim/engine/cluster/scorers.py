@@ -13,7 +13,7 @@ from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.request import Request
 
 Scores: TypeAlias = Sequence[float]
-"""Of all candidates, in their order, between 0 and 1: the larger the better."""
+"""Scores of all candidates, in their order, between 0 and 1: the larger the better."""
 
 
 def never(_request: Request) -> bool:
@@ -53,10 +53,10 @@ class Scorer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerSettings:
-    """What scorers are made from."""
+    """Settings of scorers."""
 
     block_size_tokens: int = 16
-    """Tokens per block that the router tells prompts apart by."""
+    """Tokens per block by which the router compares prompts."""
 
 
 def from_least_to_most(values: Sequence[float]) -> Scores:
@@ -112,7 +112,7 @@ def load_aware(_request: Request, state: RoutingState) -> Scores:
 
 
 def vllm_dp(_request: Request, state: RoutingState) -> Scores:
-    """What vLLM balances data-parallel ranks by: a waiting request counts four times a running one."""
+    """Score by vLLM's balance of data-parallel ranks: a waiting request counts four times a running one."""
     return from_most_to_least([4 * snapshot.num_waiting + snapshot.num_running for snapshot in state.candidates])
 
 
@@ -122,7 +122,7 @@ def kv_utilization(_request: Request, state: RoutingState) -> Scores:
 
 
 def lora_affinity(request: Request, state: RoutingState) -> Scores:
-    """1 where the adapter is in use, else 0; 1 for all when that tells nothing apart, or none is needed."""
+    """1 where the adapter is in use, else 0; 1 for all when no instance has it, or none is needed."""
     has_it = [request.adapter in snapshot.adapters for snapshot in state.candidates]
     if not request.adapter or not any(has_it):
         return [1.0] * len(has_it)

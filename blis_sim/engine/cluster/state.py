@@ -13,7 +13,7 @@ from blis_sim.engine.units import Micros
 class RoutingState:
     """The candidates for a request at an instant.
 
-    Reports of all instances are read together, when a decision is due and the latest reports are old enough. So the
+    Reports of all instances are read together, when a decision is due and the latest reports are old enough. The
     instants of reports follow from the arrivals, as in BLIS (sim/cluster/snapshot.go).
     """
 

@@ -28,7 +28,7 @@ class BlockPool:
         return self._num_touched - len(self._freed) - len(self._first)
 
     def is_free(self, block: int) -> bool:
-        """Whether nobody holds `block`, which must have been taken before."""
+        """Whether no sequence holds `block`, which must have been taken before."""
         return self._references[block] == 0
 
     def reusable(self) -> list[int]:
@@ -53,7 +53,7 @@ class BlockPool:
     def share(self, block: int) -> None:
         """Hold a block once more; a free one leaves the free list wherever it stands.
 
-        Not for a block given back to be reused first: nobody can know what it holds.
+        Not for a block given back to be reused first: its content is unknown.
         """
         if self._references[block] == 0:
             del self._freed[block]

@@ -1,7 +1,7 @@
 """The blocks of one request in one group of layers."""
 
 NULL = 0
-"""Stands in block tables for a block that is not needed any more, or has never been. It is never handed out."""
+"""Stands in block tables for a block that is not needed any more, or has never been. Block 0 is never handed out."""
 PLAIN = -1
 """Stands for a block that nothing can find, where blocks are counted."""
 

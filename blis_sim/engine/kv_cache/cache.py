@@ -10,9 +10,9 @@ from blis_sim.engine.sequence import Sequence
 class KVCache(PromptCache):
     """Blocks of `block_size_tokens` tokens for the sequences of one engine.
 
-    Every call either does all it says or changes nothing. A prompt's full blocks and every block filled up token by
-    token are registered under their identity and stay findable after release, until the block is reused.
-    Cost: O(blocks touched).
+    Every call either has its whole effect or changes nothing. A prompt's full blocks and every block filled up token by
+    token are registered under their identity and stay findable after release, until the block is reused. Cost: O(blocks
+    touched).
     """
 
     __slots__ = ("pool",)

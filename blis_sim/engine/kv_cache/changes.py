@@ -1,4 +1,4 @@
-"""What happens to the content of a prefix cache, for whoever keeps track of it from outside."""
+"""Changes of the content of a prefix cache, for a record of it outside of the engine."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -24,7 +24,7 @@ class BlockRemoved:
 
 @dataclass(frozen=True, slots=True)
 class AllBlocksCleared:
-    """Nothing can be found any more."""
+    """The cache was emptied: no block can be found any more."""
 
 
 CacheChange: TypeAlias = BlocksStored | BlockRemoved | AllBlocksCleared

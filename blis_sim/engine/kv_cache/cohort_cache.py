@@ -1,4 +1,4 @@
-"""What a KV cache offers beyond slots so that sequences that only decode can be kept as sums."""
+"""The interface of a KV cache, beyond slots, by which sequences that only decode can be kept as sums."""
 
 from abc import abstractmethod
 

@@ -17,28 +17,29 @@ class ContentIndex:
         self._blocks_of: dict[object, dict[int, None]] = {}
         self._identity_of: dict[int, object] = {}
         self._leading: dict[object, list[int]] = {}
-        """What `find_leading` has found, by the last identity it was asked for, until something changes."""
+        """Results of `find_leading`, by the last identity of the search, until something changes."""
 
     def __len__(self) -> int:
         """How many blocks can be found."""
         return len(self._identity_of)
 
     def identities(self) -> KeysView[object]:
-        """What can be found, as it changes."""
+        """Return the identities of the blocks that can be found: a view, which changes with the cache."""
         return self._blocks_of.keys()
 
     def found_now(self) -> Container[object]:
-        """What can be found at this instant. Copying all of the map is several times faster than its keys alone."""
+        """Return the identities of the blocks that can be found at this instant. Copying all of the map is several
+        times faster than its keys alone."""
         return self._blocks_of.copy()
 
     def register(self, block: int, identity: object) -> None:
-        """Say that `block` holds the content `identity`, as others may."""
+        """Register `block` as holding the content `identity`, as others may."""
         self._leading.clear()
         self._blocks_of.setdefault(identity, {})[block] = None
         self._identity_of[block] = identity
 
     def register_all(self, blocks: Iterable[int], identities: Iterable[object]) -> None:
-        """Say that each of `blocks` holds the content of its own among `identities`."""
+        """Register each of `blocks` as holding the content of its own among `identities`."""
         blocks_of, identity_of = self._blocks_of, self._identity_of
         self._leading.clear()
         for block, identity in zip(blocks, identities, strict=True):
@@ -49,7 +50,7 @@ class ContentIndex:
                 blocks_of[identity] = {block: None}
 
     def forget(self, block: int) -> object | None:
-        """Say that `block` is about to be overwritten; others with the same content stay findable.
+        """Remove `block`, which is about to be overwritten; others with the same content stay findable.
 
         Returns what it held, None if it could not be found.
         """
@@ -79,7 +80,7 @@ class ContentIndex:
     def find_leading(self, blocks: BlockIdentities, num_blocks: int) -> list[int]:
         """`find_all` for the first so many blocks, at least one.
 
-        An identity stands for all blocks before it, too, so who asks for the same as somebody before gets the same.
+        An identity stands for all blocks before it, too, so two searches for one identity have one result.
         """
         last = blocks.identity(num_blocks - 1)
         found = self._leading.get(last)

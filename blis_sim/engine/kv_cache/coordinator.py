@@ -12,7 +12,7 @@ from blis_sim.engine.sequence import Sequence
 
 @dataclass(slots=True)
 class Found:
-    """What all groups hold of a request's beginning: its tokens, and the blocks of each group by position.
+    """The beginning of a request that all groups hold: its tokens, and the blocks of each group by position.
 
     Some group may hold more. Then another request has the same beginning, and where that ends is `boundary_tokens`,
     from which a state or a window is worth keeping; 0 without.

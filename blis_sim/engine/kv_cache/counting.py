@@ -1,8 +1,8 @@
 """vLLM's KV cache by counting: the same answers as `vllm_cache.py`, at the cost of what can be shared.
 
 Whether a request gets its blocks, what it finds in the cache, and what is evicted when, depends on how many blocks are
-free and on the order in which findable ones are reused, never on block numbers. So blocks that only their own request
-could ever find again are kept as counts; they get names only when that request is preempted.
+free and on the order in which findable ones are reused, never on block numbers. Blocks that only their own request
+could ever find again are therefore kept as counts; they get names only when that request is preempted.
 """
 
 from collections.abc import Sequence as SequenceOf

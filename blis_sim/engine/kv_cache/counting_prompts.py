@@ -128,7 +128,7 @@ class CountingPromptCache(PromptCache):
     def _take_named(self, sequence: Sequence, num_blocks: int) -> None:
         """Take so many blocks and fill them one after the other with the next of the prompt, giving each its name.
 
-        It makes a difference whether a block is named before or after another of the same content is reused.
+        The order matters: a block may be named before or after another of the same content is reused.
         """
         named = len(sequence.named_blocks)
         names = self.free.new_names(num_blocks, references=1)
@@ -140,7 +140,7 @@ class CountingPromptCache(PromptCache):
     def _last_name(self, sequence: Sequence) -> int:
         """How many leading blocks get names while they are held."""
         if sequence.num_preemptions:
-            # It may meet its own blocks of before: what they hold must be told apart by name.
+            # The request may meet its own blocks of before, whose contents need names of their own.
             return max(sequence.request.input_tokens // self.block_size, self._num_shared(sequence))
         return self._num_shared(sequence)
 

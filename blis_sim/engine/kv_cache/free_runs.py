@@ -8,8 +8,8 @@ class FreeRuns:
     """The free blocks of a cache of `num_blocks`, with blocks that no lookup can find as counts.
 
     Order of reuse: useless ones, ones never used, then freed ones as they were freed. A block that may be found has a
-    name, a positive number; how many sequences hold each named block is kept here, too. Those without a name are all
-    alike, so of the ones that come before all named ones only the number is known. Every call is O(1) but `take`, which
+    name, a positive number; how many sequences hold each named block is kept here, too. Blocks without a name are all
+    alike, so of the ones that come before all named ones only the number is kept. Every call is O(1) but `take`, which
     is O(runs used up), and those with a list of names; many sequences that hold the same ones cost about 10 ns a name.
     """
 
@@ -29,7 +29,8 @@ class FreeRuns:
         self.num_blocks = num_blocks
         self.num_free = num_blocks
         self.num_changes = 0
-        """Grows whenever a block may have been given back or named: while it stays, nobody finds more than before."""
+        """Grows whenever a block may have been given back or named: while it stays, no search finds more than
+        before."""
         self.references: dict[int, int] = {}
         """How many hold each named block; 0 while it is free. Sequences that hold the same ones count as one."""
         self._holders: dict[tuple[int, ...], int] = {}
@@ -95,7 +96,7 @@ class FreeRuns:
         return lost
 
     def num_held(self, names: Sequence[int]) -> int:
-        """How many of these named blocks somebody holds."""
+        """Return how many of these named blocks are held."""
         if tuple(names) in self._holders:
             return len(names)
         return len(names) - list(map(self.references.__getitem__, names)).count(0)
@@ -138,7 +139,7 @@ class FreeRuns:
     def let_go(self, names: Sequence[int], num_together: int) -> None:
         """One sequence less holds these named blocks, the first `num_together` of them since one call of `hold`.
 
-        Those that nobody holds are the last to be reused, the last of all first.
+        Blocks that no sequence holds any more are the last to be reused, the last of all first.
         """
         self.num_changes += 1
         if num_together:
@@ -196,7 +197,7 @@ class FreeRuns:
         self.num_next += num_blocks
 
     def free_useless(self, num_blocks: int) -> None:
-        """Blocks that nobody can find are the first to be reused."""
+        """Free blocks that no search can find: they are the first to be reused."""
         self.num_changes += 1
         self.num_next += num_blocks
         self.num_free += num_blocks

@@ -7,7 +7,8 @@ from blis_sim.engine.sequence import Sequence
 
 
 class FullAttentionManager(SingleTypeManager):
-    """Nothing is given back before the end, and a hit is all blocks from the first on that can be found."""
+    """Full attention: no block is given back before the end, and a hit is all blocks from the first on that can be
+    found."""
 
     __slots__ = ()
 

@@ -71,7 +71,7 @@ class KVBlocks(ABC):
 
     @abstractmethod
     def free(self, group: int, sequence: Sequence, table: BlockTable, returns: bool) -> None:
-        """Give back all entries in the same way. `returns` says whether the request will look for them again."""
+        """Give back all entries in the same way. `returns`: whether the request will look for the blocks again."""
 
     @abstractmethod
     def put_back(self, block: int) -> None:

@@ -29,7 +29,8 @@ class MambaManager(SingleTypeManager):
         super().__init__(spec, group, blocks, settings)
         self._num_draft_states = settings.num_draft_tokens
         self._cached_this_step: set[object] = set()
-        """What steps that have not been executed will write: no other request of the same step can read it."""
+        """Contents that steps which have not been executed will write: no other request of the same step can read
+        them."""
 
     def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> Hit:
         size, scale = self.block_tokens, self.hashes_per_block

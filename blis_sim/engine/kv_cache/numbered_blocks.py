@@ -1,4 +1,4 @@
-"""The blocks of several groups by number, one by one: the pool that tells of every change, in vLLM's own order."""
+"""The blocks of several groups by number, one by one: the pool that reports every change, in vLLM's own order."""
 
 from collections.abc import Sequence as SequenceOf
 

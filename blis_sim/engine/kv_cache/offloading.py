@@ -11,7 +11,7 @@ from blis_sim.engine.sequence import Sequence
 class OffloadingKVCache(TieredKVCache):
     """While more than a share of the GPU blocks is in use, free ones that can be found move to CPU memory.
 
-    They come back when an allocation fails, for that request's next attempt to find.
+    Moved blocks come back when an allocation fails, for that request's next attempt to find.
     """
 
     __slots__ = ("_most_used_blocks", "_was_over")

@@ -1,4 +1,4 @@
-"""What schedulers ask of every KV cache, whose rules and whose way of keeping blocks it may be."""
+"""The interface of every KV cache that schedulers use, whatever its rules and its way of keeping blocks."""
 
 from abc import ABC, abstractmethod
 
@@ -6,7 +6,7 @@ from blis_sim.engine.sequence import Sequence
 
 
 class PagedCache(ABC):
-    """Blocks of a fixed number of tokens. Every call does all it says or changes nothing."""
+    """Blocks of a fixed number of tokens. Every call has its whole effect or changes nothing."""
 
     __slots__ = ("block_size", "num_blocks")
 

@@ -22,29 +22,30 @@ class PrefixIndex:
         return self._block_of.get(identity)
 
     def identity_of(self, block: int) -> object:
-        """What `block` was last said to hold; None when that is nothing whole."""
+        """Return the content that `block` was last registered with; None when it holds nothing whole."""
         return self._identity_of.get(block)
 
     def identities_of(self, blocks: Iterable[int]) -> list[object]:
-        """What those of `blocks` hold that hold something whole."""
+        """Return the contents of those of `blocks` that hold something whole."""
         identity_of = self._identity_of
         return [identity_of[block] for block in blocks if block in identity_of]
 
     def identities(self) -> KeysView[object]:
-        """What can be found, as it changes."""
+        """Return the identities of the blocks that can be found: a view, which changes with the cache."""
         return self._block_of.keys()
 
     def found_now(self) -> Container[object]:
-        """What can be found at this instant. Copying all of the map is several times faster than its keys alone."""
+        """Return the identities of the blocks that can be found at this instant. Copying all of the map is several
+        times faster than its keys alone."""
         return self._block_of.copy()
 
     def register(self, block: int, identity: object) -> None:
-        """Say that `block` now holds the content `identity`."""
+        """Register `block` as now holding the content `identity`."""
         self._block_of[identity] = block
         self._identity_of[block] = identity
 
     def forget(self, block: int) -> None:
-        """Say that `block` is about to be overwritten.
+        """Remove `block`, which is about to be overwritten.
 
         As in BLIS the identity goes with it even if another block holds the same content by now: that other block is
         then no longer found (sim/kv/cache.go deletes by hash without looking at the owner).
@@ -62,12 +63,13 @@ class PrefixIndex:
                 block_of.pop(identity, None)
 
     def register_all(self, blocks: range, identities: Sequence[object]) -> None:
-        """Say that each of `blocks` now holds the content of its own among `identities`."""
+        """Register each of `blocks` as now holding the content of its own among `identities`."""
         self._block_of.update(zip(identities, blocks, strict=True))
         self._identity_of.update(zip(blocks, identities, strict=True))
 
     def overwrite(self, blocks: range, identities: Sequence[object], lost: Iterable[tuple[int, int]]) -> None:
-        """`register_all`, one after the other, where some overwrite another: `lost` says whose turn forgets whom."""
+        """Register blocks one after the other, where some overwrite another: `lost` has the turn in which each block is
+        forgotten."""
         gone = [(turn, self._identity_of.pop(block, None)) for turn, block in lost]
         for _, identity in gone:
             self._block_of.pop(identity, None)

@@ -1,4 +1,4 @@
-"""What BLIS's two KV caches have in common: prompts that can be found again, and tokens stored one after the other."""
+"""The common part of BLIS's two KV caches: prompts that can be found again, and tokens stored one after the other."""
 
 from abc import abstractmethod
 from collections.abc import Sequence as SequenceOf

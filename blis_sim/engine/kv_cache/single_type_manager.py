@@ -1,4 +1,4 @@
-"""What the managers of all kinds of groups have in common: the block table of one group for every request."""
+"""The common part of the managers of all kinds of groups: the block table of one group for every request."""
 
 from abc import ABC, abstractmethod
 
@@ -10,7 +10,7 @@ from blis_sim.engine.sequence import Sequence
 
 
 class GroupSettings:
-    """What a deployment decides about every group.
+    """Settings of a deployment for every group.
 
     Hits end at multiples of `alignment_tokens`; a prompt has an identity for every `hash_tokens` tokens. With
     `drops_last_block` the last block of a hit is computed anew, for a drafter that reads the token after it.
@@ -49,7 +49,7 @@ class GroupSettings:
 
 
 class Hit:
-    """What one kind of group finds: `tokens` tokens, in blocks by position for each of the groups looked up."""
+    """A hit in one kind of group: `tokens` tokens, in blocks by position for each of the groups looked up."""
 
     __slots__ = ("blocks", "tokens")
 
@@ -59,7 +59,7 @@ class Hit:
 
 
 class Needs:
-    """What an allocation asks of every group."""
+    """The needs of an allocation, equal for every group."""
 
     __slots__ = ("computed_tokens", "is_whole_prompt", "main_tokens", "prefill_end", "tokens")
 
@@ -96,7 +96,7 @@ class SingleTypeManager(ABC):
     def reachable(self, first: int, end: int, boundaries: list[int]) -> list[tuple[int, int]]:
         """Return the ranges of places from `first` up to `end` that a later request may need.
 
-        It goes on from one of `boundaries`.
+        A later request goes on from one of `boundaries`.
         """
         return [(first, end)]
 
@@ -160,7 +160,7 @@ class SingleTypeManager(ABC):
     ) -> None:
         """Make full blocks among the first `num_tokens` tokens findable, where a hit could need them.
 
-        Of the request's tokens `num_known` have an identity.
+        The first `num_known` of the request's tokens have an identity.
         """
         first, end = table.num_cached, min(num_tokens, num_known) // self.block_tokens
         if first >= end:
@@ -181,7 +181,7 @@ class SingleTypeManager(ABC):
         return len(table.blocks) * self.block_tokens
 
     def release(self, sequence: Sequence, table: BlockTable, returns: bool) -> None:
-        """Give all blocks of a request back, the last first. `returns` says whether it will come back."""
+        """Give all blocks of a request back, the last first. `returns`: whether the request will come back."""
         self.blocks.free(self.group, sequence, table, returns)
 
     def new_step(self) -> None:  # noqa: B027 - most kinds have nothing to note

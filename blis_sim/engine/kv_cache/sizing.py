@@ -26,7 +26,7 @@ _MOST_PLANNED_GPUS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySettings:
-    """What a deployment decides about memory. A `block_size` of 0 leaves it to the kernels of the model.
+    """Settings of a deployment for memory. A `block_size` of 0 leaves it to the kernels of the model.
 
     `kv_cache_memory_bytes` are those of every GPU; None takes what is left of `gpu_memory_utilization`.
     """
@@ -44,7 +44,7 @@ class MemorySettings:
     dtype: str = "auto"
     pp: int = 1
     cpu_offload_bytes: int = 0
-    """Of the weights of every GPU, those that stay in CPU memory."""
+    """Weights of every GPU that stay in CPU memory, in bytes."""
 
 
 def planned_layout(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, settings: MemorySettings) -> MemoryLayout:
@@ -122,8 +122,8 @@ def kv_blocks(
 ) -> int:
     """Blocks of `block_size_tokens` that fit on `tp` GPUs, times `dp` replicas of a model with experts.
 
-    Every GPU of an instance holds its part of every block. So vLLM divides what is free on one GPU by the bytes that
-    one GPU holds of a block; BLIS divides what is free on all of them by those bytes.
+    Every GPU of an instance holds its part of every block. vLLM divides the memory that is free on one GPU by the bytes
+    that one GPU holds of a block; BLIS divides the memory that is free on all of them by those bytes.
 
     Raises EngineError when the model's sizes do not allow an estimate, or when the weights leave no room; the text
     then names the smallest tp that does.

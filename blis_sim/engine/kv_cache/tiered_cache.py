@@ -17,7 +17,8 @@ from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
 MOST_PREEMPTIONS = 100
-"""Who was preempted so often fetches no more: what it fetched may be what leaves it too few blocks, again and again."""
+"""Preemptions after which a request fetches no more: what it fetched may be what leaves it too few blocks, again and
+again."""
 
 
 class Displaced(NamedTuple):
@@ -35,9 +36,10 @@ class Displaced(NamedTuple):
 
 
 def content_after(before: object, position: int, size: int, blocks: BlockIdentities) -> object:
-    """What a block of `size` tokens from `position` of a request on is known as, after a block known as `before`.
+    """Return the identity of a block of `size` tokens from `position` of a request on, after a block with identity
+    `before`.
 
-    Blocks are known by chains: as themselves after what should come before them, else as displaced.
+    Blocks are identified by chains: as themselves after what should come before them, else as displaced.
     """
     index = position // size
     if position % size == 0 and before == (blocks.identity(index - 1) if index else None):
@@ -47,7 +49,7 @@ def content_after(before: object, position: int, size: int, blocks: BlockIdentit
 
 
 class TieredKVCache(KVCache):
-    """A cache whose blocks can return from CPU memory. Subclasses say when they go there, and when they return."""
+    """A cache whose blocks can return from CPU memory. Subclasses decide when they go there, and when they return."""
 
     __slots__ = ("_pending_us", "_shift_tokens", "_transfer_us", "now", "num_misses_in_tier", "tier")
 
@@ -61,7 +63,7 @@ class TieredKVCache(KVCache):
         self._transfer_us = config.transfer_us(block_size_tokens)
         self._pending_us: Micros = 0
         self._shift_tokens = 0
-        """How far the tokens being stored are behind the place that their position says."""
+        """How far the tokens being stored are behind the place of their position."""
 
     @property
     def queried_tokens(self) -> int:
@@ -83,16 +85,16 @@ class TieredKVCache(KVCache):
 
     @abstractmethod
     def step_executed(self, running: SequenceOf[Sequence]) -> None:
-        """A step has been computed by `running`, all of whom still hold their blocks."""
+        """Take note of a step computed by `running`, all of which still hold their blocks."""
 
     def _note_shift(self, sequence: Sequence) -> None:
         """Before an allocation, whose blocks it may fill."""
         self._shift_tokens = sequence.num_stored_tokens - sequence.num_computed_tokens if sequence.running else 0
 
     def _bring_back(self, sequence: Sequence, cached: SequenceOf[int]) -> int:
-        """Copy those of the prompt's blocks that follow what it has to free GPU blocks; how many.
+        """Copy those of the prompt's blocks that follow what it has to free GPU blocks; return how many.
 
-        They join the end of the free list, to be found there. The front of it is overwritten, and that may be
+        The blocks join the end of the free list, to be found there. The front of it is overwritten, and that may be
         `cached`.
         """
         if sequence.num_preemptions >= MOST_PREEMPTIONS:

@@ -1,4 +1,4 @@
-"""Chooses the latency model of a deployment, and says what it is and which errors to expect."""
+"""Chooses the latency model of a deployment, with a note on the choice and the errors to expect."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -97,7 +97,7 @@ def _kernels_are_closer(choice: LatencyChoice) -> bool:
 
 
 def _are_covered(choice: LatencyChoice, placement: "KernelPlacement", notes: list[str]) -> bool:
-    """Whether there are kernel times of the deployment; one line says what to expect of them."""
+    """Whether there are kernel times of the deployment; one line states their expected error."""
     from blis_sim.engine.latency.kernels.evidence import expectation
     from blis_sim.engine.latency.kernels.placing import grids_of, operations_of
 
@@ -124,7 +124,7 @@ def _said_of_fitted(latency: LatencyModel, choice: LatencyChoice, is_automatic: 
     )
     notes.extend(learned_elsewhere)
     if learned_elsewhere and is_automatic:
-        return latency.model  # the note above says more than a line on each range that a run leaves
+        return latency.model  # the note above covers more than a line on each range that a run leaves
     return latency
 
 

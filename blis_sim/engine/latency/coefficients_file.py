@@ -34,7 +34,7 @@ class LearnedCoefficients:
 
 
 def read_content(path: str | Path) -> Mapping[str, Any]:
-    """Read a file without looking at what it says. Raises EngineError."""
+    """Read a file without checking its content. Raises EngineError."""
     return read_mapping(Path(path))
 
 

@@ -1,4 +1,4 @@
-"""What every latency model needs to time many decode-only steps at once."""
+"""Timing of many decode-only steps at once, for every latency model."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
@@ -51,7 +51,7 @@ class KeepsDecodeSums(Protocol):
 
 
 def decode_timer(latency: LatencyModel) -> Callable[[int, int], Micros]:
-    """What `TimesDecodes.decode_time` says, of any latency model."""
+    """Return the `decode_time` of any latency model."""
     if isinstance(latency, TimesDecodes):
         return latency.decode_time
     return lambda sequences, context: latency.step_time(BatchShape(0, 0, 0, 0, 0, 0, sequences, context))

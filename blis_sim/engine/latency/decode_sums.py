@@ -18,7 +18,7 @@ STEPS_OF_A_RUN = 256
 MOST_RUNS = 1024
 """Known at once, of 2 kB each."""
 TIMES_ASKED = 3
-"""So often a run is asked for before its sums are made."""
+"""Number of times that a run is asked for before its sums are made."""
 LONGEST_STEP_US: Micros = MAX_MICROS // (2 * STEPS_OF_A_RUN)
 
 
@@ -31,7 +31,7 @@ class DecodeSums:
     """Runs of a latency model's steps, as far as they have been asked for.
 
     From a context of so many tokens a step leads to one with a token more for each sequence, so all contexts with the
-    same remainder lie on one line of steps. It is cut into runs.
+    same remainder lie on one line of steps. The line is cut into runs.
     """
 
     __slots__ = ("_runs",)
@@ -62,7 +62,7 @@ class DecodeSums:
 
 
 def decode_sums(latency: LatencyModel) -> DecodeSums:
-    """Those that a latency model keeps, or else some to be kept for it."""
+    """Return the sums that a latency model keeps, or else new ones to be kept for it."""
     return latency.decode_sums if isinstance(latency, KeepsDecodeSums) else DecodeSums()
 
 

@@ -14,7 +14,7 @@ _OF_GPU: Mapping[str, Mapping[str, str]] = {
     "H100": {"fitted": "4.9, 4.0, 3.7 %", "trained-physics": "30.3, 14.6, 14.5 %"},
     "RTX-PRO-6000": {"fitted": "5.5, 1.9, 1.3 %", "trained-physics": "20.6, 9.1, 10.4 %"},
 }
-"""Errors of TTFT, E2E and the time between tokens, as docs/models.md says them."""
+"""Errors of TTFT, E2E and the time between tokens, as in docs/models.md."""
 
 
 def expected_error(latency_model: str, model: ModelSpec, gpu: GpuSpec, tp: int) -> str:

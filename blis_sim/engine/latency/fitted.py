@@ -1,7 +1,7 @@
 """A latency model to be learned from recordings: the few things that take time in a step, each with a coefficient.
 
-The terms are times at the peak rates of the GPU, so a coefficient near 1.3 says that something runs at 77 % of its
-peak, and what was learned of one model says something about the next. What has no peak rate is in microseconds.
+The terms are times at the peak rates of the GPU, so a coefficient near 1.3 means that something runs at 77 % of its
+peak, and coefficients of one model carry over to the next. Terms without a peak rate are in microseconds.
 """
 
 from dataclasses import dataclass, field, fields
@@ -21,7 +21,7 @@ from blis_sim.engine.model_spec import ModelSpec
 from blis_sim.engine.units import Micros
 
 ALL_REDUCE_START_US = 8.0
-"""What it takes to start adding up partial results over NVLink, twice in each layer, however few they are."""
+"""Time to start adding up partial results over NVLink, twice in each layer, however few they are."""
 LONGEST_BURST_US = 25_000.0
 """A burst longer than this, at peak rate, has the same consequences as one that is as long."""
 HOT_BY_ITSELF_US = 50_000.0
@@ -35,8 +35,8 @@ SMALL_TILE_TOKENS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCoefficients:
-    """A step takes step + max(weights + layers, tokens + tiles + small tiles) and, beside that, all the others. Those
-    that have a default may be left out of files."""
+    """A step takes step + max(weights + layers, tokens + tiles + small tiles) and, beside that, all the others.
+    Coefficients that have a default may be left out of files."""
 
     weights: float
     """Per time to read the weights once at peak bandwidth, those of the output head included; of experts those that, by
@@ -46,9 +46,9 @@ class StepCoefficients:
     tokens: float
     """Per time to multiply the step's tokens with the weights at peak arithmetic rate."""
     tiles: float
-    """The same for the tokens rounded up to whole tiles."""
+    """Coefficient of the tokens rounded up to whole tiles."""
     small_tiles: float = 0.0
-    """The same for the tokens rounded up to whole small tiles."""
+    """Coefficient of the tokens rounded up to whole small tiles."""
     attention: float
     """Per time to multiply each new prompt token with all tokens before it at peak arithmetic rate."""
     kv: float
@@ -72,16 +72,16 @@ class StepCoefficients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCoefficients:
-    """What passes outside of steps, in microseconds."""
+    """Overheads outside of steps, in microseconds."""
 
     arrival_us: float
     """From arrival until the request enters the wait queue."""
     arrival_token_us: float
-    """The same, per token of its prompt."""
+    """Overhead at the arrival of a request, per token of its prompt."""
     output_us: float
     """From the end of a step until its token reaches the client."""
     output_request_us: float
-    """The same, per token that the step produced: the server hands them out one after the other."""
+    """Overhead per token that the step produced: the server hands them out one after the other."""
 
 
 STEP_TERMS = tuple(each.name for each in fields(StepCoefficients))
@@ -90,7 +90,7 @@ REQUEST_TERMS = tuple(each.name for each in fields(RequestCoefficients))
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Step times as `StepCoefficients` says, for one deployment. A call of `step_time` costs about 1 us."""
+    """Step times by `StepCoefficients`, for one deployment. A call of `step_time` costs about 1 us."""
 
     model: ModelSpec
     gpu: GpuSpec
@@ -100,7 +100,7 @@ class Fitted:
     decode_sums: DecodeSums = field(default_factory=DecodeSums, init=False, repr=False, compare=False)
     _work: StepWork = field(init=False, repr=False, compare=False)
     _weights_us: float = field(init=False, repr=False, compare=False)
-    """Of all layers, with all experts."""
+    """Weights of all layers, with all experts."""
     _token_us: float = field(init=False, repr=False, compare=False)
     """Per token, and per token rounded up to whole tiles, large and small."""
     _tile_us: float = field(init=False, repr=False, compare=False)
@@ -189,7 +189,7 @@ class Fitted:
 
     @property
     def coefficients(self) -> tuple[float, ...]:
-        """Those of the step, in the order of `STEP_TERMS`."""
+        """Return the coefficients of the step, in the order of `STEP_TERMS`."""
         return tuple(getattr(self.step, name) for name in STEP_TERMS)
 
     def basis(self, shape: BatchShape) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""No latency at all outside of what a request's own timing says."""
+"""No latency at all outside of a request's own timing."""
 
 from dataclasses import dataclass
 

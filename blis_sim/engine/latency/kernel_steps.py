@@ -40,7 +40,7 @@ class KernelScales:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOverheads:
-    """What a step takes beside its kernels, and what passes outside of steps, in microseconds."""
+    """Overheads of a step beside its kernels, and those outside of steps, in microseconds."""
 
     step_us: float
     prompt_us: float
@@ -60,7 +60,7 @@ class HostOverheads:
 
 
 EAGER_LAUNCH_US = 21.0
-"""What the host takes to start a kernel from Python: an all-reduce of a few values without CUDA graphs takes so long in
+"""Time of the host to start a kernel from Python: an all-reduce of a few values without CUDA graphs takes so long in
 the tables of an RTX PRO 6000, and 4 us with them."""
 LONGEST_BURST_US, HOT_BY_ITSELF_US = 36_000.0, 73_000.0
 """The limits of `fitted`, of times at peak rate, in times as measured. Tables were measured kernel by kernel, on a GPU
@@ -79,7 +79,7 @@ class KernelSteps:
     scales: KernelScales = field(default_factory=KernelScales)
     graph_sizes: tuple[int, ...] = ()
     launch_us: float = 0.0
-    """What the host takes to start a kernel where it starts them one by one; 0 with CUDA graphs."""
+    """Time of the host to start a kernel where it starts them one by one; 0 with CUDA graphs."""
     decode_sums: DecodeSums = field(default_factory=DecodeSums, init=False, repr=False, compare=False)
     _least_us: float = field(init=False, repr=False, compare=False)
     """Until the host has started all kernels of a step."""
@@ -175,7 +175,7 @@ class KernelSteps:
         return tokens_us + self._head_us[sampling] + host.step_us + host.prompt_us * prompts + host.request_us * decodes
 
     def _prompt_us(self, shape: BatchShape) -> float:
-        """What prompts add to a step beside what their tokens do."""
+        """Return the time that prompts add to a step beside the time of their tokens."""
         heat_us = self._heat_us(shape.prefill_tokens, shape.recent_prefill_tokens)
         return self._attention_us(shape) * self.scales.prompt_attention + heat_us
 
@@ -186,7 +186,7 @@ class KernelSteps:
         return self._prompts.time_us(tokens / each, each, shape.prefill_context_work / tokens)
 
     def _heat_us(self, tokens: int, recent: int) -> float:
-        """What bursts of arithmetic, this one and those before it, add to a step."""
+        """Return the time that bursts of arithmetic, this one and those before it, add to a step."""
         burst_us, again_us = self._bursts_us(tokens, recent)
         return self.host.burst * burst_us + self.host.burst_again * again_us
 

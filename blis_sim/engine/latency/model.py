@@ -15,7 +15,7 @@ MAX_MICROS: Micros = 2**63 - 1
 class LatencyModel(Protocol):
     """How long steps take, and what a request waits outside of the steps.
 
-    All results are whole microseconds. The same shape always gives the same time.
+    All results are whole microseconds. Equal shapes always give equal times.
     """
 
     def step_time(self, shape: BatchShape) -> Micros:
@@ -41,7 +41,7 @@ class LatencyModel(Protocol):
 
     @property
     def output_sequence_time(self) -> Micros:
-        """Added to each token likewise, for every token that its step produced: they are handed out in turn."""
+        """Time added to each token for every token that its step produced: they are handed out in turn."""
         ...
 
     @property

@@ -21,7 +21,7 @@ DEFAULT_LATENCY_MODEL = "trained-physics"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyChoice:
-    """What is to be timed, and with which coefficients: empty means those that the model ships with."""
+    """The deployment to time, and its coefficients: empty means those that the model ships with."""
 
     model: ModelSpec
     gpu: GpuSpec
@@ -33,9 +33,9 @@ class LatencyChoice:
     coefficients: str | None = None
     """The file of a fitted model; None for the one that ships."""
     learned: Mapping[str, Any] | None = None
-    """What was read of that file; None when it has not been read."""
+    """Content of that file; None when it has not been read."""
     placement: "KernelPlacement | None" = None
-    """What decides which kernels run; None takes that from the model alone."""
+    """Properties that decide which kernels run; None takes them from the model alone."""
     max_num_seqs: int = 1024
     """Requests in a step: vLLM captures CUDA graphs of up to twice as many tokens."""
     operators: str | None = None

@@ -11,7 +11,7 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.units import Micros
 
 FARTHEST_FRACTION = 0.7
-"""Of the mean: as far as noise goes."""
+"""Farthest that noise goes, as a fraction of the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class RequestTiming:
         return self._noisy(mean * load, self.prefill_std_us, request_number, 0)
 
     def transfer_time(self, request_number: int, num_tokens: int) -> Micros:
-        """The same for a prompt whose KV cache comes from another instance."""
+        """Return the time to the first token of a prompt whose KV cache comes from another instance."""
         if self.transfer_us or not self.transfer_per_token_us:
             return self._noisy(self.transfer_us, self.transfer_std_us, request_number, 0)
         mean = num_tokens * self.transfer_per_token_us

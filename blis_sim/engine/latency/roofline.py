@@ -20,8 +20,8 @@ from blis_sim.engine.units import Micros
 class Roofline:
     """step = max(floating-point work / (peak * MFU), bytes / bandwidth), prefills and decodes merged.
 
-    Knows neither all-reduce nor fixed overheads, and counts the gated MLP as two matrices. By default nothing passes
-    outside of the steps; the three alphas are those of `Blackbox`. A call of `step_time` costs about 1 us.
+    The model has neither all-reduce nor fixed overheads, and counts the gated MLP as two matrices. By default nothing
+    passes outside of the steps; the three alphas are those of `Blackbox`. A call of `step_time` costs about 1 us.
     """
 
     model: ModelSpec
@@ -37,7 +37,7 @@ class Roofline:
     _activation_bytes_per_token: float = field(init=False, repr=False, compare=False)
     _dense_weight_bytes: float = field(init=False, repr=False, compare=False)
     _expert_weight_bytes: float = field(init=False, repr=False, compare=False)
-    """Of one expert, over all layers that have experts."""
+    """Weight bytes of one expert, over all layers that have experts."""
 
     def __post_init__(self) -> None:
         checked("alpha_coeffs", self.alpha, 3, 3)
@@ -118,7 +118,7 @@ class Roofline:
         return self._weight_bytes(num_tokens) / self.tp + (kv + self._activation_bytes_per_token * num_tokens) / self.tp
 
     def _weight_bytes(self, num_tokens: int) -> float:
-        """Of the experts only those are read that, by chance, some token is routed to."""
+        """Return the bytes of weights read: only those experts are read that, by chance, some token is routed to."""
         experts = self.model.num_experts
         if not experts:
             return self._dense_weight_bytes

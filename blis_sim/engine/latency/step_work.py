@@ -44,7 +44,7 @@ class StepWork:
     weight_us: float
     """Reading the shard's weights once, all its experts included; every step pays it in full."""
     expert_us: float
-    """What of that are experts to which tokens are routed."""
+    """Part of that time for experts to which tokens are routed."""
     passed_over: float
     """The share of those experts that a token is not routed to."""
     head_us: float

@@ -45,12 +45,12 @@ class TrainedPhysics:
     _constants: tuple[float, float, float] = field(init=False, repr=False, compare=False)
     """The terms no batch changes: weights, layers, interleaved expert layers."""
     _kv_reads: tuple[float, ...] | None = field(init=False, repr=False, compare=False)
-    """What a decode takes when only its KV reads count and GPUs exchange nothing, as by default on a single one:
+    """Factors of a decode's time when only its KV reads count and GPUs exchange nothing, as by default on a single one:
     bytes per token, bytes per us, their weight, weights, layers, beta per sequence, beta per step, interleaved layers.
     None when there is more to it."""
     _prefills: tuple[float, ...] | None = field(init=False, repr=False, compare=False)
-    """What prefills take on top of that when only their compute counts and no layer has experts: layers, flops of
-    attention, dp, flops per token of linear and dense layers, shards, flops per us, their weight. Else None."""
+    """Factors of the time that prefills add when only their compute counts and no layer has experts: layers, flops of
+    attention, dp, flops per token of linear and dense layers, shards, flops per us, their weight. None otherwise."""
 
     def __post_init__(self) -> None:
         checked("alpha_coeffs", self.alpha, 3, 3)
@@ -132,7 +132,7 @@ class TrainedPhysics:
     def decode_time(self, sequences: int, context: int) -> Micros:
         """`step_time` of a step in which so many sequences with so many context tokens decode and no prompt runs.
 
-        It is asked for most of all, so the usual case is written out: the same operations in the same order.
+        No method is called more often, so the usual case is written out: the same operations in the same order.
         """
         if self._kv_reads is None or not sequences:
             return self.step_time(BatchShape(0, 0, 0, 0, 0, 0, sequences, context))
@@ -172,7 +172,7 @@ class TrainedPhysics:
         return values.astype(np.int64)
 
     def queueing_time(self, input_tokens: int) -> Micros:
-        """The same for every request."""
+        """Return the queueing time, which is equal for every request."""
         return int(self.alpha[0])
 
     @property

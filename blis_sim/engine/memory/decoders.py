@@ -13,7 +13,7 @@ EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_nu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderTraits:
-    """What vLLM's class of a family fixes beyond the keys of a config."""
+    """Properties that vLLM's class of a family fixes beyond the keys of a config."""
 
     has_qkv_bias: bool = False
     has_output_bias: bool = False
@@ -26,7 +26,7 @@ class DecoderTraits:
 
 
 def dense_layers(keys: ConfigKeys, traits: DecoderTraits) -> tuple[Layer, ...]:
-    """Read a decoder in which `layer_types` alone tells layers apart."""
+    """Read a decoder whose layers differ by `layer_types` alone."""
     num_layers = keys.positive("num_hidden_layers")
     windows = layer_windows(keys, traits, num_layers)
     feed_forward = feed_forward_of(keys, traits, num_layers)

@@ -1,4 +1,4 @@
-"""What a running KV cache needs of each group of layers: kind, block, reach, and where states can be kept."""
+"""Needs of a running KV cache for each group of layers: kind, block, reach, and where states can be kept."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class KVCacheGroupSpec:
 
     `reach_tokens` is the width of a sliding window or of a chunk. A state is kept inside of a prefill chunk where its
     distance from the start of the chunk is a multiple of `checkpoint_tokens`; with 0, at the ends of chunks alone. A
-    request holds up to `states` of them. `layers` tells apart groups of equal size whose layers differ.
+    request holds up to `states` of them. `layers` distinguishes groups of equal size whose layers differ.
     """
 
     kind: str

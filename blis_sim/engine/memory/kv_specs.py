@@ -1,4 +1,4 @@
-"""What the KV cache holds of every layer, by kind: vLLM's specifications of one layer's cache."""
+"""Content of the KV cache for every layer, by kind: vLLM's specifications of one layer's cache."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -43,11 +43,11 @@ _LATENT_HYBRID_TOKENS = 128
 class KVSpec:
     """The cache of one layer: pages of `block_tokens` tokens, or one recurrent state per page.
 
-    `token_bytes` is what attention holds of a token, `state_bytes` a recurrent state. `padded_page_bytes` is the
-    size of a page that is padded to that of other layers, 0 without. `reach_tokens` is the width of the window or the
-    chunk. `states` is how many recurrent states one request holds. Kernels keep a state inside of a chunk of a prefill
-    where its distance from the start of the chunk is a multiple of `checkpoint_tokens`, 0 nowhere. `identity` tells
-    apart layers of the same size that vLLM keeps apart, such as another number of heads.
+    `token_bytes` is what attention holds of a token, `state_bytes` a recurrent state. `padded_page_bytes` is the size
+    of a page that is padded to that of other layers, 0 without. `reach_tokens` is the width of the window or the chunk.
+    `states` is how many recurrent states one request holds. Kernels keep a state inside of a chunk of a prefill where
+    its distance from the start of the chunk is a multiple of `checkpoint_tokens`, 0 nowhere. `identity` distinguishes
+    layers of the same size that vLLM keeps apart, such as another number of heads.
     """
 
     kind: str
@@ -73,7 +73,7 @@ class KVSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSettings:
-    """What a deployment decides about the KV cache. `block_size` 0 leaves the size to the attention backend."""
+    """Settings of a deployment for the KV cache. `block_size` 0 leaves the size to the attention backend."""
 
     kv_cache_dtype: str = "auto"
     block_size: int = 0

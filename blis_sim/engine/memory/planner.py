@@ -49,7 +49,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLayout:
-    """What of a plan does not depend on how much memory there is."""
+    """The part of a plan that does not depend on how much memory there is."""
 
     shape: ModelShape
     weight_bytes_per_gpu: tuple[int, ...]

@@ -43,7 +43,7 @@ _MODELOPT_KV_DTYPES = {"fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "nvfp4": "nvfp
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """What a checkpoint or --quantization says. `method` is empty for full precision.
+    """Quantization by a checkpoint or --quantization. `method` is empty for full precision.
 
     `kv_cache_dtype` is what the checkpoint declares for `--kv-cache-dtype auto`, `auto` where it declares nothing.
     """

@@ -1,4 +1,4 @@
-"""What composing a step has in common for all rule sets: the cohort first, then other sequences, then newcomers."""
+"""The composition of a step for all rule sets: the cohort first, then other sequences, then newcomers."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class BatchScheduler(CohortScheduler):
         config = instance.config
         has_cohort = free is not None
         self._token_budget = config.token_budget
-        """Of a whole step."""
+        """Tokens of a whole step."""
         max_decodes = self._token_budget if has_cohort else 0
         super().__init__(instance, reports_steps, depth, max_decodes, free or FreeRuns(0), take)
         self.has_cohort = has_cohort
@@ -56,7 +56,7 @@ class BatchScheduler(CohortScheduler):
         self._has_placeholders = False
         self._watermark_blocks = 0
         self._drafter_rows = 0
-        """What a drafter takes out of the budget for each granted sequence."""
+        """Tokens of the budget that a drafter takes for each granted sequence."""
         self._threshold_when_alone = True
         """Whether a prompt is split by the long-prefill threshold when no other sequence is there."""
         self._budget = 0
@@ -270,7 +270,7 @@ class BatchScheduler(CohortScheduler):
         if last_token <= num_tokens_due:
             return False
         step = self.next_step
-        # The model alone knows where a sequence stops; its declared budget and the context window are known.
+        # The scheduler does not see where a sequence stops; it sees its declared budget and the context window.
         is_foreseen = 0 < budget <= last_token or last_token == most
         self.cohort.join(sequence, DecodeSpan(sequence, step, step + last_token - num_tokens_due - 1, is_foreseen))
         return True
@@ -278,7 +278,7 @@ class BatchScheduler(CohortScheduler):
     def compose_newcomers(self, at: Micros) -> bool:
         """Compose a step of the cohort and of waiting sequences whose whole prompts fit in it and are not shared.
 
-        They join the cohort at once. The result is that of `schedule` at a third of its cost. False, and nothing
+        Newcomers join the cohort at once. The result is that of `schedule` at a third of its cost. False, and nothing
         changed, where only `schedule` decides correctly.
         """
         if not self.has_cohort:
@@ -368,7 +368,8 @@ class BatchScheduler(CohortScheduler):
         return waiting[0] is head and num_changes == self._free.num_changes and num_waiting == len(waiting)
 
     def _note_blocked(self, sequence: Sequence, num_hits: int) -> None:
-        """The head of the queue cannot join. For want of blocks, it need not be asked again until some come back."""
+        """Note that the head of the queue cannot join. Where blocks are missing, it is not tried again until some come
+        back."""
         if self.has_cohort and self.stays_without_blocks(sequence, num_hits):
             self._blocked = sequence, len(self.waiting), self._free.num_changes
 

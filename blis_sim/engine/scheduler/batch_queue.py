@@ -143,7 +143,7 @@ class BatchQueueScheduler(VllmComposition):
         return self._passages.popleft() if self._pipeline is not None else []
 
     def _has_work(self) -> bool:
-        """Whether vLLM's core would compose: it also does so to tell its workers of requests that have ended."""
+        """Whether vLLM's core would compose: it also does so to inform its workers of requests that have ended."""
         if self._has_left:
             return True
         return self._composes and bool(self.explicit or (self._admits and self.waiting))

@@ -82,7 +82,8 @@ class DecodeCohort:
                 self._subtract(span)
 
     def pop_ended(self, step: int) -> list[Sequence]:
-        """The members whose last token `step` brought, in order of admission. They are still members."""
+        """Return the members whose last token `step` brought, in order of admission. The sequences are still
+        members."""
         ended = [span.sequence for span in self.ends.pop(step) if span.sequence.span is span]
         if len(ended) > 1:
             ended.sort(key=running_number)

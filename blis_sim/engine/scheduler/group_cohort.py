@@ -31,7 +31,8 @@ class GroupCohort(DecodeCohort):
             spans.append(span)
 
     def pop_changes(self, step: int) -> list[DecodeSpan]:
-        """Return the members whose blocks change in `step`, in order of admission. They are not listed any more."""
+        """Return the members whose blocks change in `step`, in order of admission. The members are not listed any
+        more."""
         found = [span for span in self.changes.pop(step, ()) if span.sequence.span is span and not span.is_over]
         if len(found) > 1:
             found.sort(key=_running_number)

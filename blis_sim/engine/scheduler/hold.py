@@ -8,6 +8,6 @@ class Hold(Enum):
 
     NONE = auto()
     ADMISSIONS = auto()
-    """Nobody joins the running batch; those in it go on."""
+    """No request joins the running batch; those in it go on."""
     EVERYTHING = auto()
     """No step is composed."""

@@ -1,4 +1,5 @@
-"""What the schedulers of all rule sets share: steps in flight, a cohort of decodes, and many steps taken at once."""
+"""The common part of the schedulers of all rule sets: steps in flight, a cohort of decodes, and many steps taken at
+once."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -19,7 +20,7 @@ from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
 MOST_TOLD_STEPS = 64
-"""Steps told in one event are also sent at once, so a larger number is of no use."""
+"""Most steps reported in one event: they are also sent at once, so a larger number is of no use."""
 
 
 @dataclass(slots=True)
@@ -40,9 +41,9 @@ ScheduledStep: TypeAlias = tuple[int, int, list[ScheduledTokens], list[Sequence]
 the cohort, which compute their whole prompts."""
 
 NO_TOKENS: list[ScheduledTokens] = []
-"""Of steps in which only the cohort and newcomers to it compute. It is never changed."""
+"""Tokens of steps in which only the cohort and newcomers to it compute. The list is never changed."""
 NO_NEWCOMERS: list[Sequence] = []
-"""Of all other steps. It is never changed."""
+"""Newcomers of all other steps. The list is never changed."""
 
 
 class CohortScheduler(ABC):

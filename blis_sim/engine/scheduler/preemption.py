@@ -1,4 +1,5 @@
-"""Who loses its blocks when a running request needs one more. A new policy is one function and one row of `VICTIMS`."""
+"""The choice of the request that loses its blocks when a running one needs one more. A new policy is one function and
+one row of `VICTIMS`."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf

@@ -28,12 +28,12 @@ def by_slo_class(priorities: SloPriorities) -> PriorityPolicy:
 
 
 def constant(_request: Request, _arrived_at: Micros) -> int:
-    """The same for all."""
+    """Return 0 for every request."""
     return 0
 
 
 def oldest_first(_request: Request, arrived_at: Micros) -> int:
-    """The score grows with age, which keeps everybody from starving."""
+    """Return a score that grows with age, so that no request starves."""
     return arrived_at
 
 

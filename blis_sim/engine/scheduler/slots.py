@@ -17,11 +17,12 @@ from blis_sim.engine.units import Micros
 
 FEWEST_TOKENS = 4
 MOST_TOKENS = 64
-"""That a sequence is given at once, to drivers that allow it."""
+"""Fewest and most tokens that a sequence is given at once, to drivers that allow it."""
 
 
 class SlotStepping:
-    """As llm-d-inference-sim does it. Every token counts as a step in which only its request emitted.
+    """Runs requests in slots with set times, as llm-d-inference-sim does. Every token counts as a step in which only
+    its request emitted.
 
     The index of such a step is the number of tokens that its request had before.
     """
@@ -72,7 +73,7 @@ class SlotStepping:
         self._plan(at)
 
     def step(self, at: Micros) -> None:
-        """Give free slots to those who wait."""
+        """Give free slots to waiting requests."""
         if self._hold is not Hold.NONE:
             return
         if self._order is not None:
@@ -119,7 +120,7 @@ class SlotStepping:
         self._plan(at)
 
     def withhold_blocks(self, num_blocks: int, at: Micros) -> None:
-        """Keep so many KV blocks from everybody, or as many as are free; 0 gives them all back."""
+        """Withhold so many KV blocks from all requests, or as many as are free; 0 gives them all back."""
         self.kv.withhold(num_blocks)
         self._plan(at)
 
@@ -162,8 +163,8 @@ class SlotStepping:
         return self._timing.first_token_time(number, num_tokens, num_cached, len(self._running))
 
     def _await_token(self, sequence: Sequence, wait: Micros, at: Micros) -> None:
-        # Its own instant comes first, so a token is never due at the instant it begins to be awaited.
-        # Of several that are due at one instant the earliest started is first, however far each has been taken at once.
+        # Its own instant comes first, so a token is never due at the instant it begins to be awaited. The earliest
+        # started of several that are due at one instant is first, however far each has been taken at once.
         report = sequence, sequence.num_preemptions
         self._instance.queue.push(at + max(1, wait), Due.STEP_END, report, self._running[sequence])
 

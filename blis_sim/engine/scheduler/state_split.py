@@ -27,7 +27,7 @@ class StateSplit:
         self._lookahead = config.num_hash_lookahead_tokens
 
     def num_tokens(self, sequence: Sequence, start: int, num_tokens: int, boundary: int, most: int) -> int:
-        """What of the next `num_tokens` tokens after the first `start` makes a chunk; 0 where it must wait.
+        """Return how many of the next `num_tokens` tokens after the first `start` make a chunk; 0 where it must wait.
 
         `boundary` is the end of a beginning shared with others, 0 without. No chunk has more than `most` tokens.
         """

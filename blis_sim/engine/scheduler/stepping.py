@@ -21,7 +21,7 @@ class Findable(Protocol):
 
 
 class KVUsage(Protocol):
-    """What every KV cache can say of itself."""
+    """Usage figures of every KV cache."""
 
     @property
     def index(self) -> Findable: ...
@@ -65,7 +65,7 @@ class Stepping(Protocol):
 
     @property
     def num_deferred(self) -> int:
-        """Those of them that a composition has passed over."""
+        """Number of the waiting requests that a composition has passed over."""
         ...
 
     @property

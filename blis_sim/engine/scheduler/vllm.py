@@ -64,7 +64,7 @@ class VllmScheduler(BatchQueueScheduler):
         return ends_at
 
     def added_time(self, step: ScheduledStep) -> Micros:
-        """What a step takes beside its computation: the loading of adapters."""
+        """Return the time of a step beside its computation: the loading of adapters."""
         if self._lora is None:
             return 0
         adapters = dict.fromkeys(tokens.sequence.request.adapter for tokens in step[2])  # in batch order, each once

@@ -269,7 +269,8 @@ class VllmComposition(BatchScheduler):
         return adapter in adapters or len(adapters) <= self._config.lora.max_loras
 
     def _admission_tokens(self, sequence: Sequence, start: int) -> int:
-        """What a newcomer computes after the `start` tokens it finds; 0 when it must wait for a larger budget."""
+        """Return the tokens that a newcomer computes after the `start` tokens it finds; 0 when it must wait for a
+        larger budget."""
         num_tokens = sequence.request.input_tokens + sequence.num_output_tokens - start
         if 0 < self._threshold < num_tokens:
             num_tokens = self._threshold
@@ -279,7 +280,7 @@ class VllmComposition(BatchScheduler):
         return num_tokens if self._split is None else self._split_chunk(sequence, start, num_tokens)
 
     def _split_chunk(self, sequence: Sequence, start: int, num_tokens: int) -> int:
-        """What of the next `num_tokens` tokens ends where recurrent states can be kept."""
+        """Return how many of the next `num_tokens` tokens end where recurrent states can be kept."""
         assert self._split is not None
         boundary, threshold = self.kv.boundary_tokens(sequence), self._config.long_prefill_token_threshold
         most = self._token_budget

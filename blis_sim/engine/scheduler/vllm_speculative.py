@@ -52,7 +52,7 @@ class SpeculativeScheduler(VllmScheduler):
         self._acceptance = Acceptance(speculation)
         self._num_accepted = num_accepted or self._draw
         self._request_numbers: dict[Sequence, int] = {}
-        """Of the requests present, in order of arrival: draws do not depend on how requests are named."""
+        """Numbers of the requests present, in order of arrival: draws do not depend on how requests are named."""
         self._next_number = itertools.count()
         self._pads = False
         self._has_grants = False

@@ -13,7 +13,8 @@ from blis_sim.options import BlisError
 
 
 def deployments_of_roles(options: ClusterOptions, deployment: Deployment) -> dict[Role | None, Deployment]:
-    """By role, for those that occur; `deployment` is everybody's without settings of their own. Raises EngineError."""
+    """Return the deployments by role, for roles that occur; `deployment` is that of roles without settings of their
+    own. Raises EngineError."""
     deployments = {}
     for role in _roles(options):
         if role not in deployments:
@@ -42,7 +43,8 @@ def deployments_of_instances(options: ClusterOptions, deployments: list[Deployme
 
 
 def bytes_per_block(options: ClusterOptions, deployment: Deployment) -> float:
-    """Of a block on its way, which is as much as one GPU of a prefill instance holds of it: GPUs send side by side."""
+    """Return the bytes of a block in transfer: those that one GPU of a prefill instance holds of it, because GPUs send
+    side by side."""
     of_roles = deployments_of_roles(options, deployment)
     sender = of_roles.get(Role.PREFILL, deployment)
     config = sender.config

@@ -24,7 +24,8 @@ class PoolOptions:
 
     prefill_instances: int = option(
         0,
-        "Number of prefill-only instances. They get the lowest instance numbers; the other pools follow.",
+        "Number of prefill-only instances. Prefill-only instances get the lowest instance numbers; the other pools "
+        "follow.",
         at_least=0,
         heading="Prefill/decode disaggregation",
     )
@@ -69,12 +70,12 @@ class PoolOptions:
     )
     prefill_routing_scorers: str = option(
         "",
-        "Scorers that choose the prefill instance, as in --routing-scorers (default: as --routing-policy says).",
+        "Scorers that choose the prefill instance, as in --routing-scorers (default: those of --routing-policy).",
         metavar="SCORER:WEIGHT,...",
     )
     decode_routing_scorers: str = option(
         "",
-        "Scorers that choose the decode instance, as in --routing-scorers (default: as --routing-policy says).",
+        "Scorers that choose the decode instance, as in --routing-scorers (default: those of --routing-policy).",
         metavar="SCORER:WEIGHT,...",
     )
     prefill_tp: int = option(0, "--tp of prefill instances, if different.", at_least=0)

@@ -1,4 +1,4 @@
-"""Reads one JSON or YAML file into a mapping, or says in one line why it cannot."""
+"""Reads one JSON or YAML file into a mapping, or raises an error of one line."""
 
 import json
 from pathlib import Path

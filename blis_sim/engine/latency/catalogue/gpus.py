@@ -77,7 +77,7 @@ def canonical_gpu(name: str) -> str:
 
 
 def gpu_entry(name: str) -> GpuEntry:
-    """Return what the catalogue says of a GPU. Raises EngineError when it lacks the GPU."""
+    """Return the catalogue's entry of a GPU. Raises EngineError when it lacks the GPU."""
     gpu = load_gpu(name)
     keys = _gpus()[_key(name)][1]
     return GpuEntry(gpu, tuple(keys.get("aliases", ())), keys.get("source", ""), tuple(keys.get("assumed", ())))

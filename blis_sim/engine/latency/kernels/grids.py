@@ -38,7 +38,7 @@ class KernelGrids:
     num_kernels: int
     """Kernels of a step, which the host starts one by one in eager mode."""
     notes: tuple[str, ...] = field(default=())
-    """What the measurements were replaced or completed with."""
+    """Notes on measurements that were replaced or completed."""
 
 
 _BLACKWELL = 10

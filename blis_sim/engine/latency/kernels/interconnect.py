@@ -1,4 +1,4 @@
-"""What exchanges between GPUs take over links that were not measured: PCIe without peer access, and networks."""
+"""Time of exchanges between GPUs over links that were not measured: PCIe without peer access, and networks."""
 
 import numpy as np
 
@@ -7,7 +7,8 @@ from blis_sim.engine.latency.kernels.grids import Times
 
 STAGED_SHARE = 0.25
 """Share of a PCIe link's rate that an all-reduce reaches where the memory of the host stands between two GPUs: each
-value is written to it and read from it. So two RTX PRO 6000 are predicted closest in a recording of Qwen3-32B."""
+value is written to it and read from it. With this value two RTX PRO 6000 are predicted closest in a recording of
+Qwen3-32B."""
 STAGED_START_US = 30.0
 NETWORK_SHARE = 0.8
 NETWORK_START_US = 15.0

@@ -1,4 +1,5 @@
-"""What `blis fit` learns beside kernels: what the host adds to a step, and a scale for each class of kernels."""
+"""Coefficients that `blis fit` learns beside kernels: the overheads of the host for a step, and a scale for each class
+of kernels."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields

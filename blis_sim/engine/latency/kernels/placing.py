@@ -23,7 +23,7 @@ _KEPT_GRIDS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelPlacement:
-    """What of a deployment decides which kernels run, beside the model and the GPU."""
+    """The properties of a deployment that decide which kernels run, beside the model and the GPU."""
 
     tp: int = 1
     expert_parallel: bool = False
@@ -61,7 +61,7 @@ def measured_grids(operations: StepOperations, gpu: GpuSpec) -> KernelGrids:
 def grids_of(model: ModelSpec, gpu: GpuSpec, placement: KernelPlacement) -> KernelGrids:
     """Return the kernel times of a deployment: of the profile that it names, else of one that ships, else of tables.
 
-    Raises EngineError, which says what to install where there are none of these.
+    Raises EngineError, which names what to install where there are none of these.
     """
     operations = operations_of(model, placement)
     digest = digest_of(operations, gpu.name)

@@ -40,7 +40,7 @@ def shipped_profile(digest: str) -> Path | None:
 
 
 def profile_text(grids: KernelGrids, deployment: str, digest: str) -> str:
-    """Return the content of a file. `deployment` is for people, `digest` says which kernels these are."""
+    """Return the content of a file. `deployment` is for people, `digest` identifies the kernels."""
     token_us = {name: _rounded(row) for name, row in zip(TOKEN_CLASSES, grids.token_us, strict=True)}
     content = {
         "kernel_profile": FORMAT,

@@ -48,7 +48,7 @@ _ELEMENTWISE_START_US, _ELEMENTWISE_SHARE = 3.0, 0.8
 _BYTES_PER_CHOICE = 8
 """Scores are read and probabilities written, in 32 bits."""
 _LEAST_SHARE_OF_MODULE = 0.1
-"""Of what a module of latent attention takes, attention itself takes at least this share."""
+"""Least share of attention itself in the time of a module of latent attention."""
 
 
 def elementwise_us(gpu: GpuSpec, operation: Elementwise, tokens: tuple[int, ...]) -> Times:
@@ -128,7 +128,8 @@ class RepairedTables:
         return self._beside_projections(time_us, attention.projections, requests * new)
 
     def decode_us(self, attention: AttentionOperation, requests: int, context: int) -> float:
-        """Return the time of the attention of requests that decode, likewise."""
+        """Return the time of the attention of requests that decode, without the projections that are counted by
+        tokens."""
         if isinstance(attention, HeadAttention):
             return self._heads_us(attention, requests, context)
         time_us = self._tables.decode_us(attention, requests, context, self._latent_backend())

@@ -29,7 +29,7 @@ SYSTEMS: Mapping[str, str] = {
     "L40S": "l40s",
     "RTX-PRO-6000": "rtx_pro_6000_server",
 }
-"""What the tables call the GPUs of the catalogue."""
+"""Names of the catalogue's GPUs in the tables."""
 VLLM, TRTLLM, SGLANG = "vllm", "trtllm", "sglang"
 BACKENDS: Mapping[str, str] = {VLLM: "0.24.0", TRTLLM: "1.3.0rc20", SGLANG: "0.5.14"}
 """Whose kernels were measured, and with which of its versions."""
@@ -55,7 +55,7 @@ _LANES = (
 MXFP4_WITH_MXFP8 = "mxfp4 with mxfp8"
 """Experts in MXFP4 whose inputs are brought to MXFP8."""
 _LATENT_WEIGHTS = {"fp8": "fp8_block", "block fp8": "fp8_block", "nvfp4": "bfloat16"}
-"""What the tables of latent attention know beside 16 bits."""
+"""Weight types in the tables of latent attention beside 16 bits."""
 _MATMUL_WEIGHTS = {
     "bfloat16": "bfloat16",
     "fp8": "fp8",
