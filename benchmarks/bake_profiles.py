@@ -45,7 +45,7 @@ OTHERS = (
 
 
 def main() -> int:
-    """Write the files, and say which deployments have none and why."""
+    """Write the files, and print which deployments have none and why."""
     wanted = [(model, *(default_deployment(model) or ("", 0))) for model in COMMON]
     PROFILES.mkdir(exist_ok=True)
     written = set()

@@ -2,7 +2,7 @@
 
     python -m benchmarks.bare_server [NUM_TOKENS [GAP_MS]]
 
-With a gap, events are written one by one, so long after each other. It knows the end of a request by its
+With a gap, events are written one by one, so long after each other. The server finds the end of a request by its
 content-length, and prints its address as `blis serve` does.
 """
 

@@ -1,12 +1,12 @@
-"""What one client process on one core can do against `blis serve`, and how that compares with other load generators.
+"""Throughput of one client process on one core against `blis serve`, and how that compares with other load generators.
 
     python -m benchmarks.client [--bare] [--peer /path/to/vllm|guidellm ...] [--tokenizer DIR] [-- SERVER_ARGUMENT ...]
 
 Prints how late requests leave at 1,000 per second, whether 2,000 streams at once all get a row, and how many requests
-per second `blis observe` and its peers, `vllm bench serve` and GuideLLM, reach. That rate is told twice: as it came
+per second `blis observe` and its peers, `vllm bench serve` and GuideLLM, reach. That rate is printed twice: as it came
 out, and as the processor time per request allows, for a server on the other core may be what is slow. `--bare` takes a
-server that costs next to nothing (`benchmarks/bare_server.py`) for all but the streams. `--only cost` tells apart what
-a request and what an event of its stream costs `blis observe`, with events that come together and one by one.
+server that costs next to nothing (`benchmarks/bare_server.py`) for all but the streams. `--only cost` separates the
+cost of a request and of an event of its stream for `blis observe`, with events that come together and one by one.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def streams(url: str, folder: Path) -> bool:
 
 
 def rate_of_observe(url: str, folder: Path, num_requests: int, lengths: dict[str, int]) -> Rate:
-    """What `blis observe` reaches."""
+    """Rate of `blis observe`."""
     options = {"rate": 1_000_000, "max_concurrency": CONCURRENCY, **lengths}
     few, _ = observe(url, folder / "few", num_requests=FEW, seed=3, **options)
     many, summary = observe(url, folder / "many", num_requests=num_requests, seed=4, **options)

@@ -56,7 +56,7 @@ def ran(command: list[str], environment: Mapping[str, str] | None = None) -> Ran
 
 
 def rate_of_vllm(command: str, url: str, tokenizer: str, shape: Shape) -> Rate:
-    """What `vllm bench serve` reaches."""
+    """Rate of `vllm bench serve`."""
     arguments = [command, "bench", "serve", "--backend", "openai", "--base-url", url, "--model", MODEL]
     arguments += ["--tokenizer", tokenizer, "--dataset-name", "random", "--ignore-eos", "--request-rate", "inf"]
     arguments += ["--random-input-len", str(shape.prompt_tokens), "--random-output-len", str(shape.output_tokens)]
@@ -67,7 +67,7 @@ def rate_of_vllm(command: str, url: str, tokenizer: str, shape: Shape) -> Rate:
 
 
 def rate_of_guidellm(command: str, url: str, tokenizer: str, shape: Shape) -> Rate:
-    """What the throughput profile of GuideLLM reaches with one worker; it takes a quarter of the requests."""
+    """Rate of the throughput profile of GuideLLM with one worker; it takes a quarter of the requests."""
     backend = f"kind=openai_http,target={url},model={MODEL},request_format=/v1/completions"
     data = f"kind=synthetic_text,prompt_tokens={shape.prompt_tokens},output_tokens={shape.output_tokens}"
     arguments = [command, "run", "--backend", backend, "--data", data, "--disable-progress"]

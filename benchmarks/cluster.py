@@ -1,4 +1,4 @@
-"""What a cluster costs: CPU per request, and how it grows with instances and with load.
+"""The cost of a cluster: CPU per request, and how it grows with instances and with load.
 
     python benchmarks/cluster.py [--requests 20000]
 
@@ -23,12 +23,12 @@ from traces.workload.generate import generate
 ROUTERS = ("round-robin", "least-loaded", "weighted")
 NUM_INSTANCES = (1, 2, 4, 8, 16, 32)
 RATES_PER_S = (2.0, 5.0, 10.0, 20.0, 40.0)
-"""Of each instance; it bears about 13."""
+"""Request rate of each instance; it bears about 13."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a run took beside making its workload."""
+    """Cost of a run beside making its workload."""
 
     cpu_s: float
     num_requests: int

@@ -3,8 +3,8 @@
     python benchmarks/deployments.py [--seconds 60] [--rate 4] [NAME ...]
 
 Runs the commands that a user would type. Prints a row for each deployment: the mean error of a request's TTFT, E2E and
-time between tokens, the least correlation, grades. The exit code is 1 when a grade is not excellent. It needs no GPU
-and no network; a busy computer makes the served times late.
+time between tokens, the least correlation, grades. The exit code is 1 when a grade is not excellent. The benchmark
+needs no GPU and no network; a busy computer makes the served times late.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What the engine costs: simulated tokens and steps per second of CPU, memory, and how both grow.
+"""The cost of the engine: simulated tokens and steps per second of CPU, memory, and how both grow.
 
     python benchmarks/engine_cost.py [--requests 20000] [--plot docs/pictures/engine-cost.svg]
 
@@ -38,7 +38,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a case took, beyond start-up."""
+    """Cost of a case, beyond start-up."""
 
     cpu_s: float
     memory_mb: float

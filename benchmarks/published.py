@@ -228,7 +228,7 @@ def _arrivals(folder: Path) -> Iterator[Arrival]:
 
 
 def _row(number: int) -> TraceRow:
-    """Nothing of it is read: a recording has been read by other means."""
+    """Return a row of zeros: a recording that was read by other means does not use it."""
     return TraceRow(request_id=number, input_tokens=0, output_tokens=0, arrival_time_us=0)
 
 

@@ -25,7 +25,7 @@ STEPS = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeff
 STEPS_NAME = "blis, steps"
 SET_TIMES = ("--latency-calculator", "constant")
 ROOM = ("--total-kv-blocks", "60000")
-"""So that all streams run at once."""
+"""Enough KV blocks for all streams at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Bench:
 
 
 def median(costs: Sequence[Cost], field: str) -> float:
-    """Of a field of what the client saw."""
+    """Percentile of a field of the client's samples."""
     return float(statistics.median(getattr(cost.measured, field) for cost in costs))
 
 
@@ -123,7 +123,7 @@ def timing(bench: Bench, peers: Sequence[Peer]) -> None:
 
 
 def arrivals(bench: Bench, peers: Sequence[Peer]) -> None:
-    """What the server adds to the time to the first token."""
+    """Time that the server adds to the time to the first token."""
     print("\n## 200 requests/s of 10 tokens, first token modelled after 50 ms\n")
     print("| server | TTFT - 50 ms p50, ms | p99, ms | server CPU per request, ms |\n|---|---|---|---|")
     peers = [peer for peer in peers if peer.name != STEPS_NAME]  # whose first token depends on when a step begins
@@ -138,7 +138,7 @@ def arrivals(bench: Bench, peers: Sequence[Peer]) -> None:
 
 
 def admission(bench: Bench, peers: Sequence[Peer]) -> None:
-    """What a request costs beside its tokens."""
+    """Cost of a request beside its tokens."""
     print("\n## Requests of one token, 400 requests/s\n")
     print("| server | server CPU per request, ms |\n|---|---|")
     costs = bench.costs(peers, Case(num_requests=1000, num_tokens=1, spread_s=2.5))

@@ -1,4 +1,4 @@
-"""Whether `blis serve` holds a crowd: many open streams, clients that are killed, and more requests than anyone counts.
+"""Whether `blis serve` holds a crowd: many open streams, clients that are killed, and a million requests.
 
     python benchmarks/server_scale.py streams [--streams 10000] [--seconds 60]
     python benchmarks/server_scale.py killed [--streams 1000]
@@ -61,7 +61,7 @@ class Server:
         return (self.pid, *_children(self.pid))
 
     def metrics(self) -> dict[str, float]:
-        """The samples that say how much is left in the engine, and how late frames were."""
+        """The samples of how much is left in the engine, and how late frames were."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=120) as reply:
             page = reply.read().decode()
         found = re.findall(r"^(vllm:\w+|blis_\w+)(?:{[^}\n]*?(le=\"[^\"]*\")?})? (\S+)$", page, re.MULTILINE)
@@ -116,7 +116,7 @@ def completion(prompt: str, num_tokens: int, stream: bool) -> bytes:
 
 @dataclass(slots=True)
 class Tally:
-    """What all streams of a client have got."""
+    """Results of all streams of a client."""
 
     num_open: int = 0
     num_events: int = 0

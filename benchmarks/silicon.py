@@ -83,7 +83,7 @@ class Deployed:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """The means of a replay, in milliseconds; `problem` says why there are none."""
+    """The means of a replay, in milliseconds; `problem` is why there are none."""
 
     ttft_ms: float = 0.0
     tpot_ms: float = 0.0

@@ -31,7 +31,7 @@ def tenants_at_home(request: Request, state: RoutingState) -> Scores:
 
 
 class NoMoreThan:
-    """An admission policy says who may come in: here as many at a time as the instances bear."""
+    """An admission policy decides which requests come in: here as many at a time as the instances bear."""
 
     reads_snapshots = True
     routed = None
@@ -92,7 +92,7 @@ def report(name: str, router: Router, admission: AdmissionPolicy) -> None:
 
 
 def arrivals() -> Iterator[tuple[Micros, Request]]:
-    """100 requests per second from 60 tenants, the prompts of each of whom begin alike."""
+    """100 requests per second from 60 tenants, each of which has prompts that begin alike."""
     for number in range(NUM_REQUESTS):
         tenant = f"tenant-{number * number % 61}"
         blocks = PrefixGroupBlocks(f"r{number}", tenant, 100)
@@ -100,7 +100,7 @@ def arrivals() -> Iterator[tuple[Micros, Request]]:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Their mean."""
+    """Return their mean."""
     return sum(values) / len(values)
 
 

@@ -35,7 +35,7 @@ def _loop(folder: Path, num_requests: int, rate: float, num_instances: int) -> i
     simulated, prompts = ENGINE, ["--prompt-tokens-stdev", "256"]
     if num_instances > 1:
         simulated = [*ENGINE, "--num-instances", str(num_instances), "--routing-policy", "weighted"]
-        prompts = ["--prompt-tokens", "6000", "--prompt-tokens-stdev", "4000"]  # so that it matters who is busy
+        prompts = ["--prompt-tokens", "6000", "--prompt-tokens-stdev", "4000"]  # so that the load of instances matters
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
     serve = ["serve", MODEL, *simulated, "--host", "127.0.0.1", "--port", str(port)]

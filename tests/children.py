@@ -1,4 +1,4 @@
-"""The processes that a process has started, as the kernel tells it."""
+"""The processes that a process has started, by the kernel's list."""
 
 from pathlib import Path
 

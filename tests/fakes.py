@@ -65,7 +65,7 @@ def request(
 
 
 def config(total_kv_blocks: int = 1000, block_size_tokens: int = 4, **settings: Any) -> EngineConfig:
-    """Small blocks, so that tests can count them; BLIS's rules unless told otherwise."""
+    """Small blocks, so that tests can count them; BLIS's rules by default."""
     return EngineConfig(
         total_kv_blocks=total_kv_blocks,
         block_size_tokens=block_size_tokens,

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port of 127.0.0.1 where nobody listens. A server that allows for reused addresses, as most do, still may."""
+    """Return a port of 127.0.0.1 without a listener. A server that allows for reused addresses, as most do, can still
+    listen there."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))

@@ -24,7 +24,7 @@ CPU_TIERS = (CpuTierConfig(9, base_latency_us=GRID_US), CpuTierConfig(20, "thres
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How to build an engine, what arrives, and who hangs up when."""
+    """An engine's configuration, its arrivals, and its hang-ups."""
 
     settings: dict[str, Any]
     latency: TestLatency
@@ -103,9 +103,9 @@ def workloads(
 
 @st.composite
 def usual_workloads(draw: st.DrawFn, scheduling: str = "vllm") -> Workload:
-    """What a scheduler mostly gets, only denser: prompts that nobody shares and that fit, long answers.
+    """A typical load of a scheduler, only denser: prompts that are not shared and that fit, long answers.
 
-    Now and then somebody hangs up, a deadline passes, blocks or budget run short, or a prompt is one that others share.
+    Now and then a client hangs up, a deadline passes, blocks or budget run short, or a prompt is one that others share.
     """
     block_size = draw(st.sampled_from([1, 2, 4, 16]))
     num_blocks = draw(st.sampled_from([20, 60, 60, 400]))

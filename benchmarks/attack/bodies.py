@@ -8,8 +8,8 @@ While the requests are sent, a process of its own reads streams and asks for /he
 what its figures are compared with. The time that the server's main thread waited for a processor meanwhile is the
 machine's load, and is subtracted unless --as-measured is given. The exit code is 1 when a bound is broken.
 
-With --table each heavy kind and each costly constraint is sent by itself, and a row for each says what other clients
-noticed: by how much the gaps of streams grew, in milliseconds over the quiet times, how long /health took, and by how
+With --table each heavy kind and each costly constraint is sent by itself, and a row for each has its effect on other
+clients: by how much the gaps of streams grew, in milliseconds over the quiet times, how long /health took, and by how
 many megabytes memory grew. A star marks what is over its bound.
 """
 

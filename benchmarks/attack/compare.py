@@ -27,7 +27,7 @@ def rows(file: str) -> dict[tuple[str, int], Row]:
 
 
 def answer(row: Row, with_text: bool) -> str:
-    """What is compared of an exchange."""
+    """The compared parts of an exchange."""
     status = row["status"] or row["outcome"]
     if not with_text or not isinstance(status, int) or status < 400:
         return str(status)

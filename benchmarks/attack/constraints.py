@@ -1,8 +1,8 @@
-"""Demands on an answer that are small to send and costly to meet, and what each does to all others.
+"""Demands on an answer that are small to send and costly to meet, and the effect of each on all other requests.
 
     python -m benchmarks.attack.constraints [--only NAME] [--times 3]
 
-A server is started, four streams and /health are watched, and each demand is sent a few times. A line for each says how
+A server is started, four streams and /health are watched, and each demand is sent a few times. A line for each has how
 long the gaps of the streams and the answers of /health were meanwhile, how late the watching process itself was woken,
 and by how much the memory of the server and its workers grew.
 """

@@ -3,8 +3,8 @@
     python -m benchmarks.attack.interrupts [--instants 60] [--rounds 1] [--only WORD]
 
 Every command is run once undisturbed, to learn how long its start takes, and then with a SIGINT at evenly spread
-instants of that time. A run ends quietly when its exit code is 130 or 0, and when it writes no traceback. What Python
-itself says of an interrupt before the first function of `blis` does not count. The exit code is 1 when a run does not.
+instants of that time. A run ends quietly when its exit code is 130 or 0, and when it writes no traceback. Messages of
+Python itself on an interrupt before the first function of `blis` do not count. The exit code is 1 when a run does not.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What an attack on one server found, and which bounds it broke."""
+"""The findings of an attack on one server, and the bounds it broke."""
 
 import re
 from collections import Counter
@@ -16,7 +16,7 @@ NUM_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a server has to keep under attack, in relation to the quiet times of the same run."""
+    """Bounds of a server under attack, in relation to the quiet times of the same run."""
 
     gap_p99_ms: float = 50.0
     gap_worst_ms: float = 100.0
@@ -214,5 +214,5 @@ def _is_genuine(request: HostileRequest, exchange: Exchange) -> bool:
 
 
 def read_errors(file: Path | None) -> str:
-    """What a server has written to its standard error."""
+    """Return the lines that a server has written to its standard error."""
     return "" if file is None else file.read_text(errors="replace")

@@ -1,4 +1,4 @@
-"""What each heavy kind and each costly constraint does to other clients: one row for each, sent by itself."""
+"""The effect of each heavy kind and each costly constraint on other clients: one row for each, sent by itself."""
 
 import argparse
 import asyncio

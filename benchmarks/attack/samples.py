@@ -1,4 +1,4 @@
-"""What the watcher saw, in quiet times and under attack."""
+"""Samples of the watcher, in quiet times and under attack."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Sample:
     at_s: float
     ms: float
     load_ms: float = 0.0
-    """What the machine's load has added, which is not the server's doing."""
+    """Time added by the machine's load, which is not the server's doing."""
 
     @property
     def window(self) -> Window:
@@ -64,7 +64,7 @@ def overlap(window: Window, others: Sequence[Window]) -> bool:
 
 
 def doing(samples: Mapping[str, Sequence[Sample]], window: Window) -> str:
-    """What the server's main thread did in a window; empty where it was not watched."""
+    """Samples of the server's main thread in a window; empty where it was not watched."""
     if not samples.get(RAN):
         return ""
     ran, waited, disk = (_growth_ms(samples[kind], window) for kind in (RAN, WAITED, DISK))

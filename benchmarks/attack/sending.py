@@ -1,4 +1,4 @@
-"""A client that sends bytes as they are, and says how the exchange ended."""
+"""A client that sends bytes as they are, and returns how the exchange ended."""
 
 import asyncio
 import re
@@ -49,7 +49,7 @@ class _ClosedError(Exception):
 async def exchange(
     host: str, port: int, pieces: Sequence[bytes], patience_s: float, is_complete: bool = True, sends_head: bool = False
 ) -> Exchange:
-    """Send pieces on a new connection and read the first answer; `sends_head` says that a HEAD is answered."""
+    """Send pieces on a new connection and read the first answer; `sends_head`: a HEAD is answered."""
     started_s = time.monotonic()
     found = _Reply()
     try:
@@ -75,7 +75,7 @@ async def exchange(
 
 
 async def _send(writer: asyncio.StreamWriter, pieces: Sequence[bytes]) -> None:
-    with suppress(OSError):  # what the server says before it hangs up is read all the same
+    with suppress(OSError):  # bytes that the server sends before it hangs up are read all the same
         for number, piece in enumerate(pieces):
             if number:
                 await asyncio.sleep(PIECE_PAUSE_S)

@@ -51,7 +51,7 @@ LEAST_READY, MOST_READY = 2, 6
 CHANGE_EVERY_S = 0.4
 MEASURE_EVERY_S = 1.0
 WARM_UP_SHARE = 0.4
-"""Of the time, before which memory may grow: caches and pools of the allocator fill up."""
+"""Share of the time before which memory may grow: caches and pools of the allocator fill up."""
 FLAT_MIB = 12.0
 FLAT_SHARE = 0.06
 """By how much the mean of the last fifth may exceed the mean of the fifth that follows the warm-up."""
@@ -59,12 +59,12 @@ LOOK_EVERY_S, NUM_LOOKS = 0.2, 150
 """How often and how many times a server without clients is looked at, until it is idle."""
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 MOST_SERIES_BYTES = 60_000
-"""Of one instance on the metrics page."""
+"""Metrics of one instance."""
 
 
 @dataclass(slots=True)
 class Measured:
-    """What was seen of the server, second by second."""
+    """Samples of the server, second by second."""
 
     memory_mib: list[float] = field(default_factory=list)
     page_bytes: list[int] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Measured:
 
 
 class Soak:
-    """Clients, an operator and someone who measures, for one server."""
+    """Clients, an operator and a measuring client, for one server."""
 
     def __init__(self, server: Server, session: aiohttp.ClientSession, seed: int) -> None:
         self.measured = Measured()
@@ -164,7 +164,7 @@ class Soak:
             return await reply.text()
 
     async def left_over(self) -> list[str]:
-        """What a server without clients still has, after a while in which it may finish."""
+        """Resources of a server without clients, after a while in which it may finish."""
         found: list[str] = []
         for _ in range(NUM_LOOKS):
             if not (found := await self._not_zero()):
@@ -226,7 +226,7 @@ def started_server(log: IO[bytes], *arguments: str) -> Iterator[Server]:
 
 
 async def soaked(server: Server, seconds: float, seed: int, num_clients: int) -> tuple[Measured, list[str]]:
-    """What was measured, and what is left when the clients have gone."""
+    """Measurements, and the resources left when the clients have gone."""
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(60)) as session:
         soak = Soak(server, session, seed)
@@ -235,7 +235,7 @@ async def soaked(server: Server, seconds: float, seed: int, num_clients: int) ->
 
 
 def judged(measured: Measured, left: Sequence[str], errors: Sequence[str]) -> list[str]:
-    """What is wrong, in a line each."""
+    """Return the problems, in a line each."""
     wrong = [f"left over: {each}" for each in left] + [f"logged: {each}" for each in errors]
     growth, allowed = measured.growth_mib()
     if growth > allowed:

@@ -1,4 +1,4 @@
-"""What one hostile request does to everybody else: gaps of other streams, /health, and memory.
+"""The effect of one hostile request on all others: gaps of other streams, /health, and memory.
 
     python -m benchmarks.attack.stalls [--only NAME,NAME] [--seconds S]
 
@@ -36,7 +36,7 @@ MEMORY_LIMIT_MIB = 200.0
 
 @dataclass(slots=True)
 class Seen:
-    """What the probes saw in one stretch of time."""
+    """Samples of the probes in one stretch of time."""
 
     gaps_ms: list[float] = field(default_factory=list)
     health_ms: list[float] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """What one case did."""
+    """Result of one case."""
 
     gap_p99_growth_ms: float
     gap_max_growth_ms: float

@@ -2,7 +2,7 @@
 
     python -m benchmarks.attack.watcher HOST PORT FILE [--no-streams] [--api-key KEY] [--pid PID]
 
-FILE gets a line for each sample: its kind, the monotonic clock's instant and milliseconds. It stops on SIGTERM.
+FILE gets a line for each sample: its kind, the monotonic clock's instant and milliseconds. SIGTERM stops the watcher.
 """
 
 import argparse
@@ -23,10 +23,10 @@ LONGEST_WAIT_S = 60.0
 GAP, HEALTH, OWN, RAN, WAITED, DISK, BROKEN = "gap", "health", "own", "ran", "waited", "disk", "broken"
 """Kinds of samples.
 
-OWN is how late this process itself was woken, BROKEN a stream that ended without its end. Of the server's main thread
-RAN is how long it has had a processor since its start, and DISK how long it was seen to wait for a disk. WAITED adds up
-how long that thread of the server waited for a processor in each tick that waited longest: one that waits may hold the
-interpreter's lock, for which the main thread waits without wanting a processor.
+OWN is how late this process itself was woken, BROKEN a stream that ended without its end. RAN is how long the server's
+main thread has had a processor since its start, and DISK how long it was seen to wait for a disk. WAITED adds up how
+long that thread of the server waited for a processor in each tick that waited longest: one that waits may hold the
+interpreter's lock, for which the main thread waits without needing a processor.
 """
 TICK_S = 0.01
 THREADS_EVERY_S = 0.5

@@ -43,7 +43,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What came of a case. Times are seconds, errors of gaps absolute."""
+    """Result of a case. Times are seconds, errors of gaps absolute."""
 
     num_events: int
     num_failed: int

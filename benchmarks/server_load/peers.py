@@ -41,7 +41,7 @@ class Peer:
     max_flags: "tuple[str, ...]" = ()
     """For a pace of zero, instead of the two times."""
     tokens_flag: str = ""
-    """Of a server that does not look at the length that requests ask for."""
+    """Flag for the number of tokens of a server that ignores the length in requests."""
 
     def arguments(self, port: int, pace: Pace) -> list[str]:
         """The whole command line."""

@@ -1,9 +1,9 @@
-"""What `blis serve` is measured against: a plain aiohttp handler on uvloop that streams completions.
+"""The baseline of `blis serve`: a plain aiohttp handler on uvloop that streams completions.
 
     python -m benchmarks.server_load.reference --port 8100 [--itl-ms 20] [--ttft-ms 20]
 
 One coroutine per stream, deadlines that do not add up, one JSON encoding and one `write` per token, events of the size
-of vLLM's. It knows no engine, no metrics and no tokens; it is what one would write in an afternoon.
+of vLLM's. The handler has no engine, no metrics and no tokens; it is what one would write in an afternoon.
 """
 
 import argparse

@@ -3,13 +3,13 @@
     PYTHON_WITH_VLLM -m benchmarks.vllm_oracle --seeds 0:1000 --both
 
 Run it from the root of the checkout with the Python of an environment that has vLLM 0.33 installed; the one with
-`VLLM_TARGET_DEVICE=empty`, which needs neither a GPU nor CUDA, is enough. Ours needs nothing there but numpy.
-Compared are all compositions (instant, tokens per request in batch order, new block ids, preemptions, running and
-waiting requests, free blocks, prefix cache queries and hits), all processed outputs and all hang-ups. Then ours is
-run once more without reporting steps, which must change nothing. With `--speculation` tokens are drafted, in any of the
-ways we know, and both accept the same: our draws. With `--groups` the model has several kinds of layers: windows,
-chunks, recurrent states; compared are then all block tables of the requests in a step. With
-`--pipeline-parallel-size N` there are N pipeline stages, and vLLM's core keeps its queue of batches.
+`VLLM_TARGET_DEVICE=empty`, which needs neither a GPU nor CUDA, is enough. Ours needs nothing there but numpy. Compared
+are all compositions (instant, tokens per request in batch order, new block ids, preemptions, running and waiting
+requests, free blocks, prefix cache queries and hits), all processed outputs and all hang-ups. Then ours is run once
+more without reporting steps, which must change nothing. With `--speculation` tokens are drafted, in any of the
+supported ways, and both accept the same: our draws. With `--groups` the model has several kinds of layers: windows,
+chunks, recurrent states; compared are then all block tables of the requests in a step. With `--pipeline-parallel-size
+N` there are N pipeline stages, and vLLM's core keeps its queue of batches.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""vLLM's own engine core and scheduler on a workload, in virtual time, telling what they do.
+"""vLLM's own engine core and scheduler on a workload, in virtual time, with a record of their actions.
 
 Everything but the model step is vLLM's: its loop bodies, its scheduler, its KV cache. Only the processes and queues
 around the core are left out, and its executor computes nothing.
@@ -61,7 +61,7 @@ class Drafts:
         self._acceptance = Acceptance(speculation) if speculation else None
 
     def num_accepted(self, request_number: int, num_output_tokens: int, scheduled: Any, name: str) -> int:
-        """Of a newcomer none, for nothing was drafted: its places are only filled."""
+        """Return the number of accepted drafts; 0 for a newcomer, whose places are only filled."""
         drafts = scheduled.scheduled_spec_decode_tokens.get(name, ())
         newcomers = {
             new.req_id for new in scheduled.scheduled_new_reqs
@@ -73,7 +73,7 @@ class Drafts:
 
 @dataclass(slots=True)
 class Promise:
-    """What the executor gives back at once; waiting for it lets virtual time pass."""
+    """The result that the executor returns at once; waiting for it lets virtual time pass."""
 
     wait: Callable[[], Any]
 
@@ -105,7 +105,7 @@ class Oracle:
         init_none_hash(sha256)
 
     def story(self, workload: Workload) -> Story:
-        """What vLLM does, from the first arrival until it is idle."""
+        """Return vLLM's record, from the first arrival until it is idle."""
         return VirtualRun(self._scheduler(workload), self._config, workload).story()
 
     def _scheduler(self, workload: Workload) -> Any:
@@ -142,7 +142,8 @@ class Oracle:
         )
 
     def _speculative_config(self, ours: Speculation | None) -> Any:
-        """That of a method without weights, changed to look like `ours`: the scheduler asks for nothing else."""
+        """Return a configuration of a method without weights, changed to look like `ours`: the scheduler asks for
+        nothing else."""
         if ours is None:
             return None
         theirs = self._speculative
@@ -260,7 +261,7 @@ class VirtualRun:
         return Promise(lambda: None)
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
-        """The executor's second half: one step after the other, each as long as the latency model says."""
+        """The executor's second half: one step after the other, each as long as the latency model predicts."""
         assert self._executing is not None
         scheduled, samples = self._executing
         tokens = scheduled.num_scheduled_tokens
@@ -316,7 +317,7 @@ class VirtualRun:
             self._abort([self._aborts.popleft()[1]])
 
     def _hang_up_before(self, until: int) -> None:
-        """Who hangs up while a step executes is noticed when it ends, before its outputs are processed.
+        """A hang-up while a step executes is noticed when it ends, before its outputs are processed.
 
         Requests that came in the meantime are not there yet, and leave when they are taken in.
         """
@@ -336,7 +337,7 @@ class VirtualRun:
                 self._story.hung_up.append(HungUp(self._now, request.request_id))
 
     def _next_tokens(self, name: str, scheduled: Any) -> list[int]:
-        """What the model samples for a request in a step: the drafts that hold, and one token."""
+        """Return the tokens that the model samples for a request in a step: the drafts that hold, and one token."""
         arrival, index = self._by_id[name], self._num_sampled.get(name, 0)
         end = index + 1 + self._drafts.num_accepted(arrival.number, index, scheduled, name)
         self._num_sampled[name] = end
@@ -368,7 +369,7 @@ class VirtualRun:
 
 
 def _drafts(outputs: Any) -> tuple[int, ...]:
-    """What a step's statistics say of drafts."""
+    """Return the counts of drafts in a step's statistics."""
     for of_client in outputs.values():
         stats = of_client.scheduler_stats and of_client.scheduler_stats.spec_decoding_stats
         if stats:

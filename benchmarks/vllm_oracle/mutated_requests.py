@@ -43,7 +43,7 @@ ENDS_BY_FORM = frozenset({"response_format", "structured_outputs", "tools", "tex
 """Members by which an answer may end before its limit: then the reason of its end is the model's."""
 ENDINGS = ("finish_reason", "stop_reason", "incomplete_details", "status", ".event", ".length")
 SAID = re.compile(r"token_id|logprobs|\.rank")
-"""Places that have what a model says."""
+"""Places of a model's words."""
 WORDS = {"fx_tokens": [5, 6, 7, 8]}
 
 Place: TypeAlias = tuple[str | int, ...]
@@ -58,7 +58,7 @@ class Body(NamedTuple):
 
 
 def main() -> int:
-    """Search, print what differs, and say how much was asked."""
+    """Search, print the differences and the number of requests."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--genuine", required=True, help="URL of the genuine server")
     parser.add_argument("--ours", required=True, help="URL of our server")
@@ -175,7 +175,7 @@ def _limited(path: str, members: dict[str, Any]) -> dict[str, Any]:
 def _differences(genuine: Server, ours: Server, base: Body, members: dict[str, Any]) -> list[str]:
     if len(json.dumps(members)) > MOST_BODY_CHARS:
         return []
-    asked = deepcopy(members)  # which tells the model of the genuine server what to say
+    asked = deepcopy(members)  # which sets the words of the genuine server's model
     if isinstance(asked.get("sampling_params"), dict):
         asked["sampling_params"].setdefault("extra_args", WORDS)
     elif base.path in LIMITS and base.path != "/v1/chat/completions/batch":

@@ -1,4 +1,4 @@
-"""Compares replies of two servers, without what differs by nature: ids, times, vectors and what a model says."""
+"""Compares replies of two servers, without what differs by nature: ids, times, vectors and the model's words."""
 
 import http.client
 import json

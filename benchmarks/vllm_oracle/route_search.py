@@ -91,7 +91,7 @@ COSTLY = frozenset({"n", "stream"})
 
 
 def main() -> int:
-    """Search, print what differs, and say how much was asked."""
+    """Search, print the differences and the number of requests."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--genuine", required=True, help="URL of the genuine server")
     parser.add_argument("--ours", required=True, help="URL of our server")

@@ -1,4 +1,4 @@
-"""Our engine on a workload, telling what it does."""
+"""Our engine on a workload, with a record of its actions."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ from blis_sim.engine.units import Micros
 
 
 def simulated_story(workload: Workload) -> Story:
-    """What our engine does, from the first arrival until it is idle."""
+    """Return our engine's record, from the first arrival until it is idle."""
     engine = _engine(workload, reports_steps=True)
     stepping = _telling(engine._instance, workload)
     engine._stepping = stepping
@@ -29,7 +29,7 @@ def simulated_story(workload: Workload) -> Story:
 
 
 def changes(workload: Workload, reports_steps: bool) -> list[tuple[object, ...]]:
-    """What changes for each request, and all steps: the same whether steps are reported or leapt over."""
+    """Changes of each request, and all steps: the same whether steps are reported or leapt over."""
     engine = _engine(workload, reports_steps)
     told: list[tuple[object, ...]] = []
     while (due_at := engine.next_event_at()) is not None and len(engine.steps) < MANY_LINES:
@@ -156,14 +156,15 @@ def requests_of(workload: Workload) -> list[tuple[Request, Micros]]:
 
 
 def _reason(event: Finished) -> str:
-    """In vLLM's words: who produces the whole budget ends by length, who ends earlier by a stop token."""
+    """Return vLLM's word: a request that produces the whole budget ends by length, one that ends earlier by a stop
+    token."""
     sequence = event.sequence
     cut = event.outcome is Outcome.LENGTH_CAPPED or sequence.num_output_tokens == sequence.max_output_tokens
     return "length" if cut else "stop"
 
 
 def _block_hashes(arrival: Arrival, config: EngineConfig) -> tuple[int, ...]:
-    """What tells the content of each full block and all before it."""
+    """Return the names of the content of each full block and all before it."""
     tokens, size = arrival.tokens, config.block_size_tokens
     ahead = config.speculation.num_hash_lookahead_tokens if config.speculation else 0
     return tuple(hash(tokens[: end + ahead]) for end in range(size, len(tokens) - ahead + 1, size))

@@ -35,6 +35,6 @@ def _fitting(config: EngineConfig, speculation: Speculation) -> EngineConfig:
     """vLLM fills newcomers that decode up to 1 + K tokens, and asserts that no threshold cuts that."""
     threshold = config.long_prefill_token_threshold
     if 0 < threshold <= speculation.num_tokens:
-        # Nobody is a newcomer that decodes when nothing is found in the cache.
+        # No newcomer decodes when nothing is found in the cache.
         config = replace(config, enable_prefix_caching=False)
     return replace(config, speculation=speculation)

@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def ask(url: str, case: Case) -> Reply:
-    """What a server answers to a chat under a constraint."""
+    """Return the answer of a server to a chat under a constraint."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
     body = {
@@ -79,14 +79,14 @@ def _reply(status: int, body: dict[str, Any]) -> Reply:
 
 
 def difference(theirs: Reply, ours: Reply) -> str:
-    """What a client sees differently, if anything."""
+    """Return the differences that a client sees."""
     if theirs.status != ours.status:
         return f"status {theirs.status} and {ours.status}"
     return "" if theirs.message == ours.message else "the words of an error"
 
 
 def invalid_content(case: Case, reply: Reply) -> str:
-    """What is wrong with the content of our reply, if anything."""
+    """Return the problems with the content of our reply."""
     kind, value = next(iter(case.items()))
     if reply.status != 200 or reply.finish_reason != "stop":
         return ""
@@ -108,7 +108,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _invalid_json(schema: dict[str, Any], text: str) -> str:
-    """What is wrong with JSON under a schema. A schema that no JSON meets is ignored in part by vLLM's backends."""
+    """Return the problems of JSON under a schema. A schema that no JSON meets is ignored in part by vLLM's backends."""
     from jsonschema import Draft202012Validator
     from referencing import Registry
 

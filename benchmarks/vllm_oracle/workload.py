@@ -1,4 +1,4 @@
-"""Random workloads, small and nasty, that both schedulers can be run on; and what each tells of a run."""
+"""Random workloads, small and nasty, that both schedulers can be run on; and the record of each on a run."""
 
 from dataclasses import dataclass, field, replace
 
@@ -60,7 +60,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class GridLatency:
-    """Step times that tell steps of different size apart, all on the grid."""
+    """Step times that differ for steps of different size, all on the grid."""
 
     step_us: Micros
     token_us: Micros
@@ -84,7 +84,7 @@ class GridLatency:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Settings, arrivals in order, and who hangs up when."""
+    """Settings, arrivals in order, and hang-ups."""
 
     config: EngineConfig
     latency: GridLatency
@@ -114,7 +114,7 @@ class Composed:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """The outputs of one step: who got how many tokens, and why it ended, or None."""
+    """The outputs of one step: tokens by request, and why it ended, or None."""
 
     at: Micros
     outputs: tuple[tuple[str, int, str | None], ...]
@@ -126,7 +126,7 @@ class Processed:
 
 @dataclass(frozen=True, slots=True, order=True)
 class HungUp:
-    """A request that ended at `at` because nobody waits for it any more."""
+    """A request that ended at `at` because its client is gone."""
 
     at: Micros
     id: str
@@ -137,10 +137,10 @@ Told = Composed | Processed | HungUp
 
 @dataclass(slots=True)
 class Story:
-    """What a scheduler did: its steps in order, and apart from them who left before the end.
+    """The record of a scheduler: its steps in order, and apart from them the requests that left before the end.
 
-    Apart, because the order among things of one instant differs: ours knows at once of a request that comes while a
-    step executes, vLLM only when it has processed that step.
+    Apart, because the order among things of one instant differs: ours sees a request that comes while a step executes
+    at once, vLLM only when it has processed that step.
     """
 
     lines: list[Composed | Processed] = field(default_factory=list)
@@ -158,7 +158,7 @@ class Story:
 def draw_workload(seed: int, async_scheduling: bool) -> Workload:
     """The workload of a seed; the same for both kinds of scheduling except for that setting.
 
-    In every third nobody shares anything and budgets are wide, as mostly in reality.
+    In every third no request shares anything and budgets are wide, as mostly in reality.
     """
     generator = np.random.default_rng(seed)
     config = _draw_config(generator, async_scheduling)

@@ -1,4 +1,4 @@
-"""What the project consists of, as its own files say it."""
+"""The contents of the project, from its own files."""
 
 import subprocess
 import tomllib

@@ -15,7 +15,8 @@ def names(requirements: list[str]) -> set[str]:
 
 
 def imported_modules() -> Iterator[str]:
-    """The top level of each module of somebody else that the product imports, wherever in a file, and however."""
+    """Return the top level of each module of another distribution that the product imports, wherever in a file, and
+    however."""
     for file in product_files():
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):

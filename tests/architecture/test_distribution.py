@@ -1,4 +1,4 @@
-"""What is handed out, and what must never be in it."""
+"""The files of a distribution, and those that must never be in it."""
 
 import os
 import re
@@ -92,12 +92,12 @@ def test_the_learned_coefficients_are_where_an_installation_looks_for_them(
     ]
 
 
-def test_every_package_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
+def test_every_package_has_a_py_typed_marker(wheel: zipfile.ZipFile) -> None:
     assert [package for package in PACKAGES if place(f"{package}/py.typed") not in wheel.namelist()] == []
 
 
 def test_no_package_takes_the_name_of_another_project() -> None:
-    """The name `blis` belongs to somebody else; only the command is called so."""
+    """The distribution name `blis` is taken; only the command is called so."""
     assert "blis" not in PACKAGES
     assert pyproject()["project"]["name"] == "blis-mockserve"
     assert pyproject()["project"]["scripts"]["blis"] == "blis_sim.cli.main:main"
@@ -121,7 +121,7 @@ def test_no_file_speaks_of_one_machine_or_of_a_package_registry() -> None:
     "text",
     ["see /{}/main/x".format("work"), "'/{}/.cache'".format("root"), "https://{}.org/simple".format("py" + "pi")],
 )
-def test_such_words_would_be_found(text: str) -> None:
+def test_the_search_finds_such_words(text: str) -> None:
     assert ELSEWHERE.search(text)
 
 

@@ -1,4 +1,4 @@
-"""Who may import whom, and that every module stands on its own."""
+"""The allowed imports between packages, and modules that import on their own."""
 
 import ast
 import subprocess
@@ -54,7 +54,7 @@ def test_no_module_needs_another_to_be_imported_first() -> None:
     TopologicalSorter(needs).prepare()
 
 
-def test_the_engine_knows_neither_clock_nor_chance_nor_system() -> None:
+def test_the_engine_imports_no_clock_no_chance_and_no_system() -> None:
     found = [
         f"{module_name(file)} imports {name}"
         for file in product_files()

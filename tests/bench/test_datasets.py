@@ -24,7 +24,7 @@ def test_random_lengths_are_fixed_without_a_range_and_even_within_one() -> None:
     assert sum(lengths) / len(lengths) == pytest.approx(100, abs=1.5)
 
 
-def test_the_same_seed_gives_the_same_lengths() -> None:
+def test_equal_seeds_give_equal_lengths() -> None:
     assert samples(random_range_ratio=0.5) == samples(random_range_ratio=0.5)
     assert samples(random_range_ratio=0.5) != samples(random_range_ratio=0.5, seed=1)
 

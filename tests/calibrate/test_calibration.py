@@ -70,7 +70,7 @@ def test_a_simulation_that_sent_when_a_capped_client_did_is_named() -> None:
     assert _calibrate(trace(rows), as_recorded, is_recording=True).ignored_cap is None
 
 
-def test_classes_and_models_are_told_apart() -> None:
+def test_classes_and_models_are_distinguished() -> None:
     rows = [row(0, ttft_us=100, slo_class="a", model="m"), row(1, ttft_us=100, slo_class="b"), row(2, slo_class="b")]
     results = [result(0, ttft_us=110), result(1, ttft_us=120), result(2, ttft_us=50)]
     found = _calibrate(trace(rows), results)
@@ -98,12 +98,12 @@ def test_a_recording_compared_with_itself_is_excellent() -> None:
         ([row(0, ttft_us=-5)], 0, r": of 1, 1 have no usable times$"),
     ],
 )
-def test_nothing_to_compare_is_explained(rows: list[Any], warm_up: int, said: str) -> None:
+def test_an_empty_comparison_is_explained(rows: list[Any], warm_up: int, said: str) -> None:
     with pytest.raises(CalibrateError, match=said):
         _calibrate(trace(rows), [result(0), result(1)], warm_up_requests=warm_up)
 
 
-def test_nothing_to_compare_is_explained_by_the_rules_of_the_original_too() -> None:
+def test_an_empty_comparison_is_explained_by_the_rules_of_the_original_too() -> None:
     rows = [row(0, ttft_us=-5, status="error"), row(1, ttft_us=-5), row(9)]
     with pytest.raises(CalibrateError, match=r": of 3, 2 have no usable times, 1 have a request_id the results lack$"):
         _calibrate(trace(rows), [result(0), result(1)], COMPAT)

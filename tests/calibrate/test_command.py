@@ -76,7 +76,7 @@ def test_output_to_a_file_has_no_escapes(tmp_path: Path, capsys: pytest.CaptureF
     assert "[bold]" + "x" * 200 in out
 
 
-def test_what_is_left_out_is_said_on_stderr_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_left_out_rows_are_reported_on_stderr_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     late = {"send_us": 2_000_000}
     rows = [*ROWS, row(3, **late), row(50, **late), row(51, status="error", **late), row(52, ttft_us=-9, **late)]
     results = [*RESULTS, result(60)]

@@ -52,7 +52,7 @@ def test_an_itl_limit_is_checked_on_both_sides_or_on_neither() -> None:
     assert (of_class.real.by_limit, of_class.sim.by_limit) == ({"itl": 1.0}, {"itl": 0.0})
 
 
-def test_a_class_nobody_belongs_to_has_no_share() -> None:
+def test_an_empty_class_has_no_share() -> None:
     of_class = _goodput([row(0)], [result(0)], {}, critical=SloTargets(e2e_ms=1)).classes["critical"]
     assert (of_class.count, of_class.real.share, of_class.real.by_limit) == (0, 0.0, {"e2e": 0.0})
 

@@ -28,7 +28,7 @@ def browser() -> str:
 
 
 def shown(page: Path, *arguments: str) -> str:
-    """What the browser prints for a page."""
+    """Return the text of the page as the browser prints it."""
     profile = f"--user-data-dir={page.parent / 'profile'}"
     command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", profile, *OFFLINE, *arguments, page.as_uri()]
     with TemporaryDirectory() as left_behind:

@@ -67,7 +67,7 @@ def test_a_repeated_row_counts_once() -> None:
     assert pairing.rows[0].first_chunk_time_us == 1010
 
 
-def test_of_repeated_results_the_last_counts() -> None:
+def test_the_last_of_repeated_results_counts() -> None:
     pairing = pair(trace([row(0)]), [result(0, ttft_us=1), result(0, ttft_us=2)], 0)
     assert pairing.results[0].ttft_us == 2
     assert pairing.num_repeated_results == 1

@@ -39,7 +39,8 @@ def recorded(count: int = 60) -> list[TraceRow]:
 
 
 def compared(ttft: float = 1.0, decode: float = 1.0, by_input: float = 0.0) -> Calibration:
-    """That recording, predicted with factors on TTFT and the time after it; `by_input` is per prompt token, in us."""
+    """Return that recording predicted with factors on TTFT and the time after it; `by_input` is per prompt token, in
+    us."""
     rows = recorded()
     results = []
     for each in rows:
@@ -121,7 +122,7 @@ def test_words_name_what_is_off_and_the_coefficients(found: Calibration, named: 
     assert any(named in sentence for sentence in in_words(found))
 
 
-def test_words_say_how_a_second_run_compares() -> None:
+def test_words_describe_how_a_second_run_compares() -> None:
     sentences = in_words(compared(ttft=1.3), compared(ttft=1.1).metrics)
     assert any("A second run of the real server predicts TTFT within 10.0%" in each for each in sentences)
     assert any("3.0 times that" in each for each in sentences)
@@ -229,7 +230,7 @@ def test_the_page_is_one_file_with_all_in_it(tmp_path: Path, capsys: Captured) -
     assert all(path.read_bytes().startswith(PNG) for path in pictures)
 
 
-def test_the_same_inputs_give_the_same_page(tmp_path: Path, capsys: Captured) -> None:
+def test_equal_inputs_give_equal_pages(tmp_path: Path, capsys: Captured) -> None:
     header, results = files(tmp_path, recorded()), simulated(tmp_path)
     pages = []
     for name in ("one.html", "two.html"):

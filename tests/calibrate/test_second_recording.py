@@ -21,7 +21,7 @@ def test_several_at_one_instant_pair_up_by_length() -> None:
     assert found == {0: 49, 1: 6}
 
 
-def test_what_failed_in_the_second_run_predicts_nothing() -> None:
+def test_requests_that_failed_in_the_second_run_predict_nothing() -> None:
     first = trace([row(0, arrival_time_us=10), row(1, arrival_time_us=20)])
     second = trace([row(0, arrival_time_us=10, status="error"), row(1, arrival_time_us=20)])
     assert [each.request_id for each in results_of_recording(first, second, {})] == [1]

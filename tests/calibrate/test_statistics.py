@@ -99,7 +99,7 @@ def test_the_original_grades_a_constant_metric_as_poor() -> None:
     assert (found.quality, found.pearson_r, found.mape) == ("poor", 0.0, 0.0)
 
 
-def test_what_varies_by_less_than_a_repetition_is_constant() -> None:
+def test_figures_that_vary_by_less_than_a_repetition_are_constant() -> None:
     assert is_constant(np.array([1000.0, 1004.0, 996.0]))
     assert not is_constant(np.array([1000.0, 1010.0, 990.0]))
     assert is_constant(np.zeros(3))

@@ -36,7 +36,7 @@ TOKENS = [10_000, 20_000, 30_000, 40_000, 50_000]
         "several tokens per chunk",
     ],
 )
-def test_role_and_usage_chunks_are_told_from_tokens(chunks: list[int], places: tuple[int, int]) -> None:
+def test_role_and_usage_chunks_are_not_counted_as_tokens(chunks: list[int], places: tuple[int, int]) -> None:
     assert content_chunks(chunks, output_tokens=5) == places
     assert real_itl_us(chunks, output_tokens=5) == 10_000
 
@@ -53,7 +53,7 @@ def test_without_a_token_count_all_chunks_are_tokens() -> None:
     assert real_itl_us([9_990, *TOKENS], output_tokens=0) == pytest.approx(40_010 / 5)
 
 
-def test_without_token_times_the_first_and_the_last_chunk_tell() -> None:
+def test_without_token_times_the_first_and_the_last_chunk_are_used() -> None:
     rows = [row(0, ttft_us=50, e2e_us=150), row(1, output_tokens=1), row(2, ttft_us=70, e2e_us=70)]
     found = itl(pair(trace(rows), [result(number) for number in range(3)], 0), {})
     assert found.real_us[0] == 25
@@ -66,7 +66,7 @@ def test_two_tokens_have_one_time_between_them() -> None:
 
 
 @pytest.mark.parametrize(("chunks", "tokens"), [([], 5), ([7], 5), ([7, 9, 11], 1), ([50, 40, 30], 3)])
-def test_no_time_between_tokens_is_told_from_zero(chunks: list[int], tokens: int) -> None:
+def test_missing_time_between_tokens_differs_from_zero(chunks: list[int], tokens: int) -> None:
     assert math.isnan(real_itl_us(chunks, tokens))
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 DEADLINE_S = 60.0
 START = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
-"""Makes the terminal that of the session, as shells want it."""
+"""Make the terminal that of the session, for shells."""
 
 
 @dataclass(slots=True)
 class Terminal:
-    """Its near end, and what was shown there that nobody waited for yet."""
+    """The near end of the terminal, and the output there that no test has waited for yet."""
 
     descriptor: int
     shown: str = ""

@@ -1,4 +1,4 @@
-"""The table of commands: each row leads to a settings table and a function, and its help tells all of them."""
+"""The table of commands: each row leads to a settings table and a function, and its help lists all of them."""
 
 import dataclasses
 import importlib
@@ -52,7 +52,7 @@ def test_every_field_is_a_setting_with_a_help_text(command: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_default_is_one_of_the_choices(command: str) -> None:
-    """Defaults are taken unseen, so that what they name need not be imported to know them."""
+    """Defaults are taken unchecked, so that the modules which they name need not be imported."""
     for setting in settings_of(command):
         values = setting.default if setting.is_list else (setting.default,)
         if setting.option.choices and setting.default is not None:
@@ -91,7 +91,7 @@ def test_help_begins_with_what_the_command_is_for(blis: Blis, command: str) -> N
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_a_command_adds_does_not_stand_under_a_heading_of_its_parents(command: str) -> None:
+def test_settings_that_a_command_adds_do_not_stand_under_a_heading_of_its_parents(command: str) -> None:
     kind = options_class(command)
     of_parents = {
         each.name: each.heading
@@ -117,7 +117,7 @@ def spellings(setting: Setting) -> list[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_default_has_the_type_of_its_setting(command: str) -> None:
-    """The same value given by its flag must be equal, and print alike: a whole number is none with a point."""
+    """Equal values from a flag must be equal, and print alike: a whole number is not one with a point."""
     for setting in settings_of(command):
         if setting.default is not None and not setting.required:
             assert type(setting.default) is (tuple if setting.is_list else setting.kind), setting.name

@@ -1,4 +1,4 @@
-"""What a shell offers after the words typed so far."""
+"""The candidates that a shell offers after the words typed so far."""
 
 import shutil
 import sys
@@ -30,7 +30,7 @@ Blis = Callable[..., Said]
         (["observe"], {"--url"}, {"--accepted-without-effect"}),
     ],
 )
-def test_what_may_come_next_is_offered(words: list[str], some: set[str], none: set[str]) -> None:
+def test_candidates_for_the_next_word_are_offered(words: list[str], some: set[str], none: set[str]) -> None:
     found = set(candidates(words))
     assert some <= found
     assert not none & found
@@ -42,7 +42,7 @@ def test_the_shell_asks_and_gets_a_line_for_each(blis: Blis) -> None:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """A `blis` that says what it was given, but for questions of the shell."""
+    """Write a `blis` that prints its arguments, except for questions of the shell."""
     (tmp_path / "wealth.yaml").touch()
     path = tmp_path / "blis"
     path.write_text(

@@ -1,4 +1,5 @@
-"""What a command is to read, or what belongs to that, is refused as its output: one line, and no byte of it changes."""
+"""An input of a command, or a file that belongs to it, is refused as its output: one line, and no byte of it
+changes."""
 
 import shlex
 from pathlib import Path

@@ -14,7 +14,7 @@ REQUIRED = ("here", "--max-num-seqs", "8")
 
 
 def got(blis: Blis, *flags: str) -> str:
-    """What the toy command received, as it prints it."""
+    """Return the settings of the toy command, as it prints them."""
     code, out, err = blis("toy", *REQUIRED, *flags)
     assert (code, err) == (0, "")
     return out.strip()
@@ -24,7 +24,7 @@ def expected(**given: object) -> str:
     return str(ToyOptions(source="here", max_num_seqs=8, **given))  # type: ignore[arg-type]
 
 
-def test_what_is_not_given_has_its_default(blis: Blis) -> None:
+def test_a_setting_without_a_flag_has_its_default(blis: Blis) -> None:
     assert got(blis) == expected()
 
 
@@ -114,7 +114,7 @@ def test_whatever_is_typed_is_understood_or_refused_in_one_line(blis: Blis, argu
 
 
 @pytest.mark.parametrize(("end", "code"), [("done", 0), ("failed", 1), ("interrupted", 130), ("too many", 1)])
-def test_the_exit_code_tells_how_the_command_ended(blis: Blis, end: str, code: int) -> None:
+def test_the_exit_code_shows_how_the_command_ended(blis: Blis, end: str, code: int) -> None:
     assert blis("toy", *REQUIRED, "--end", end)[0] == code
 
 
@@ -127,17 +127,17 @@ def test_help_shows_defaults_and_choices_but_no_hidden_setting(blis: Blis) -> No
     code, out, _ = blis("toy", "--help")
     text = " ".join(out.split())
     assert code == 0
-    assert "Who comes first. One of: fcfs, sjf. [default: fcfs]" in text
+    assert "Order of the queue. One of: fcfs, sjf. [default: fcfs]" in text
     assert "Coefficients. [default: 1.0,2.5]" in text
     assert "GPUs. [default: 0]" in text
     assert "--streaming / --no-streaming Whether to stream. [default: on]" in text
-    assert "--quiet Whether to say less. --" in text
+    assert "--quiet Whether to print less. --" in text
     assert "What to call it (default: nothing). --" in text
     assert "--max-num-seqs N Requests in a step. [required]" in text
     assert "secret" not in text
 
 
-def test_what_the_machine_has_no_more_of_is_one_line(blis: Blis) -> None:
+def test_a_used_up_resource_of_the_machine_is_one_line(blis: Blis) -> None:
     assert blis("toy", *REQUIRED, "--end", "too many")[2] == "blis toy: error: too many open files\n"
 
 

@@ -9,7 +9,7 @@ import pytest
 from blis_sim.engine.latency.kernels import placing
 
 
-def test_what_is_baked_is_taken_and_what_cannot_be_baked_says_what_to_install(
+def test_a_baked_profile_is_used_and_the_error_of_an_impossible_one_names_the_package_to_install(
     blis: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placing, "are_installed", lambda: False)

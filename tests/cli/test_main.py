@@ -26,7 +26,7 @@ def test_the_overview_lists_every_command(blis: Blis, arguments: list[str]) -> N
     assert listed(out) == list(COMMANDS)
 
 
-def test_the_overview_says_all_of_each_command(blis: Blis) -> None:
+def test_the_overview_shows_the_help_of_each_command(blis: Blis) -> None:
     _, out, _ = blis()
     packed = "".join(out.split())  # wrapped anywhere, hyphens included
     assert [name for name, row in COMMANDS.items() if "".join(row.help.split()) not in packed] == []
@@ -68,7 +68,7 @@ def test_an_unknown_command_of_a_group_is_named(blis: Blis) -> None:
         (["--verbose"], "--verbose"),
     ],
 )
-def test_what_is_no_command_is_refused_in_one_line(blis: Blis, arguments: list[str], said: str) -> None:
+def test_an_unknown_command_is_refused_in_one_line(blis: Blis, arguments: list[str], said: str) -> None:
     code, out, err = blis(*arguments)
     assert (code, out) == (2, "")
     assert err.startswith("blis: error: ")
@@ -86,7 +86,7 @@ def test_an_unknown_flag_is_refused_in_one_line_by_every_command(blis: Blis, com
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("bench serve", "gpus", "models")])
-def test_every_command_needs_to_be_told_something(blis: Blis, command: str) -> None:
+def test_every_command_requires_an_argument(blis: Blis, command: str) -> None:
     code, out, err = blis(command)
     assert (code, out) == (2, "")
     assert err.startswith(f"blis {command}: error: ")

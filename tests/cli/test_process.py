@@ -39,7 +39,7 @@ def loaded_by(*arguments: str) -> set[str]:
 
 
 def among(names: Iterable[str], loaded: set[str]) -> list[str]:
-    """Those of the modules, and of all within them, that are loaded."""
+    """Return those of the modules, and of all within them, that are loaded."""
     return [each for each in sorted(loaded) if any(f"{each}.".startswith(f"{name}.") for name in names)]
 
 
@@ -97,7 +97,7 @@ def test_a_replay_loads_no_figures_that_are_shown_on_demand_only(loaded_by_a_rep
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["replay", "--help"], ["--version"]])
-def test_output_that_nobody_reads_to_the_end_is_no_error(arguments: list[str]) -> None:
+def test_a_closed_reader_of_the_output_is_no_error(arguments: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -133,7 +133,7 @@ def test_a_recording_takes_the_place_of_no_stream_that_was_closed(closed: str, t
 
 
 def short_of_memory() -> None:
-    """What is left is enough for a small simulation."""
+    """Limit the memory to what suffices for a small simulation."""
     resource.setrlimit(resource.RLIMIT_AS, (800_000_000, 800_000_000))
 
 

@@ -22,7 +22,7 @@ COMMAND = ["run", "--latency-model", "blackbox", "--model", "qwen/qwen3-14b", "-
 
 @pytest.fixture
 def users(tmp_path: Path) -> Path:
-    """A folder with a package of each of our names, but for the one that says which `blis` is meant."""
+    """Make a folder with a package of each of our names, except the one that identifies `blis`."""
     for name in PACKAGES:
         if name != "blis_sim":
             (tmp_path / name).mkdir()
@@ -94,7 +94,7 @@ def test_a_module_of_ours_that_is_missing_is_said_in_one_line(
     )
 
 
-def test_what_others_lack_is_a_mistake_of_the_program(
+def test_a_missing_name_in_a_foreign_module_is_a_mistake_of_the_program(
     blis: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(COMMANDS, "toy", CommandRow("Do nothing.", "no_such_library", "Options"))

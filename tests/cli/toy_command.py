@@ -9,7 +9,7 @@ from blis_sim.options import OptionError, check_options, option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToyOptions:
-    """One setting of each kind that the command line knows."""
+    """One setting of each kind that the command line has."""
 
     source: str = option(help="Where to read from.", positional=True, metavar="SOURCE")
     max_num_seqs: int = option(help="Requests in a step.", at_least=1)
@@ -17,12 +17,12 @@ class ToyOptions:
     horizon: int | None = option(None, "When to stop.")
     label: str | None = option(None, "What to call it (default: nothing).", heading="Taste")
     streaming: bool = option(True, "Whether to stream.")
-    quiet: bool = option(False, "Whether to say less.")
+    quiet: bool = option(False, "Whether to print less.")
     weights: tuple[float, ...] = option((1.0, 2.5), "Coefficients.")
     names: tuple[str, ...] = option((), "Names.")
-    order: str = option("fcfs", "Who comes first.", choices=("fcfs", "sjf"))
+    order: str = option("fcfs", "Order of the queue.", choices=("fcfs", "sjf"))
     tp: int = option(0, "GPUs.", flags=("--tp", "--tensor-parallel-size"))
-    secret: str = option("", "Not for everybody.", hidden=True)
+    secret: str = option("", "A special setting.", hidden=True)
     end: str = option("done", "How to end.", choices=("done", "failed", "bad", "interrupted", "too many", "bug"))
 
     def __post_init__(self) -> None:
@@ -30,7 +30,7 @@ class ToyOptions:
 
 
 def run(options: ToyOptions) -> int:
-    """Print the settings, then end as told."""
+    """Print the settings, then end as they demand."""
     sys.stdout.write(f"{options}\n")
     match options.end:
         case "too many":

@@ -38,7 +38,7 @@ for name, flags in json.loads(sys.argv[1]).items():
     assert code == 0, name
     os.chdir("..")
 """
-"""What each run prints and writes, and what a replay of what it has written does."""
+"""Return the output and files of each run, and of a replay of its trace."""
 PYTEST_WITH_IT = """
 import sys, blis_sim.engine.core, pytest
 assert not blis_sim.engine.core.__file__.endswith(".py")
@@ -103,14 +103,14 @@ def test_each_of_the_modules_is_compiled_and_no_other(compiled: Path, tmp_path: 
     assert len(list(compiled.rglob(f"*{suffix}"))) == len(MODULES) + 1  # what they share
 
 
-def test_the_version_says_so(compiled: Path, tmp_path: Path) -> None:
+def test_the_version_names_the_compiled_engine(compiled: Path, tmp_path: Path) -> None:
     said = python(compiled, tmp_path, "-m", "blis_sim.cli", "--version").stdout
     assert said == f"{pyproject()['project']['version']} (compiled engine)\n"
 
 
 @pytest.fixture(scope="module")
 def written(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What all runs have written, by the kind of engine."""
+    """The files of all runs, by the kind of engine."""
     folders = {"compiled": tmp_path_factory.mktemp("by_compiled"), "plain": tmp_path_factory.mktemp("by_plain")}
     for kind, site in (("compiled", compiled), ("plain", PROJECT)):
         done = python(site, folders[kind], "-c", RUN_EACH, json.dumps(RUNS))
@@ -119,7 +119,7 @@ def written(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_it_gives_the_same_bytes(name: str, written: dict[str, Path]) -> None:
+def test_the_compiled_engine_gives_equal_bytes(name: str, written: dict[str, Path]) -> None:
     ours, theirs = ({path.name: path.read_bytes() for path in (folder / name).iterdir()} for folder in written.values())
     assert {"run.txt", "run.json", "trace.csv", "replay.txt", "replay.json"} <= ours.keys()
     assert ours == theirs

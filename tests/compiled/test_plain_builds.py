@@ -1,4 +1,4 @@
-"""Where the engine is not compiled it is plain Python, and who builds it is told why."""
+"""Where the engine is not compiled it is plain Python, and the build reports the reason."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def test_without_a_c_compiler_the_wheel_is_plain_python(tmp_path: Path) -> None:
     assert_is_plain(tmp_path)
 
 
-def test_who_demands_a_compiled_engine_gets_it_or_an_error(tmp_path: Path) -> None:
+def test_a_demanded_compiled_engine_is_built_or_an_error(tmp_path: Path) -> None:
     done = pip("wheel", "--wheel-dir", str(tmp_path), CC="/bin/false", BLIS_COMPILE="1")
     assert done.returncode != 0
     assert "CannotCompileError: " in done.stdout + done.stderr
@@ -44,7 +44,7 @@ def test_whoever_asks_for_plain_python_gets_it(tmp_path: Path) -> None:
     assert_is_plain(tmp_path)
 
 
-def test_other_wishes_are_refused(tmp_path: Path) -> None:
+def test_other_values_of_the_variable_are_refused(tmp_path: Path) -> None:
     done = pip("wheel", "--wheel-dir", str(tmp_path), BLIS_COMPILE="yes")
     assert "BLIS_COMPILE must be 0 or 1, got 'yes'" in done.stdout + done.stderr
     assert done.returncode != 0
@@ -67,7 +67,7 @@ def test_the_source_distribution_holds_what_compiles(tmp_path: Path) -> None:
     assert {"hatch_build.py", "pyproject.toml", "blis_sim/engine/core.py"} <= names
 
 
-def test_nothing_compiled_is_left_in_the_checkout() -> None:
+def test_the_checkout_has_no_compiled_files_afterwards() -> None:
     assert [path for path in PROJECT.glob("blis_sim/engine/**/*") if path.suffix in (".so", ".pyd", ".c")] == []
 
 

@@ -1,4 +1,4 @@
-"""What is in docker/, parsed."""
+"""The files in docker/, parsed."""
 
 import json
 import re
@@ -80,7 +80,7 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
 
 
 def parsed(arguments: list[str]) -> ServeOptions:
-    """What `blis serve` makes of a command line. Raises what the command complains about."""
+    """Return the settings of a command line of `blis serve`. Raises the command's errors."""
     return options_from(ServeOptions, **read_command_line(ServeOptions, rewritten(arguments)).values)
 
 

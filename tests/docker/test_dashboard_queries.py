@@ -31,7 +31,7 @@ def labels_of(page: str) -> Labels:
 
 @pytest.fixture(scope="module")
 def mocked() -> Iterator[Labels]:
-    """What a mock server exports after a request."""
+    """Return the metrics of a mock server after a request."""
     with running_server() as server:
         complete(server)
         yield labels_of(call(server, "GET", "/metrics").body.decode())

@@ -64,7 +64,7 @@ def test_the_image_asks_for_extras_that_exist() -> None:
     assert set(extras) <= set(pyproject()["project"]["optional-dependencies"])
 
 
-def test_the_image_runs_as_somebody_without_rights() -> None:
+def test_the_image_runs_as_an_unprivileged_user() -> None:
     user = instruction("USER").rest
     assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", user)
     names = [each.name for each in dockerfile()]
@@ -142,7 +142,7 @@ def test_probes_and_scrapes_ask_for_routes_on_the_port_that_is_served(deployment
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda each: each["metadata"]["name"])
-def test_a_pod_may_start_as_slowly_as_it_is_told_to(deployment: Any) -> None:
+def test_a_pod_may_start_as_slowly_as_its_manifest_allows(deployment: Any) -> None:
     container = container_of(deployment)
     probe = container["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] > parsed(container["args"]).process.startup_s + 10

@@ -1,4 +1,4 @@
-"""What the image would do, done here: install from the files it is built from, run its entry command, ask its check."""
+"""The steps of the image, done here: install from the files it is built from, run its entry command, call its check."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(image: Path) -> dict[str, str]:
-    """What a process in the image sees, and where Python and the package are."""
+    """The environment of a process in the image, and the paths of Python and the package."""
     stated = dict(pair.split("=", 1) for pair in instruction("ENV").rest.split())
     path = f"{image / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}/usr/bin"
     return {**stated, "PATH": path, "PYTHONPATH": str(image)}

@@ -22,7 +22,7 @@ ROW = {
 
 
 def replay_keys() -> set[str]:
-    """Keys of both files, of a trace whose row says all it can, judged by all that judges."""
+    """Keys of both files, of a trace whose row has every column, judged by all detectors."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "t.yaml").write_text(HEADER)

@@ -1,4 +1,4 @@
-"""The documentation as a reader meets it: pages, the commands in their fences, and who executes them."""
+"""The documentation as a reader meets it: pages, the commands in their fences, and the tests that execute them."""
 
 import os
 import re
@@ -26,7 +26,7 @@ def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command of a page, and the lines that the page says it prints; `...` stands for anything."""
+    """One command of a page, and its output according to the page; `...` stands for anything."""
 
     text: str
     expected: tuple[str, ...]
@@ -70,5 +70,5 @@ def commands_of(body: str) -> tuple[Command, ...]:
 
 
 def languages(page: Path) -> set[str]:
-    """What the fences of a page say they hold."""
+    """Return the files that the fences of a page show."""
     return {match["language"] for match in FENCE.finditer(page.read_text(encoding="utf-8"))}

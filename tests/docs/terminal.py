@@ -32,7 +32,7 @@ class Terminal:
         (folder / "examples").symlink_to(PROJECT / "examples")
 
     def execute(self, command: Command) -> str:
-        """What a command prints, on standard output and error together. Fails when its exit code is not 0."""
+        """Return the output of a command, standard output and error together. Fails when its exit code is not 0."""
         if command.text.startswith("blis serve "):
             return self._serve(command.text)
         text = command.text.replace(f"localhost:{PORT_IN_PAGES}", f"127.0.0.1:{self._port}")
@@ -59,7 +59,7 @@ class Terminal:
         self._reserved.close()
 
     def _serve(self, text: str) -> str:
-        """Start a server and return the line that says so, with the port that pages name."""
+        """Start a server and return its start line, with the port that pages name."""
         self.close()
         self._port = self._reserved.enter_context(reserved_port())
         command = [*shlex.split(text), "--port", str(self._port)]

@@ -1,9 +1,9 @@
-"""The example of policies of one's own does what its page says."""
+"""The example of policies of one's own prints what its page shows."""
 
 from tests.docs.pages import PROJECT, fences, run_script
 
 
-def test_the_example_prints_what_the_page_says() -> None:
+def test_the_example_prints_the_lines_of_its_page() -> None:
     done = run_script("examples/cluster_policies.py")
     assert done.returncode == 0, done.stderr
     (command,) = (

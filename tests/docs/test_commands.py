@@ -1,4 +1,4 @@
-"""Every command that a page shows works, and prints what the page says it prints."""
+"""Every command that a page shows works, and prints the lines that the page shows."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.docs.terminal import Terminal, missing_lines
 
 
 def run_page(terminal: Terminal, page: Path) -> None:
-    """Execute what the page shows, except what says that another test executes it."""
+    """Execute the commands of a page, except those marked as executed by another test."""
     try:
         for fence in fences(page):
             for command in fence.commands if fence.executed_by is None else ():
@@ -36,19 +36,19 @@ def after_the_tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Termina
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page != README and fences(page)], ids=lambda page: page.name
 )
-def test_the_commands_of_a_page_do_what_it_says(page: Path, after_the_tour: Terminal) -> None:
+def test_the_commands_of_a_page_print_the_lines_it_shows(page: Path, after_the_tour: Terminal) -> None:
     run_page(after_the_tour, page)
 
 
 @pytest.mark.usefixtures("after_the_tour")
-def test_the_tour_of_the_readme_does_what_it_says() -> None:
+def test_the_tour_of_the_readme_prints_the_lines_it_shows() -> None:
     assert any(fence.executed_by is None for fence in fences(README))
 
 
 @pytest.mark.parametrize(
     "fence", [fence for page in PAGES for fence in fences(page) if fence.executed_by], ids=lambda fence: fence.page.name
 )
-def test_what_says_that_it_is_executed_elsewhere_is(fence: Fence) -> None:
+def test_commands_marked_as_executed_elsewhere_are(fence: Fence) -> None:
     assert fence.executed_by is not None
     file, test = fence.executed_by
     source = (PROJECT / file).read_text()

@@ -1,4 +1,4 @@
-"""What pages say of the code is what the code is."""
+"""Generated parts of pages equal the code."""
 
 import importlib
 import re
@@ -21,7 +21,7 @@ def page(name: str) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """What stands under a heading, up to the next one of its level."""
+    """Return the text under a heading, up to the next one of its level."""
     found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert found, heading
     return found[1]
@@ -102,7 +102,7 @@ def test_every_figure_that_a_replay_writes_is_explained() -> None:
     assert missing == []
 
 
-def test_the_readme_tells_the_errors_that_the_page_of_figures_has() -> None:
+def test_the_readme_has_the_errors_of_the_page_of_figures() -> None:
     """The ordinary recordings as a range, the one with the largest errors by itself."""
     rows = section(page("accuracy.md"), "Replayed with `--engine vllm`").splitlines()
     errors = sorted((figures[1], figures[0]) for row in rows if len(figures := percentages(row)) == 3)
@@ -120,7 +120,7 @@ def test_the_readme_tells_the_errors_that_the_page_of_figures_has() -> None:
 
 
 @pytest.mark.parametrize("model", ["fitted", "trained-physics"])
-def test_the_page_of_models_tells_the_errors_that_the_pages_of_figures_have(model: str) -> None:
+def test_the_page_of_models_has_the_errors_of_the_pages_of_figures(model: str) -> None:
     """TTFT, E2E and ITL: of a recording that was not learned from, of servers with other models, of another GPU."""
     rows = section(page("models.md"), "How a step is timed").splitlines()
     cells = [row.split("|") for row in rows if row.startswith("|")]

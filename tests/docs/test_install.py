@@ -1,4 +1,4 @@
-"""What `pip install .` leaves behind works away from the checkout."""
+"""A package installed by `pip install .` works away from the checkout."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from tests.docs.pages import PROJECT
 
 
-def test_what_pip_installs_runs(tmp_path: Path) -> None:
+def test_the_package_that_pip_installs_runs(tmp_path: Path) -> None:
     pytest.importorskip("hatchling", reason="the package is built with hatchling")
     pytest.importorskip("pip", reason="pip is not installed here")
     site = tmp_path / "site"

@@ -1,4 +1,4 @@
-"""Nothing that a page points at is missing, and every page can be reached."""
+"""Every link of a page has a target, and every page can be reached."""
 
 import re
 from collections.abc import Iterator

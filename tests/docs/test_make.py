@@ -1,4 +1,4 @@
-"""The targets of the Makefile, without what they cost: `make -n` says what each would do."""
+"""The targets of the Makefile, without their cost: `make -n` prints the commands of each."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from tests.docs.pages import PROJECT
 
 
 def steps_of(command: str, venv: Path) -> list[str]:
-    """What a make command would execute on a machine where `venv` does not exist yet."""
+    """Return the commands that make would execute on a machine where `venv` does not exist yet."""
     program, *rest = command.split()
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")

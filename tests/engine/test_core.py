@@ -168,7 +168,7 @@ def test_hanging_up_on_a_request_that_has_ended_does_nothing() -> None:
     assert sut.advance(7_000) == []
 
 
-def test_what_is_done_is_done() -> None:
+def test_an_executed_event_cannot_be_changed() -> None:
     sut = engine()
     sut.advance(100)
     with pytest.raises(ValueError, match="already done everything up to 100 us"):
@@ -191,14 +191,14 @@ def test_an_engine_without_work_is_idle() -> None:
     assert sut.next_event_at() is None, "a deadline of an ended request is not work"
 
 
-def test_the_shortest_prompt_goes_first_when_the_scheduler_says_so() -> None:
+def test_the_shortest_prompt_goes_first_with_that_scheduler() -> None:
     sut = engine(max_num_seqs=1, scheduler="sjf")
     arrivals = [(0, request("long", 40)), (10, request("longer", 50)), (20, request("short", 5))]
     order = [e.sequence.request.id for e in run(sut, arrivals) if isinstance(e, Scheduled)]
     assert order == ["long", "short", "longer"]
 
 
-def test_the_most_urgent_class_goes_first_when_the_scheduler_says_so() -> None:
+def test_the_most_urgent_class_goes_first_with_that_scheduler() -> None:
     sut = engine(max_num_seqs=1, scheduler="priority-fcfs")
     classes = ["batch", "background", "critical", "standard"]
     arrivals = [(0, request("first")), *((10, request(name, slo_class=name)) for name in classes)]
@@ -206,7 +206,7 @@ def test_the_most_urgent_class_goes_first_when_the_scheduler_says_so() -> None:
     assert order == ["first", "critical", "standard", "batch", "background"]
 
 
-def test_the_least_urgent_request_is_preempted_when_the_policy_says_so() -> None:
+def test_the_least_urgent_request_is_preempted_with_that_policy() -> None:
     sut = engine(total_kv_blocks=6, preemption_policy="priority")
     events = run(sut, [(0, request("a", 8, 6, slo_class="batch")), (0, request("b", 8, 6, slo_class="critical"))])
     assert next(e.sequence.request.id for e in events if isinstance(e, Preempted)) == "a"

@@ -27,7 +27,7 @@ def test_front_ends_start_at_different_ranks() -> None:
     assert [RankBalancer(4, 2, front_end).choose() for front_end in range(2)] == [0, 2]
 
 
-def test_the_start_moves_on_with_every_choice_so_ties_favour_nobody() -> None:
+def test_the_start_moves_on_with_every_choice_so_ties_favour_no_rank() -> None:
     balancer = told(IDLE, IDLE, IDLE)
     chosen = []
     for _ in range(4):
@@ -53,12 +53,12 @@ def test_a_queue_weighs_more_the_fuller_the_kv_cache_is() -> None:
     assert score(0, 1.0) == 10, "and without a queue, too"
 
 
-def test_what_was_sent_since_the_last_news_counts_as_waiting() -> None:
+def test_requests_sent_since_the_last_report_count_as_waiting() -> None:
     balancer = told(IDLE, RankLoad(num_running=2))
     assert [balancer.choose() for _ in range(4)] == [0, 0, 0, 1], "of the third choice's equals the first in turn"
 
 
-def test_what_was_sent_weighs_like_a_queue_in_a_full_cache() -> None:
+def test_requests_sent_weigh_like_a_queue_in_a_full_cache() -> None:
     balancer = told(RankLoad(kv_usage_fraction=1.0), RankLoad(num_running=3))
     balancer.choose()
     assert balancer.score(0) == 1 + 3
@@ -78,7 +78,7 @@ def test_news_replace_what_was_assumed() -> None:
     assert balancer.score(0) == 0
 
 
-def test_unfinished_requests_of_its_own_are_known_whatever_the_news_say() -> None:
+def test_unfinished_requests_of_its_own_count_whatever_the_report() -> None:
     balancer = RankBalancer(2)
     for _ in range(3):
         balancer.send_to(0)
@@ -110,7 +110,7 @@ def test_the_chosen_rank_has_the_lowest_score(loads: list[tuple[int, int, float]
     assert scores[balancer.choose()] == min(scores)
 
 
-def test_a_change_is_told_at_once_when_the_last_news_are_old_enough() -> None:
+def test_a_change_is_reported_at_once_when_the_last_report_is_old_enough() -> None:
     reports = LoadReports(2)
     assert reports.due_at() is None
     reports.report(1, RankLoad(num_waiting=1), 7_000)
@@ -120,7 +120,7 @@ def test_a_change_is_told_at_once_when_the_last_news_are_old_enough() -> None:
     assert reports.due_at() == 400_000
 
 
-def test_changes_soon_after_the_last_news_wait_for_100_ms_and_are_told_together() -> None:
+def test_changes_soon_after_the_last_report_wait_for_100_ms_and_are_reported_together() -> None:
     reports = LoadReports(2)
     reports.report(0, RankLoad(num_waiting=1), 0)
     reports.tell(0)
@@ -130,7 +130,7 @@ def test_changes_soon_after_the_last_news_wait_for_100_ms_and_are_told_together(
     assert reports.tell(100_000) == (RankLoad(num_running=1), RankLoad(num_waiting=5))
 
 
-def test_without_a_change_the_same_is_told_again_after_5_s() -> None:
+def test_without_a_change_the_loads_are_reported_again_after_5_s() -> None:
     reports = LoadReports(1)
     reports.report(0, RankLoad(num_running=1), 0)
     reports.tell(0)

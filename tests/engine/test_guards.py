@@ -44,7 +44,9 @@ def test_without_max_model_len_any_budget_is_let_in(budget: int) -> None:
 
 
 @given(st.sampled_from(["blis", "vllm"]), st.integers(3, 12), st.data())
-def test_who_is_surely_served_is_not_refused(scheduling: str, total_kv_blocks: int, data: st.DataObject) -> None:
+def test_a_request_that_is_surely_served_is_not_refused(
+    scheduling: str, total_kv_blocks: int, data: st.DataObject
+) -> None:
     max_model_len = data.draw(st.sampled_from([0, *range(2, (total_kv_blocks - 1) * 4)]))
     settings = config(engine=scheduling, max_model_len=max_model_len, total_kv_blocks=total_kv_blocks)
     most = num_surely_served(settings)

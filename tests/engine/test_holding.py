@@ -45,7 +45,7 @@ def test_while_everything_is_held_no_step_begins(scheduling: str) -> None:
 
 
 @pytest.mark.parametrize("scheduling", SCHEDULINGS)
-def test_what_was_held_goes_on_where_it_was(scheduling: str) -> None:
+def test_held_requests_go_on_where_they_were(scheduling: str) -> None:
     engine = new_engine(scheduling)
     engine.submit(request("a", output_tokens=50), 0)
     engine.advance(5 * STEP_US)

@@ -1,4 +1,4 @@
-"""LoRA adapters: who may share a step, who waits, what loading costs."""
+"""LoRA adapters: requests that share a step, requests that wait, and the cost of loading."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_more_slots_let_more_adapters_share_a_step() -> None:
     assert (stats.num_running, stats.num_waiting, stats.num_deferred) == (2, 2, 2)
 
 
-def test_without_adapters_everybody_runs() -> None:
+def test_without_adapters_every_request_runs() -> None:
     admitted, _ = run(new_engine(), *(request(f"r{index}") for index in range(5)))
     assert admitted == [f"r{index}" for index in range(5)]
 
@@ -67,7 +67,7 @@ def test_an_adapter_in_memory_is_only_copied() -> None:
     assert slots.use(["y"]) == 0
 
 
-def test_loading_delays_nobody_before_it() -> None:
+def test_loading_delays_no_earlier_request() -> None:
     engine = new_engine(LoraSettings(load_us=500))
     engine.submit(request("a", output_tokens=5), 0)
     engine.submit(request("b", "x", 1), 1500)

@@ -1,4 +1,4 @@
-"""Runs that never end are told from those that preempt a lot."""
+"""Runs that never end are distinguished from those that preempt a lot."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What comes first when several things are due."""
+"""Order of events at one instant."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,7 +92,7 @@ def test_the_deadline_of_a_request_under_way_is_due() -> None:
     assert queue.next_at() == 5
 
 
-def test_what_is_due_later_stays() -> None:
+def test_later_entries_stay() -> None:
     queue = EventQueue()
     queue.push(10, Due.STEP)
     assert queue.pop_due(9) is None

@@ -13,7 +13,7 @@ from tests.fakes import TestLatency
 PROMPT = BatchShape(prefill_requests=1, prefill_tokens=800)
 
 
-def test_nothing_is_recent_before_the_first_prompt() -> None:
+def test_no_prompt_is_recent_before_the_first() -> None:
     assert RecentPrompts().with_recent(PROMPT, 5_000) == PROMPT
 
 
@@ -34,7 +34,7 @@ def test_prompts_of_long_ago_are_forgotten() -> None:
 
 @dataclass(slots=True)
 class _Noting(WrappedLatency):
-    """A latency model that notes what it is told of steps with prompts."""
+    """A latency model that notes the steps with prompts."""
 
     told: list[tuple[int, int]] = field(default_factory=list)
 
@@ -44,7 +44,7 @@ class _Noting(WrappedLatency):
         return self.model.step_time(shape)
 
 
-def test_the_latency_model_is_told_by_vllms_scheduling() -> None:
+def test_vllms_scheduling_passes_recent_prompts_to_the_latency_model() -> None:
     for reports_steps in (False, True):
         latency = _Noting(TestLatency(step_us=HALF_LIFE_US))
         config = EngineConfig(1000, max_num_batched_tokens=2048, max_num_seqs=8, engine="vllm")

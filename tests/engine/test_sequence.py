@@ -38,7 +38,7 @@ def test_a_preempted_sequence_starts_over_from_its_prompt() -> None:
     assert sequence.num_preemptions == 1
 
 
-def test_what_was_produced_before_a_preemption_stays_true_of_its_steps() -> None:
+def test_tokens_produced_before_a_preemption_stay_assigned_to_their_steps() -> None:
     sequence = decoding(2, [[3, 2]])
     sequence.restart()
     sequence.first_token_step = 9
@@ -46,7 +46,7 @@ def test_what_was_produced_before_a_preemption_stays_true_of_its_steps() -> None
     assert [sequence.tokens_at(step) for step in (1, 2, 3, 4, 8, 9, 10)] == [0, 1, 2, 3, 3, 1, 2]
 
 
-def test_of_several_preemptions_the_latest_before_a_step_counts() -> None:
+def test_the_latest_of_several_preemptions_before_a_step_counts() -> None:
     sequence = decoding(2, [[3, 2]])
     sequence.restart()
     sequence.first_token_step = 9
@@ -69,7 +69,7 @@ def test_the_first_token_time_survives_a_preemption() -> None:
     assert sequence.first_token_at == 700
 
 
-def test_a_sequence_says_what_it_is_doing() -> None:
+def test_the_repr_of_a_sequence_shows_its_state() -> None:
     sequence = Sequence(request("r1"), 0)
     assert "'r1', waiting" in repr(sequence)
     sequence.running = True

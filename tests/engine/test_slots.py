@@ -46,7 +46,7 @@ def test_each_request_has_the_set_times_whatever_others_do() -> None:
     assert token_times(engine.advance(10**9)) == {"a": [1000, 1100, 1200], "b": [1550, 1650, 1750]}
 
 
-def test_what_is_kept_of_a_request_does_not_grow_with_the_tokens_of_others() -> None:
+def test_memory_of_a_request_does_not_grow_with_the_tokens_of_others() -> None:
     engine = new_engine()
     engine.submit(request("a", output_tokens=50), 0)
     engine.submit(request("b", output_tokens=50), 50)
@@ -61,7 +61,7 @@ def test_what_is_kept_of_a_request_does_not_grow_with_the_tokens_of_others() -> 
     st.sampled_from([1, 7, 100]),
     st.integers(1, 4000),
 )
-def test_tokens_told_together_are_those_told_one_by_one(
+def test_tokens_reported_together_equal_those_reported_one_by_one(
     arrivals: list[tuple[int, int]], hang_ups: list[tuple[int, int]], gap_us: int, ahead_us: int
 ) -> None:
     def told(leaps: bool) -> tuple[list[tuple[int, str, int]], list[tuple[int, str, Outcome, int]]]:
@@ -89,7 +89,7 @@ def test_tokens_told_together_are_those_told_one_by_one(
     assert told(leaps=True) == told(leaps=False)
 
 
-def test_who_finds_no_slot_waits_for_one() -> None:
+def test_a_request_without_a_slot_waits_for_one() -> None:
     engine = new_engine(replace(TIMING, num_slots=1))
     engine.submit(request("a"), 0)
     engine.submit(request("b"), 1)

@@ -18,7 +18,7 @@ def speculation(method: str = "ngram", num_tokens: int = 3, rate: float = 0.7, *
 @pytest.mark.parametrize(
     ("method", "slots"), [("ngram", 0), ("ngram_gpu", 0), ("eagle", 3), ("eagle3", 3), ("mtp", 3), ("draft_model", 3)]
 )
-def test_who_drafts_with_kv_of_its_own_gets_slots_for_it(method: str, slots: int) -> None:
+def test_a_drafter_with_kv_of_its_own_gets_slots_for_it(method: str, slots: int) -> None:
     assert speculation(method).num_lookahead_tokens == slots
 
 
@@ -87,7 +87,7 @@ def accepted(rates: tuple[float, ...], seed: int = 0, count: int = 4000) -> list
     return [acceptance.num_accepted(number % 10, number // 10 * len(rates), len(rates)) for number in range(count)]
 
 
-def test_each_place_is_accepted_as_often_as_its_rate_says() -> None:
+def test_each_place_is_accepted_as_often_as_its_rate() -> None:
     counts = accepted((0.8, 0.5, 0.2))
     reached = len(counts)
     for place, rate in enumerate((0.8, 0.5, 0.2)):

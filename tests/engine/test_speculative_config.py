@@ -77,7 +77,7 @@ def test_fields_about_sharing_and_drafting_reach_the_engine() -> None:
     assert (found.parallel_drafting, found.hashes_next_token, found.keeps_last_hit_block) == (True, False, True)
 
 
-def test_fields_that_only_say_how_drafts_are_made_change_nothing() -> None:
+def test_fields_for_the_way_of_drafting_change_nothing() -> None:
     assert ngram(prompt_lookup_max=4, prompt_lookup_min=2, enforce_eager=True) == ngram()
 
 
@@ -110,7 +110,7 @@ def test_a_synthetic_length_is_the_mean_number_of_tokens_a_step_brings() -> None
         ),
     ],
 )
-def test_what_says_too_little_is_refused(text: str, message: str) -> None:
+def test_an_incomplete_configuration_is_refused(text: str, message: str) -> None:
     with pytest.raises(OptionError) as refusal:
         parse_speculation(said(config=text))
     assert str(refusal.value) == f"--speculative-config: {message}"

@@ -26,7 +26,7 @@ def drain(each: Engine) -> list[Event]:
 
 
 @pytest.mark.parametrize("reports_steps", [True, False])
-def test_it_decodes_at_once_one_step_less_than_it_has_tokens(reports_steps: bool) -> None:
+def test_a_taken_over_request_decodes_at_once_one_step_less_than_it_has_tokens(reports_steps: bool) -> None:
     each, sequence = engine(reports_steps=reports_steps), computed(output_tokens=3)
     assert each.reserve(sequence)
     assert each.stats.kv_blocks_used == 3
@@ -56,7 +56,7 @@ def test_a_prompt_without_room_is_not_reserved() -> None:
     assert each.stats.kv_blocks_used == 3
 
 
-def test_what_is_given_up_leaves_no_blocks() -> None:
+def test_an_abandoned_request_leaves_no_blocks() -> None:
     each, sequence = engine(), computed()
     assert each.reserve(sequence)
     each.give_up(sequence)
@@ -74,7 +74,7 @@ def test_reserved_prompts_are_found_by_others_as_their_blocks_are_full() -> None
 
 
 @pytest.mark.parametrize("reports_steps", [True, False])
-def test_prompts_that_wait_lose_their_blocks_when_else_nobody_could_ever_run(reports_steps: bool) -> None:
+def test_waiting_prompts_lose_their_blocks_when_no_request_could_ever_run_otherwise(reports_steps: bool) -> None:
     each = engine(total_kv_blocks=4, reports_steps=reports_steps)
     first, second = computed("a", 8, 4), computed("b", 8, 4)
     for sequence in (first, second):

@@ -45,12 +45,12 @@ def test_arrivals_are_read_only_a_little_further_than_the_clock_has_come() -> No
     assert len(read) <= 2 * ARRIVALS_AHEAD
 
 
-def test_nothing_after_the_horizon_is_done() -> None:
+def test_no_event_after_the_horizon_happens() -> None:
     events = run(engine(), [(0, request("a", output_tokens=9)), (2_500, request("b"))], horizon_us=2_500)
     assert [event.at for event in events if isinstance(event, StepDone)] == [1_000, 2_000]
 
 
-def test_what_is_due_at_the_horizon_itself_is_done() -> None:
+def test_an_event_at_the_horizon_itself_happens() -> None:
     events = run(engine(), [(0, request(output_tokens=2))], horizon_us=2_000)
     assert [event.at for event in events if isinstance(event, Finished)] == [2_000]
 

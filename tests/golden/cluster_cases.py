@@ -1,4 +1,4 @@
-"""What the reference cases of a cluster are made of: their flags, and the draws by which the reference broke ties."""
+"""The reference cases of a cluster: their flags, and the draws by which the reference broke ties."""
 
 import shlex
 from collections.abc import Iterator

@@ -12,7 +12,7 @@ def read_json(path: Path) -> Any:
 
 
 def assert_printed(text: str, figures: Path) -> None:
-    """The printed text has the numbers of the reference, and all else of it as its digest says."""
+    """Compare printed text: its numbers with the reference, and all else by its digest."""
     assert figures_of(text) == read_json(figures)
 
 
@@ -21,7 +21,7 @@ def by_id(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def assert_same_files(ours: Path, theirs: Path) -> None:
-    """The same results and the same metrics, in the same order."""
+    """Compare the results and the metrics, in their order."""
     assert read_json(ours / "results.json") == read_json(theirs / "results.json")
     our_metrics, their_metrics = read_json(ours / "metrics.json"), read_json(theirs / "metrics.json")
     assert list(our_metrics) == list(their_metrics)

@@ -73,8 +73,8 @@ PRINTED = {
         )
     },
 }
-"""What is printed, by file: the trace that gives it, and flags besides the deployment. The trace holds all that a run
-of it needs, and its clock begins at the first arrival."""
+"""Return the printed output by file: the trace that gives it, and flags besides the deployment. The trace holds all
+that a run of it needs, and its clock begins at the first arrival."""
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -100,7 +100,7 @@ def test_a_recording_replays_to_the_microsecond(case: str, reference: Path, tmp_
 
 
 @pytest.mark.parametrize("case", PRINTED)
-def test_what_is_printed_is_the_same_to_the_last_digit(
+def test_printed_figures_equal_the_reference_to_the_last_digit(
     case: str, reference: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace, flags = PRINTED[case]

@@ -20,7 +20,7 @@ WHOLE_CACHE = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Settings, requests by the step before which they arrive, aborts likewise."""
+    """Settings, requests and aborts, each by the step before which it comes."""
 
     settings: dict[str, Any]
     arrivals: dict[int, list[tuple[Request, float]]]
@@ -174,7 +174,7 @@ def record(scenario: Scenario, max_steps: int = 200) -> list[dict[str, Any]]:
 
 
 def _scheduler(instance: Instance) -> VllmScheduler:
-    """Of the drafts the recorder's executor accepts half."""
+    """Share of the drafts that the recorder's executor accepts: half."""
     if instance.config.speculation is None:
         return VllmScheduler(instance, has_cohort=False)
     return SpeculativeScheduler(instance, num_accepted=lambda _, num_drafts: num_drafts // 2)

@@ -29,7 +29,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class ClusterWorkload:
-    """What arrives, and the cluster it arrives at."""
+    """Arrivals, and the cluster that they arrive at."""
 
     workload: Workload
     num_instances: int
@@ -65,7 +65,7 @@ class ClusterWorkload:
         )
 
     def apply(self, fault: Fault, cluster: Cluster, reports_steps: bool = True) -> None:
-        """Tell the cluster of a fault ahead."""
+        """Submit a coming fault to the cluster."""
         if fault.kind == ADD:
             cluster.add_instance(self.engine(len(cluster.instances), reports_steps), fault.at)
         elif fault.instance < len(cluster.instances):

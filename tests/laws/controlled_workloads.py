@@ -43,7 +43,7 @@ class ControlledWorkload(ClusterWorkload):
 def controlled_workloads(
     draw: st.DrawFn, /, with_gateway: bool | None = None, with_pools: bool | None = None, **kinds: Any
 ) -> ControlledWorkload:
-    """Each control is there or not, as told or by chance."""
+    """Each control is there or not, as given or by chance."""
     plain = draw(cluster_workloads(**kinds))
     has_gateway = draw(st.booleans()) if with_gateway is None else with_gateway
     has_pools = draw(st.booleans()) if with_pools is None else with_pools

@@ -19,7 +19,7 @@ from tests.laws.test_engine_laws import told
 
 @st.composite
 def clusters_of_free_passage(draw: st.DrawFn) -> ClusterWorkload:
-    """Clusters that admit everybody at once, whatever their routers look at, with faults and hang-ups."""
+    """Clusters that admit every request at once, whatever their routers read, with faults and hang-ups."""
     return replace(
         draw(cluster_workloads()),
         num_instances=draw(st.sampled_from([2, 4])),

@@ -1,4 +1,4 @@
-"""What holds for every cluster, whoever is killed, drained or added meanwhile."""
+"""Invariants of every cluster, whichever instance is killed, drained or added meanwhile."""
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ def run_out(simulation: Simulation) -> list[Event]:
 
 
 def drained(given_: ClusterWorkload, reports_steps: bool = True) -> tuple[Cluster, list[Event]]:
-    """A cluster that was told of everything beforehand, at its end, and all events."""
+    """A cluster that got everything beforehand, at its end, and all events."""
     cluster = given_.cluster(reports_steps)
     for at, request in given_.workload.arrivals:
         cluster.submit(request, at)
@@ -38,7 +38,7 @@ def drained(given_: ClusterWorkload, reports_steps: bool = True) -> tuple[Cluste
 
 
 def in_pieces(given_: ClusterWorkload, pauses: list[int]) -> list[Event]:
-    """All events of a cluster that is told of everything only shortly before, and advanced by these half grid steps."""
+    """All events of a cluster that gets everything only shortly before, and is advanced by these half grid steps."""
     cluster = given_.cluster()
     todo: list[tuple[int, int, Request | str | Fault]] = [(at, 0, each) for at, each in given_.workload.arrivals]
     todo += [(at, 1, request_id) for at, request_id in given_.workload.hang_ups]
@@ -63,7 +63,7 @@ def in_pieces(given_: ClusterWorkload, pauses: list[int]) -> list[Event]:
 
 
 def endings(events: list[Event]) -> list[tuple[object, ...]]:
-    """How requests ended, which fast steps tell as well."""
+    """Endings of requests, which fast steps report as well."""
     return [
         (each.at, each.sequence.request.id, each.outcome, each.sequence.instance, each.sequence.num_output_tokens)
         for each in events
@@ -86,7 +86,7 @@ def test_every_request_ends_exactly_once(given_: ClusterWorkload) -> None:
 
 
 @given(cluster_workloads())
-def test_events_are_told_in_the_order_they_happen(given_: ClusterWorkload) -> None:
+def test_events_are_reported_in_the_order_they_happen(given_: ClusterWorkload) -> None:
     """INV-3: the clock never goes back."""
     instants = [event.at for event in drained(given_)[1]]
     assert instants == sorted(instants)
@@ -94,7 +94,7 @@ def test_events_are_told_in_the_order_they_happen(given_: ClusterWorkload) -> No
 
 @given(cluster_workloads())
 def test_causes_come_before_effects(given_: ClusterWorkload) -> None:
-    """INV-5: arrival <= schedule < first token <= end, and nobody gets a token in less than decisions take."""
+    """INV-5: arrival <= schedule < first token <= end, and no request gets a token in less than decisions take."""
     decisions_us = given_.latencies.admission_us + given_.latencies.routing_us
     for event in drained(given_)[1]:
         if not isinstance(event, Finished):
@@ -117,7 +117,7 @@ def test_how_often_and_how_late_the_driver_wakes_changes_nothing(given_: Cluster
 @given(cluster_workloads(with_speculation=False))
 @settings(max_examples=200)
 def test_fast_instances_make_the_same_cluster(given_: ClusterWorkload) -> None:
-    """What routers see must not depend on how instances take their steps."""
+    """Snapshots of routers must not depend on how instances take their steps."""
     plain, fast = drained(given_), drained(given_, reports_steps=False)
     assert endings(fast[1]) == endings(plain[1])
     assert fast[0].counters == plain[0].counters
@@ -143,7 +143,7 @@ def one_behind_a_door(workload: Workload) -> Cluster:
 
 
 @given(cluster_workloads())
-def test_nobody_comes_to_an_instance_that_is_gone(given_: ClusterWorkload) -> None:
+def test_no_request_comes_to_an_instance_that_is_gone(given_: ClusterWorkload) -> None:
     _, events = drained(given_)
     gone_at: dict[int, int] = {}
     for fault in given_.faults:

@@ -41,7 +41,7 @@ NewScheduler = Callable[[Instance], Any]
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """What an operator does to an engine once it has been advanced so far."""
+    """Actions of an operator on an engine once it has been advanced so far."""
 
     at: Micros
     hold: Hold | None = None
@@ -182,7 +182,7 @@ def test_a_cohort_changes_no_result_of_the_rules_of_blis_with_prompts_computed_e
 
 @given(st.just(1))
 @settings(max_examples=1)
-def test_of_prompts_computed_elsewhere_the_last_in_the_order_of_the_queue_loses_its_blocks(transfer_us: Micros) -> None:
+def test_the_last_in_the_order_of_the_queue_of_prompts_computed_elsewhere_loses_its_blocks(transfer_us: Micros) -> None:
     urgent = new_request("c urgent", 1, 0)._replace(priority=-1)
     others = [new_request("b running", 0, 16), urgent, new_request("d", 0, 0), new_request("e other", 3, 0)]
     arrivals = [(0, new_request("a", 0, 0)), *((500, each) for each in others)]

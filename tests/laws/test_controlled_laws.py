@@ -1,4 +1,5 @@
-"""What holds for every cluster with a gateway, with separate pools, or with both, whoever is killed meanwhile."""
+"""Invariants of every cluster with a gateway, with separate pools, or with both, whichever instance is killed
+meanwhile."""
 
 from collections import Counter
 
@@ -71,7 +72,7 @@ def test_fast_instances_make_the_same_cluster(given_: ControlledWorkload) -> Non
 
 
 @given(controlled_workloads(with_gateway=True, with_pools=False))
-def test_nobody_is_dispatched_before_the_gateway_says_so(given_: ControlledWorkload) -> None:
+def test_no_request_is_dispatched_before_the_gateway_allows_it(given_: ControlledWorkload) -> None:
     """INV-5 with a queue: arrival + decisions + wait in the queue <= schedule."""
     decisions_us = given_.latencies.admission_us + given_.latencies.routing_us
     for event in finished(drained(given_)[1]):
@@ -87,7 +88,7 @@ def test_with_the_concurrency_detector_instances_never_have_more_than_they_may(g
     assert settings_ is not None
     if settings_.saturation_detector != "concurrency" or given_.latencies.routing_us or given_.faults:
         return
-    # Who arrives at one instant is dispatched before any of them is routed, and so counts as in flight.
+    # Requests of one instant are dispatched before any of them is routed, and so count as in flight.
     at_once = max(Counter(at for at, _ in given_.workload.arrivals).values())
     most = settings_.saturation.max_in_flight * given_.num_instances + at_once - 1
     changes: list[tuple[int, int]] = []
@@ -106,7 +107,7 @@ def test_with_the_concurrency_detector_instances_never_have_more_than_they_may(g
 
 
 @given(controlled_workloads(with_gateway=False, with_pools=True))
-def test_instances_do_what_their_role_says(given_: ControlledWorkload) -> None:
+def test_instances_keep_to_their_role(given_: ControlledWorkload) -> None:
     """INV-PD-2 and 5."""
     assert given_.disaggregation is not None
     roles = given_.disaggregation.pools.roles
@@ -121,7 +122,7 @@ def test_instances_do_what_their_role_says(given_: ControlledWorkload) -> None:
 
 
 @given(controlled_workloads(with_gateway=False, with_pools=True))
-def test_nobody_answers_before_the_prompt_has_come(given_: ControlledWorkload) -> None:
+def test_no_instance_answers_before_the_prompt_has_come(given_: ControlledWorkload) -> None:
     """INV-PD-1, 3 and 4."""
     cluster, events = drained(given_)
     disaggregation = cluster.disaggregation

@@ -1,4 +1,4 @@
-"""What holds for every workload: the invariants of the engine, named as in BLIS where it has a name for them."""
+"""Invariants of every workload, named as in BLIS where it has a name for them."""
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ def drained(workload: Workload) -> tuple[Engine, list[Event]]:
 
 
 def told(events: list[Event]) -> list[tuple[object, ...]]:
-    """Events as plain values, with what they say of the sequences at that instant."""
+    """Events as plain values, with the state of the sequences at that instant."""
     lines: list[tuple[object, ...]] = []
     for event in events:
         if isinstance(event, StepDone):
@@ -55,7 +55,7 @@ def test_every_request_ends_exactly_once(workload: Workload) -> None:
 
 
 @given(workloads(with_cpu_tier=True, with_pipeline=True))
-def test_events_are_told_in_the_order_they_happen(workload: Workload) -> None:
+def test_events_are_reported_in_the_order_they_happen(workload: Workload) -> None:
     """INV-3: the clock never goes back."""
     _, events = drained(workload)
     instants = [event.at for event in events]
@@ -64,7 +64,7 @@ def test_events_are_told_in_the_order_they_happen(workload: Workload) -> None:
 
 @given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_a_drained_engine_holds_no_block(workload: Workload) -> None:
-    """INV-4: used and free blocks always make up the whole cache, and nobody is left to use one."""
+    """INV-4: used and free blocks always make up the whole cache, and no block is in use at the end."""
     engine, _ = drained(workload)
     assert engine.stats.kv_blocks_used == 0
 
@@ -83,7 +83,7 @@ def test_causes_come_before_effects(workload: Workload) -> None:
 
 
 @given(workloads(with_cpu_tier=True, with_pipeline=True))
-def test_the_same_workload_gives_the_same_run(workload: Workload) -> None:
+def test_equal_workloads_give_equal_runs(workload: Workload) -> None:
     """INV-6: determinism."""
     assert told(drained(workload)[1]) == told(drained(workload)[1])
 

@@ -87,7 +87,7 @@ def test_vllm_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
 
 @given(usual_workloads())
 @settings(max_examples=EXAMPLES)
-def test_nor_does_it_matter_where_nearly_everybody_only_decodes(workload: Workload) -> None:
+def test_fast_equals_plain_where_nearly_every_request_only_decodes(workload: Workload) -> None:
     assert_same(outcome(workload, reports_steps=True), outcome(workload, reports_steps=False))
 
 
@@ -113,7 +113,7 @@ def tokens(workload: Workload, leaps: bool) -> list[tuple[Micros, str, int]]:
 
 @given(workloads(schedulings=("vllm",)))
 @settings(max_examples=EXAMPLES)
-def test_steps_told_together_are_those_told_one_by_one(workload: Workload) -> None:
+def test_steps_reported_together_equal_those_reported_one_by_one(workload: Workload) -> None:
     assert_same(outcome(workload, reports_steps=True), outcome(workload, reports_steps=True, leaps=True))
     assert tokens(workload, leaps=True) == tokens(workload, leaps=False)
 
@@ -135,7 +135,7 @@ def test_prompts_computed_elsewhere_make_no_difference_to_that(workload: Workloa
 
 @given(workloads(schedulings=("vllm",), with_speculation=False), st.lists(st.integers(0, 3), min_size=12, max_size=12))
 @settings(max_examples=EXAMPLES)
-def test_nor_do_prompts_that_others_have_computed_with_vllm(workload: Workload, transfers: list[int]) -> None:
+def test_fast_equals_plain_with_vllm_for_prompts_computed_by_others(workload: Workload, transfers: list[int]) -> None:
     """Every fourth, on average, comes without a transfer: its prompt is computed here."""
     arrivals = [
         (at, request._replace(external=ExternalPrompt(request.input_tokens, ticks * GRID_US)) if ticks else request)

@@ -1,6 +1,6 @@
 """The random workloads of the laws reach each way of composing steps.
 
-They are watched by a subclass, which a compiled scheduler cannot have.
+A subclass watches them, which a compiled scheduler cannot have.
 """
 
 import pytest

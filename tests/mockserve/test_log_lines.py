@@ -1,4 +1,4 @@
-"""What log records become on standard error."""
+"""Log records as lines on standard error."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ def record_of(level: int, message: str, *values: object, **extra: object) -> log
     return logging.getLogger("mockserve.x").makeRecord("mockserve.x", level, "file", 1, message, values, None, **extra)  # type: ignore[arg-type]
 
 
-def test_a_plain_line_is_the_message_and_says_how_bad_it_is() -> None:
+def test_a_plain_line_is_the_message_after_its_severity() -> None:
     lines = [PlainLines().format(record_of(level, "late by %d ms", 7)) for level in (logging.INFO, logging.WARNING)]
     assert lines == ["late by 7 ms", "warning: late by 7 ms"]
     assert PlainLines().format(record_of(logging.ERROR, "no")) == "error: no"

@@ -37,7 +37,7 @@ print(opened)
         ({"latency_calculator": "constant"}, "serving qwen/qwen3-14b on there (17,676 KV blocks, set times)"),
     ],
 )
-def test_the_first_line_says_what_is_served_and_by_what_times(given: dict[str, Any], said: str) -> None:
+def test_the_first_line_names_the_model_and_the_source_of_times(given: dict[str, Any], said: str) -> None:
     options = options_from(ServeOptions, model="qwen/qwen3-14b", **given)
     assert startup_line(options, resolve(options.deployment), "there") == said
 

@@ -65,7 +65,7 @@ class Holding:
 
 @pytest.fixture
 def holding(server_url: str) -> Iterator[Holding]:
-    """What keeps requests waiting at the server, until the end of the test at the latest."""
+    """A server that keeps requests waiting, until the end of the test at the latest."""
     made = Holding(server_url)
     yield made
     made.release()

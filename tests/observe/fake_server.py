@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server for tests, in a process of its own. The model's name says how it behaves.
+"""An OpenAI-compatible server for tests, in a process of its own. The model's name sets the behaviour.
 
     ok, ok-TTFT_MS-ITL_MS   streams (or sends whole) as many tokens as asked for; usage at the end
     nousage                 the same without usage
@@ -8,10 +8,10 @@
     slow                    one token, then nothing for a long time
     short                   one token less than asked for
 
-GET /seen returns what has been received since the last time, as JSON, with the times at which each request came
-and each of its tokens was written. After GET /hold/N only N more requests that have an X-Request-Id are answered; the
-others, as many as GET /held says, wait for GET /release. The port is printed first. With two arguments, a certificate
-and its key, it speaks HTTPS.
+GET /seen returns what has been received since the last time, as JSON, with the times at which each request came and
+each of its tokens was written. After GET /hold/N only N more requests that have an X-Request-Id are answered; the
+others, whose number GET /held returns, wait for GET /release. The port is printed first. With two arguments, a
+certificate and its key, it speaks HTTPS.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Gate:
         self._open.set()
 
     def close_after(self, num_allowed: int) -> None:
-        """So many more may pass."""
+        """Let so many more requests pass."""
         self._num_allowed = num_allowed
         self._open.clear()
 
@@ -170,7 +170,7 @@ async def break_off(request: web.Request, *, slow: bool) -> None:
 
 
 async def seen_requests(request: web.Request) -> web.Response:
-    """What has been received, and forget it."""
+    """Return the requests received, and forget them."""
     seen = list(request.app[SEEN])
     request.app[SEEN].clear()
     return web.json_response(seen)
@@ -217,7 +217,7 @@ async def health(_: web.Request) -> web.Response:
 
 
 def tls(certificate: str, key: str) -> ssl.SSLContext:
-    """What a server needs for HTTPS."""
+    """Files of a server for HTTPS."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
     return context

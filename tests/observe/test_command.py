@@ -26,14 +26,14 @@ def test_each_request_becomes_a_row_with_its_times_in_order(observe: Observe) ->
         assert len(row.x_request_id) == 36
 
 
-def test_the_header_says_where_the_recording_comes_from(observe: Observe) -> None:
+def test_the_header_names_the_source_of_the_recording(observe: Observe) -> None:
     header = observe(model="ok", seed=7, rtt_ms=1.5).trace.header
     assert (header.mode, header.time_unit, header.trace_version, header.workload_seed) == ("real", "us", 3, 7)
     assert (header.server, header.measured_rtt_ms) == ({"type": "vllm", "model": "ok"}, 1.5)
     assert header.created_at.endswith("Z")
 
 
-def test_recorded_times_are_those_at_which_the_server_heard_and_wrote(observe: Observe, seen: Seen) -> None:
+def test_recorded_times_are_those_of_the_server(observe: Observe, seen: Seen) -> None:
     for _ in attempts():
         run = observe(model="ok-20-4", num_requests=30, rate=100.0, output_tokens=6, record_itl=True)
         served = {each["headers"]["x-request-id"]: each for each in seen() if "x-request-id" in each["headers"]}
@@ -126,7 +126,7 @@ def test_prompts_differ_but_for_the_shared_prefix(observe: Observe, seen: Seen) 
     assert {(row.prefix_group, row.prefix_length, row.input_tokens) for row in run.trace.rows} == {("shared", 30, 20)}
 
 
-def test_the_same_seed_sends_the_same_prompts(observe: Observe, seen: Seen) -> None:
+def test_equal_seeds_send_equal_prompts(observe: Observe, seen: Seen) -> None:
     observe(model="ok", seed=3)
     first = {request["body"]["prompt"] for request in seen()}
     observe(model="ok", seed=3)
@@ -167,7 +167,7 @@ def test_a_run_in_which_all_requests_fail_fails(observe: Observe) -> None:
         assert row.send_time_us > 0
 
 
-def test_a_run_in_which_some_requests_fail_succeeds_and_says_so(observe: Observe) -> None:
+def test_a_run_with_some_failed_requests_succeeds_and_reports_them(observe: Observe) -> None:
     run = observe(model="flaky")
     assert run.code == 0
     assert run.summary["completed"] == run.summary["failed"]["http_500"] == 5

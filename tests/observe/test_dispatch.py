@@ -63,7 +63,7 @@ async def test_all_bytes_are_built_before_the_first_request(server_url: str) -> 
     assert sending.dispatcher.num_sent == 20
 
 
-async def test_what_waits_in_line_is_allowed_when_another_ends(server_url: str) -> None:
+async def test_a_request_in_line_is_allowed_when_another_ends(server_url: str) -> None:
     sending = Sending(server_url, plan(0, 0, 0), max_concurrency=1)
     await sending.run()
     first, second, third = sorted(sending.ended, key=lambda sent: sent.prepared.request_id)

@@ -65,7 +65,7 @@ def test_a_disk_that_gets_full_ends_the_run_with_what_was_measured(server_url: s
     assert {row.request_id for row in rescued} <= set(read_itl(folder / "rest.itl.csv"))
 
 
-def test_what_a_full_disk_cut_short_can_be_resumed_where_there_is_room(server_url: str, tmp_path: Path) -> None:
+def test_a_recording_cut_by_a_full_disk_can_be_resumed_where_there_is_room(server_url: str, tmp_path: Path) -> None:
     few = ("--num-requests", "40")
     assert observe(server_url, tmp_path / "out", *few, largest_file=3000)[0] == 1
     code, printed, _ = observe(server_url, tmp_path / "out", *few, "--resume")

@@ -78,7 +78,7 @@ def test_rows_are_on_disk_before_the_run_ends(server_url: str, tmp_path: Path) -
     assert len(read_trace(tmp_path / "out.yaml").rows) >= 5
 
 
-async def test_last_words_are_heard_even_if_the_signal_comes_meanwhile() -> None:
+async def test_last_results_are_received_even_if_the_signal_comes_meanwhile() -> None:
     async def last_words() -> str:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(0.05)

@@ -85,7 +85,9 @@ def test_a_recording_cannot_overwrite_the_one_that_is_sent(
 
 
 @pytest.mark.parametrize("flag", ["workload_spec", "prompts"])
-def test_nor_what_says_what_to_send(flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_for_the_content_of_requests_are_refused_with_a_trace(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("w.yaml").touch()
     rate = {"rate": 1.0} if flag == "prompts" else {"rate": None}

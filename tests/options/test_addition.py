@@ -10,7 +10,7 @@ from blis_sim.options.addition import added_up
 floats = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e100, max_value=1e100)
 
 
-def test_what_is_lost_on_the_way_stays_lost() -> None:
+def test_lost_digits_stay_lost() -> None:
     assert added_up([1e100, 1.0, -1e100]) == 0.0
     assert added_up([0.1] * 10) == 0.9999999999999999
 

@@ -1,4 +1,4 @@
-"""No options object exists with a value outside its bounds, and the error says which bound."""
+"""No options object exists with a value outside its bounds, and the error names the bound."""
 
 import math
 from dataclasses import dataclass, fields
@@ -60,7 +60,7 @@ def test_at_least_and_at_most_include_their_limit(given: dict[str, object]) -> N
     assert getattr(Bounded(**given), name) == value  # type: ignore[arg-type]
 
 
-def test_what_is_not_given_is_never_out_of_bounds() -> None:
+def test_a_missing_value_is_never_out_of_bounds() -> None:
     assert Bounded(limit=None).limit is None
 
 
@@ -68,7 +68,7 @@ def test_a_switch_is_not_a_number() -> None:
     assert Bounded(switch=False).switch is False
 
 
-def test_of_several_mistakes_the_first_setting_is_named() -> None:
+def test_the_first_setting_of_several_mistakes_is_named() -> None:
     with pytest.raises(OptionError, match="--count"):
         Bounded(order="lifo", fraction=7.0, count=0)
 

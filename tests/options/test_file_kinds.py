@@ -45,7 +45,7 @@ def test_every_kind_has_a_sample() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_knows_a_kind_by_its_beginning_from_all_other_files(kind: str) -> None:
+def test_a_kind_is_recognized_by_its_beginning_among_all_other_files(kind: str) -> None:
     assert is_of_kind(SAMPLES[kind], kind)
     assert is_of_kind(b"\xef\xbb\xbf" + SAMPLES[kind], kind) or kind in ("picture", "parquet")
     others = [text for name, text in SAMPLES.items() if name != kind] + OTHERS

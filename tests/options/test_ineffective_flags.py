@@ -10,7 +10,7 @@ class Oven:
     label: str = option("", "What it is called.")
 
 
-def test_what_was_given_and_lacks_another_flag_is_noted_in_the_order_of_the_settings() -> None:
+def test_flags_that_lack_another_flag_are_noted_in_the_order_of_the_settings() -> None:
     missing = {"label": "--door", "fan_speed": "--fan", "heat": "--power"}
     assert list(ineffective_flags(Oven(fan_speed=3, label="x"), missing)) == [
         "--fan-speed has no effect without --fan",
@@ -18,5 +18,5 @@ def test_what_was_given_and_lacks_another_flag_is_noted_in_the_order_of_the_sett
     ]
 
 
-def test_what_lacks_nothing_is_not() -> None:
+def test_flags_that_lack_nothing_are_not_noted() -> None:
     assert list(ineffective_flags(Oven(fan_speed=3), {})) == []

@@ -76,6 +76,6 @@ def test_a_file_with_two_names_is_one(tmp_path: Path) -> None:
         check_outputs(Copying(source=(str(tmp_path / "a.csv"),), report=str(tmp_path / "b.csv")))
 
 
-def test_what_no_setting_names_is_written_by_itself_too(tmp_path: Path) -> None:
+def test_a_file_that_no_setting_names_is_checked_too(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"--report and --more would both write .*a\.csv"):
         check_outputs(Copying(report=str(tmp_path / "a.csv")), also_written=[(str(tmp_path / "a.csv"), "--more")])

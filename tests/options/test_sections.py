@@ -76,7 +76,7 @@ def test_settings_of_sections_come_in_their_place() -> None:
     assert [setting.name for setting in options_of(Command)] == ["model", "tp", "port", "certfile", "host", "speed"]
 
 
-def test_a_setting_knows_its_section_and_the_heading_above_it() -> None:
+def test_a_setting_has_its_section_and_the_heading_above_it() -> None:
     found = {setting.name: (setting.path, setting.heading) for setting in options_of(Command)}
     assert found["certfile"] == (("network", "tls"), "Network")
     assert found["tp"] == (("engine",), "Engine")

@@ -1,4 +1,4 @@
-"""A settings table is the fields of a dataclass, with what the command line and the documentation need to know."""
+"""A settings table is the fields of a dataclass, with the information for the command line and the documentation."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from blis_sim.options import OptionError, check_options, option, options_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """What every command shares."""
+    """Settings that every command shares."""
 
     model: str = option(help="Which model.")
     max_num_seqs: int = option(256, "Requests in a step.", at_least=1)
@@ -50,7 +50,7 @@ def test_none_is_a_default_like_any_other() -> None:
     assert (trace.required, trace.default) == (False, None)
 
 
-def test_a_setting_knows_its_type() -> None:
+def test_a_setting_has_its_type() -> None:
     assert {setting.name: setting.type for setting in options_of(Child)} == {
         "model": str,
         "max_num_seqs": int,

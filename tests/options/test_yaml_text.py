@@ -78,7 +78,7 @@ AS_WRITTEN = {
 
 
 @pytest.mark.parametrize("text", AS_WRITTEN)
-def test_reads_a_scalar_as_its_text_says(text: str) -> None:
+def test_reads_a_scalar_by_its_text(text: str) -> None:
     found = load_yaml(f"a: {text}")["a"]
     assert (found, type(found)) == (AS_WRITTEN[text], type(AS_WRITTEN[text]))
 
@@ -135,19 +135,19 @@ def test_aliases_that_multiply_are_refused_before_anything_counts_what_they_stan
 @pytest.mark.parametrize(
     "value", ["!!bool maybe", "!!timestamp no", '!!int ""', '!!float ""', "!!int a", "!!int 010", "!!set x"]
 )
-def test_a_value_that_is_not_what_its_tag_says_has_a_line(value: str) -> None:
+def test_a_value_that_does_not_fit_its_tag_has_a_line(value: str) -> None:
     with pytest.raises(YamlError, match=" is no ") as mistake:
         load_yaml(f"a: 1\nb: {value}\n")
     assert mistake.value.line == 2
 
 
 @pytest.mark.parametrize("text", ["!!map [a]", "a: !!map x", '"\\UFFFFFFFF"'])
-def test_what_pyyaml_stumbles_over_is_a_mistake_like_others(text: str) -> None:
+def test_errors_of_pyyaml_are_mistakes_like_others(text: str) -> None:
     with pytest.raises(YamlError):
         load_yaml(text)
 
 
 @pytest.mark.parametrize("text", ["a: [", "a: *b", "a: !!python/name:os.system", "\x00"])
-def test_what_is_no_yaml_is_an_error_of_yaml(text: str) -> None:
+def test_a_text_that_is_no_yaml_is_an_error_of_yaml(text: str) -> None:
     with pytest.raises(YamlError):
         load_yaml(text)

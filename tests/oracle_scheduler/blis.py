@@ -98,7 +98,7 @@ class BlisStepping:
         queue.push(ends_at, Due.STEP_END, (step_done, finished))
         if finished:
             queue.push(ends_at, Due.DEPARTURE)
-        # BLIS forgets a step under way in which everybody completed: with nothing left to do it plans no step, and
+        # BLIS forgets a step under way in which every request completed: with nothing left to do it plans no step, and
         # the next arrival starts one at once, even before this one ends.
         if self._running or self._waiting:
             self._step_planned = True
@@ -123,7 +123,7 @@ class BlisStepping:
 
     @property
     def _has_work(self) -> bool:
-        """Whether a step would have somebody in it, as far as holds allow."""
+        """Whether a step would have a request in it, as far as holds allow."""
         if self._hold is Hold.NONE:
             return bool(self._running or self._waiting)
         return self._hold is Hold.ADMISSIONS and bool(self._running)
@@ -164,7 +164,8 @@ class BlisStepping:
                 events.append(Scheduled(at, sequence))
 
     def _execute_batch(self, at: Micros) -> tuple[Micros, list[Sequence]]:
-        """Phase 2: the step's time, and everyone's progress. Returns its end and who has one more token."""
+        """Phase 2: the step's time, and the progress of every sequence. Returns its end and the sequences that have one
+        more token."""
         instance = self._instance
         instance.last_shape = shape = batch_shape(self._running, self._batch.new_tokens)
         ends_at = at + self._step_time(shape)

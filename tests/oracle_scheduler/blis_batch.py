@@ -1,4 +1,4 @@
-"""Who computes how many tokens in the next step: running requests first, then as many waiting ones as fit.
+"""Tokens of each request in the next step: running requests first, then as many waiting ones as fit.
 
 The rules and their order are BLIS's (sim/batch_formation.go), which follow vLLM's V1 scheduler: continuous batching
 with chunked prefill under one token budget, and preemption by recomputation when KV blocks run out.
@@ -15,7 +15,7 @@ from blis_sim.engine.sequence import Sequence
 class BatchFormation:
     """Forms one step's batch from the running list and the wait queue, both of which it changes in place.
 
-    After `form`, `new_tokens` says what each running sequence computes in this step.
+    After `form`, `new_tokens` has the tokens of each running sequence in this step.
     """
 
     __slots__ = (
@@ -44,7 +44,7 @@ class BatchFormation:
         self._choose_victim = VICTIMS[config.preemption_policy]
         self._budget = 0
         self.new_tokens: dict[Sequence, int] = {}
-        """What each sequence computes in the step under way."""
+        """Tokens of each sequence in the step under way."""
         self.num_granted_tokens: defaultdict[Sequence, int] = defaultdict(int)
         """Tokens granted so far; they run ahead of those computed inside a step only."""
         self.admits = True
@@ -90,12 +90,13 @@ class BatchFormation:
             if num_tokens > 0:
                 index = self._allocate_or_preempt(sequence, num_tokens, index)
                 if not sequence.running:
-                    return  # it was its own last victim: nobody after it gets anything in this step
+                    return  # it was its own last victim: no request after it gets anything in this step
                 self._grant(sequence, num_tokens)
             index += 1
 
     def _next_tokens(self, sequence: Sequence) -> int:
-        """What a running sequence would compute next: a chunk of its prompt or one token; 0 at max_model_len."""
+        """Return the tokens that a running sequence would compute next: a chunk of its prompt or one token; 0 at
+        max_model_len."""
         computed = sequence.num_computed_tokens
         remaining = sequence.request.input_tokens - computed
         if remaining > 0:

@@ -1,4 +1,4 @@
-"""What speculative decoding adds to the composition of vLLM's steps: drafts, computed along with what is known.
+"""Speculative decoding in the composition of vLLM's steps: drafts, computed along with the known tokens.
 
 A drafted token is computed like any other. How many of them hold shows when the step ends.
 Facts: vllm/v1/core/sched/scheduler.py `schedule`, async_scheduler.py `_update_after_schedule`.
@@ -22,7 +22,7 @@ class DraftGrant(Grant):
 
     num_drafts: int
     num_proposed: int
-    """Those that a drafter proposed. The others only fill the batch up to an even shape and are never accepted."""
+    """Tokens that a drafter proposed. The others only fill the batch up to an even shape and are never accepted."""
 
 
 class DraftBatch(VllmBatch):

@@ -28,8 +28,8 @@ class Step:
 class VllmStepping:
     """Up to two steps at a time: one executes, and with asynchronous scheduling the next is already composed.
 
-    So a request that arrives while a step executes waits for that step and for the next one, which was composed
-    without it. Facts: vllm/v1/engine/core.py, `step_with_batch_queue`; the time between steps is zero.
+    A request that arrives while a step executes waits for that step and for the next one, which was composed without
+    it. Facts: vllm/v1/engine/core.py, `step_with_batch_queue`; the time between steps is zero.
     """
 
     def __init__(self, instance: Instance, batch: VllmBatch | None = None) -> None:
@@ -126,7 +126,7 @@ class VllmStepping:
             self._plan(at)
 
     def withhold_blocks(self, num_blocks: int, at: Micros) -> None:
-        """Keep so many KV blocks from everybody, or as many as are free; 0 gives them all back."""
+        """Withhold so many KV blocks from all requests, or as many as are free; 0 gives them all back."""
         kv = self.kv
         assert isinstance(kv, VllmKVCache)
         kv.withhold(num_blocks)
@@ -159,7 +159,7 @@ class VllmStepping:
             self._instance.queue.push(at, Due.DEPARTURE)
 
     def shape_of(self, grants: list[Grant]) -> BatchShape:
-        """What the latency model sees of a step."""
+        """Return the latency model's view of a step."""
         return batch_shape(grants)
 
     def step_time(self, step: Step) -> Micros:

@@ -1,4 +1,4 @@
-"""Who computes how many tokens in the next step, by the rules of vLLM 0.33's scheduler.
+"""Tokens of each request in the next step, by the rules of vLLM 0.33's scheduler.
 
 There is no prefill and no decode: each request has tokens it has and tokens it has computed, and every step lets it
 catch up. Facts and order of rules: vllm/v1/core/sched/scheduler.py, `schedule`.
@@ -44,7 +44,7 @@ class VllmBatch:
         self._order = ORDERS[config.scheduler]
         self._by_priority = config.preemption_policy == "priority"
         self._drafter_rows = config.speculation.rows_per_request if config.speculation else 0
-        """What a drafter takes out of the budget for each granted sequence."""
+        """Tokens of the budget that a drafter takes for each granted sequence."""
         self._budget = 0
         self._threshold = 0
         self._granted: dict[Sequence, int] = {}
@@ -89,7 +89,7 @@ class VllmBatch:
         return self.preempted
 
     def count_steps(self, num_steps: int) -> None:
-        """So many steps were composed elsewhere, none of which had anything to prefill."""
+        """Note that so many steps were composed elsewhere, none of which had anything to prefill."""
         self._num_executed_steps += num_steps
 
     def leave(self, sequence: Sequence) -> None:
@@ -238,7 +238,8 @@ class VllmBatch:
         sequence.running = True
 
     def _admission_tokens(self, sequence: Sequence, start: int) -> int:
-        """What a newcomer computes after the `start` tokens it finds; 0 when it must wait for a larger budget."""
+        """Return the tokens that a newcomer computes after the `start` tokens it finds; 0 when it must wait for a
+        larger budget."""
         num_tokens = sequence.num_tokens - start
         if 0 < self._threshold < num_tokens:
             num_tokens = self._threshold

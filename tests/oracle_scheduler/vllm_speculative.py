@@ -32,7 +32,8 @@ class SpeculativeStepping(VllmStepping):
         self._acceptance = Acceptance(speculation)
         self._num_accepted = num_accepted or self._draw
         self._request_numbers: dict[Sequence, int] = {}
-        """Of those present, in the order in which they came: draws do not depend on how requests are named."""
+        """Numbers of the requests present, in the order in which they came: draws do not depend on how requests are
+        named."""
         self._next_number = itertools.count()
         instance.counters.num_accepted_per_position = [0] * speculation.num_tokens
 

@@ -127,7 +127,7 @@ def _number(numerator: float, denominator: int) -> int | float:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    return repr(one) == repr(other)  # which tells 1 from 1.0 and True, and 0.0 from -0.0
+    return repr(one) == repr(other)  # which differs for 1, 1.0 and True, and for 0.0 and -0.0
 
 
 def _table(rows: list[Row]) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def write_text(path: Path, packed: Any) -> None:
 
 
 def packed_metrics_page(path: Path) -> Any:
-    """Return the types and samples of a page of metrics, without what it says of them."""
+    """Return the types and samples of a page of metrics, without its help texts."""
     return [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("# HELP")]
 
 

@@ -38,7 +38,7 @@ def exactly(value: Any) -> str:
 
 
 @given(values)
-def test_what_is_packed_comes_back(value: Any) -> None:
+def test_packed_values_come_back(value: Any) -> None:
     assert exactly(unpack(json.loads(json.dumps(pack(value))))) == exactly(value)
 
 
@@ -65,7 +65,7 @@ def test_tables_are_those_of_the_reference_results(shared: Path) -> None:
             assert exactly(packed) == exactly(expected[name]), name
 
 
-def test_tables_are_small_and_say_nothing_of_when_they_were_made() -> None:
+def test_tables_are_small_and_do_not_record_when_they_were_made() -> None:
     paths = sorted(FOLDER.iterdir())
     assert [path.name for path in paths] == sorted(f"{table}.json.gz" for table in TABLES)
     assert sum(path.stat().st_size for path in paths) < MOST_BYTES

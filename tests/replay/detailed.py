@@ -1,4 +1,4 @@
-"""What a run says of itself, all of it at once."""
+"""The report of a run, all of it at once."""
 
 from typing import Any
 

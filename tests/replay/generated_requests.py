@@ -7,7 +7,7 @@ from traces.workload import Round, Session, Workload, WorkloadRequest
 
 
 def sent(arrival_us: int = 0, input_tokens: int = 10, output_tokens: int = 3, **fields: Any) -> WorkloadRequest:
-    """A request that says nothing special unless asked to."""
+    """A request with default fields unless given."""
     given: dict[str, Any] = {
         **dict.fromkeys(("client_id", "tenant_id", "slo_class", "model", "adapter", "prefix_group", "session_id"), ""),
         **dict.fromkeys(("prefix_tokens", "deadline_us", "slo_target_us", "round_index", "think_time_us"), 0),

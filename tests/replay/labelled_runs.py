@@ -1,4 +1,4 @@
-"""Finished runs, small or random, of requests that say whose they are."""
+"""Finished runs, small or random, of requests with classes and tenants."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.replay.small_traces import row
 from tests.strategies import workloads
 
 HORIZON_US = 200_000
-"""Some random engines preempt a request again and again; nobody waits for them."""
+"""Some random engines preempt a request again and again; the run stops then."""
 
 
 def ran(

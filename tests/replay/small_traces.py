@@ -8,7 +8,7 @@ from traces import Trace, TraceHeader, TraceRow, columns_worth_writing, read_tra
 
 
 def row(request_id: int = 0, arrival_time_us: int = 0, **columns: Any) -> TraceRow:
-    """A row of 10 input and 3 output tokens, unless it says otherwise."""
+    """A row of 10 input and 3 output tokens, unless given."""
     given: dict[str, Any] = {"input_tokens": 10, "output_tokens": 3, **columns}
     return TraceRow(request_id=request_id, arrival_time_us=arrival_time_us, **given)
 
@@ -21,5 +21,5 @@ def written(folder: Path, rows: Iterable[TraceRow], mode: str = "generated") -> 
 
 
 def trace(folder: Path, rows: Iterable[TraceRow], mode: str = "generated") -> Trace:
-    """Those rows as they come back from disk."""
+    """Return the rows as they come back from disk."""
     return read_trace(written(folder, rows, mode))

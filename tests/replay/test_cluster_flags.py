@@ -1,4 +1,4 @@
-"""What can be said wrongly about gateways and pools, and what comes of it."""
+"""Errors in the flags of gateways and pools."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +46,7 @@ POOLS = ["--num-instances", "4", "--prefill-instances", "2", "--decode-instances
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_line(
+def test_an_impossible_cluster_is_refused_in_a_line(
     flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "t.yaml").write_text("trace_version: 3\n")
@@ -80,7 +80,7 @@ def test_flags_of_what_is_not_there_are_named() -> None:
         ({"decode_hardware": "x"}, "decode instances: GPU 'x' is not in the catalogue"),
     ],
 )
-def test_an_error_says_which_pool_is_meant(settings: dict[str, Any], message: str) -> None:
+def test_an_error_names_its_pool(settings: dict[str, Any], message: str) -> None:
     options = options_from(
         ReplayOptions, model="qwen/qwen3-14b", num_instances=2, prefill_instances=1, decode_instances=1, **settings
     )
@@ -180,7 +180,7 @@ def test_learned_step_times_of_one_pool_leave_another_to_its_own_model(tmp_path:
     assert [named(engine.latency) for engine in simulation.instances] == ["RangeWatch", "Roofline"]
 
 
-def test_groups_and_node_pools_say_what_is_to_know_of_their_step_times(tmp_path: Path) -> None:
+def test_groups_and_node_pools_note_their_step_times(tmp_path: Path) -> None:
     policies = tmp_path / "policies.yaml"
     policies.write_text("instances: [{count: 2}, {hardware: A100-SXM}, {latency_model: roofline}]\n")
     given = options_from(ClusterOptions, model="qwen/qwen3-14b", latency_model="fitted", max_model_len=2048)

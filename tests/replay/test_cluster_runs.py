@@ -1,4 +1,4 @@
-"""What is told of runs with several instances."""
+"""The report of runs with several instances."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def replayed(trace: Path, *flags: str) -> Any:
 
 
 @pytest.mark.parametrize("scheduling", ["vllm", "blis"])
-def test_each_request_says_who_handled_it(scheduling: str, trace: Path) -> None:
+def test_each_request_names_its_instance(scheduling: str, trace: Path) -> None:
     rows = replayed(trace, "--num-instances", "3", "--engine", scheduling)["requests"]
     assert [row["handled_by"] for row in rows] == [f"instance_{number % 3}" for number in range(12)]
 
@@ -44,7 +44,7 @@ def test_metrics_of_instances_add_up_to_those_of_the_whole(trace: Path, capsys: 
     assert max(each["vllm_estimated_duration_s"] for each in instances) == told["vllm_estimated_duration_s"]
 
 
-def test_who_was_turned_away_is_counted_by_class_and_has_no_row(
+def test_rejected_requests_are_counted_by_class_and_have_no_row(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metrics = replayed(trace, "--admission-policy", "token-bucket", "--token-bucket-capacity", "1000")
@@ -82,14 +82,14 @@ def test_a_summary_of_decisions_is_printed_on_demand(trace: Path, capsys: pytest
     assert "=== Trace Summary ===\nTotal Decisions: 12\n  Admitted: 12\n" in capsys.readouterr().out
 
 
-def test_a_run_with_a_horizon_says_where_unfinished_requests_are(trace: Path) -> None:
+def test_a_run_with_a_horizon_counts_where_unfinished_requests_are(trace: Path) -> None:
     metrics = replayed(trace, "--num-instances", "2", "--horizon", "30000")
     assert metrics["completed_requests"] == 0
     assert metrics["still_running"] + metrics["still_queued"] > 0
     assert {row["handled_by"] for row in metrics["requests"]} == {"instance_0", "instance_1"}
 
 
-def test_the_same_seed_gives_the_same_draws(trace: Path) -> None:
+def test_equal_seeds_give_equal_draws(trace: Path) -> None:
     def handled(seed: str) -> list[str]:
         rows = replayed(trace, "--num-instances", "4", "--routing-policy", "random", "--seed", seed)["requests"]
         return [row["handled_by"] for row in rows]
@@ -105,7 +105,7 @@ def test_a_policy_file_makes_a_cluster_of_instances_that_differ(trace: Path, tmp
     assert max(fast) < min(slow)
 
 
-def test_averages_over_phases_know_instances(trace: Path) -> None:
+def test_averages_over_phases_have_instances(trace: Path) -> None:
     metrics = replayed(trace, "--num-instances", "2", "--phase-average", "2")
     assert metrics["completed_requests"] == 12
 

@@ -121,7 +121,7 @@ def test_rows_of_another_model_are_left_out_with_a_note(tmp_path: Path, capsys: 
     assert notes == f"blis replay: left out 1 rows recorded for another model than {MODEL}\n"
 
 
-def test_what_was_assumed_of_the_deployment_is_noted(tmp_path: Path, capsys: Captured) -> None:
+def test_assumptions_on_the_deployment_are_noted(tmp_path: Path, capsys: Captured) -> None:
     _, notes = replayed(written(tmp_path, THREE), capsys, "--max-model-len", "17000")
     assert notes.startswith("blis replay: --max-model-len, 17000 tokens, is cut to ")
 
@@ -219,7 +219,7 @@ def test_on_a_terminal_a_progress_bar_leaves_stdout_alone(tmp_path: Path) -> Non
     assert "replaying" in shown
 
 
-def test_as_a_process_it_prints_json_on_stdout_and_notes_on_stderr(tmp_path: Path) -> None:
+def test_a_process_prints_json_on_stdout_and_notes_on_stderr(tmp_path: Path) -> None:
     header = written(tmp_path, [*THREE, row(3, model="other")])
     command = [sys.executable, "-W", "error", "-m", "blis_sim.cli", "replay", str(header), "--json", *DEPLOYMENT]
     process = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
@@ -236,7 +236,7 @@ def test_a_reissued_trace_is_sent_by_schedule_and_cap(tmp_path: Path, capsys: Ca
     assert reissued["vllm_estimated_duration_s"] == 0.009002
 
 
-def test_results_say_when_requests_were_sent_if_the_run_decided_it(tmp_path: Path, capsys: Captured) -> None:
+def test_results_hold_the_times_of_sending_if_the_run_decided_it(tmp_path: Path, capsys: Captured) -> None:
     header, results = written(tmp_path, [row(0, 0), row(1, 0)]), tmp_path / "results.json"
     flags = ("--results-path", str(results))
     replayed(header, capsys, *flags)
@@ -272,7 +272,7 @@ def test_a_cap_that_shows_in_a_recording_and_is_not_given_is_named(
 
 
 @pytest.mark.parametrize("flags", [("--reissue", "--max-concurrency", "9"), ("--session-mode", "closed-loop")])
-def test_nothing_is_said_of_a_cap_when_other_rules_for_sending_are_given(
+def test_a_cap_is_not_noted_when_other_rules_for_sending_are_given(
     tmp_path: Path, capsys: Captured, flags: tuple[str, ...]
 ) -> None:
     assert "cap" not in replayed(written(tmp_path, capped_rows(40, cap=4), "real"), capsys, *flags)[1]

@@ -15,7 +15,7 @@ PREFIX = [
     row(index, index * 100_000, input_tokens=each, prefix_group="g" if each < 100 else "", prefix_length=64)
     for index, each in enumerate((10, 1000, 10))
 ]
-"""The prefix of the first is pushed out by the second, and wanted again by the third."""
+"""The prefix of the first is pushed out by the second, and used again by the third."""
 
 SMALL = ("--total-kv-blocks", "63", "--max-model-len", "1008", "--kv-cpu-blocks", "500")
 
@@ -26,7 +26,7 @@ def breakdown(header: Path, capsys: Captured, *flags: str) -> dict[str, Any]:
     return told
 
 
-def test_what_the_tier_did_is_part_of_the_breakdown(tmp_path: Path, capsys: Captured) -> None:
+def test_figures_of_the_tier_are_part_of_the_breakdown(tmp_path: Path, capsys: Captured) -> None:
     assert breakdown(written(tmp_path, PREFIX), capsys, *SMALL)["kv_cpu_tier"] == {
         "blocks_stored": 66,
         "blocks_evicted": 0,
@@ -53,7 +53,7 @@ def test_bringing_blocks_back_takes_time(tmp_path: Path, capsys: Captured) -> No
     assert slow["ttft_p99_ms"] - free["ttft_p99_ms"] == pytest.approx(0.98 * 4 * 0.25)
 
 
-def test_what_comes_back_counts_as_found_in_the_cache(tmp_path: Path, capsys: Captured) -> None:
+def test_blocks_that_come_back_count_as_found_in_the_cache(tmp_path: Path, capsys: Captured) -> None:
     header, metrics = written(tmp_path, PREFIX), tmp_path / "metrics.json"
     rates = []
     for blocks in ("0", "500"):

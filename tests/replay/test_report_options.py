@@ -1,4 +1,4 @@
-"""What may be asked of a simulation, and what is refused."""
+"""Report options of a simulation, and those that are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ def options(**given: Any) -> ReportOptions:
     return options_from(ReplayOptions, model="qwen/qwen3-14b", **given).report
 
 
-def test_nothing_is_asked_by_default() -> None:
+def test_no_report_is_written_by_default() -> None:
     plain = options()
     assert (plain.slo_targets, plain.weights, plain.detector_names) == ({}, {}, ())
     assert (plain.final_window_us, plain.itl_path) == (None, None)
@@ -62,6 +62,6 @@ def test_token_times_go_beside_the_trace_unless_said_otherwise() -> None:
         ({"itl_output": "x.csv"}, "--itl-output needs --record-itl"),
     ],
 )
-def test_what_cannot_be_answered_is_one_line(given: dict[str, Any], said: str) -> None:
+def test_a_report_that_cannot_be_made_is_one_line(given: dict[str, Any], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         options(**given)

@@ -76,12 +76,12 @@ def test_files_are_written_where_asked(tmp_path: Path, capsys: Captured) -> None
     assert len(detailed["requests"]) == 5
 
 
-def test_the_same_seed_gives_the_same_run(tmp_path: Path, capsys: Captured) -> None:
+def test_equal_seeds_give_equal_runs(tmp_path: Path, capsys: Captured) -> None:
     assert traced(capsys, tmp_path) == traced(capsys, tmp_path, "--seed", "42")
     assert traced(capsys, tmp_path) != traced(capsys, tmp_path, "--seed", "43")
 
 
-def test_a_spec_says_what_flags_do_not(tmp_path: Path, capsys: Captured) -> None:
+def test_a_spec_sets_what_flags_do_not(tmp_path: Path, capsys: Captured) -> None:
     spec = written(tmp_path, client("me"), horizon=10**9)
     assert len(traced(capsys, tmp_path, "--workload-spec", spec)) == 20
     assert read_header(tmp_path / "trace.yaml").workload_seed == 5
@@ -92,7 +92,7 @@ def test_a_spec_says_what_flags_do_not(tmp_path: Path, capsys: Captured) -> None
     assert read_header(tmp_path / "trace.yaml").workload_seed == 6
 
 
-def test_requests_of_a_spec_are_not_given_up_unless_it_says_so(tmp_path: Path, capsys: Captured) -> None:
+def test_requests_of_a_spec_have_no_timeout_unless_it_sets_one(tmp_path: Path, capsys: Captured) -> None:
     rows = traced(capsys, tmp_path, "--workload-spec", written(tmp_path, client("a", timeout=9_000_000), client("b")))
     assert {(row.client_id, row.deadline_us > 0) for row in rows} == {("a", True), ("b", False)}
     patient = traced(capsys, tmp_path, "--workload-spec", str(tmp_path / "spec.yaml"), "--timeout", "-1")
@@ -107,7 +107,7 @@ def test_flags_that_a_spec_overrules_are_named(tmp_path: Path, capsys: Captured)
     ]
 
 
-def test_what_a_spec_says_in_vain_is_told(tmp_path: Path, capsys: Captured) -> None:
+def test_settings_of_a_spec_without_effect_are_noted(tmp_path: Path, capsys: Captured) -> None:
     _, notes = ran(capsys, "--workload-spec", written(tmp_path, client(network={"rtt_ms": 5})))
     assert notes == f"blis run: {tmp_path}/spec.yaml: clients[0]: network has no effect on what is sent\n"
 
@@ -141,7 +141,7 @@ def test_users_wait_for_their_replies(tmp_path: Path, capsys: Captured) -> None:
     assert mine == [20_000 + 80_000 * n for n in range(10)]
 
 
-def test_a_trace_says_what_became_of_each_request(tmp_path: Path, capsys: Captured) -> None:
+def test_a_trace_has_the_outcome_of_each_request(tmp_path: Path, capsys: Captured) -> None:
     exact = ("--prompt-tokens", "100", "--prompt-tokens-stdev", "0", "--output-tokens", "1500", "--output-tokens-stdev")
     steps = (*exact, "0", "--engine", "blis", "--rate", "1", "--num-requests", "4")
     flags = (*steps, "--timeout", "2", "--horizon", "4900000")
@@ -189,7 +189,7 @@ def test_a_workload_for_another_model_only_is_refused(tmp_path: Path, capsys: Ca
     assert capsys.readouterr().err.endswith("no request of the workload is for qwen/qwen3-14b: all were left out\n")
 
 
-def test_what_a_trace_cannot_say_is_told(tmp_path: Path, capsys: Captured) -> None:
+def test_lost_properties_of_a_trace_are_noted(tmp_path: Path, capsys: Captured) -> None:
     spec = written(tmp_path, client(adapter="x"))
     _, notes = ran(capsys, "--workload-spec", spec, "--trace-output", str(tmp_path / "trace"))
     assert notes == "blis run: adapters are noted in the trace, they do not change any time\n"

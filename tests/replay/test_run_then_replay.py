@@ -106,7 +106,7 @@ def test_any_workload_known_up_front_survives_the_way_through_a_trace(
 
 
 def there_and_back(workload: Workload, scheduling: str, horizon_us: int | None) -> bool:
-    """Whether a replay of what was run tells the same of every request."""
+    """Whether a replay of a run gives the same outcome for every request."""
 
     limits = config(total_kv_blocks=40, max_num_seqs=4, max_num_batched_tokens=24, engine=scheduling)
 

@@ -39,7 +39,7 @@ def test_tokens_that_come_together_are_one_chunk_of_the_recording() -> None:
     assert told == [[1_005, 2_005, 3_005, 4_005]]
 
 
-def test_the_figures_of_a_run_say_what_was_drafted() -> None:
+def test_the_figures_of_a_run_include_drafts() -> None:
     figures = aggregate(simulated(8))
     assert figures["total_output_tokens"] == 8
     assert list(figures.items())[-4:] == [

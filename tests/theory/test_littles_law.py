@@ -23,7 +23,7 @@ def load(seed: int) -> list[Arrival]:
 
 
 def integral(arrivals: list[Arrival], scheduling: str, gauge: Callable[[EngineStats], int]) -> int:
-    """Of a gauge over time, read between any two events."""
+    """Return the mean of a gauge over time, read between any two events."""
     engine = Engine(config(100_000, 16, max_num_seqs=SEATS, **SCHEDULINGS[scheduling]), TestLatency(step_us=STEP_US))
     for arrival in arrivals:
         engine.submit(arrival.request, arrival.at)
@@ -36,7 +36,7 @@ def integral(arrivals: list[Arrival], scheduling: str, gauge: Callable[[EngineSt
 
 
 @pytest.mark.parametrize("scheduling", SCHEDULINGS)
-def test_it_holds_for_the_whole_engine(scheduling: str) -> None:
+def test_littles_law_holds_for_the_whole_engine(scheduling: str) -> None:
     arrivals = load(seed=1)
     engine = Engine(config(100_000, 16, max_num_seqs=SEATS, **SCHEDULINGS[scheduling]), TestLatency(step_us=STEP_US))
     events = run(engine, [(arrival.at, arrival.request) for arrival in arrivals])
@@ -52,14 +52,14 @@ def test_it_holds_for_the_whole_engine(scheduling: str) -> None:
 
 
 @pytest.mark.parametrize("scheduling", SCHEDULINGS)
-def test_it_holds_for_those_that_wait(scheduling: str) -> None:
+def test_littles_law_holds_for_waiting_requests(scheduling: str) -> None:
     arrivals = load(seed=2)
     waits_us = served(arrivals, STEP_US, scheduling, SEATS).waits_us
     assert sum(waits_us) > 0
     assert integral(arrivals, scheduling, lambda stats: stats.num_waiting) == sum(waits_us)
 
 
-def test_it_holds_for_those_that_run() -> None:
+def test_littles_law_holds_for_running_requests() -> None:
     arrivals = load(seed=3)
     result = served(arrivals, STEP_US, "vllm", SEATS)
     assert integral(arrivals, "vllm", lambda stats: stats.num_running) == sum(result.times_us) - sum(result.waits_us)

@@ -29,7 +29,7 @@ def test_requests_leave_at_seats_per_time_of_service(scheduling: str, seats: int
 @pytest.mark.parametrize("scheduling", SCHEDULINGS)
 @settings(max_examples=30, deadline=None)
 @given(seats=st.integers(1, 6), lengths=st.lists(st.integers(1, 9), min_size=1, max_size=25))
-def test_every_step_produces_a_token_per_seat_while_somebody_waits(
+def test_every_step_produces_a_token_per_seat_while_a_request_waits(
     scheduling: str, seats: int, lengths: list[int]
 ) -> None:
     result = served(backlog(lengths), STEP_US, scheduling, seats)

@@ -43,7 +43,7 @@ def test_the_wait_of_equal_services_is_half_that_which_utilisation_alone_would_g
     assert_estimates([float(np.mean(run.waits_us)) / STEP_US for run in runs], 0.7 / 0.3 / 2)
 
 
-def test_as_many_requests_find_the_server_busy_as_it_is_busy() -> None:
+def test_the_share_of_requests_that_find_the_server_busy_is_its_utilization() -> None:
     """Poisson arrivals see time averages."""
     runs = replications([1], 0.3, "vllm", 1_500)
     assert_estimates([float(np.mean(np.array(run.waits_us) > 0)) for run in runs], 0.3)
@@ -52,7 +52,7 @@ def test_as_many_requests_find_the_server_busy_as_it_is_busy() -> None:
 
 
 def test_blis_begins_with_a_request_that_arrives_in_the_last_step_of_the_only_other_one_at_once() -> None:
-    """It forgets a step in which everybody completes, so its queue is a queue with one server but for that."""
+    """BLIS forgets a step in which every request completes, so its queue is a queue with one server but for that."""
     arrivals = [arrival(0, 0, 3), arrival(1, 1_700, 1), arrival(2, 10_000, 3), arrival(3, 12_400, 1)]
     assert served(arrivals, STEP_US, "blis").waits_us == [0, 1_300, 0, 0]
 

@@ -128,7 +128,7 @@ def test_a_file_has_one_writer_of_those_that_ask(tmp_path: Path) -> None:
     assert path.read_text() == "a\n3\n"
 
 
-def test_what_is_no_gzip_is_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_no_gzip_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "t.csv.gz").write_text("request_id\n")
     with pytest.raises(TraceError, match=r"t\.csv\.gz: not a gzip file"):
         read_cut_rows(tmp_path / "t.csv.gz")

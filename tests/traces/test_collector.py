@@ -3,7 +3,7 @@ import gc
 from traces.collector import no_cycle_search
 
 
-def test_nobody_looks_for_cycles_meanwhile_and_somebody_does_afterwards() -> None:
+def test_the_collector_of_cycles_is_off_meanwhile_and_on_afterwards() -> None:
     assert gc.isenabled()
     with no_cycle_search():
         assert not gc.isenabled()

@@ -19,7 +19,7 @@ _targets = st.builds(SloTargets, ttft_ms=_limits, itl_ms=_limits, e2e_ms=_limits
 
 
 def attained(requests: list[dict[str, float]], targets: SloTargets, duration_s: float = 2.0) -> Attainment:
-    """Of requests that all belong to the class of the targets."""
+    """Goodput of requests that all belong to the class of the targets."""
     values = {name: np.array([each[name] for each in requests], np.float64) for name in ("ttft", "itl", "e2e")}
     answered = np.array([each["answered"] for each in requests], np.bool_)
     return attainment(values, limits_us(targets), np.ones(len(requests), np.bool_), duration_s, answered)
@@ -40,12 +40,12 @@ def test_all_limits_must_be_met_and_each_has_its_own_share() -> None:
     assert found.by_limit == {"e2e": 0.75, "ttft": 0.75}
 
 
-def test_what_was_not_answered_is_not_good_and_no_limit_is_checked_for_it() -> None:
+def test_an_unanswered_request_is_not_good_and_no_limit_is_checked_for_it() -> None:
     found = attained([request(), request(answered=False)], SloTargets(ttft_ms=0.005))
     assert (found.share, found.by_limit) == (0.5, {"ttft": 1.0})
 
 
-def test_nothing_has_no_share_and_no_time_no_rate() -> None:
+def test_zero_requests_have_no_share_and_zero_time_no_rate() -> None:
     assert attained([], SloTargets(ttft_ms=1)) == Attainment(0, 0.0, 0.0, {"ttft": 0.0})
     assert attained([request()], SloTargets(ttft_ms=1), duration_s=0).per_s == 0
 

@@ -50,7 +50,7 @@ def test_a_generated_header_leaves_out_what_is_empty(tmp_path: Path) -> None:
     )
 
 
-def test_everything_a_header_can_say_reads_back(tmp_path: Path) -> None:
+def test_every_key_of_a_header_reads_back(tmp_path: Path) -> None:
     header = TraceHeader(
         trace_version=2,
         created_at="2026-01-01T00:00:00Z",

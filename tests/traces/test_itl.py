@@ -10,7 +10,7 @@ HEAD = "request_id,chunk_index,timestamp_us\n"
 
 
 @pytest.mark.parametrize("name", ["t.itl.csv", "t.itl.csv.gz"])
-def test_what_is_written_reads_back(tmp_path: Path, name: str) -> None:
+def test_written_chunk_times_read_back(tmp_path: Path, name: str) -> None:
     with ItlWriter(tmp_path / name) as writer:
         writer.write(7, [100, 120, 125])
         writer.write(2, [])

@@ -53,11 +53,11 @@ def test_the_layout_is_two_spaces_and_empty_brackets() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_no_number_is_refused(value: float) -> None:
+def test_a_text_that_is_no_number_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="there is no decimal for"):
         dump_json([value])
 
 
-def test_what_json_cannot_hold_is_refused() -> None:
+def test_a_value_that_json_cannot_hold_is_refused() -> None:
     with pytest.raises(TypeError, match="JSON cannot hold a set"):
         dump_json({1})

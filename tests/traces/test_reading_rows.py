@@ -196,7 +196,7 @@ def test_a_folder_in_place_of_a_file_is_named(tmp_path: Path) -> None:
         read_rows(tmp_path)
 
 
-def test_every_column_says_what_it_holds() -> None:
+def test_every_column_has_a_help_text() -> None:
     assert all(column.help for column in TRACE_COLUMNS)
     assert [column.name for column in TRACE_COLUMNS if column.required] == NEEDED.split(",")
 

@@ -50,7 +50,7 @@ def test_each_recording_moves_to_a_folder_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_moved", range(len(NAMES)))
-def test_what_a_kill_left_behind_follows_into_the_same_folder(tmp_path: Path, num_moved: int) -> None:
+def test_files_that_a_kill_left_behind_follow_into_the_same_folder(tmp_path: Path, num_moved: int) -> None:
     files = recorded(tmp_path)
     (tmp_path / "t.earlier-1").mkdir()
     for name in NAMES[:num_moved]:
@@ -59,7 +59,7 @@ def test_what_a_kill_left_behind_follows_into_the_same_folder(tmp_path: Path, nu
     assert contents(tmp_path / "t.earlier-1") == files
 
 
-def test_nothing_is_ever_moved_over_what_a_kill_left(tmp_path: Path) -> None:
+def test_no_file_is_ever_moved_over_those_that_a_kill_left(tmp_path: Path) -> None:
     recorded(tmp_path)
     (tmp_path / "t.earlier-1").mkdir()
     (tmp_path / "t.earlier-1" / "t.yaml").write_text("of the one before")

@@ -23,7 +23,7 @@ def test_durations_have_units(text: str, milliseconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["100", "", "ms", "1 s", "-1s", "1.2.3s", "1x", "1s2"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a duration"):
         parse_duration_ms(text)
 

@@ -1,4 +1,4 @@
-"""What is written is byte for byte the format, complete after every row, and reads back the same."""
+"""Written rows are byte for byte the format, complete after every row, and read back the same."""
 
 import gzip
 from pathlib import Path
@@ -120,7 +120,7 @@ def test_rows_read_back_as_they_were_written(tmp_path: Path, rows: list[TraceRow
     assert read_trace(tmp_path / "t.yaml").rows == rows
 
 
-def test_columns_are_worth_writing_when_a_row_has_something_to_say() -> None:
+def test_columns_are_worth_writing_when_a_row_has_a_value_for_them() -> None:
     def row(**fields: int | str) -> TraceRow:
         return TraceRow(request_id=0, input_tokens=1, output_tokens=1, arrival_time_us=0, **fields)  # type: ignore[arg-type]
 

@@ -67,7 +67,7 @@ async def opened(url: str, profile: Path) -> AsyncIterator[Browser]:
         pytest.skip("there is no Chromium here")
     command = [program, *ARGUMENTS, f"--user-data-dir={profile}", "about:blank"]
     quiet = asyncio.subprocess.DEVNULL
-    with TemporaryDirectory() as left_behind:  # which it does not clear when it is told to end
+    with TemporaryDirectory() as left_behind:  # which it does not clear when it ends on request
         environment = {**os.environ, "TMPDIR": left_behind}
         process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet, env=environment)
         try:
@@ -105,5 +105,5 @@ async def _port(file: Path) -> int:
 
 
 def _text(file: Path) -> str:
-    """What is in a file, nothing if it does not exist."""
+    """Return the text of a file, empty if it does not exist."""
     return file.read_text() if file.is_file() else ""

@@ -1,4 +1,4 @@
-"""What tests of several live instances share."""
+"""Common parts of tests of several live instances."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,7 @@ from tests.wire.plain_http import PlainReply, call, metric
 from tests.wire.serving import TestServer
 
 SLOW = TestLatency(step_us=60_000_000)
-"""Nothing that runs ends by itself."""
+"""Steps so long that no running request ends by itself."""
 
 BODY = {"model": "m", "prompt": "a b", "max_tokens": 4, "ignore_eos": True}
 
@@ -18,7 +18,7 @@ def finished(server: TestServer, instance: int) -> float:
 
 
 def at_instance(server: TestServer, instance: int) -> TestServer:
-    """The same server at the port of one instance."""
+    """A client of the server at the port of one instance."""
     return dataclasses.replace(server, port=instances(server)[instance]["port"])
 
 

@@ -1,4 +1,4 @@
-"""What a metrics page consists of: families with their types, labels and buckets, whatever the figures."""
+"""The shape of a metrics page: families with their types, labels and buckets, whatever the figures."""
 
 from pathlib import Path
 

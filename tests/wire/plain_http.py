@@ -66,7 +66,7 @@ def chat(server: TestServer, **fields: Any) -> PlainReply:
 
 
 def events_of(body: bytes) -> list[str]:
-    """What each server-sent event says, without its `data: `."""
+    """Return the data of each server-sent event."""
     assert body.endswith(b"\n\n"), body[-40:]
     return [each.removeprefix("data: ") for each in body.decode().split("\n\n")[:-1]]
 
@@ -113,7 +113,7 @@ def raw_completion(version: str = "1.1", **fields: Any) -> bytes:
 
 
 def read_until(connection: socket.socket, wanted: bytes) -> bytes:
-    """All that arrives until `wanted` has; fails when the connection ends first."""
+    """Return all bytes up to `wanted`; fails when the connection ends first."""
     received = b""
     while wanted not in received:
         data = connection.recv(65536)

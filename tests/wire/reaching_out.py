@@ -22,14 +22,14 @@ EVENTS = frozenset(
     }
     | {"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "urllib.Request"}
 )
-"""What the interpreter reports when something outside of a process is opened."""
+"""Audit events of the interpreter for something opened outside of a process."""
 
 PROJECT = str(Path(__file__).parents[2])
 CODE = (PROJECT, *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, sys.base_prefix)
 """Where modules lie that are imported when they are needed, and the tables beside them."""
 
 ABOUT_ITSELF = ("/proc/self/", os.devnull)
-"""What a metrics page and a worker process read of their own process."""
+"""Files that a metrics page and a worker process read of their own process."""
 
 
 class _Watch:
@@ -60,7 +60,7 @@ _WATCH = _Watch()  # a hook of the interpreter cannot be taken back
 
 @contextmanager
 def noted_openings(*allowed: Path) -> Iterator[list[str]]:
-    """What the threads of servers open within the block, but for what lies in the folders that are allowed."""
+    """Files and connections that the threads of servers open within the block, except in the allowed folders."""
     if not _WATCH.is_installed:
         sys.addaudithook(_WATCH.hear)
         _WATCH.is_installed = True

@@ -34,7 +34,7 @@ class TestServer:
 
 @contextmanager
 def running_server(latency: LatencyModel | None = None, **settings: Any) -> Iterator[TestServer]:
-    """A server on a free port with a step of 1 ms at 20 times real speed, unless told otherwise."""
+    """A server on a free port with a step of 1 ms at 20 times real speed by default."""
     given: dict[str, Any] = {"model": "qwen/qwen3-14b", "hardware": "H100", "tp": 1, "served_model_name": ("m",)}
     given |= {"max_model_len": 2048, "speed": 20.0, "host": "127.0.0.1", "port": 0}
     options = options_from(ServeOptions, **{**given, **settings})

@@ -24,13 +24,13 @@ def client() -> Iterator[Any]:
         yield found
 
 
-def test_it_gets_a_message(client: Any) -> None:
+def test_the_client_gets_a_message(client: Any) -> None:
     message = client.messages.create(model="m", max_tokens=300, system="be brief", messages=MESSAGES)
     assert [each.type for each in message.content] == ["thinking", "text"]
     assert (message.role, message.stop_reason in ("end_turn", "max_tokens")) == ("assistant", True)
 
 
-def test_it_puts_a_stream_together(client: Any) -> None:
+def test_the_client_puts_a_stream_together(client: Any) -> None:
     with client.messages.stream(model="m", max_tokens=300, messages=MESSAGES) as stream:
         text = "".join(stream.text_stream)
         message = stream.get_final_message()
@@ -39,7 +39,7 @@ def test_it_puts_a_stream_together(client: Any) -> None:
     assert message.usage.output_tokens > 10
 
 
-def test_it_calls_a_tool_and_answers_with_its_result(client: Any) -> None:
+def test_the_client_calls_a_tool_and_answers_with_its_result(client: Any) -> None:
     asked = {"model": "m", "max_tokens": 500, "tools": [TOOL]}
     message = client.messages.create(**asked, tool_choice={"type": "any"}, messages=MESSAGES)
     assert message.stop_reason == "tool_use"
@@ -50,7 +50,7 @@ def test_it_calls_a_tool_and_answers_with_its_result(client: Any) -> None:
     assert client.messages.create(**asked, messages=turns).content[-1].type == "text"
 
 
-def test_it_streams_the_input_of_a_tool(client: Any) -> None:
+def test_the_client_streams_the_input_of_a_tool(client: Any) -> None:
     with client.messages.stream(
         model="m", max_tokens=500, tools=[TOOL], tool_choice={"type": "any"}, messages=MESSAGES
     ) as stream:
@@ -58,12 +58,12 @@ def test_it_streams_the_input_of_a_tool(client: Any) -> None:
     assert isinstance(next(each for each in message.content if each.type == "tool_use").input["x"], int)
 
 
-def test_it_counts_tokens(client: Any) -> None:
+def test_the_client_counts_tokens(client: Any) -> None:
     counted = client.messages.count_tokens(model="m", messages=MESSAGES).input_tokens
     assert client.messages.create(model="m", max_tokens=5, messages=MESSAGES).usage.input_tokens == counted
 
 
-def test_it_raises_its_own_errors(client: Any) -> None:
+def test_the_client_raises_its_own_errors(client: Any) -> None:
     with pytest.raises(anthropic.NotFoundError, match="The model `nope` does not exist"):
         client.messages.create(model="nope", max_tokens=5, messages=MESSAGES)
     with pytest.raises(anthropic.BadRequestError, match="must be positive"):

@@ -1,6 +1,6 @@
 """Requests that a genuine vLLM server was asked, sent to our server: what differs must be meant.
 
-Both servers were started with the same model folder and flags. Ids, times, floats and what the model says are not
+Both servers were started with the same model folder and flags. Ids, times, floats and the model's words are not
 compared.
 """
 

@@ -27,7 +27,7 @@ PATIENCE_S = 20.0
 
 
 def attacked(setup: Setup, server: Running, seed: int) -> Attacked:
-    """What happened to the requests of one seed that leave the server as it was."""
+    """Return the exchanges of one seed's requests that leave the server as it was."""
     requests = (each for each in hostile_requests(setup, seed, NUM_REQUESTS, heavy_rounds=0) if not each.disturbs)
     found = Attacked(setup.name)
 
@@ -81,7 +81,7 @@ def test_ends_at_its_time_limit_where_a_server_answers_nothing(
     assert f"{found.num_unsent:,} requests were not sent before the time limit" in verdict.broken
 
 
-def test_says_what_the_main_thread_did_while_a_client_waited(tmp_path: Path) -> None:
+def test_a_report_names_what_the_main_thread_did_while_a_client_waited(tmp_path: Path) -> None:
     program = "import time\nuntil = time.monotonic() + 2\nwhile time.monotonic() < until: pass\ntime.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", program]) as process, (tmp_path / "samples").open("w") as file:
         watcher = Watcher("127.0.0.1", 9, file, None, process.pid)

@@ -1,4 +1,4 @@
-"""Recordings, and what is heard in them."""
+"""Recordings, and their transcripts."""
 
 import io
 import struct
@@ -44,7 +44,7 @@ def post(server: TestServer, path: str, seconds: float = 4.0, **fields: str) -> 
     return post_form(server, path, recording(seconds), **{"model": "m", **fields})
 
 
-def test_a_longer_recording_has_more_to_say(listening: TestServer) -> None:
+def test_a_longer_recording_has_a_longer_transcript(listening: TestServer) -> None:
     short = post(listening, "transcriptions", 4.2).json
     long = post(listening, "transcriptions", 20).json
     assert short["usage"] == {"type": "duration", "seconds": 5}
@@ -55,7 +55,7 @@ def test_a_translation_has_no_usage(listening: TestServer) -> None:
     assert set(post(listening, "translations").json) == {"text"}
 
 
-def test_the_same_recording_says_the_same(listening: TestServer) -> None:
+def test_equal_recordings_give_equal_transcripts(listening: TestServer) -> None:
     first, second = (post(listening, "transcriptions", 3).json for _ in range(2))
     assert first == second != post(listening, "transcriptions", 3.5).json
 
@@ -67,7 +67,7 @@ def test_segments_cover_the_recording(listening: TestServer) -> None:
     assert all(each["avg_logprob"] <= 0 and each["tokens"] for each in body["segments"])
 
 
-def test_a_stream_tells_stretch_after_stretch(listening: TestServer) -> None:
+def test_a_stream_brings_stretch_after_stretch(listening: TestServer) -> None:
     whole = post(listening, "transcriptions", 70).json["text"]
     reply = post(listening, "transcriptions", 70, stream="true", stream_include_usage="true")
     *chunks, usage = chunks_of(reply.body)
@@ -100,7 +100,7 @@ def test_counts_may_come_with_every_chunk(listening: TestServer) -> None:
         ({"vllm_xargs": "[]"}, "Input should be a valid dictionary"),
     ],
 )
-def test_what_no_model_does_is_refused(listening: TestServer, fields: dict[str, Any], message: str) -> None:
+def test_a_task_that_no_model_has_is_refused(listening: TestServer, fields: dict[str, Any], message: str) -> None:
     reply = post(listening, "transcriptions", **fields)
     assert reply.status == 400
     assert message in reply.json["error"]["message"]
@@ -116,7 +116,7 @@ def test_a_recording_must_be_one(listening: TestServer) -> None:
     assert post(listening, "transcriptions", model="nope").status == 404
 
 
-def test_a_model_that_writes_hears_nothing(server: TestServer) -> None:
+def test_a_model_that_generates_does_not_transcribe(server: TestServer) -> None:
     assert post(server, "transcriptions").status == 404
 
 

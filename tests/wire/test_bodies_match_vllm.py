@@ -73,7 +73,7 @@ def test_a_chat_stream_with_running_counts_has_the_events_of_vllm(server: TestSe
     options = {"include_usage": True, "continuous_usage_stats": True}
     reply = call(server, "POST", capture.path, {**json.loads(capture.body), "stream_options": options})
     theirs = [blanked(each) for each in events_of(capture.reply.rstrip("\n").encode() + b"\n\n")]
-    # That server was also told to report prompt details and per-request metrics, in its last chunk.
+    # The captured server had flags to report prompt details and per-request metrics, in its last chunk.
     theirs[-2] = re.sub(r',"prompt_tokens_details":\{[^}]*\}', "", re.sub(r',"metrics":\{[^}]*\}', "", theirs[-2]))
     assert [blanked(each) for each in events_of(reply.body)] == theirs
 

@@ -1,4 +1,4 @@
-"""What clients read of function calls differs from parser to parser."""
+"""Function calls that clients read differ from parser to parser."""
 
 import json
 from typing import Any

@@ -1,7 +1,7 @@
 """Every request that a genuine vLLM was captured with, sent to our server: what differs must be meant.
 
-Each capture file is one test, because its requests build on each other: caches fill, adapters come and go, a server
-is paused. Ids, times, fingerprints, floats and what the model says are not compared. `-s` prints every difference.
+Each capture file is one test, because its requests build on each other: caches fill, adapters come and go, a server is
+paused. Ids, times, fingerprints, floats and the model's words are not compared. `-s` prints every difference.
 """
 
 import sys

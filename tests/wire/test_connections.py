@@ -80,7 +80,7 @@ def test_a_browser_that_asks_first_is_answered(
     assert reply.headers.get("access-control-allow-origin") == allowed
 
 
-def test_without_origins_nobody_may(server: TestServer) -> None:
+def test_without_origins_no_page_may(server: TestServer) -> None:
     reply = call(server, "OPTIONS", "/v1/models", headers=ASKS)
     assert (reply.status, reply.body) == (400, b"Disallowed CORS origin")
 

@@ -1,4 +1,4 @@
-"""What answers say, as a client reads it."""
+"""The content of answers, as a client reads it."""
 
 import json
 import re

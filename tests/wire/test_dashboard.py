@@ -29,7 +29,7 @@ def read_by(page: str) -> set[str]:
     return set(re.findall(r'"((?:vllm:|blis_)\w+)"', page))
 
 
-def test_it_is_one_page_without_anything_from_elsewhere(server: TestServer) -> None:
+def test_the_dashboard_is_one_page_without_anything_from_elsewhere(server: TestServer) -> None:
     reply = call(server, "GET", "/dashboard")
     assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert re.findall(rb"https?:|\bsrc=|@import|url\(", reply.body) == []
@@ -56,7 +56,7 @@ def slow_server() -> Iterator[TestServer]:
 
 
 def output(series: str) -> str:
-    """What the page shows of a series, in JavaScript."""
+    """Return the text of a series on the page, by JavaScript."""
     return f"document.querySelector('output[data-series=\"{series}\"]').textContent"
 
 
@@ -98,7 +98,7 @@ DRAWN = """
 """Whether anything is drawn in a plot."""
 
 
-async def test_a_browser_says_when_there_are_no_figures(tmp_path: Path) -> None:
+async def test_a_browser_shows_when_there_are_no_figures(tmp_path: Path) -> None:
     with running_server() as server:
         async with opened(f"{server.url}/dashboard", tmp_path) as browser:
             await browser.wait_for("(document.getElementById('state') || {}).className === ''")

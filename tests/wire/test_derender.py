@@ -177,7 +177,7 @@ def test_a_stop_string_cuts_the_text_and_a_stop_token_is_not_shown(split: TestSe
         ),
     ],
 )
-def test_what_cannot_be_made_a_reply_is_refused(split: TestServer, path: str, body: Any, message: str) -> None:
+def test_tokens_that_cannot_be_made_a_reply_are_refused(split: TestServer, path: str, body: Any, message: str) -> None:
     reply = call(split, "POST", path, body)
     assert reply.status == 400
     assert message in reply.json["error"]["message"]

@@ -1,4 +1,4 @@
-"""When the engine breaks nobody is left waiting, and when it refuses the client hears why."""
+"""A broken engine leaves no request waiting, and a refusal gives the client its reason."""
 
 import json
 import threading
@@ -20,12 +20,12 @@ DEAD = {
     "param": None,
     "code": 500,
 }
-"""What vLLM's clients hear of a dead engine."""
+"""The error of a dead engine in the words of vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakingLatency(TestLatency):
-    """Raises once it is told to."""
+    """Raises once it is switched on."""
 
     breaks: threading.Event = field(default_factory=threading.Event)
 
@@ -37,7 +37,7 @@ class BreakingLatency(TestLatency):
 
 @pytest.fixture
 def latency() -> BreakingLatency:
-    """Real time passes between its steps, so that there is enough of it to tell the engine to break."""
+    """Real time passes between its steps, so that there is enough of it to make the engine break."""
     return BreakingLatency(step_us=10_000)
 
 

@@ -59,7 +59,7 @@ def test_a_refusal_is_that_of_vllm(server: TestServer, reference: Path, name: st
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_what_vllm_accepts_is_accepted(server: TestServer, reference: Path, name: str) -> None:
+def test_bodies_that_vllm_accepts_are_accepted(server: TestServer, reference: Path, name: str) -> None:
     capture = captures_by_name(reference / "golden/vllm/golden2.txt")[name]
     reply = ask(server, capture)
     theirs = json.loads(capture.reply)

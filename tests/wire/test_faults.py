@@ -162,7 +162,7 @@ def test_faults_are_changed_while_running() -> None:
         ({"engine": {"flood": 1}}, "an engine fault must be one of hang, death, kv_exhaustion, slow, got 'flood'"),
     ],
 )
-def test_what_cannot_be_set_is_refused(body: dict[str, Any], complaint: str) -> None:
+def test_an_impossible_setting_is_refused(body: dict[str, Any], complaint: str) -> None:
     with running_server(enable_fault_control=True) as server:
         reply = call(server, "POST", "/blis/faults", body)
         assert reply.status == 400

@@ -160,7 +160,9 @@ def test_whoever_leaves_with_requests_ahead_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("first", [STREAMED, NOWHERE, odd(WHOLE)], ids=["usual", "lent", "odd"])
 @pytest.mark.parametrize("sent", [b"", STREAMED[:40]], ids=["nothing", "half a head"])
-def test_who_is_idle_for_too_long_is_left(monkeypatch: pytest.MonkeyPatch, first: bytes, sent: bytes) -> None:
+def test_a_connection_that_is_idle_for_too_long_is_closed(
+    monkeypatch: pytest.MonkeyPatch, first: bytes, sent: bytes
+) -> None:
     monkeypatch.setenv("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "1")
     with running_server() as server, opened(server) as connection:
         connection.sendall(first + sent)
@@ -168,7 +170,7 @@ def test_who_is_idle_for_too_long_is_left(monkeypatch: pytest.MonkeyPatch, first
         assert read_all(connection) == b""
 
 
-def test_who_has_not_asked_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_without_a_request_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "1")
     with running_server() as server, opened(server) as connection:
         time.sleep(1.5)
@@ -176,7 +178,7 @@ def test_who_has_not_asked_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("first", [STREAMED, NOWHERE, odd(WHOLE)], ids=["usual", "lent", "odd"])
-def test_who_has_sent_a_head_is_not_idle(monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
+def test_a_connection_with_a_sent_head_is_not_idle(monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
     monkeypatch.setenv("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "1")
     with running_server() as server, opened(server) as connection:
         connection.sendall(first + STREAMED[:-1])
@@ -188,7 +190,7 @@ def test_who_has_sent_a_head_is_not_idle(monkeypatch: pytest.MonkeyPatch, first:
 def test_a_stream_may_be_longer_than_an_idle_connection_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "1")
     with running_server(TestLatency(step_us=600_000), speed=1.0) as server, opened(server) as connection:
-        # At once, for who waits for one reply before the next request may be idle for long on a busy machine.
+        # All at once: a client that waits for one reply before the next request may be idle for long on a busy machine.
         connection.sendall(2 * (NOWHERE + STREAMED))
         received = b""
         while received.count(END_OF_STREAM) < 2:

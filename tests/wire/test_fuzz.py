@@ -51,7 +51,7 @@ def exchange(server: TestServer, pieces: list[bytes], says_goodbye: bool) -> byt
             connection.settimeout(QUIET_S)
             while data := connection.recv(65536):
                 received += data
-        except OSError:  # it has hung up, or says no more
+        except OSError:  # the connection is closed, or silent
             pass
     return received
 

@@ -17,7 +17,7 @@ MOST_S = 8.0
 
 
 def what_comes(server: TestServer, beginning: bytes, trickle: bytes) -> bytes:
-    """What a client reads that goes on sending single bytes, until its connection is closed."""
+    """Return the bytes that a client gets which goes on sending single bytes, until its connection is closed."""
     until_s = time.monotonic() + MOST_S
     received = b""
     with socket.create_connection((server.host, server.port)) as connection:

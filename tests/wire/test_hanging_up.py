@@ -89,7 +89,7 @@ def test_leaving_does_not_count_as_a_finished_request(slow_server: TestServer) -
     assert metric(slow_server, "vllm:e2e_request_latency_seconds_count") == latencies
 
 
-def test_leaving_after_the_last_token_disturbs_nobody(slow_server: TestServer) -> None:
+def test_leaving_after_the_last_token_disturbs_no_other_stream(slow_server: TestServer) -> None:
     for _ in range(3):
         with open_request(slow_server, max_tokens=1, stream=True) as connection:
             read_until(connection, b"[DONE]")

@@ -42,7 +42,7 @@ def leave(connection: socket.socket, resets: bool) -> None:
 
 
 def read_some(connection: socket.socket, num_bytes: int) -> None:
-    """So many bytes, or as many as there are to come soon."""
+    """Return so many bytes, or as many as there are to come soon."""
     connection.settimeout(0.05)
     try:
         while num_bytes > 0 and (data := connection.recv(num_bytes)):
@@ -80,7 +80,7 @@ def test_whoever_leaves_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("resets", [False, True])
-def test_many_who_leave_together_leave_nothing_behind(server: TestServer, resets: bool) -> None:
+def test_many_clients_that_leave_together_leave_nothing_behind(server: TestServer, resets: bool) -> None:
     fields: dict[str, Any] = {"prompt": "hello", "max_tokens": 500, "ignore_eos": True, "stream": True}
     connections = [socket.create_connection((server.host, server.port), timeout=PATIENCE_S) for _ in range(200)]
     for connection in connections:

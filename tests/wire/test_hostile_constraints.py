@@ -1,4 +1,4 @@
-"""Demands that are small to send and costly to meet stop nobody else, and are met or refused before long."""
+"""Demands that are small to send and costly to meet stop no other request, and are met or refused before long."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""What vLLM answers to requests that are odd before their fields are looked at; each fact was asked of it."""
+"""Answers of vLLM to requests that are odd before their fields are looked at; each fact was asked of it."""
 
 import socket
 from typing import Any
@@ -125,7 +125,7 @@ def test_odd_json_is_taken_or_refused_as_python_does(server: TestServer, body: b
 
 
 @pytest.mark.parametrize("sent", [b"FOO / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET\r\n\r\n"])
-def test_what_is_no_http_is_answered_in_one_line(server: TestServer, sent: bytes) -> None:
+def test_bytes_that_are_no_http_are_answered_in_one_line(server: TestServer, sent: bytes) -> None:
     with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
         connection.sendall(sent)
         head, _, body = read_all(connection).partition(b"\r\n\r\n")
@@ -234,14 +234,14 @@ def test_an_engine_that_is_asked_for_must_exist(server: TestServer, rank: str, s
 @pytest.mark.parametrize(
     ("wanted", "prefix"), [("TEXT", "TEXT named_metrics."), ("json", 'JSON {"named_'), ("xml", "")]
 )
-def test_a_load_balancer_hears_of_the_load(server: TestServer, wanted: str, prefix: str) -> None:
+def test_a_load_balancer_gets_the_load_in_a_header(server: TestServer, wanted: str, prefix: str) -> None:
     reply = call(server, "POST", "/v1/completions", BODY, {"endpoint-load-metrics-format": wanted})
     assert reply.headers.get("endpoint-load-metrics", "").startswith(prefix)
     assert ("endpoint-load-metrics" in reply.headers) == bool(prefix)
 
 
 def test_heads_of_streams_are_the_same_whoever_writes_them(server: TestServer) -> None:
-    """Those of connections that stay open are put together here, others by the library; Date may differ."""
+    """Headers of connections that stay open are put together here, others by the library; Date may differ."""
     heads = []
     with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
         asked = raw_completion(prompt="hello there", max_tokens=2, stream=True)

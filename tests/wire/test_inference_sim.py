@@ -56,7 +56,7 @@ def options(**settings: Any) -> InferenceSimOptions:
     return options_from(InferenceSimOptions, model="my/model", **settings)
 
 
-def test_it_starts_as_other_suites_start_it() -> None:
+def test_the_simulator_starts_as_other_suites_start_it() -> None:
     arguments = (
         "--max-waiting-queue-length", "10", "--time-to-first-token", "100", "--time-to-first-token-std-dev=0",
         "--inter-token-latency", "20ms", "--max-num-seqs", "4", "--seed", "42", "--v=4", "--enforce-eager=true",

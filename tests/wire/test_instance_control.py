@@ -58,7 +58,7 @@ def test_the_instances_are_listed_with_their_load() -> None:
         assert (second["instance"], second["num_running"]) == (1, 0)
 
 
-def test_nobody_may_change_instances_unless_that_was_offered() -> None:
+def test_instances_cannot_be_changed_without_the_flag_for_it() -> None:
     with running_server(num_instances=2) as server:
         assert call(server, "POST", "/blis/instances").status == 405
         assert kill(server, 0).status == 404
@@ -244,7 +244,7 @@ def test_an_instance_takes_a_while_to_start() -> None:
 @pytest.mark.parametrize(
     "body", [{"startup_s": -1}, {"startup_s": 86_401}, {"startup_s": 1e300}, {"startup_s": True}, {"count": 2}]
 )
-def test_what_cannot_be_asked_of_a_new_instance_is_refused(body: dict[str, Any]) -> None:
+def test_an_invalid_request_for_a_new_instance_is_refused(body: dict[str, Any]) -> None:
     with controlled() as server:
         refused = call(server, "POST", "/blis/instances", body)
         assert refused.status == 400
@@ -306,7 +306,7 @@ def test_a_new_instance_listens_and_a_killed_one_hangs_up() -> None:
 
 
 def free_pair() -> int:
-    """The first of two free ports, below those that the system hands out, lest somebody else gets them."""
+    """Return the first of two free ports, below those that the system hands out, lest another process gets them."""
     for port in range(20_000 + os.getpid() % 5_000, 32_000):
         with socket.socket() as one, socket.socket() as other, suppress(OSError):
             one.bind(("127.0.0.1", port))
@@ -426,12 +426,12 @@ def test_an_instance_that_hangs_can_be_killed() -> None:
         ({"num_instances": 2, "routing_scorers": "x:1"}, "routing-scorers"),
     ],
 )
-def test_what_does_not_go_together_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_options_that_do_not_go_together_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(BlisError, match=message):
         options_from(ServeOptions, model="qwen/qwen3-14b", **settings)
 
 
-def test_instances_may_differ_as_a_policy_file_says(tmp_path: Any) -> None:
+def test_instances_may_differ_by_a_policy_file(tmp_path: Any) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(
         "routing: {policy: least-loaded}\ninstances:\n  - {count: 1, max_num_seqs: 3}\n  - {count: 1, tp: 2}\n"

@@ -1,4 +1,4 @@
-"""Several instances behind one endpoint: who gets what, who is turned away, and what is seen of each."""
+"""Several instances behind one endpoint: routing, rejected requests, and the metrics of each."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -87,7 +87,7 @@ def wait_for_queue(server: TestServer, num_waiting: int) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_who_is_not_admitted_is_told_by_a_status(stream: bool) -> None:
+def test_a_rejected_request_gets_a_status(stream: bool) -> None:
     with running_server(num_instances=2, admission_policy="reject-all") as server:
         for reply in (complete(server, stream=stream), chat(server, stream=stream)):
             assert reply.status == 429
@@ -99,7 +99,7 @@ def test_who_is_not_admitted_is_told_by_a_status(stream: bool) -> None:
         assert server.service.delivery.driver.num_flights == 0
 
 
-def test_who_waits_too_long_at_the_gateway_is_told_by_a_status() -> None:
+def test_a_request_that_waits_too_long_at_the_gateway_gets_a_status() -> None:
     gateway: dict[str, Any] = {
         "flow_control": True,
         "saturation_detector": "concurrency",
@@ -128,7 +128,7 @@ def test_a_client_that_leaves_the_gateway_frees_its_place() -> None:
         wait_for_queue(server, 0)
 
 
-def test_a_stream_through_the_router_says_what_a_stream_without_one_says() -> None:
+def test_a_stream_through_the_router_equals_a_stream_without_one() -> None:
     bodies = []
     for num_instances in (1, 3):
         with running_server(num_instances=num_instances) as server:
@@ -176,7 +176,7 @@ def test_each_instance_has_a_port_of_its_own() -> None:
         assert call(first, "GET", "/blis/instances").status == 404
 
 
-def test_what_goes_past_the_router_is_seen_by_it() -> None:
+def test_the_router_sees_requests_that_go_past_it() -> None:
     settings: dict[str, Any] = {"routing_policy": "least-loaded", "snapshot_refresh_interval": 0, "instance_ports": 0}
     with running_server(SLOW, speed=1.0, num_instances=2, **settings) as server, ExitStack() as connections:
         connections.enter_context(open_request(at_instance(server, 0), stream=True))

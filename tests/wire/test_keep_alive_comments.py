@@ -18,7 +18,7 @@ IN_A_CHUNK = b"e\r\n" + COMMENT + b"\r\n"
 
 
 def all_for_now(connection: socket.socket) -> bytes:
-    """What comes until nothing does for as long as the connection waits."""
+    """Return the bytes that come until none do for as long as the connection waits."""
     received = b""
     with suppress(TimeoutError):
         while data := connection.recv(65536):
@@ -27,7 +27,7 @@ def all_for_now(connection: socket.socket) -> bytes:
 
 
 def comments_before_anything(connection: socket.socket, number: int) -> bytes:
-    """What has come with so many of them, and nothing else so far."""
+    """Return the bytes that have come with so many of them, and nothing else so far."""
     received = b""
     while received.count(COMMENT) < number:
         received += read_until(connection, COMMENT)

@@ -45,7 +45,7 @@ class Indexer:
         return frames
 
     def replay(self, first: int = 0) -> list[list[bytes]]:
-        """What the server sends again from batch `first` on, the end included."""
+        """Return the batches that the server sends again from batch `first` on, the end included."""
         self._dealer.send_multipart([b"", first.to_bytes(8, "big")])
         answers = [self._dealer.recv_multipart()]
         while answers[-1][2] != END:
@@ -99,7 +99,7 @@ def stored(tokens: list[int], hashes: list[int], parent: int | None, salt: str |
     }
 
 
-def test_subscribers_hear_of_every_batch() -> None:
+def test_subscribers_get_every_batch() -> None:
     with publishing() as (server, indexer):
         heard = None
         for start in range(0, 5000, 16):  # a subscription takes a moment to arrive
@@ -127,14 +127,14 @@ def test_a_prompt_is_stored_when_it_is_scheduled_and_an_answer_block_by_block() 
             (last,) = event["block_hashes"]
 
 
-def test_a_salt_is_told_with_the_first_block() -> None:
+def test_a_salt_is_published_with_the_first_block() -> None:
     with publishing() as (server, indexer):
         complete(server, prompt=PROMPT, max_tokens=1, cache_salt="pepper")
         hashes = [2913099910042579508, 12326628870204010927, 13738406578299225915]
         assert indexer.events() == [[stored(PROMPT, hashes, None, "pepper")]]
 
 
-def test_what_is_found_in_the_cache_is_not_stored_again() -> None:
+def test_blocks_found_in_the_cache_are_not_stored_again() -> None:
     with publishing() as (server, indexer):
         complete(server, prompt=PROMPT, max_tokens=1)
         complete(server, prompt=[*PROMPT, *range(100, 116)], max_tokens=1)

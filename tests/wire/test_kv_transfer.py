@@ -28,7 +28,7 @@ def handed_over(server: TestServer) -> dict[str, Any]:
     return params
 
 
-def test_a_prefill_says_where_its_blocks_are(both: TestServer) -> None:
+def test_a_prefill_names_where_its_blocks_are(both: TestServer) -> None:
     params = handed_over(both)
     assert list(params) == [
         "do_remote_prefill", "do_remote_decode", "remote_block_ids", "remote_engine_id", "remote_request_id",
@@ -41,13 +41,13 @@ def test_a_prefill_says_where_its_blocks_are(both: TestServer) -> None:
     assert params["remote_request_id"].startswith("cmpl-")
 
 
-def test_in_a_stream_the_last_chunk_says_it(both: TestServer) -> None:
+def test_the_last_chunk_of_a_stream_has_the_transfer_parameters(both: TestServer) -> None:
     body = chat(both, max_tokens=2, ignore_eos=True, stream=True, kv_transfer_params=PREFILL).body.decode()
     chunks = [json.loads(line.removeprefix("data: ")) for line in body.split("\n\n") if line.startswith("data: {")]
     assert [bool(chunk.get("kv_transfer_params")) for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
 
 
-def test_a_response_says_it_when_it_is_complete(both: TestServer) -> None:
+def test_a_response_has_the_transfer_parameters_when_it_is_complete(both: TestServer) -> None:
     asked = {"model": "m", "input": "hello there", "max_output_tokens": 1, "kv_transfer_params": PREFILL}
     body = call(both, "POST", "/v1/responses", asked).json
     assert body["kv_transfer_params"]["remote_num_tokens"] == body["usage"]["input_tokens"]
@@ -79,7 +79,7 @@ def test_a_decode_computes_only_the_last_token(both: TestServer) -> None:
         assert metric(decoder, "vllm:prefix_cache_hits_total") == 96
 
 
-def test_without_a_connector_nobody_looks_at_the_parameters(server: TestServer) -> None:
+def test_without_a_connector_the_parameters_are_ignored(server: TestServer) -> None:
     reply = complete(server, prompt=PROMPT, max_tokens=1, kv_transfer_params=PREFILL)
     assert reply.json["kv_transfer_params"] is None
 
@@ -120,6 +120,6 @@ def test_a_decoder_can_ask_which_engine_has_which_rank(both: TestServer) -> None
     }
 
 
-def test_without_transfers_there_is_nobody_to_ask() -> None:
+def test_without_transfers_there_is_no_peer_to_ask() -> None:
     with running_server() as server:
         assert call(server, "GET", "/query").status == 404

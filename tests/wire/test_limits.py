@@ -1,4 +1,4 @@
-"""What a client may ask of a connection: how much of a head, how large a body, how many requests ahead, how long."""
+"""Limits of a connection: the size of a head, the size of a body, requests ahead, and time."""
 
 import gzip
 import json
@@ -81,7 +81,7 @@ def test_a_head_within_the_limits_is_fine(limited: TestServer, request_bytes: by
     assert answered(limited, request_bytes).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_a_body_that_says_it_is_too_large_is_refused_before_it_is_sent(limited: TestServer) -> None:
+def test_a_body_with_a_length_beyond_the_limit_is_refused_before_it_is_sent(limited: TestServer) -> None:
     with opened(limited) as connection:
         connection.sendall(post(2**40, b"{"))
         reply = read_until(connection, b"}}")
@@ -113,7 +113,8 @@ def test_the_rest_of_a_head_is_not_waited_for_long(monkeypatch: pytest.MonkeyPat
 
 
 def test_requests_sent_ahead_wait_with_the_client() -> None:
-    """Nobody reads what comes after some requests, so the kernel's buffers fill up and the client cannot send more."""
+    """The server does not read what comes after some requests, so the kernel's buffers fill up and the client cannot
+    send more."""
     ahead = 64 * raw_completion(prompt="hello", max_tokens=1, padding="x" * 60_000)
     with running_server(TestLatency(step_us=20_000), speed=1.0) as server, opened(server) as connection:
         connection.sendall(raw_completion(prompt="hello", max_tokens=2000, ignore_eos=True, stream=True))
@@ -141,7 +142,7 @@ def wait_until_answered(line: str) -> None:
             assert time.monotonic() < deadline
 
 
-def test_a_flood_of_connections_harms_nobody_who_is_there() -> None:
+def test_a_flood_of_connections_harms_no_present_client() -> None:
     with process("--port", "0") as (running, line), connect(line) as stream, ExitStack() as flood:
         resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (100, 100))
         ask_for_stream(stream, 200)

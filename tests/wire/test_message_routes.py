@@ -37,7 +37,7 @@ def told(reply: PlainReply) -> list[Any]:
     return [event for _, event in found]
 
 
-def test_an_answer_has_as_many_tokens_as_it_says(server: TestServer) -> None:
+def test_an_answer_has_as_many_tokens_as_its_usage(server: TestServer) -> None:
     body = ask(server, max_tokens=5).json
     assert (body["type"], body["role"], body["stop_reason"]) == ("message", "assistant", "max_tokens")
     assert body["usage"]["output_tokens"] == 5
@@ -162,7 +162,7 @@ def test_only_the_system_changes_tools(thinking: TestServer) -> None:
     assert (reply.status, 'with role "system"' in reply.json["error"]["message"]) == (400, True)
 
 
-def test_the_same_conversation_has_the_same_prompt_as_in_chat(server: TestServer) -> None:
+def test_a_conversation_has_the_prompt_that_it_has_in_chat(server: TestServer) -> None:
     usage = chat(server, max_tokens=1).json["usage"]
     assert ask(server, max_tokens=1).json["usage"]["input_tokens"] == usage["prompt_tokens"]
 
@@ -195,7 +195,7 @@ def test_results_of_tools_and_pictures_become_turns(thinking: TestServer) -> Non
         ({"tools": [{"name": "f"}]}, "body.tools.0.input_schema"),
     ],
 )
-def test_what_has_no_form_is_refused_by_place(server: TestServer, fields: dict[str, Any], where: str) -> None:
+def test_an_item_without_a_form_is_refused_by_place(server: TestServer, fields: dict[str, Any], where: str) -> None:
     reply = ask(server, **fields)
     assert (reply.status, reply.json["error"]["param"]) == (400, where)
 
@@ -240,14 +240,14 @@ def test_a_batch_gives_one_answer_to_each_conversation(
     assert reply.json["usage"]["completion_tokens_details"] is None
 
 
-def test_a_batch_does_not_say_what_was_cached() -> None:
+def test_a_batch_does_not_report_cached_tokens() -> None:
     with running_server(enable_prompt_tokens_details=True) as server:
         batch = {"messages": [[{"role": "user", "content": "hi"}]], "max_tokens": 1}
         usage = call(server, "POST", "/v1/chat/completions/batch", batch).json["usage"]
     assert usage["prompt_tokens_details"] is None
 
 
-def test_an_invocation_does_what_its_fields_say(server: TestServer) -> None:
+def test_an_invocation_is_routed_by_its_fields(server: TestServer) -> None:
     assert (
         call(server, "POST", "/invocations", {"messages": [USER], "max_tokens": 1}).json["object"] == "chat.completion"
     )

@@ -30,7 +30,7 @@ def page(server: TestServer) -> str:
     return call(server, "GET", "/metrics").body.decode()
 
 
-def test_it_is_prometheus_text(server: TestServer) -> None:
+def test_the_page_is_prometheus_text(server: TestServer) -> None:
     reply = call(server, "GET", "/metrics")
     assert reply.headers["content-type"] == "text/plain; version=1.0.0; charset=utf-8"
     names = {family.name for family in text_string_to_metric_families(reply.body.decode())}
@@ -53,7 +53,7 @@ def test_the_table_of_families_is_what_vllm_was_seen_to_export(reference: Path, 
     assert shapes(page) == set(TABLE.read_text(encoding="utf-8").splitlines())
 
 
-def test_the_cache_configuration_is_told(server: TestServer) -> None:
+def test_the_cache_configuration_is_a_metric(server: TestServer) -> None:
     (line,) = re.findall(r"^vllm:cache_config_info\{(.*)\} 1\.0$", page(server), re.MULTILINE)
     ours = dict(re.findall(r'(\w+)="([^"]*)"', line))
     config = server.service.delivery.driver.engine.config
@@ -239,7 +239,9 @@ def test_sleep_shows(monkeypatch: pytest.MonkeyPatch, level: int, state: str | N
         assert shown() == {each: float(each == "awake") for each in SLEEP_STATES}
 
 
-def test_what_the_server_ends_counts_as_aborted_and_who_hangs_up_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_that_the_server_ends_count_as_aborted_and_those_that_hang_up_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
     slow = TestLatency(step_us=20_000)
     long = {"stream": True, "max_tokens": 1000, "ignore_eos": True}

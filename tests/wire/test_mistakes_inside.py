@@ -145,7 +145,9 @@ def test_calls_of_a_chat_message_are_function_calls(server: TestServer, calls: A
         ({"prompt": "\ud800"}, None),
     ],
 )
-def test_what_cannot_be_tokenized_is_refused(server: TestServer, fields: dict[str, Any], param: str | None) -> None:
+def test_text_that_cannot_be_tokenized_is_refused(
+    server: TestServer, fields: dict[str, Any], param: str | None
+) -> None:
     reply = ask(server, "/tokenize", **fields)
     assert (reply.status, reply.json["error"]["param"]) == (400, param)
 
@@ -193,7 +195,9 @@ def test_items_of_a_response_have_their_own_forms(server: TestServer, item: dict
         ("/v1/chat/completions", {"messages": [TURN], "tools": 5, "tool_choice": TOOL}, None),
     ],
 )
-def test_what_has_no_form_is_refused(server: TestServer, path: str, fields: dict[str, Any], param: str | None) -> None:
+def test_an_item_without_a_form_is_refused(
+    server: TestServer, path: str, fields: dict[str, Any], param: str | None
+) -> None:
     reply = ask(server, path, **fields)
     assert (reply.status, reply.json["error"]["param"]) == (400, param)
 

@@ -14,11 +14,11 @@ def client(server: TestServer) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def test_it_lists_the_served_names(client: openai.OpenAI) -> None:
+def test_the_client_lists_the_served_names(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["m"]
 
 
-def test_it_completes_a_chat(client: openai.OpenAI) -> None:
+def test_the_client_completes_a_chat(client: openai.OpenAI) -> None:
     reply = client.chat.completions.create(
         model="m", messages=[{"role": "user", "content": "hello"}], max_completion_tokens=5
     )
@@ -30,7 +30,7 @@ def test_it_completes_a_chat(client: openai.OpenAI) -> None:
     assert reply.usage.total_tokens == reply.usage.prompt_tokens + 5
 
 
-def test_it_streams_a_chat_with_usage(client: openai.OpenAI) -> None:
+def test_the_client_streams_a_chat_with_usage(client: openai.OpenAI) -> None:
     chunks = list(
         client.chat.completions.create(
             model="m",
@@ -47,7 +47,7 @@ def test_it_streams_a_chat_with_usage(client: openai.OpenAI) -> None:
     assert chunks[-1].usage.completion_tokens == 5
 
 
-def test_it_completes_several_prompts_with_several_choices(client: openai.OpenAI) -> None:
+def test_the_client_completes_several_prompts_with_several_choices(client: openai.OpenAI) -> None:
     reply = client.completions.create(model="m", prompt=["one", "two words"], n=2, max_tokens=3)
     assert [choice.index for choice in reply.choices] == [0, 1, 2, 3]
     assert reply.usage is not None
@@ -55,12 +55,12 @@ def test_it_completes_several_prompts_with_several_choices(client: openai.OpenAI
     assert reply.usage.completion_tokens == 12
 
 
-def test_it_streams_a_completion(client: openai.OpenAI) -> None:
+def test_the_client_streams_a_completion(client: openai.OpenAI) -> None:
     chunks = list(client.completions.create(model="m", prompt="hello", max_tokens=4, stream=True))
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None, None, "length"]
 
 
-def test_it_raises_its_own_errors(client: openai.OpenAI) -> None:
+def test_the_client_raises_its_own_errors(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="The model `nope` does not exist"):
         client.completions.create(model="nope", prompt="hello")
     with pytest.raises(openai.BadRequestError, match="max_tokens must be at least 1"):

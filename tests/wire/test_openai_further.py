@@ -27,20 +27,20 @@ def sound() -> tuple[str, bytes]:
     return "speech.wav", buffer.getvalue()
 
 
-def test_it_gets_a_response(client: openai.OpenAI) -> None:
+def test_the_client_gets_a_response(client: openai.OpenAI) -> None:
     response = client.responses.create(model="m", input="hello", instructions="be brief", max_output_tokens=9)
     assert (response.status, bool(response.output_text)) == ("incomplete", True)
     assert response.usage is not None
     assert response.usage.output_tokens == 9
 
 
-def test_it_puts_the_events_of_a_response_together(client: openai.OpenAI) -> None:
+def test_the_client_puts_the_events_of_a_response_together(client: openai.OpenAI) -> None:
     with client.responses.stream(model="m", input="hello") as stream:
         text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
         assert stream.get_final_response().output_text == text != ""
 
 
-def test_it_calls_a_function_of_a_response() -> None:
+def test_the_client_calls_a_function_of_a_response() -> None:
     tool: Any = {
         "type": "function",
         "name": "f",
@@ -55,7 +55,7 @@ def test_it_calls_a_function_of_a_response() -> None:
         assert {each.type for each in response.output} == {"function_call"}
 
 
-def test_it_keeps_and_continues_responses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_keeps_and_continues_responses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ENABLE_RESPONSES_API_STORE", "1")
     with (
         running_server() as server,
@@ -69,7 +69,7 @@ def test_it_keeps_and_continues_responses(monkeypatch: pytest.MonkeyPatch) -> No
             client.responses.retrieve("resp_nope")
 
 
-def test_it_embeds_and_decodes_what_it_asked_for_in_base64() -> None:
+def test_the_client_embeds_and_decodes_base64() -> None:
     with (
         running_server(runner="pooling") as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
@@ -81,7 +81,7 @@ def test_it_embeds_and_decodes_what_it_asked_for_in_base64() -> None:
         assert sum(each * each for each in found.data[0].embedding) == pytest.approx(1)
 
 
-def test_it_hears_recordings() -> None:
+def test_the_client_transcribes_recordings() -> None:
     with (
         running_server(task=("transcription",), speed=200.0) as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,

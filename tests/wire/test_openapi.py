@@ -109,7 +109,7 @@ def test_documentation_answers_head(server: TestServer, path: str) -> None:
     assert head.headers["content-length"] == reply.headers["content-length"]
 
 
-def test_nothing_is_documented_where_that_is_switched_off() -> None:
+def test_no_document_is_served_where_that_is_switched_off() -> None:
     paths = ("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc")
     with running_server(disable_fastapi_docs=True) as server:
         assert [call(server, "GET", path).status for path in paths] == [404] * 4

@@ -175,7 +175,7 @@ def test_tokenizing_and_back_gives_the_text(server: TestServer) -> None:
     assert post(server, "/detokenize", {"tokens": found["tokens"]}).json == {"prompt": "hello there, you"}
 
 
-def test_a_conversation_has_as_many_tokens_as_its_usage_says(server: TestServer) -> None:
+def test_a_conversation_has_as_many_tokens_as_its_usage(server: TestServer) -> None:
     messages = [{"role": "user", "content": "hello there"}]
     count = post(server, "/tokenize", {"messages": messages}).json["count"]
     assert chat(server, max_tokens=1).json["usage"]["prompt_tokens"] == count

@@ -10,7 +10,7 @@ BODY = {"model": "m", "prompt": "hi", "max_tokens": 2}
 
 
 class PanicError(BaseException):
-    """What such a library raises: no Exception, and of a type that cannot be imported."""
+    """The error that such a library raises: no Exception, and of a type that cannot be imported."""
 
 
 @pytest.mark.parametrize("long", [False, True])

@@ -70,7 +70,7 @@ def test_shorter_vectors_are_the_scaled_beginning_of_the_whole_one(embedder: Tes
     assert "only supports Matryoshka dimensions [16, 32]" in embed(embedder, "x", dimensions=8).json["error"]["message"]
 
 
-def test_bytes_carry_the_vectors_and_a_header_says_where(embedder: TestServer) -> None:
+def test_bytes_carry_the_vectors_and_a_header_has_their_places(embedder: TestServer) -> None:
     reply = embed(embedder, ["a", "b"], encoding_format="bytes", embed_dtype="float16")
     places = json.loads(reply.headers["metadata"])["data"]
     assert [(each["start"], each["end"]) for each in places] == [(0, 128), (128, 256)]
@@ -126,7 +126,7 @@ def test_a_model_with_several_classes_does_not_score(classifier: TestServer) -> 
 
 
 @pytest.mark.parametrize("kind", ["embedder", "reranker"])
-def test_what_is_like_the_query_ranks_first(request: pytest.FixtureRequest, kind: str) -> None:
+def test_documents_like_the_query_rank_first(request: pytest.FixtureRequest, kind: str) -> None:
     server: TestServer = request.getfixturevalue(kind)
     documents = ["snow on far hills", "how much is the fish", "price of a ticket"]
     ask = {"query": "how much is the ticket", "documents": documents}
@@ -186,6 +186,6 @@ def test_an_input_counts_when_the_messages_are_none(embedder: TestServer, messag
 @pytest.mark.parametrize(
     "content", [5, [5], [{"type": "hologram"}], [{"type": "image_url", "image_url": {"url": "http://a.example/a.png"}}]]
 )
-def test_a_conversation_to_embed_says_only_what_can_be_read(embedder: TestServer, content: Any) -> None:
+def test_a_conversation_to_embed_has_only_readable_content(embedder: TestServer, content: Any) -> None:
     messages = [{"role": "user", "content": content}]
     assert call(embedder, "POST", "/v1/embeddings", {"messages": messages}).status == 400

@@ -27,7 +27,7 @@ CACHED = ("--enable-prompt-tokens-details", "--served-model-name", "m")
 
 @pytest.fixture(scope="module")
 def line() -> Iterator[str]:
-    """What a server says that all tests share which leave nothing behind."""
+    """The report of a server that is shared by all tests which leave nothing behind."""
     with process(*TWO, *FAST, *CACHED) as (running, said):
         yield said
         running.send_signal(signal.SIGTERM)
@@ -91,7 +91,7 @@ def test_a_stream_has_all_its_tokens_and_a_reply_its_usage(line: str) -> None:
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (1, 21)
 
 
-def test_what_one_process_has_seen_is_in_the_cache_for_all(line: str) -> None:
+def test_blocks_of_one_process_are_in_the_cache_for_all(line: str) -> None:
     prompt = "a prompt that is asked again and again " * 20
     replies = [ask(line, completion(prompt=prompt, max_tokens=1)) for _ in range(8)]
     cached = [json.loads(each.partition(b"\r\n\r\n")[2])["usage"]["prompt_tokens_details"] for each in replies]
@@ -129,12 +129,12 @@ def test_clients_that_leave_leave_nothing_behind(line: str) -> None:
         wait_for(line, name, 0)
 
 
-def test_a_refused_request_says_why(line: str) -> None:
+def test_a_refused_request_has_its_reason(line: str) -> None:
     reply = ask(line, completion(prompt="hello", max_tokens=1, model="other"))
     assert b"The model `other` does not exist." in reply
 
 
-def test_open_streams_of_all_processes_finish_when_it_is_told_to_stop() -> None:
+def test_open_streams_of_all_processes_finish_on_a_signal_to_stop() -> None:
     with process(*TWO, *FAST, "--shutdown-timeout", "60") as (running, line), ExitStack() as opened:
         streams = [opened.enter_context(connect(line)) for _ in range(8)]
         for stream in streams:
@@ -159,7 +159,7 @@ def test_a_second_signal_cuts_them() -> None:
         assert running.wait(PATIENCE_S) == 0
 
 
-def test_processes_that_are_still_starting_say_nothing_of_an_interrupt() -> None:
+def test_processes_that_are_still_starting_print_nothing_on_an_interrupt() -> None:
     command = [sys.executable, "-m", "blis_sim.cli", *ARGUMENTS, *TWO, *FAST]
     # Ctrl-C reaches all processes of a terminal.
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
@@ -182,7 +182,7 @@ def test_the_death_of_a_process_ends_the_server_as_it_ends_vllms() -> None:
         assert not Path(f"/proc/{pids[1]}").exists()
 
 
-def test_nobody_answers_for_engines_that_are_gone() -> None:
+def test_no_process_answers_for_engines_that_are_gone() -> None:
     with process(*TWO, *FAST) as (running, _):
         pids = children(running.pid)
         running.kill()
@@ -190,7 +190,7 @@ def test_nobody_answers_for_engines_that_are_gone() -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process has not ended, though nobody may have asked for its exit code yet."""
+    """Whether a process has not ended, though its exit code may not have been read yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -231,7 +231,7 @@ def test_a_port_in_use_is_not_joined() -> None:
         assert line.startswith(f"blis serve: error: cannot listen on 127.0.0.1:{port}: ")
 
 
-def test_vllms_own_flag_says_the_same() -> None:
+def test_vllms_own_flag_has_the_same_effect() -> None:
     with process("--port", "0", "-asc", "2") as (running, line):
         assert line.endswith(", 2 processes answer\n")
         assert len(children(running.pid)) == 2

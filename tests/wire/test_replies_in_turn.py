@@ -1,4 +1,4 @@
-"""Large replies are planned in turn and written while they are sent. They say what a reply made at once says."""
+"""Large replies are planned in turn and written while they are sent. A large reply equals a reply made at once."""
 
 import json
 from collections.abc import Iterator
@@ -114,7 +114,7 @@ def test_a_stream_in_turn_equals_one_at_once(at_once: Any, in_turn: TestServer, 
 
 
 def merged(choices: dict[int, list[Any]]) -> dict[int, Any]:
-    """All that a choice was told, however it was spread over events."""
+    """All that a choice got, however it was spread over events."""
     found: dict[int, Any] = {}
     for index, chunks in sorted(choices.items()):
         text = "".join(each.get("text") or (each.get("delta") or {}).get("content") or "" for each in chunks)

@@ -1,4 +1,4 @@
-"""What a reply reports beside its text: log-probabilities, token ids, echoes, counts, latencies."""
+"""Details of a reply beside its text: log-probabilities, token ids, echoes, counts, latencies."""
 
 import json
 import math
@@ -134,7 +134,7 @@ def test_a_repeated_prompt_is_reported_as_cached() -> None:
     assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 64}
 
 
-def test_a_prompt_whose_log_probabilities_are_wanted_is_computed_anew() -> None:
+def test_a_prompt_with_requested_log_probabilities_is_computed_anew() -> None:
     prompt = list(range(1000, 1070))
     with running_server(enable_prompt_tokens_details=True) as server:
         complete(server, prompt=prompt)
@@ -153,7 +153,7 @@ def test_latencies_are_those_of_the_simulated_request() -> None:
     assert several is None
 
 
-def test_media_count_as_many_tokens_as_the_server_says() -> None:
+def test_media_count_as_many_tokens_as_the_server_reports() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     text = {"type": "text", "text": "what is this?"}
 
@@ -191,7 +191,7 @@ def test_a_priority_goes_to_the_scheduler(server: TestServer) -> None:
     assert call(server, "POST", "/v1/completions", body, headers).status == 200
 
 
-def test_the_same_seed_gives_the_same_bytes(server: TestServer) -> None:
+def test_equal_seeds_give_equal_bytes(server: TestServer) -> None:
     fields: dict[str, Any] = {"seed": 7, "max_tokens": 10, "logprobs": 3, "echo": True, "n": 2}
     first, second = (complete(server, **fields).json["choices"] for _ in range(2))
     assert json.dumps(first) == json.dumps(second)

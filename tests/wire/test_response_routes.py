@@ -126,7 +126,7 @@ def test_a_response_that_was_kept_can_be_asked_for_and_continued(keeping: TestSe
     assert second["previous_response_id"] == first["id"]
 
 
-def test_a_server_that_keeps_none_knows_no_response(server: TestServer) -> None:
+def test_a_server_without_a_store_has_no_response(server: TestServer) -> None:
     first = respond(server, max_output_tokens=3).json
     reply = ask(server, first["id"])
     assert (reply.status, reply.json["error"]["param"]) == (404, "response_id")
@@ -170,7 +170,7 @@ def test_the_events_of_a_response_in_the_background_can_be_had_again(keeping: Te
         ({"text": {"format": {"type": "json_object"}}, "structured_outputs": {"json": {}}}, "structured_outputs"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(server: TestServer, fields: dict[str, Any], param: str) -> None:
+def test_an_unsupported_option_is_refused_by_name(server: TestServer, fields: dict[str, Any], param: str) -> None:
     reply = respond(server, **fields)
     assert (reply.status, reply.json["error"]["param"]) == (400, param)
 

@@ -1,4 +1,4 @@
-"""A root path is stripped where it is and ends at a slash, so that it opens no route that wants a key."""
+"""A root path is stripped where it is and ends at a slash, so that it opens no route that requires a key."""
 
 from collections.abc import Iterator
 
@@ -40,7 +40,7 @@ BELOW_V = {
     "/v/": (404, 404),
     "/v": (404, 404),
 }
-"""Likewise below `--root-path /v`, but for what begins with `/v1`: there vLLM asks for no key."""
+"""Paths below `--root-path /v` need a key, except those that begin with `/v1`: there vLLM asks for none."""
 
 
 @pytest.fixture(scope="module", params=["/v1", "/v", "/v/"])
@@ -63,7 +63,7 @@ def test_another_spelling_of_a_path_opens_no_route(path: str) -> None:
         assert call(server, "GET", path).status in (401, 404)
 
 
-def test_control_routes_want_the_key() -> None:
+def test_control_routes_require_the_key() -> None:
     with running_server(enable_fault_control=True, num_instances=2, api_key=("k1",)) as server:
         for method, path in (
             ("GET", "/blis/faults"),

@@ -22,7 +22,7 @@ SETUPS: Mapping[str, tuple[dict[str, Any], dict[str, str]]] = {
     "classify": (CLASSES, {}),
 }
 WITHOUT_TEMPLATE = "default chat template is no longer allowed"
-"""What the genuine server said where its tokenizer had no chat template; the built-in one has a template."""
+"""Errors of the genuine server, whose tokenizer had no chat template; the built-in one has a template."""
 
 
 @pytest.mark.parametrize("setup", SETUPS)

@@ -1,4 +1,4 @@
-"""The command as a user runs it: a process that says where it listens and leaves in good order."""
+"""The command as a user runs it: a process that prints its address and leaves in good order."""
 
 import re
 import signal
@@ -63,7 +63,7 @@ def ask_for_whole_reply(line: str, connection: socket.socket) -> None:
     wait_until(lambda: running in ask(line, get("/metrics")))
 
 
-def test_it_says_what_it_serves_and_stops_on_a_signal_with_code_0() -> None:
+def test_the_process_names_the_model_and_stops_on_a_signal_with_code_0() -> None:
     with process("--port", "0") as (running, line):
         assert re.fullmatch(
             r"serving qwen/qwen3-14b on http://127\.0\.0\.1:\d+ \(H100, tp 1, 17,676 KV blocks, trained-physics\)\n",
@@ -75,7 +75,7 @@ def test_it_says_what_it_serves_and_stops_on_a_signal_with_code_0() -> None:
         assert running.stderr.read() == ""
 
 
-def test_it_says_where_step_times_were_learned_before_it_serves_with_them() -> None:
+def test_the_process_names_the_source_of_step_times_before_it_serves_with_them() -> None:
     with process("--port", "0", "--latency-model", "fitted", "--hardware", "A100-SXM") as (running, line):
         assert line.startswith("warning: the shipped coefficients were learned for qwen3-14b on H100 with tp 1, ")
         assert running.stderr is not None
@@ -134,13 +134,13 @@ def test_the_model_may_be_given_as_a_flag() -> None:
 
 
 def let_its_engine_die(line: str) -> None:
-    """Tell a server that was started with MORTAL."""
+    """Send a control command to a server that was started with MORTAL."""
     body = b'{"engine":{"death":null}}'
     head = b"POST /blis/faults HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
     ask(line, head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
 
 
-def test_it_ends_after_its_engine_has() -> None:
+def test_the_process_ends_after_its_engine_has() -> None:
     with process(*MORTAL) as (running, line), connect(line) as stream:
         ask_for_stream(stream, 20_000)
         let_its_engine_die(line)
@@ -150,7 +150,7 @@ def test_it_ends_after_its_engine_has() -> None:
         assert running.stderr.read().endswith("error: stopping: the engine has failed: the engine died on purpose\n")
 
 
-def test_a_client_that_is_told_by_a_status_ends_it_at_once() -> None:
+def test_a_client_that_gets_the_status_ends_it_at_once() -> None:
     with process(*MORTAL) as (running, line), connect(line) as whole:
         ask_for_whole_reply(line, whole)
         let_its_engine_die(line)
@@ -158,7 +158,7 @@ def test_a_client_that_is_told_by_a_status_ends_it_at_once() -> None:
         assert running.wait(PATIENCE_S) == 0
 
 
-def test_it_stays_when_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_stays_with_the_variable_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "1")
     with process(*MORTAL) as (running, line), connect(line) as whole:
         ask_for_whole_reply(line, whole)

@@ -18,7 +18,7 @@ TIMES: dict[str, Any] = {
 }
 
 
-def test_the_metrics_say_what_was_set() -> None:
+def test_the_metrics_show_the_set_times() -> None:
     with running_server(**TIMES) as server:
         complete(server, prompt="a b", max_tokens=11, ignore_eos=True)
         assert metric(server, "vllm:time_to_first_token_seconds_sum") == pytest.approx(0.1, abs=0.002)

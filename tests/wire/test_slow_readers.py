@@ -1,4 +1,4 @@
-"""A client that does not read its stream: it is cut, its request is freed, and nobody else notices."""
+"""A client that does not read its stream: it is cut, its request is freed, and no other client notices."""
 
 import socket
 from collections.abc import Iterator
@@ -40,13 +40,13 @@ def test_a_client_that_never_reads_is_cut_and_its_request_freed(strict_server: T
     assert strict_server.service.delivery.driver.num_flights == 0
 
 
-def test_who_reads_gets_everything_beside_one_who_does_not(strict_server: TestServer) -> None:
+def test_a_reading_client_gets_everything_beside_one_that_does_not(strict_server: TestServer) -> None:
     with ask(strict_server, max_tokens=MANY_TOKENS, logprobs=5), ask(strict_server, max_tokens=3000) as reader:
         assert read_until(reader, b"[DONE]").count(b"data: ") == 3001
     wait_for_metric(strict_server, "vllm:num_requests_running", 0)
 
 
-def test_who_reads_late_but_not_too_late_gets_everything(strict_server: TestServer) -> None:
+def test_a_client_that_reads_late_but_not_too_late_gets_everything(strict_server: TestServer) -> None:
     cut = metric(strict_server, "blis_slow_readers_cut_total")
     done = metric(strict_server, "vllm:request_success_total", finished_reason="length")
     with ask(strict_server, max_tokens=100) as late:

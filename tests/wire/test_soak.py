@@ -31,7 +31,7 @@ def test_memory_that_grows_is_found() -> None:
     assert judged(measured([100 + min(second, 20) for second in range(60)]), [], []) == []
 
 
-def test_what_is_left_or_logged_is_found() -> None:
+def test_open_or_logged_leftovers_are_found() -> None:
     assert judged(measured([100] * 9), ["a request"], ["a traceback"]) == [
         "left over: a request",
         "logged: a traceback",

@@ -12,7 +12,7 @@ SETTINGS = '{"method": "ngram", "num_speculative_tokens": 3}'
 
 @pytest.fixture(scope="module")
 def speculating() -> Iterator[TestServer]:
-    """Of three drafts exactly two hold in every step."""
+    """Exactly two of three drafts hold in every step."""
     with running_server(speculative_config=SETTINGS, speculative_acceptance_rate=(1.0, 1.0, 0.0)) as server:
         yield server
 

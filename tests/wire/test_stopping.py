@@ -1,4 +1,4 @@
-"""A server that is told to stop: not ready at once, open replies finish, new ones are refused, a second signal cuts."""
+"""A server that is stopped: not ready at once, open replies finish, new ones are refused, a second signal cuts."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def said(running: subprocess.Popen[str]) -> str:
     return running.stderr.read()
 
 
-def test_it_is_not_ready_and_takes_nothing_new_while_open_replies_finish() -> None:
+def test_the_server_is_not_ready_and_takes_nothing_new_while_open_replies_finish() -> None:
     with process("--port", "0", "--shutdown-timeout", "60") as (running, line), connect(line) as stream:
         url = address(line)
         assert status_of(f"{url}/health")[0] == 200
@@ -75,7 +75,7 @@ def test_without_a_grace_it_cuts_at_once_as_vllm_does_by_default() -> None:
         assert running.wait(PATIENCE_S) == 0
 
 
-def test_it_listens_only_after_the_delay() -> None:
+def test_the_server_listens_only_after_the_delay() -> None:
     started = time.monotonic()
     with process("--port", "0", "--startup-delay", "2") as (_, line):
         assert status_of(f"{address(line)}/health")[0] == 200

@@ -1,4 +1,4 @@
-"""How streams travel: framing, connections, and that streamed and whole replies say the same."""
+"""Transport of streams: framing, connections, and equal content of streamed and whole replies."""
 
 import http.client
 import json
@@ -40,7 +40,7 @@ def streamed_text(body: bytes, index: int = 0) -> str:
         {"max_tokens": 60, "stop": ["."], "include_stop_str_in_output": True, "min_tokens": 10},
     ],
 )
-def test_a_stream_says_what_the_whole_reply_says(server: TestServer, fields: dict[str, Any]) -> None:
+def test_a_stream_has_the_content_of_the_whole_reply(server: TestServer, fields: dict[str, Any]) -> None:
     whole = complete(server, seed=7, **fields).json
     stream = chunks_of(complete(server, seed=7, stream=True, stream_options={"include_usage": True}, **fields).body)
     last = stream[-2]["choices"][0]
@@ -58,7 +58,7 @@ def test_each_choice_has_a_text_of_its_own(server: TestServer) -> None:
     assert len(set(texts)) == 3
 
 
-def test_the_same_seed_gives_the_same_text_and_no_seed_another(server: TestServer) -> None:
+def test_equal_seeds_give_equal_text_and_no_seed_another(server: TestServer) -> None:
     seeded = {complete(server, seed=3).json["choices"][0]["text"] for _ in range(3)}
     greedy = {complete(server, temperature=0).json["choices"][0]["text"] for _ in range(3)}
     free = {complete(server).json["choices"][0]["text"] for _ in range(3)}
@@ -145,12 +145,12 @@ LATE: tuple[dict[str, Any], ...] = (
     {"structured_outputs": {"regex": "(("}},
     {"structured_outputs": {"json": {"properties": 5}}},
 )
-"""What vLLM finds wrong only after it has sent the head of a stream."""
+"""Mistakes that vLLM finds only after it has sent the head of a stream."""
 
 
 @pytest.mark.parametrize("fields", LATE)
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_what_is_found_late_is_told_by_the_stream(server: TestServer, path: str, fields: dict[str, Any]) -> None:
+def test_a_mistake_found_late_is_an_event_of_the_stream(server: TestServer, path: str, fields: dict[str, Any]) -> None:
     asked = {"prompt": "a"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
     whole = call(server, "POST", path, {**asked, **fields})
     streamed = call(server, "POST", path, {**asked, **fields, "stream": True})
@@ -159,7 +159,7 @@ def test_what_is_found_late_is_told_by_the_stream(server: TestServer, path: str,
 
 
 @pytest.mark.parametrize("fields", [{"max_tokens": 5000}, {"temperature": 3}, {"structured_outputs": {}}, {"n": 0}])
-def test_what_is_found_early_has_a_status(server: TestServer, fields: dict[str, Any]) -> None:
+def test_a_mistake_found_early_has_a_status(server: TestServer, fields: dict[str, Any]) -> None:
     assert complete(server, stream=True, **fields).status == 400
 
 
@@ -170,7 +170,7 @@ def test_an_unknown_engine_and_an_unknown_token_are_found_late(server: TestServe
         assert [each["error"]["code"] for each in chunks_of(reply.body)] == [400]
 
 
-def test_anthropics_stream_tells_it_as_an_event_of_its_own(server: TestServer) -> None:
+def test_anthropics_stream_has_it_as_an_event_of_its_own(server: TestServer) -> None:
     form = {"format": {"type": "json_schema", "schema": {"properties": 5}}}
     asked = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "a"}], "output_config": form}
     whole = call(server, "POST", "/v1/messages", asked)

@@ -94,7 +94,7 @@ def test_at_greatest_speed_hours_take_no_time_and_times_are_the_engines() -> Non
         assert metric(server, "blis_send_lag_seconds_count") == 0
 
 
-def test_what_the_client_reads_first_is_counted_from_its_arrival() -> None:
+def test_the_first_bytes_that_the_client_reads_are_counted_from_its_arrival() -> None:
     with running_server(TestLatency(step_us=50_000), speed=10.0) as server:
         complete(server, max_tokens=3, ignore_eos=True)
         assert metric(server, "vllm:time_to_first_token_seconds_sum") == pytest.approx(0.05)

@@ -31,7 +31,7 @@ def test_without_the_flag_the_routes_are_forbidden(server: TestServer, path: str
     assert (reply.status, reply.json["error"]["type"]) == (403, "PermissionDeniedError")
 
 
-def test_as_many_ids_come_as_were_asked_for(scaled_out: TestServer) -> None:
+def test_a_reply_has_as_many_ids_as_requested(scaled_out: TestServer) -> None:
     reply = generate(scaled_out, {"max_tokens": 7, "ignore_eos": True}).json
     assert len(reply["choices"][0]["token_ids"]) == 7 == reply["usage"]["completion_tokens"]
     assert reply["choices"][0]["weight_versions"] == [{"version": "default", "start": 0, "end": 7}]
@@ -82,7 +82,7 @@ def test_bad_requests_are_refused(scaled_out: TestServer, body: Any, message: st
     assert message in reply.json["error"]["message"]
 
 
-def test_what_has_no_tokens_is_not_rendered() -> None:
+def test_a_request_without_tokens_is_not_rendered() -> None:
     with running_server(enable_scale_out=True, trust_request_chat_template=True) as server:
         body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "chat_template": "{{ '' }}"}
         reply = call(server, "POST", "/v1/chat/completions/render", body)
@@ -97,7 +97,7 @@ def test_a_rendered_chat_can_be_sent_on_and_costs_the_same(scaled_out: TestServe
 
 
 @pytest.mark.parametrize(("thinks", "has_ended"), [(True, False), (False, True)])
-def test_what_is_rendered_says_whether_reasoning_is_over(thinks: bool, has_ended: bool) -> None:
+def test_a_rendered_prompt_has_whether_reasoning_is_over(thinks: bool, has_ended: bool) -> None:
     template = (
         "{% for m in messages %}{{ m.content }}{% endfor %}{% if not enable_thinking %}<think></think>{% endif %}"
     )
@@ -116,7 +116,7 @@ def test_prompts_are_rendered_one_by_one(scaled_out: TestServer) -> None:
     assert first["sampling_params"]["max_tokens"] == 3
 
 
-def test_a_server_for_tokens_only_knows_no_text() -> None:
+def test_a_server_for_tokens_only_has_no_text_routes() -> None:
     with running_server(tokens_only=True) as server:
         assert "stop strings are not supported" in generate(server, {"stop": ["x"]}).json["error"]["message"]
         assert "requires a tokenizer" in generate(server, {}, output_mode="text").json["error"]["message"]
@@ -130,7 +130,7 @@ def test_a_response_can_be_rendered(scaled_out: TestServer) -> None:
     assert (len(rendered["token_ids"]), rendered["sampling_params"]["max_tokens"]) == (used, 3)
 
 
-def test_a_prefill_of_token_ids_says_where_its_blocks_are() -> None:
+def test_a_prefill_of_token_ids_names_where_its_blocks_are() -> None:
     config = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both", "engine_id": "here"})
     with running_server(enable_scale_out=True, kv_transfer_config=config, engine="vllm") as prefiller:
         wanted = {"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False}}
@@ -139,7 +139,7 @@ def test_a_prefill_of_token_ids_says_where_its_blocks_are() -> None:
 
 
 @pytest.mark.parametrize(("named", "status"), [(["a"], 200), ("a", 200), (5, 200), (None, 400)])
-def test_what_names_no_request_aborts_none(scaled_out: TestServer, named: Any, status: int) -> None:
+def test_an_abort_without_request_ids_aborts_none(scaled_out: TestServer, named: Any, status: int) -> None:
     assert call(scaled_out, "POST", "/inference/v1/abort_requests", {"request_ids": named}).status == status
 
 

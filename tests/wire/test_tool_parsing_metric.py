@@ -19,7 +19,7 @@ TOOLS: dict[str, Any] = {"tools": [{"type": "function", "function": FUNCTION}]}
 
 
 def uses(server: TestServer) -> Mapping[str, float]:
-    """What has been counted, by the labels that are not always the same; without zeros."""
+    """Return the counts, by the labels that are not always the same; without zeros."""
     lines = call(server, "GET", "/metrics").body.decode().splitlines()
     found = [line.removeprefix(NAME).rpartition(" ") for line in lines if line.startswith(NAME)]
     return {_labels(labels): float(value) for labels, _, value in found if float(value)}

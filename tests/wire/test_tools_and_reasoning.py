@@ -166,7 +166,7 @@ def test_reasoning_can_be_limited_hidden_or_switched_off(thinker: TestServer) ->
 
 
 def deltas(server: TestServer, **fields: Any) -> list[dict[str, Any]]:
-    """What the events of a stream bring, without the first one, which names the role."""
+    """Return the deltas of the events of a stream, without the first one, which names the role."""
     reply = call(server, "POST", "/v1/chat/completions", {"messages": MESSAGES, "stream": True, **fields})
     events = [json.loads(each) for each in events_of(reply.body) if each != "[DONE]"]
     return [each["choices"][0]["delta"] for each in events][1:]

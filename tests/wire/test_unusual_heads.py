@@ -31,7 +31,7 @@ def test_heads_that_strict_servers_refuse_are_taken(server: TestServer, path: st
             assert read_all(connection) == b""
 
 
-def test_what_follows_the_last_request_of_a_connection_is_not_read(server: TestServer) -> None:
+def test_bytes_after_the_last_request_of_a_connection_are_not_read(server: TestServer) -> None:
     asked = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
         connection.sendall(asked + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")

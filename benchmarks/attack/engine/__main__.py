@@ -3,10 +3,10 @@
     python -m benchmarks.attack.engine [--runs 8000] [--seed 0] [--processes 2] [--no-compiled | --compiled SITE]
 
 Each run is one engine or one cluster with few KV blocks, odd requests and every switch, made twice: plainly, step by
-step, and fast, in leaps. Both must tell the same story, every run must end, every request must end once and leave
-nothing behind, and the clock must never go back. Then the same runs are made by the engine compiled to C, which is
-built for it, or taken from the folder SITE of `pip install --target SITE .`; every byte must be the same. Equal seeds
-give equal runs; `--only NUMBER` makes one of them. The exit code is 1 when a law is broken.
+step, and fast, in leaps. Both must give equal events, every run must end, every request must end once and leave nothing
+behind, and the clock must never go back. Then the same runs are made by the engine compiled to C, which is built for
+it, or taken from the folder SITE of `pip install --target SITE .`; every byte must be the same. Equal seeds give equal
+runs; `--only NUMBER` makes one of them. The exit code is 1 when a law is broken.
 """
 
 import argparse
@@ -27,7 +27,7 @@ MOST_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a process reports of one run: the digest of its story, or the law that it broke."""
+    """The report of a process on one run: the digest of its events, or the law that it broke."""
 
     number: int
     digest: str
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _compared(arguments: argparse.Namespace, plain: Sequence[Line]) -> list[str]:
-    """What the compiled engine does otherwise."""
+    """The difference of the compiled engine."""
     with tempfile.TemporaryDirectory() as folder:
         site = arguments.compiled or _built(Path(folder) / "site")
         began_s = time.monotonic()

@@ -1,6 +1,6 @@
 """One random run of an engine or a cluster, and the laws that it must keep.
 
-A run is made plainly, step by step, and then fast, in leaps: both must tell the same story.
+A run is made plainly, step by step, and then fast, in leaps: both must give equal events.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ KINDS = ("vllm", "blis", "vllm cluster", "blis cluster", "operated")
 
 
 class BrokenLawError(Exception):
-    """What a run did that no run may do."""
+    """A broken law."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,16 @@ class Story:
 
     endings: list[tuple[object, ...]]
     engines: list[tuple[object, ...]]
-    """Of each instance its counters, and the starts and ends of its steps."""
+    """Counters of each instance, and the starts and ends of its steps."""
     clock: Micros
     details: str
-    """A hash of every event, for runs that tell them all."""
+    """A hash of every event, for runs that report them all."""
 
     def digest(self) -> str:
         return sha256(repr((self.endings, self.engines, self.clock, self.details)).encode()).hexdigest()[:16]
 
     def is_same_run(self, other: "Story") -> bool:
-        """Whether both have the same endings at the same instants, whatever else they tell."""
+        """Whether both have the same endings at the same instants, whatever else they report."""
         return (self.endings, self.engines, self.clock) == (other.endings, other.engines, other.clock)
 
 
@@ -244,7 +244,7 @@ def _check_ending(event: Finished) -> None:
 
 
 def _check_cluster(cluster: Cluster) -> None:
-    """Nothing waits in front of the instances, and those that were drained or killed can be removed."""
+    """No request waits in front of the instances, and those that were drained or killed can be removed."""
     waiting: dict[str, Any] = {}
     if cluster.gateway is not None:
         waiting["gateway"] = cluster.gateway.num_waiting

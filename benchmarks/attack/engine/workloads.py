@@ -44,7 +44,7 @@ DEPLOYMENTS: Sequence[dict[str, Any]] = (
         "beta_coeffs": (700.0, 11.0, 9.0),
     },
 )
-"""What step times are computed from."""
+"""Inputs of step times."""
 GRID_US = 500
 """Most instants are multiples of it, or none would ever coincide."""
 SLO_CLASSES = ("", "critical", "standard", "batch", "background", "odd")

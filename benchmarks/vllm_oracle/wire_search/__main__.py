@@ -3,11 +3,10 @@
     python -m benchmarks.vllm_oracle.wire_search --genuine URL --model FOLDER
         [--tool-parsers a,b] [--reasoning-parsers c,d] [--pairs a+c,b+d] [--no-plain] [--seed N]
 
-The model of the genuine server must take what it says from `vllm_xargs` (`fx_tokens`, `fx_eos_at`), and its parsers
-must follow a header: `switch.py` says how. FOLDER is the model folder of both, made by `folder.py`. Ours is started
-for each pair of parsers, or found at `--ours` when only one pair is searched. Each question is asked of ours first;
-then the model of the genuine server says the same in the markup that its parser reads, and the shapes of both replies
-are compared.
+The model of the genuine server must take its words from `vllm_xargs` (`fx_tokens`, `fx_eos_at`), and its parsers must
+follow a header: see `switch.py`. FOLDER is the model folder of both, made by `folder.py`. Ours is started for each pair
+of parsers, or found at `--ours` when only one pair is searched. Each question is asked of ours first; then the model of
+the genuine server writes the same in the markup that its parser reads, and the shapes of both replies are compared.
 """
 
 import argparse
@@ -37,7 +36,7 @@ MOST_TRIES = 3
 PATIENCE_S = 60.0
 MAX_MODEL_LEN = 2048
 UNKNOWN_STATUS = 599
-"""Of a genuine server that cannot have a parser."""
+"""Shape for a genuine server that cannot have a parser."""
 WORDS = " the of and"
 
 
@@ -124,7 +123,7 @@ def _found(
 def reply_of_genuine(
     question: Question, parsers: Parsers, genuine: Server, ours: Server, tokenizer: Tokenizer
 ) -> Reply:
-    """The reply of the genuine server, whose model says what our server answers."""
+    """Return the reply of the genuine server, whose model writes our server's answer."""
     words = _words(question, parsers, ours, tokenizer)
     told = dict(question.body)
     if "sampling_params" in told:
@@ -136,7 +135,7 @@ def reply_of_genuine(
 
 
 def _words(question: Question, parsers: Parsers, ours: Server, tokenizer: Tokenizer) -> dict[str, object]:
-    """What the model is to say: the answer of ours in the markup of its parser, or words without an end."""
+    """Return the words of the model: the answer of ours in the markup of its parser, or words without an end."""
     if not any(parsers):
         return {"fx_tokens": tokenizer.encode(WORDS, add_special_tokens=False).ids}
     seen_by_all = {"stream": False, "stream_options": None, "include_reasoning": True}

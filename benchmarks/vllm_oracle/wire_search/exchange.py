@@ -13,7 +13,7 @@ from tests.wire.captured.normal import normal, normal_text
 TIMEOUT_S = 60
 MAX_SHOWN_CHARS = 160
 WORDS = ("partial_json",)
-"""Keys of what a model says beside those that captures have."""
+"""Keys of a model's words beside those that captures have."""
 _MISSING = object()
 _DRAWN = ((re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{16,32}\b"), "X"), (re.compile(r"^[A-Za-z0-9]{9}$"), "<nine>"))
 

@@ -26,9 +26,9 @@ RESULT: list[dict[str, Any]] = [
 CALL_SHAPES = ("auto, seed 0", "required", "named", "after a result", "no arguments")
 THOUGHT_SHAPES = ("usual", "hidden", "enable_thinking True", "enable_thinking False", "thinking False", "effort none")
 PAIR_SHAPES = ("auto, seed 1", "after a result", "none", "usual with tools", "hidden with tools")
-"""Those that parsers of both kinds together are asked."""
+"""Questions for parsers of both kinds together."""
 OTHER_SHAPES = ("auto, seed 1", "required", "usual")
-"""Those that other interfaces are asked, too."""
+"""Questions for other interfaces, too."""
 
 
 class Question(NamedTuple):
@@ -115,7 +115,7 @@ def _thoughts() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _others(name: str, kind: str, body: Mapping[str, Any], stream: bool) -> Iterator[Question]:
-    """The same question to the interfaces of other makers, where they can put it."""
+    """Return the question for the interfaces of other makers, where they can put it."""
     if name in ("auto, seed 1", "auto, seed 2", "usual", "no tools"):
         known = {**body, "add_special_tokens": True}
         asked: dict[str, Any] = {"model": "m", "input": "hi", "seed": body["seed"], "max_output_tokens": 600}

@@ -1,4 +1,4 @@
-"""What our server said, as the model of a genuine server has to write it for its parsers."""
+"""Answers of our server, as the model of a genuine server has to write them for its parsers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ class Parsers(NamedTuple):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What sets them in a genuine server."""
+        """The headers that set the parsers in a genuine server."""
         return {"x-parsers": f"{self.tool},{self.reasoning}"}
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.vllm_oracle.wire_search.shapes --genuine URL --model FOLDER [--reasons OLD.csv] > TABLE.csv
 
-Both servers must be as `__main__.py` says. Equal events in a row are one.
+Both servers must be set up as for `__main__.py`. Equal events in a row are one.
 """
 
 import argparse
@@ -32,7 +32,7 @@ usual ones.
 
 
 def reply_shape(text: str) -> str:
-    """The deltas of a chat stream with one choice: keys, and values that say nothing. Of other interfaces the kinds of
+    """The deltas of a chat stream with one choice: keys, and values without content. Other interfaces give the kinds of
     events, or those of the items of a whole reply.
     """
     if text.startswith("{"):

@@ -15,7 +15,7 @@ from vllm.reasoning import ReasoningParserManager  # type: ignore[import-not-fou
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found]
 
 HEADER = "x-parsers"
-"""Its value is the name of a parser of function calls, a comma, and that of a parser of reasoning."""
+"""The header's value is the name of a parser of function calls, a comma, and that of a parser of reasoning."""
 UNKNOWN_STATUS = 599
 REASONER = "fx_reasoner"
 """The argument of a request for the engine that names the parser of reasoning there."""

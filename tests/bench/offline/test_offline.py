@@ -112,7 +112,7 @@ def test_flags_of_vllm_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_what_cannot_be_computed_is_one_line(tmp_path: Path) -> None:
+def test_a_benchmark_that_cannot_be_computed_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(BlisError, match=r"a request of 200000 \+ 20 tokens is above the longest context"):
         throughput_of(tmp_path, input_len=200_000)
     with pytest.raises(BlisError, match="--output-json must be in a folder that exists"):
@@ -124,7 +124,7 @@ def test_what_cannot_be_computed_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("figures_of", [throughput_of, latency_of])
-def test_figures_are_written_before_they_are_printed_to_nobody(
+def test_results_are_written_although_standard_output_is_closed(
     figures_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", Nobody())

@@ -71,7 +71,7 @@ def test_a_sample_is_a_part_of_all_points_in_their_order(size: int, seed: int) -
         ("rate=[1", "--vary rate must have values with commas, or a JSON list"),
     ],
 )
-def test_what_cannot_vary_is_refused(vary: str, message: str) -> None:
+def test_a_setting_that_cannot_vary_is_refused(vary: str, message: str) -> None:
     with pytest.raises(BlisError, match=message.replace("[", r"\[").replace("...", r"\.\.\.")):
         plan(vary)
 
@@ -123,7 +123,7 @@ def test_the_outputs_of_one_run_are_refused(flag: str) -> None:
         whole.check_some_fit(whole.points())
 
 
-def test_a_point_is_told_from_others_by_its_settings_and_by_what_is_in_their_files(tmp_path: Path) -> None:
+def test_points_are_identified_by_their_settings_and_the_content_of_their_files(tmp_path: Path) -> None:
     trace = tmp_path / "t.yaml"
     trace.write_text("a")
     settings = {"trace": str(trace), "tp": 2}
@@ -138,14 +138,14 @@ def test_a_point_is_told_from_others_by_its_settings_and_by_what_is_in_their_fil
     assert digest_of("replay", settings) != with_rows
 
 
-def test_a_model_in_a_folder_is_told_by_its_configuration(tmp_path: Path) -> None:
+def test_a_model_folder_is_identified_by_its_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     before = digest_of("run", {"model": str(tmp_path)})
     (tmp_path / "config.json").write_text("{ }")
     assert digest_of("run", {"model": str(tmp_path)}) != before
 
 
-def test_what_lies_beside_a_workload_is_none_of_it(tmp_path: Path) -> None:
+def test_files_beside_a_workload_do_not_identify_it(tmp_path: Path) -> None:
     (tmp_path / "w.yaml").touch()
     whole = plan("seed=1,2", words=(*MODEL, "--workload-spec", str(tmp_path / "w.yaml")))
     (point, _) = whole.points()

@@ -30,13 +30,13 @@ def test_where_no_request_meets_its_targets_attainment_is_zero_and_without_targe
     assert compute(Job("", "run", SETTINGS)).figures["slo_attainment"] is None
 
 
-def test_a_point_that_cannot_be_computed_says_why() -> None:
+def test_a_point_that_cannot_be_computed_has_its_error() -> None:
     outcome = compute(Job("", "run", {**SETTINGS, "tp": 3, "hardware": "none"}))
     assert outcome.figures == {}
     assert "none" in outcome.error
 
 
-def test_a_point_that_fails_as_nothing_should_says_so_in_one_line() -> None:
+def test_an_unexpected_error_of_a_point_is_one_line() -> None:
     outcome = compute(Job("", "run", {**SETTINGS, "num_requests": "ten"}))
     assert outcome.figures == {}
     assert outcome.is_unexpected
@@ -70,7 +70,7 @@ def test_every_job_is_done_once(num_processes: int) -> None:
     assert sorted(on_processes(abs, [-1, 2, -3], num_processes)) == [(-3, 3), (-1, 1), (2, 2)]
 
 
-def test_who_was_turned_away_is_counted() -> None:
+def test_rejected_requests_are_counted() -> None:
     closed = {**SETTINGS, "num_instances": 2, "admission_policy": "token-bucket", "token_bucket_capacity": 2000.0}
     figures = compute(Job("", "run", closed)).figures
     completed, rejected = figures["completed_requests"], figures["rejected_requests"]
@@ -109,12 +109,12 @@ def end_at_once(_: int) -> int:
     os._exit(9)
 
 
-def test_a_process_that_is_killed_is_told_in_one_line() -> None:
+def test_a_killed_process_is_reported_in_one_line() -> None:
     with pytest.raises(BlisError, match="one of the processes that compute was killed"):
         list(on_processes(end_at_once, [1, 2], 2))
 
 
-def test_who_wants_no_more_results_waits_for_no_more_than_has_begun() -> None:
+def test_ending_the_results_early_waits_only_for_points_that_have_begun() -> None:
     results = on_processes(abs, range(3000), 2)
     next(results)
     results.close()

@@ -1,4 +1,4 @@
-"""Whole benchmarks against a server that answers as the name of its model says."""
+"""Whole benchmarks against a server whose answers follow from the name of its model."""
 
 import json
 import resource
@@ -129,7 +129,7 @@ def test_details_that_go_nowhere_are_pointed_out(bench: Bench) -> None:
     assert "--save-detailed writes nothing without --save-result" in found.said
 
 
-def test_results_are_saved_before_they_are_printed_to_nobody(
+def test_results_are_saved_although_standard_output_is_closed(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", Nobody())

@@ -96,7 +96,7 @@ def test_rows_that_were_damaged_are_one_line_and_stay_as_they_are(
     assert path.read_bytes() == damaged
 
 
-def test_points_that_serve_nobody_are_computed_all_the_same(sweep: Sweep, tmp_path: Path) -> None:
+def test_points_that_serve_no_request_are_computed_all_the_same(sweep: Sweep, tmp_path: Path) -> None:
     plot = tmp_path / "frontier.svg"
     found = sweep(vary=("admission_policy=reject-all",), plot=str(plot))
     assert (found.code, found.printed) == (0, "")
@@ -120,7 +120,7 @@ def test_a_sweep_that_is_interrupted_keeps_what_it_has(tmp_path: Path) -> None:
     assert said == f"blis sweep: {num_lines(path) - 1} of 3000 points are in {path}; the same command goes on there\n"
 
 
-def test_processes_that_are_still_starting_say_nothing_of_an_interrupt(tmp_path: Path) -> None:
+def test_processes_that_are_still_starting_print_nothing_on_an_interrupt(tmp_path: Path) -> None:
     path = tmp_path / "sweep.csv"
     with long_sweep(path) as process:
         wait_until(lambda: num_importing(process.pid) == 2)
@@ -157,7 +157,7 @@ def test_when_a_sweep_is_killed_its_processes_end_and_the_same_command_goes_on(t
     process = subprocess.Popen(command("killed.csv"), stdout=subprocess.PIPE, cwd=PROJECT)
     wait_until(lambda: num_lines(path) >= 3)
     process.kill()
-    process.communicate(timeout=PATIENCE_S)  # returns when nobody holds the standard output any more
+    process.communicate(timeout=PATIENCE_S)  # returns when no process holds the standard output any more
     for name in ("killed.csv", "whole.csv"):
         subprocess.run(command(name), cwd=PROJECT, check=True, capture_output=True)
     assert path.read_bytes() == (tmp_path / "whole.csv").read_bytes()
@@ -181,7 +181,7 @@ def test_points_that_failed_are_computed_again(sweep: Sweep) -> None:
 
 
 def short_of_memory() -> None:
-    """What is left is enough for a small simulation."""
+    """Limit the memory to what suffices for a small simulation."""
     resource.setrlimit(resource.RLIMIT_AS, (800_000_000, 800_000_000))
 
 
@@ -267,7 +267,7 @@ def test_a_ray_cluster_computes_the_same_bytes(sweep: Sweep) -> None:
         ({"sample": 0}, "--sample must be at least 1, got 0"),
     ],
 )
-def test_what_cannot_be_swept_is_refused(sweep: Sweep, options: dict[str, Any], message: str) -> None:
+def test_a_sweep_that_cannot_be_computed_is_refused(sweep: Sweep, options: dict[str, Any], message: str) -> None:
     with pytest.raises(BlisError, match=message.replace("...", r"\.\.\.")):
         sweep(**options)
 
@@ -285,7 +285,7 @@ def test_a_recording_that_is_replayed_is_not_written_over(tmp_path: Path, flag: 
     assert rows.read_text() == "rows"
 
 
-def test_nor_is_one_that_the_plan_names(tmp_path: Path) -> None:
+def test_a_command_that_the_plan_names_is_refused(tmp_path: Path) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text(
         "command: replay\nsettings: {model: qwen/qwen3-14b}\nvary: {trace: [a.yaml, %s]}\n" % (tmp_path / "b.yaml")
@@ -297,7 +297,7 @@ def test_nor_is_one_that_the_plan_names(tmp_path: Path) -> None:
     assert rows.read_text() == "rows"
 
 
-def test_who_was_turned_away_stands_beside_what_others_got(sweep: Sweep) -> None:
+def test_rejected_requests_are_counted_beside_the_served_ones(sweep: Sweep) -> None:
     bucket = ("--admission-policy", "token-bucket", "--token-bucket-capacity", "2000")
     swept = sweep(simulation=(*BASE, *bucket), vary=("rate=4,8",))
     assert "GPUs  rejected  requests/s" in swept.printed.splitlines()[1]

@@ -69,7 +69,7 @@ def test_limits_that_cannot_be_met_are_a_failure(tmp_path: Path, capsys: pytest.
 
 
 def short_of_memory() -> None:
-    """What is left is enough for a small simulation."""
+    """Limit the memory to what suffices for a small simulation."""
     resource.setrlimit(resource.RLIMIT_AS, (800_000_000, 800_000_000))
 
 
@@ -118,7 +118,7 @@ def test_the_search_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ({"limit": ("ttft:5",), "vary": ("max_num_seqs=0",)}, "--max-num-seqs must be at least 1"),
     ],
 )
-def test_what_cannot_be_tuned_is_refused(
+def test_a_search_that_cannot_be_tuned_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(BlisError, match=message):
@@ -138,7 +138,7 @@ def test_step_times_learned_from_another_deployment_are_warned_of(
     )
 
 
-def test_what_the_simulations_read_is_not_written_over(tmp_path: Path) -> None:
+def test_inputs_of_the_simulations_are_not_overwritten(tmp_path: Path) -> None:
     learned = tmp_path / "learned.csv"
     learned.write_text("coefficients")
     words = (*BASE, "--latency-model", "fitted")
@@ -147,7 +147,7 @@ def test_what_the_simulations_read_is_not_written_over(tmp_path: Path) -> None:
     assert learned.read_text() == "coefficients"
 
 
-def test_what_was_tried_is_written_before_it_is_printed_to_nobody(
+def test_trials_are_written_although_standard_output_is_closed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", Nobody())

@@ -56,7 +56,7 @@ def arrivals(num_requests: int, rate: float, seed: int = 0) -> list[Arrival]:
 
 
 def measured(requests: list[Arrival], phase: int = 99) -> Record:
-    """What the known server's clients measure."""
+    """Return the measurements of the known server's clients."""
     engine = Engine(CONFIG, PhaseShifted(DEPLOYED.latency(VALUES), phase), reports_steps=False)
     return simulate(engine, requests).requests
 

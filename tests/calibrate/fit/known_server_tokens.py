@@ -1,4 +1,4 @@
-"""What clients of the known server see of its single tokens, for tests."""
+"""Single tokens of the known server as its clients see them, for tests."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -55,6 +55,6 @@ def answered(requests: list[Arrival], sent_and_ended: Mapping[int, tuple[int, in
 
 
 def with_token_times(plain: Recording, chunks: Chunks) -> Recording:
-    """`plain` and what the token times `chunks` say of steps."""
+    """Return `plain` and the steps by the token times `chunks`."""
     steps = steps_of(answered(plain.arrivals), chunks, CONFIG)
     return replace(plain, stretches=None if steps is None else stretches_of(steps))

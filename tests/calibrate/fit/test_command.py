@@ -29,7 +29,7 @@ def trace(tmp_path: Path, capsys: Captured) -> Path:
     return tmp_path / "trace.yaml"
 
 
-def test_what_was_learned_is_printed_written_and_can_be_replayed(trace: Path, capsys: Captured) -> None:
+def test_learned_coefficients_are_printed_written_and_can_be_replayed(trace: Path, capsys: Captured) -> None:
     output = trace.with_name("learned.yaml")
     assert run(["fit", str(trace), *SERVER, "-o", str(output)]) == 0
     said = capsys.readouterr()

@@ -66,7 +66,7 @@ def test_the_range_seen_is_that_of_the_recordings(learned: Learned) -> None:
     assert learned.largest.decode_requests == pytest.approx(most, abs=2)
 
 
-def test_the_same_seed_gives_the_same_coefficients_and_progress_is_told() -> None:
+def test_equal_seeds_give_equal_coefficients_and_progress_is_reported() -> None:
     recordings = [recording(60), recording(80, seed=1)]
     told: list[None] = []
     first = learn(recordings, DEPLOYED, CONFIG, seed=5, budget=SMALL, on_progress=lambda: told.append(None))
@@ -109,7 +109,7 @@ def test_a_server_that_becomes_faster_does_not_bend_the_coefficients() -> None:
     assert step_times(found.estimate.values, decodes) == pytest.approx(step_times(VALUES, decodes), rel=0.004)
 
 
-def test_what_a_single_gpu_cannot_tell_stays_as_expected() -> None:
+def test_coefficients_that_a_single_gpu_cannot_separate_stay_as_expected() -> None:
     found = learn([recording(60)], DEPLOYED, CONFIG, budget=SMALL)
     assert found.estimate.values[TERMS.place("all_reduce")] == EXPECTED["all_reduce"].mean
 

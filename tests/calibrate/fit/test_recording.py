@@ -1,4 +1,4 @@
-"""What of a trace is learned from."""
+"""The parts of a trace that are learned from."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def test_a_request_without_usable_times_is_simulated_but_not_learned_from(tmp_pa
     assert np.isfinite(found.decode_us[places]).tolist() == [True, False, False, False]
 
 
-def test_nothing_is_learned_from_tokens_that_came_in_one_piece(tmp_path: Path) -> None:
+def test_tokens_that_came_in_one_piece_teach_nothing(tmp_path: Path) -> None:
     rows = [answered(0, 10), answered(1, 20, decode_us=0), answered(2, 30, decode_us=0, output_tokens=1)]
     found = recording_of(trace(tmp_path, rows), MODEL, CONFIG, {})
     assert np.isfinite(found.ttft_us).tolist() == [True, False, True]

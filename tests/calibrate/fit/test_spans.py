@@ -24,6 +24,6 @@ def test_the_first_requests_are_in_the_same_parts_without_the_others() -> None:
     assert spans.memberships(0, 280).tolist() == spans.memberships(0, 500)[:280].tolist()
 
 
-def test_values_of_parts_are_told_by_recording() -> None:
+def test_values_of_parts_are_named_by_recording() -> None:
     spans = spans_of([recording(500), recording(300)])
     assert [each.tolist() for each in spans.of_each(np.array([1.0, 2.0, 3.0]))] == [[1.0, 2.0], [3.0]]

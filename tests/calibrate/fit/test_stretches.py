@@ -56,7 +56,7 @@ def test_only_those_are_kept_whose_prompts_all_are() -> None:
     assert spans(found.only(np.array([True, True, True]))) == [(8, 20), (28, 38)]
 
 
-def test_shapes_tell_prompts_less_what_was_cached_and_recent_ones() -> None:
+def test_shapes_show_prompts_less_cached_tokens_and_recent_ones() -> None:
     shapes, begins = stretches_of(steps(60, [10, 12, 40])).shapes(np.array([0, 30, 0]))
     assert begins.tolist() == [0, 13]
     assert len(shapes) == 24
@@ -71,7 +71,7 @@ def known() -> Recording:
     return with_token_times(plain, token_times(plain.arrivals))
 
 
-def test_stretches_of_a_known_server_take_what_its_coefficients_say(known: Recording) -> None:
+def test_stretches_of_a_known_server_last_as_long_as_its_coefficients_predict(known: Recording) -> None:
     assert known.stretches is not None
     shapes, begins = known.stretches.shapes(np.zeros(300, np.int64))
     step_us = DEPLOYED.basis(VALUES, shapes) @ VALUES[: len(STEP_TERMS)]

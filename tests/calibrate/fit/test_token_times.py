@@ -1,4 +1,4 @@
-"""What token times add to learning from a server whose latency model is known."""
+"""Token times improve learning from a server whose latency model is known."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def learned(from_recording: Recording) -> np.ndarray:
     return values
 
 
-def test_a_short_recording_with_token_times_tells_more_of_steps_than_one_without(shapes: np.ndarray) -> None:
+def test_a_short_recording_with_token_times_determines_steps_better_than_one_without(shapes: np.ndarray) -> None:
     known = step_times(VALUES, shapes)
     errors: dict[str, list[float]] = {"with": [], "without": []}
     for seed in range(4):

@@ -272,7 +272,7 @@ def test_a_blank_name_of_a_model_is_refused() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_together_is_refused(given: dict[str, object], message: str) -> None:
+def test_deployment_settings_that_do_not_fit_together_are_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(EngineError) as refusal:
         resolve(DeploymentOptions(**{"model": "qwen3-14b", **given}))  # type: ignore[arg-type]
     assert str(refusal.value).startswith(message)

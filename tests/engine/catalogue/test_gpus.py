@@ -64,7 +64,7 @@ def test_gpus_have_their_published_dense_rates_and_links(name: str) -> None:
     assert (gpu.tflops, gpu.tflops_fp8, gpu.tflops_fp4, gpu.bandwidth_tb_s, gpu.nvlink_gb_s) == PUBLISHED[name]
 
 
-def test_every_gpu_of_the_catalogue_says_where_its_figures_were_published() -> None:
+def test_every_gpu_of_the_catalogue_names_where_its_figures_were_published() -> None:
     for name in gpu_names():
         entry = gpu_entry(name)
         assert entry.source

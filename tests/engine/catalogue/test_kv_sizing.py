@@ -158,7 +158,7 @@ def test_the_tp_advised_works_and_no_smaller_one_does() -> None:
     assert kv_blocks(model, H100, 16) > 0
 
 
-def test_a_model_no_number_of_gpus_can_hold_says_so() -> None:
+def test_a_model_that_no_number_of_gpus_can_hold_is_reported() -> None:
     tiny_gpu = replace(H100, memory_gib=0.5)
     with pytest.raises(EngineError, match=r"at 0\.9 utilization: no tp is enough"):
         kv_blocks(load_model("qwen3-14b"), tiny_gpu, 1)

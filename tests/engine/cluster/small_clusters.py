@@ -1,4 +1,4 @@
-"""Clusters of a few small engines, and states to decide from, as tests want them."""
+"""Clusters of a few small engines, and states to decide from, for tests."""
 
 from blis_sim.engine.cluster.admission import AdmissionPolicy, Stateless, always_admit
 from blis_sim.engine.cluster.cluster import Cluster
@@ -47,7 +47,7 @@ def run_out(simulation: Cluster) -> list[Event]:
 
 
 def state(*snapshots: Snapshot, now: int = 0, freshness: Freshness = ALWAYS_FRESH) -> RoutingState:
-    """What these snapshots tell; the engines behind them are idle."""
+    """A state with these snapshots; the engines behind them are idle."""
     members = Members()
     for _ in snapshots:
         members.add(engine(), Life.READY, 0)

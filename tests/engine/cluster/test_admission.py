@@ -1,4 +1,4 @@
-"""Who is let in."""
+"""Admission of requests."""
 
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings, TenantBudgets
 from blis_sim.engine.sequence import Outcome, Sequence
@@ -66,6 +66,6 @@ def test_a_tenant_above_its_budget_keeps_its_important_requests() -> None:
     assert admits("batch", "t"), "two of eight seats are a quarter"
 
 
-def test_budgets_admit_nobody_whom_the_inner_policy_turns_away() -> None:
+def test_budgets_admit_no_request_that_the_inner_policy_rejects() -> None:
     budgets = TenantBudgets(policy("reject-all"), {"t": 1.0}, 8, DEFAULT_SLO_PRIORITIES)
     assert not budgets.admits(request(), state())

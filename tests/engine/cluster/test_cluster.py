@@ -32,7 +32,7 @@ def test_decisions_take_their_time_and_latencies_count_from_the_arrival() -> Non
     assert scheduled.sequence.arrived_at == 0
 
 
-def test_who_is_not_admitted_comes_to_no_instance() -> None:
+def test_a_rejected_request_comes_to_no_instance() -> None:
     made = submitted(cluster(1, admission=Stateless(reject_all)), 2)
     assert endings(made) == [(0, "r0", "rejected", NOWHERE), (0, "r1", "rejected", NOWHERE)]
     assert made.counters.num_rejected_at_admission == 2
@@ -85,7 +85,7 @@ def test_an_id_can_be_used_again_when_its_request_has_ended() -> None:
     assert len(endings(made)) == 1
 
 
-def test_what_is_done_is_done() -> None:
+def test_an_executed_event_cannot_be_changed() -> None:
     made = cluster(1)
     made.advance(50)
     too_late = pytest.raises(ValueError, match="already done everything up to 50 us")
@@ -153,7 +153,7 @@ def test_regret_is_what_a_better_choice_would_have_scored_more() -> None:
     assert log.num_admitted == 3
 
 
-def test_what_many_requests_leave_behind_is_forgotten() -> None:
+def test_state_of_many_ended_requests_is_forgotten() -> None:
     made = cluster(2)
     ended = 0
     for number in range(5_000):
@@ -164,12 +164,12 @@ def test_what_many_requests_leave_behind_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("name", ["refresh_interval_us", "cache_delay_us"])
-def test_nothing_is_fresher_than_always(name: str) -> None:
+def test_no_report_is_fresher_than_one_with_interval_0(name: str) -> None:
     with pytest.raises(EngineError, match=f"{name} must be at least 0, got -1"):
         Freshness(**{name: -1})
 
 
-def test_who_names_an_instance_is_neither_admitted_nor_routed() -> None:
+def test_a_request_that_names_an_instance_is_neither_admitted_nor_routed() -> None:
     made = cluster(3, admission=Stateless(reject_all))
     made.submit(request("a"), 5, instance=2)
     (ended,) = endings(made)
@@ -178,7 +178,7 @@ def test_who_names_an_instance_is_neither_admitted_nor_routed() -> None:
     assert made.counters.num_rejected_at_admission == 0
 
 
-def test_nobody_comes_to_an_instance_that_is_gone_by_its_name() -> None:
+def test_no_request_comes_to_an_instance_that_is_gone_by_its_name() -> None:
     made = cluster(2)
     made.kill(1, 3)
     made.submit(request("a"), 5, instance=1)
@@ -186,7 +186,7 @@ def test_nobody_comes_to_an_instance_that_is_gone_by_its_name() -> None:
     assert (made.instance_of("a"), made.instance_of("b")) == (NOWHERE, NOWHERE)
 
 
-def test_who_hangs_up_before_coming_to_a_named_instance_is_not_there() -> None:
+def test_a_request_that_hangs_up_before_coming_to_a_named_instance_is_not_there() -> None:
     made = cluster(2)
     made.submit(request("a"), 5, instance=1)
     made.submit(request("b"), 5, instance=0)
@@ -195,7 +195,7 @@ def test_who_hangs_up_before_coming_to_a_named_instance_is_not_there() -> None:
     assert not made.instances[1].live
 
 
-def test_events_can_be_told_with_their_instances() -> None:
+def test_events_can_be_reported_with_their_instances() -> None:
     numbered = submitted(cluster(3), 6, gap_us=400)
     plain = submitted(cluster(3), 6, gap_us=400)
     told = numbered.advance_each(1_000_000)

@@ -273,7 +273,7 @@ def test_a_prompt_that_fills_the_cache_is_computed_where_it_is_answered(output_t
     assert outcomes_of(simulated, 1, 100, output_tokens) == ["completed"]
 
 
-def test_a_run_says_in_one_line_that_reservations_were_evicted() -> None:
+def test_a_run_reports_in_one_line_that_reservations_were_evicted() -> None:
     simulated = both_roles(total_kv_blocks=126)
     outcomes_of(simulated, 14, 100, 10)
     (note,) = notes_after_run(simulated)
@@ -297,7 +297,7 @@ def test_empty_steps_while_transfers_hold_all_blocks_are_taken_at_once(
         num_timed += 1
         return step_time(latency, shape)
 
-    # Of a compiled scheduler no method can be replaced; the latency model is asked for the time of each step composed.
+    # A compiled scheduler has no replaceable methods; the latency model is called for the time of each step composed.
     monkeypatch.setattr(TestLatency, "step_time", counted)
     runs, timed = [], []
     for reports_steps, span_us in ((True, 0), (False, 1_000_000)):

@@ -60,7 +60,7 @@ def test_flags_without_effect_are_named(given: dict[str, object], notes: list[st
         ),
     ],
 )
-def test_what_a_gateway_does_not_look_at_is_named(given: dict[str, object], notes: list[str]) -> None:
+def test_settings_that_a_gateway_ignores_are_named(given: dict[str, object], notes: list[str]) -> None:
     assert list(gateway_flags_without_effect(options(flow_control=True, **given).gateway)) == notes
 
 

@@ -48,7 +48,7 @@ def options(path: str, **more: object) -> ClusterOptions:
     return with_policies(options_from(ClusterOptions, model="qwen/qwen3-14b", policy_config=path, **more))
 
 
-def test_all_that_a_file_says_is_taken(tmp_path: Path) -> None:
+def test_every_setting_of_a_file_is_taken(tmp_path: Path) -> None:
     merged = options(written(tmp_path, ALL))
     assert merged.admission_policy == "tier-shed"
     assert merged.token_bucket_capacity == 500
@@ -67,11 +67,11 @@ def test_flags_with_another_value_than_their_default_win(tmp_path: Path) -> None
     assert merged.token_bucket_refill_rate == 20.5
 
 
-def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
     assert read_policy_file(written(tmp_path, "{}")) == PolicyFile()
 
 
-def test_instances_are_as_their_groups_say(tmp_path: Path) -> None:
+def test_instances_have_the_settings_of_their_groups(tmp_path: Path) -> None:
     merged = options(written(tmp_path, ALL))
     simulation = build_simulation(merged, resolve(merged.deployment))
     assert isinstance(simulation, Cluster)
@@ -143,7 +143,7 @@ def build(path: str) -> Engine | RankGroup | Cluster:
         ("instances: [{hardware: 3}]", r"instances\[0\]: hardware must be text, got 3"),
     ],
 )
-def test_what_a_file_cannot_say_is_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+def test_an_invalid_policy_file_is_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
     path = written(tmp_path, text)
     with pytest.raises(BlisError, match=message) as caught:
         build(path)

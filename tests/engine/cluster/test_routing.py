@@ -1,4 +1,4 @@
-"""Who gets whom."""
+"""Choice of the instance for each request."""
 
 from collections import Counter
 
@@ -71,7 +71,7 @@ def test_equal_sums_are_drawn() -> None:
     assert router.choose(REQUEST, state(snapshot(0), snapshot(1))).place == 1
 
 
-def test_routers_say_what_they_look_at() -> None:
+def test_routers_declare_the_reports_that_they_read() -> None:
     caches = RouterSettings(ties=last, weights=(("no-hit-lru", 1.0),))
     loads = RouterSettings(ties=last, weights=(("queue-depth", 1.0),))
     assert ROUTERS["weighted"](caches).reads_caches

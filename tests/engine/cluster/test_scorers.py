@@ -43,7 +43,7 @@ def test_a_fuller_kv_cache_scores_less() -> None:
 
 
 @pytest.mark.parametrize(("adapter", "expected"), [("sql", [1, 0]), ("unheard-of", [1, 1]), ("", [1, 1])])
-def test_an_adapter_in_use_attracts_those_who_need_it(adapter: str, expected: list[float]) -> None:
+def test_an_adapter_in_use_attracts_requests_that_need_it(adapter: str, expected: list[float]) -> None:
     asked = REQUEST._replace(adapter=adapter)
     assert scorer("lora-affinity").score(asked, state(snapshot(adapter="sql"), snapshot(1, adapter="law"))) == expected
 
@@ -69,7 +69,7 @@ def test_a_precise_prefix_cache_looks_into_the_caches() -> None:
     assert scorer("precise-prefix-cache").score(sharing("b", "h", 5), served.state) == [1, 1]
 
 
-def test_prompts_that_no_cache_knows_go_around() -> None:
+def test_prompts_in_no_cache_go_around() -> None:
     lru, seen = scorer("no-hit-lru"), state(snapshot(0), snapshot(1), snapshot(2))
     assert lru.score(REQUEST, seen) == [1, 0.5, 0]
     lru.routed(REQUEST, 0, seen)
@@ -78,7 +78,7 @@ def test_prompts_that_no_cache_knows_go_around() -> None:
     assert lru.score(REQUEST, seen) == [0.5, 0, 1]
 
 
-def test_prompts_that_a_cache_knows_change_no_order() -> None:
+def test_prompts_in_a_cache_change_no_order() -> None:
     served, lru = cluster(2), scorer("no-hit-lru")
     served.submit(sharing("a", "g", 5), 0)
     run_out(served)

@@ -1,6 +1,6 @@
-"""BLIS's KV cache with a mirror in CPU memory, written down as it is told: token by token, blocks known by hashes.
+"""BLIS's KV cache with a mirror in CPU memory, written down literally: token by token, blocks known by hashes.
 
-Slow and plain, to compare the product's with: that one knows contents by their places in a request.
+Slow and plain, a reference for the product's, which identifies contents by their places in a request.
 """
 
 from collections import OrderedDict

@@ -92,9 +92,9 @@ class PoolAgainstLists(RuleBasedStateMachine):
         self.pool = BlockPool(NUM_BLOCKS)
         self.free = list(range(NUM_BLOCKS))
         self.holders: dict[int, int] = {}
-        """Of every block ever taken."""
+        """Contents of every block ever taken."""
         self.worthless: set[int] = set()
-        """Free blocks that nobody may share, for nobody knows what they hold."""
+        """Free blocks that must not be shared, because their content is unknown."""
 
     @precondition(lambda self: self.free)
     @rule()

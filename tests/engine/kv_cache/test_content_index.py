@@ -1,4 +1,4 @@
-"""What is said of leading blocks is what is said of each of them, whatever has been asked and has changed before."""
+"""The result for leading blocks is the result for each of them, whatever was asked and has changed before."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +41,7 @@ def test_leading_blocks_are_those_found_one_by_one(changes: list[tuple[str, int,
                 assert index.find_leading(asked, num_blocks) == expected
 
 
-def test_who_is_told_may_change_what_he_is_told() -> None:
+def test_a_caller_may_change_the_list_that_it_gets() -> None:
     index = ContentIndex()
     index.register(7, GROUPS[0].identity(0))
     index.find_leading(GROUPS[0], 1).append(8)

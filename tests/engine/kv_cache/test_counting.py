@@ -1,4 +1,5 @@
-"""The KV cache by counting answers as the one that has every block: who finds room, and what can be found."""
+"""The KV cache by counting gives the answers of the one with every block: which request finds room, and what can be
+found."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from blis_sim.engine.sequence import Sequence
 
 SIZE = 2
 MOST_TOKENS = 14
-"""Of one request, as the smallest cache holds."""
+"""Blocks of one request, as many as the smallest cache holds."""
 PROMPTS = ((1, 2), (1, 2, 3), (1, 4), (5,), (6, 7, 8))
 
 
@@ -47,7 +48,7 @@ class Both:
             self.running.append((one, other))
 
     def grow(self, place: int) -> None:
-        """One token more for one that runs; who finds no room goes back to the line."""
+        """Store one token more for a running request; one without room goes back to the queue."""
         one, other = self.running[place]
         if one.num_tokens >= MOST_TOKENS:
             self.end(place)
@@ -70,7 +71,7 @@ class Both:
         self.waiting.insert(0, (one, other))
 
     def grow_unseen_and_end(self, place: int, num_tokens: int) -> None:
-        """So many tokens more, of which the counting cache hears at the end only, and only how many there were."""
+        """Store so many tokens more, which the counting cache gets at the end only, as a number."""
         one, other = self.running[place]
         if self.counting.will_share(other):
             self.end(place)

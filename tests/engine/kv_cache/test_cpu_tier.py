@@ -16,7 +16,7 @@ def test_the_least_recently_kept_is_thrown_out_first() -> None:
     assert (tier.num_stored, tier.num_evicted) == (3, 1)
 
 
-def test_what_is_fetched_stays_and_counts_as_used() -> None:
+def test_fetched_blocks_stay_and_count_as_used() -> None:
     tier = CpuTier(2)
     tier.keep("ab", 0)
     tier.fetch("a", 0)
@@ -25,7 +25,7 @@ def test_what_is_fetched_stays_and_counts_as_used() -> None:
     assert tier.num_fetched == 1
 
 
-def test_what_is_discarded_leaves_room() -> None:
+def test_discarded_blocks_leave_room() -> None:
     tier = CpuTier(1)
     tier.keep("a", 0)
     tier.discard("a")
@@ -34,7 +34,7 @@ def test_what_is_discarded_leaves_room() -> None:
 
 
 @pytest.mark.parametrize(("after_us", "thrashed"), [(0, 1), (THRASHING_WINDOW_US, 1), (THRASHING_WINDOW_US + 1, 0)])
-def test_what_returns_within_a_millisecond_thrashed(after_us: int, thrashed: int) -> None:
+def test_blocks_that_return_within_a_millisecond_thrashed(after_us: int, thrashed: int) -> None:
     tier = CpuTier(1)
     tier.keep("a", 5)
     tier.fetch("a", 5 + after_us)
@@ -50,7 +50,7 @@ def test_keeping_again_does_not_make_a_block_young() -> None:
 
 
 @given(st.integers(1, 5), st.lists(st.integers(0, 9)))
-def test_it_holds_the_latest_different_ones(num_blocks: int, kept: list[int]) -> None:
+def test_the_tier_holds_the_latest_different_blocks(num_blocks: int, kept: list[int]) -> None:
     tier = CpuTier(num_blocks)
     tier.keep(kept, 0)
     latest = list(dict.fromkeys(reversed(kept)))[:num_blocks]

@@ -13,7 +13,7 @@ NAMELESS = 0
 
 @dataclass
 class ListedBlocks:
-    """The same, block by block: what `FreeRuns` means."""
+    """The blocks of `FreeRuns` one by one: the reference for its results."""
 
     free: list[int] = field(default_factory=lambda: [NAMELESS] * NUM_BLOCKS)
     """In the order of reuse: names, or `NAMELESS`."""
@@ -38,7 +38,8 @@ class ListedBlocks:
 
 @dataclass
 class Held:
-    """What one sequence holds: blocks found when it joined, its own with a name, and how many without."""
+    """Blocks that one sequence holds: those found when it joined, its own with a name, and the number of those
+    without."""
 
     found: list[int]
     named: list[int]
@@ -90,7 +91,7 @@ def test_blocks_are_reused_in_the_order_in_which_a_list_of_them_would_be(
     assert list(runs.take(runs.num_free)) == [name for name in listed.free if name != NAMELESS]
 
 
-def test_blocks_that_several_hold_are_free_when_the_last_lets_go() -> None:
+def test_blocks_that_several_sequences_hold_are_free_when_the_last_releases_them() -> None:
     runs = FreeRuns(4)
     runs.take(2)
     names = list(runs.new_names(2, references=1))

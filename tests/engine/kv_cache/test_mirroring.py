@@ -1,4 +1,4 @@
-"""The mirror in CPU memory does what BLIS's does, told token by token in `literal_tiers.py`."""
+"""The mirror in CPU memory equals BLIS's, as written token by token in `literal_tiers.py`."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def outcome(
 
 @given(workloads(schedulings=("blis",)), tiers)
 @settings(max_examples=200)
-def test_it_is_blis_mirror(workload: Workload, tier: CpuTierConfig) -> None:
+def test_the_mirror_equals_that_of_blis(workload: Workload, tier: CpuTierConfig) -> None:
     expected_events, expected, theirs = outcome(workload, tier, is_literal=True)
     events, kv, ours = outcome(workload, tier)
     assert isinstance(kv, TieredKVCache)

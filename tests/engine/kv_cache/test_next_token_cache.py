@@ -23,7 +23,7 @@ def cache(hashes_next_token: bool = True, keeps_last_hit_block: bool = False) ->
 
 
 def asking(name: str, input_tokens: int) -> Sequence:
-    """All whose names say so have the same prompt, as far as it goes."""
+    """All requests whose names begin alike have the same prompt, as far as it goes."""
     return Sequence(request(name, input_tokens)._replace(blocks=HashedBlocks(name, tuple(range(20)))), 0)
 
 

@@ -39,7 +39,7 @@ def test_the_search_stops_at_the_first_block_missing() -> None:
     assert index_of(a=3, abc=2).longest_prefix(Named("abc"), 3) == [3]
 
 
-def test_nothing_is_found_in_an_empty_index() -> None:
+def test_an_empty_index_finds_nothing() -> None:
     assert PrefixIndex().longest_prefix(Named("abc"), 3) == []
 
 

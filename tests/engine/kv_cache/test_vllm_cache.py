@@ -1,4 +1,4 @@
-"""vLLM's KV cache: who gets which blocks, what is found again, what is reused first."""
+"""vLLM's KV cache: the blocks of each request, the blocks that are found again, and the order of reuse."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,13 +69,13 @@ def test_a_request_that_does_not_read_the_cache_finds_nothing_but_can_be_found()
     assert len(kv.cached_prefix(sequence("c", 9, shared_tokens=8))) == 2
 
 
-def test_nothing_is_found_when_prefix_caching_is_off() -> None:
+def test_a_cache_without_prefix_caching_finds_nothing() -> None:
     kv = cache(enable_prefix_caching=False)
     admit(kv, sequence("a", 8, shared_tokens=8))
     assert kv.cached_prefix(sequence("b", 9, shared_tokens=8)) == []
 
 
-def test_freed_blocks_that_nobody_can_find_are_reused_before_all_others() -> None:
+def test_freed_blocks_that_no_search_can_find_are_reused_before_all_others() -> None:
     kv = cache(total_kv_blocks=6)
     first = sequence("a", 10)
     admit(kv, first)

@@ -1,4 +1,4 @@
-"""What is said before a deployment is timed with coefficients that were learned from another one."""
+"""Notes before a deployment is timed with coefficients that were learned from another one."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,14 +17,14 @@ ADVICE = "; `blis fit` learns those of your own server, for --coefficients FILE"
 
 
 def notes(model: str, **settings: Any) -> list[str]:
-    """What is said of the step times of a deployment, and nothing of its memory."""
+    """Return the notes on the step times of a deployment, without those on its memory."""
     options = DeploymentOptions(model=model, latency_model="fitted", max_model_len=2048, **settings)
     return list(resolve(options).notes)
 
 
 @pytest.mark.parametrize("model", ["qwen3-14b", "Qwen/Qwen3-14B"])
 @pytest.mark.parametrize("settings", [{}, {"hardware": "h100-sxm", "tp": 1}])
-def test_nothing_is_said_of_the_deployment_that_was_learned_from(model: str, settings: dict[str, Any]) -> None:
+def test_the_deployment_that_was_learned_from_has_no_note(model: str, settings: dict[str, Any]) -> None:
     assert notes(model, **settings) == []
 
 
@@ -56,7 +56,7 @@ def test_another_deployment_is_named_beside_the_one_learned_from(
         ),
     ],
 )
-def test_it_is_said_where_nothing_was_measured(model: str, settings: dict[str, Any], unknown: str) -> None:
+def test_a_note_names_that_nothing_was_measured(model: str, settings: dict[str, Any], unknown: str) -> None:
     (note,) = notes(model, **settings)
     assert note.startswith(LEARNED_FOR)
     assert note.endswith(f"; nothing was measured {unknown}{ADVICE}")
@@ -84,7 +84,7 @@ def test_a_file_of_coefficients_is_read_once(tmp_path: Path, monkeypatch: pytest
     assert opened == [path]
 
 
-def test_other_latency_models_have_nothing_to_say_of_it() -> None:
+def test_other_latency_models_have_no_such_note() -> None:
     options = DeploymentOptions(
         model="llama-3.1-8b", hardware="A100-SXM", max_model_len=2048, latency_model="trained-physics"
     )
@@ -92,7 +92,7 @@ def test_other_latency_models_have_nothing_to_say_of_it() -> None:
 
 
 @pytest.mark.parametrize("names_file", [False, True])
-def test_what_goes_beyond_the_recordings_is_said_of_the_coefficients_used(names_file: bool, tmp_path: Path) -> None:
+def test_a_warning_on_exceeded_ranges_names_the_coefficients_used(names_file: bool, tmp_path: Path) -> None:
     coefficients = str(written(tmp_path, seen={"input_tokens": [900, 1100]})) if names_file else None
     deployment = resolve(DeploymentOptions(model="qwen3-14b", latency_model="fitted", coefficients=coefficients))
     deployment.latency.queueing_time(5000)

@@ -1,4 +1,4 @@
-"""Kept sums of decode times: differences of them are what the model says of steps in a row."""
+"""Kept sums of decode times: differences of them are the model's times of steps in a row."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,13 +28,13 @@ UNEVEN = PhaseShifted(TestLatency(step_us=9_000, decode_us=70, figure_us=1), pha
 def asked_for_often(
     kept: DecodeSums, num_sequences: int, context: int, latency: LatencyModel = UNEVEN
 ) -> tuple[Run | None, int]:
-    """What is found when it has been looked for often enough."""
+    """Return the run that is found when it has been looked for often enough."""
     for _ in range(TIMES_ASKED):
         kept.find(latency, num_sequences, context)
     return kept.find(latency, num_sequences, context)
 
 
-def test_what_is_hardly_ever_asked_for_is_not_kept() -> None:
+def test_a_run_that_is_rarely_asked_for_is_not_kept() -> None:
     kept = DecodeSums()
     assert [kept.find(UNEVEN, 1, 7)[0] is None for _ in range(TIMES_ASKED + 2)] == [True] * TIMES_ASKED + [False] * 2
 
@@ -51,7 +51,7 @@ def test_differences_of_sums_are_the_times_of_steps_in_a_row(asked: list[tuple[i
         assert [end - start for start, end in zip(sums[step:], sums[step + 1 :], strict=False)] == times.tolist()
 
 
-def test_what_is_forgotten_is_found_again() -> None:
+def test_a_forgotten_run_is_found_again() -> None:
     kept = DecodeSums()
     first, _ = asked_for_often(kept, 1, 7)
     for number in range(1, MOST_RUNS + 1):
@@ -63,12 +63,12 @@ def test_what_is_forgotten_is_found_again() -> None:
     assert again[0] == first[0]
 
 
-def test_nothing_is_kept_of_many_sequences_nor_of_none() -> None:
+def test_no_run_of_many_sequences_nor_of_none_is_kept() -> None:
     assert asked_for_often(DecodeSums(), MOST_SEQUENCES + 1, 7)[0] is None
     assert asked_for_often(DecodeSums(), 0, 0)[0] is None
 
 
-def test_nor_of_steps_so_long_that_their_sum_might_not_fit() -> None:
+def test_steps_so_long_that_their_sum_might_not_fit_are_not_kept() -> None:
     assert asked_for_often(DecodeSums(), 1, 7, TestLatency(step_us=LONGEST_STEP_US))[0] is not None
     assert asked_for_often(DecodeSums(), 1, 7, TestLatency(step_us=LONGEST_STEP_US + 1))[0] is None
 

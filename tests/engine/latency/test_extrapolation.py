@@ -1,4 +1,4 @@
-"""What the learned coefficients that ship say of batches far beyond those they were learned from."""
+"""The predictions of the shipped coefficients for batches far beyond those they were learned from."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ MODEL = Fitted(load_model("qwen3-14b"), load_gpu("H100"), 1, LEARNED.step, LEARN
 WEIGHTS_US = 8_352.23
 TOKEN_US = 26.7045
 PAIR_US = 40 * 4 * 5120 / 989.5e6
-"""What an H100 needs at its peak rates: to read the weights, per token, and per pair of tokens in attention."""
+"""Times of an H100 at its peak rates: to read the weights, per token, and per pair of tokens in attention."""
 
 
 BATCHES = [BatchShape(decode_requests=each, decode_context_tokens=each * 1000) for each in (1, 32, 256)]

@@ -150,7 +150,7 @@ def test_adding_up_partial_results_costs_time_on_several_gpus_only() -> None:
     assert fitted(tp=2).step_time(prompt(1000)) < fitted(tp=2, all_reduce=9.0).step_time(prompt(1000))
 
 
-def test_what_passes_outside_of_steps() -> None:
+def test_overheads_outside_of_steps_are_added() -> None:
     model = fitted()
     assert model.queueing_time(1000) == 3000 + 1500
     assert (model.output_token_time, model.output_sequence_time, model.post_decode_time) == (900, 40, 0)

@@ -62,7 +62,7 @@ def test_blackbox_finds_a_gpu_by_its_other_name() -> None:
     assert build("blackbox", choice("llama-3.1-8b", "A100-80")).queueing_time(0) == 7739
 
 
-def test_blackbox_without_coefficients_says_which_there_are() -> None:
+def test_the_error_of_blackbox_without_coefficients_lists_the_models_that_have_them() -> None:
     with pytest.raises(
         EngineError, match=r"no blackbox coefficients for qwen3-14b on L40S with tp 1, there are H100 tp 1;"
     ):

@@ -1,4 +1,4 @@
-"""What the roofline model counts, and which deployments it refuses."""
+"""Terms of the roofline model, and the deployments it refuses."""
 
 from dataclasses import replace
 

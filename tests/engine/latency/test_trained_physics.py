@@ -1,4 +1,4 @@
-"""What each coefficient of the trained-physics model weighs, and which deployments it refuses."""
+"""Weights of the coefficients of the trained-physics model, and the deployments it refuses."""
 
 from dataclasses import replace
 
@@ -129,7 +129,9 @@ def test_the_three_alphas_are_cut_to_whole_microseconds() -> None:
         (DENSE, 1, {"alpha": (0.0, 0.0)}, "alpha_coeffs must have 3 values, got 2"),
     ],
 )
-def test_what_cannot_be_timed_is_refused(model: ModelSpec, tp: int, more: dict[str, object], message: str) -> None:
+def test_a_deployment_that_cannot_be_timed_is_refused(
+    model: ModelSpec, tp: int, more: dict[str, object], message: str
+) -> None:
     given = {"alpha": ALPHA, "beta": (1.0,) * 11, **more}
     with pytest.raises(EngineError) as refusal:
         TrainedPhysics(model, GPU, tp, **given)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a running KV cache takes from the plan of its groups: block sizes, capacity, and what a prompt leaves behind."""
+"""A running KV cache follows the plan of its groups: block sizes, capacity, and the blocks that stay after a prompt."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a deployment changes in a plan, and what is refused."""
+"""Effects of a deployment on a plan, and the deployments that are refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who computes how many tokens in a step: the running first, then the waiting, within one budget."""
+"""Tokens of each request in a step: the running first, then the waiting, within one budget."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -94,7 +94,7 @@ def test_no_more_than_max_num_seqs_run() -> None:
     assert names(bench.waiting) == ["c"]
 
 
-def test_nobody_overtakes_a_request_that_does_not_fit() -> None:
+def test_no_request_overtakes_one_that_does_not_fit() -> None:
     bench = Bench(total_kv_blocks=4)
     bench.wait("a", 8)
     bench.wait("too long now", 12)
@@ -140,7 +140,7 @@ def test_the_last_admitted_is_sent_back_to_the_front_of_the_queue_when_blocks_ru
     assert names(bench.waiting) == ["b", "c"]
 
 
-def test_of_several_victims_the_earliest_admitted_comes_back_first() -> None:
+def test_the_earliest_admitted_of_several_victims_comes_back_first() -> None:
     bench = Bench(total_kv_blocks=6, settings={"max_num_batched_tokens": 16, "long_prefill_token_threshold": 8})
     bench.wait("long", 24)
     for name in "bc":
@@ -152,7 +152,7 @@ def test_of_several_victims_the_earliest_admitted_comes_back_first() -> None:
     assert names(bench.waiting) == ["b", "c"]
 
 
-def test_the_least_urgent_is_sent_back_when_the_policy_says_so() -> None:
+def test_the_least_urgent_is_sent_back_with_the_priority_policy() -> None:
     bench = Bench(total_kv_blocks=6, settings={"preemption_policy": "priority"})
     for name, priority in (("a", 1), ("least urgent", 5), ("c", 1)):
         bench.wait(name, 8, priority=priority)
@@ -176,7 +176,7 @@ def test_a_victim_gives_its_tokens_of_this_step_back_to_those_after_it() -> None
     assert names(bench.batch.preempted) == ["victim"]
 
 
-def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
+def test_no_request_is_admitted_in_a_step_that_preempts() -> None:
     bench = Bench(total_kv_blocks=5)
     for name in "ab":
         bench.wait(name, 8)

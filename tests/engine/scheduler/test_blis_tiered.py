@@ -26,7 +26,7 @@ def durations(each: Engine) -> list[int]:
 
 
 ARRIVALS = [(0, shared("a", 17)), (5_000, request("b", 40, 1)), (10_000, shared("c", 20))]
-"""The prefix of `a` is pushed out by `b`, and then `c` wants it."""
+"""The prefix of `a` is pushed out by `b`, and `c` begins with it."""
 
 
 @pytest.mark.parametrize("reports_steps", [True, False])
@@ -51,7 +51,7 @@ def test_blocks_still_on_the_gpu_are_not_fetched() -> None:
     assert tiered.stats.prefix_hit_tokens == 16
 
 
-def test_what_comes_back_is_computed_all_the_same() -> None:
+def test_blocks_that_come_back_are_computed_all_the_same() -> None:
     tiered = engine(10)
     run(tiered, ARRIVALS)
     assert tiered.last_shape.prefill_tokens == 20

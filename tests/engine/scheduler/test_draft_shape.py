@@ -1,4 +1,4 @@
-"""What a latency model sees of drafts: prefill tokens that come with a sequence and read no context of their own."""
+"""The latency model's view of drafts: prefill tokens that come with a sequence and read no context of their own."""
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.scheduler.vllm_speculative import DraftedTokens, draft_shape

@@ -44,7 +44,7 @@ def test_the_table_has_preemptions_and_hits_of_every_kind_of_model() -> None:
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
-def test_how_steps_are_told_changes_no_step_of_a_model_with_groups(async_scheduling: bool) -> None:
+def test_reporting_changes_no_step_of_a_model_with_groups(async_scheduling: bool) -> None:
     for seed in range(4):
         workload = with_groups(draw_workload(seed, async_scheduling), seed, "windows")
         assert changes(workload, reports_steps=True) == changes(workload, reports_steps=False)

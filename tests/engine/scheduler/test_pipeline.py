@@ -39,7 +39,7 @@ def test_batches_are_composed_as_by_vllm(drawn: tuple[int, bool, int], story: li
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
-def test_how_steps_are_told_changes_no_step(async_scheduling: bool) -> None:
+def test_reporting_changes_no_step(async_scheduling: bool) -> None:
     for seed in range(6):
         workload = with_pipeline(draw_workload(seed, async_scheduling), seed, 3)
         assert changes(workload, reports_steps=True) == changes(workload, reports_steps=False)

@@ -1,4 +1,4 @@
-"""Who loses its blocks."""
+"""Choice of the request that loses its blocks."""
 
 from blis_sim.engine.scheduler.preemption import VICTIMS
 from blis_sim.engine.sequence import Sequence
@@ -22,11 +22,11 @@ def test_by_priority_the_least_urgent_goes_wherever_it_stands() -> None:
     assert VICTIMS["priority"](running((1, 0), (7, 0), (3, 0))) == 1
 
 
-def test_of_equally_urgent_ones_the_latest_arrival_goes() -> None:
+def test_the_latest_arrival_of_equally_urgent_ones_goes() -> None:
     assert VICTIMS["priority"](running((7, 5), (7, 9), (7, 1), (0, 99))) == 1
 
 
-def test_of_equals_the_one_nearest_the_tail_goes() -> None:
+def test_the_one_nearest_the_tail_of_equals_goes() -> None:
     assert VICTIMS["priority"](running((7, 5), (7, 5), (0, 5))) == 1
 
 

@@ -13,7 +13,7 @@ from tests.fakes import TestLatency, config, request, run
 
 
 def drafting(method: str = "ngram", rates: tuple[float, ...] = (1.0, 1.0, 1.0), **settings: Any) -> Speculation:
-    """Three drafts, all accepted, unless told otherwise."""
+    """Three drafts, all accepted by default."""
     return Speculation(method=method, num_tokens=len(rates), acceptance_rates=rates, **settings)
 
 
@@ -54,7 +54,7 @@ def test_the_first_token_comes_alone_for_nothing_was_drafted() -> None:
     assert tokens_by_step(run(engine(drafting()), [(0, request(output_tokens=5))])) == [1, 4]
 
 
-def test_what_comes_after_the_last_token_is_dropped() -> None:
+def test_tokens_after_the_last_one_are_dropped() -> None:
     events = run(engine(drafting()), [(0, request(output_tokens=3))])
     assert tokens_by_step(events) == [1, 2]
     assert ends(events)["a"][2] == 3
@@ -75,7 +75,7 @@ def test_rejected_drafts_are_computed_all_the_same() -> None:
     assert sut.last_shape.num_tokens == 4
 
 
-def test_counters_say_what_was_drafted_and_what_held_at_which_place() -> None:
+def test_counters_hold_drafted_and_accepted_tokens_by_place() -> None:
     sut = engine(drafting(rates=(1.0, 1.0, 0.0)))
     run(sut, [(0, request(output_tokens=6))])
     counters = sut.counters
@@ -91,7 +91,7 @@ def test_draws_do_not_depend_on_names() -> None:
     assert len(set(tokens_by_step(first))) > 2
 
 
-def test_the_seed_changes_who_accepts_what() -> None:
+def test_the_seed_changes_which_drafts_are_accepted() -> None:
     rates = (0.6, 0.6, 0.6)
     first = run(engine(drafting(rates=rates)), [(0, request(output_tokens=40))])
     other = run(engine(drafting(rates=rates, seed=1)), [(0, request(output_tokens=40))])
@@ -160,7 +160,7 @@ def test_a_client_that_hangs_up_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
-def test_who_is_preempted_during_a_step_keeps_what_it_brings_and_drafts_anew(async_scheduling: bool) -> None:
+def test_a_request_preempted_during_a_step_keeps_its_tokens_and_drafts_anew(async_scheduling: bool) -> None:
     sut = engine(drafting(rates=(1.0, 1.0, 0.0)), async_scheduling=async_scheduling)
     sut.submit(request(input_tokens=9, output_tokens=30), 0)
     events = sut.advance(2_500)

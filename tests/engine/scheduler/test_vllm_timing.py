@@ -45,7 +45,7 @@ def test_an_arrival_at_the_instant_a_step_ends_joins_the_composition_of_that_ins
     assert token_instants(events, "b") == [3_000]
 
 
-def test_an_arrival_at_the_instant_everybody_else_left_is_composed_behind_their_step() -> None:
+def test_an_arrival_at_the_instant_all_others_left_is_composed_behind_their_step() -> None:
     sut = engine()
     sut.submit(request("a", output_tokens=9), 0)
     sut.abort("a", 500)
@@ -61,7 +61,7 @@ def test_the_end_by_the_declared_budget_wastes_no_step() -> None:
     assert len(sut.steps) == 3
 
 
-def test_an_end_nobody_foresaw_wastes_the_step_composed_meanwhile() -> None:
+def test_an_unforeseen_end_wastes_the_step_composed_meanwhile() -> None:
     sut = engine()
     surprise = request("a", output_tokens=3)._replace(max_output_tokens=10)
     events = run(sut, [(0, surprise)])
@@ -89,7 +89,7 @@ def test_a_request_that_has_not_been_composed_yet_leaves_at_the_end_of_the_step_
     assert [e.sequence.request.id for e in events if isinstance(e, Scheduled)] == ["a"]
 
 
-def test_the_step_composed_for_somebody_who_left_is_executed_and_makes_others_wait() -> None:
+def test_the_step_composed_for_a_request_that_left_is_executed_and_delays_others() -> None:
     sut = engine()
     sut.submit(request("a", output_tokens=9), 0)
     sut.abort("a", 500)

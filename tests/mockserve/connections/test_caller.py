@@ -1,4 +1,4 @@
-"""What headers say of a caller, and what the engine is told of it."""
+"""The caller by the headers of a request, and the part of it that the engine gets."""
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
@@ -13,7 +13,7 @@ def caller(**headers: str) -> Caller:
     return caller_of(make_mocked_request("POST", "/", headers=named))
 
 
-def test_a_caller_is_nobody_in_particular() -> None:
+def test_a_caller_has_no_properties_by_default() -> None:
     asked = request()
     assert caller() == Caller()
     assert caller().named_in(asked) is asked

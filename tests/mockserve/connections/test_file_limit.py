@@ -1,4 +1,4 @@
-"""As many connections as the system allows, and as vLLM wants."""
+"""Raising the limit of open files: as many connections as the system allows, up to vLLM's number."""
 
 import resource
 from collections.abc import Iterator
@@ -17,16 +17,16 @@ def low_limit() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_the_limit_is_raised_as_far_as_wanted(low_limit: int) -> None:
+def test_the_limit_is_raised_to_the_requested_number(low_limit: int) -> None:
     assert raise_file_limit(400) == 400
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (400, low_limit)
 
 
-def test_it_is_raised_as_far_as_allowed(low_limit: int) -> None:
+def test_the_limit_is_raised_as_far_as_allowed(low_limit: int) -> None:
     wanted = low_limit + 1 if low_limit > 0 else 1000
     assert raise_file_limit(wanted) == min(wanted, low_limit if low_limit > 0 else wanted)
 
 
-def test_it_is_never_lowered(low_limit: int) -> None:
+def test_the_limit_is_never_lowered(low_limit: int) -> None:
     assert raise_file_limit(100) == 256
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 256

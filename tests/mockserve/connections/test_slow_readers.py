@@ -1,4 +1,4 @@
-"""What waits for a client that does not read, on real sockets: bounded, whatever the size of one event."""
+"""Bytes that wait for a client that does not read, on real sockets: bounded, whatever the size of one event."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ LARGE = 50 * LIMIT_BYTES
 
 @asynccontextmanager
 async def stream(slow_readers: SlowReaders) -> AsyncIterator[tuple[asyncio.Transport, socket.socket]]:
-    """A connection that is watched, and the client's end, which nobody reads."""
+    """A connection that is watched, and the client's end, which is never read."""
     ours, theirs = socket.socketpair()
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)

@@ -50,7 +50,7 @@ def test_the_socket_of_a_server_that_is_too_busy_to_accept_is_refused(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "link"])
-def test_what_is_no_socket_is_refused_and_left_alone(kind: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_socket_is_refused_and_left_alone(kind: str, tmp_path: Path) -> None:
     path, other = tmp_path / "s", tmp_path / "other"
     left_behind(other)
     if kind == "file":

@@ -22,7 +22,7 @@ def composed(seed: int | str, sampling: Sampling, budget: int, fixed_tokens: int
     return composer.compose(Random(seed), sampling, budget)
 
 
-def test_the_same_seed_says_the_same() -> None:
+def test_equal_seeds_give_equal_answers() -> None:
     assert composed("a", Sampling(), 500) == composed("a", Sampling(), 500)
     assert composed("a", Sampling(), 500) != composed("b", Sampling(), 500)
 

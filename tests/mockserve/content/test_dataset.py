@@ -47,7 +47,7 @@ def test_a_table_may_name_it_by_a_hash_of_text_or_of_token_ids(tmp_path: Path) -
     assert dataset.answer(["x"], [9]) is None
 
 
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
+def test_an_invalid_file_is_refused_with_its_error(tmp_path: Path) -> None:
     for row, message in (
         ("{", r"line 1 must be a JSON object"),
         ('{"prompt": 1}', r"line 1 must have a prompt as text"),

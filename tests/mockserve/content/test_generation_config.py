@@ -65,7 +65,7 @@ def test_refuses_an_override_that_is_no_object() -> None:
         ContentOptions(override_generation_config="[]")
 
 
-def test_leaves_what_a_request_says() -> None:
+def test_fields_of_a_request_override_the_defaults() -> None:
     defaults = GenerationDefaults({"temperature": 0.5, "top_k": 3})
     found = defaults.applied(Sampling(temperature=0.9), {"temperature": 0.9, "top_k": None})
     assert (found.temperature, found.top_k) == (0.9, 3)

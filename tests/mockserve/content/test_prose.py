@@ -35,12 +35,12 @@ def test_every_length_is_met_in_every_make_of_vocabulary(tokenizer: Tokenizer) -
     check_every_length(tokenizer, longest=80, seeds=3)
 
 
-def test_a_vocabulary_without_words_says_all_the_letters_that_it_has(tmp_path: Path) -> None:
+def test_a_vocabulary_without_words_gives_all_the_letters_that_it_has(tmp_path: Path) -> None:
     prose = Prose(load_tokenizer(str(write_vocabulary("bytes_only", tmp_path)), 0))
     assert set("abcdefghijklmnopqrstuvwxyz") <= set(prose.write(Random(0), 2000).pieces)
 
 
-def test_what_goes_on_behind_a_word_keeps_its_tokens_when_both_are_joined() -> None:
+def test_text_behind_a_word_keeps_its_tokens_when_both_are_joined() -> None:
     begun = "A prompt of some words"
     for seed in range(20):
         split = BUILTIN_PROSE.write(Random(seed), 30, goes_on=True)

@@ -1,4 +1,4 @@
-"""What a model says, read by kind: complete, or as far as it has come."""
+"""The text of a model, read by kind: complete, or as far as it has come."""
 
 from random import Random
 
@@ -36,7 +36,7 @@ def test_calls_are_read_as_they_were_written(seed: int) -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 9))
-def test_what_comes_piece_by_piece_adds_up_to_the_whole(seed: int, size: int) -> None:
+def test_deltas_add_up_to_the_whole(seed: int, size: int) -> None:
     text = "<think>so it is</think>Well then, " + written(seed)[0]
     told: list[Delta] = []
     before: list[Delta] = []

@@ -29,7 +29,7 @@ def plain_first_repetition(ids: list[int], wanted: Repetition) -> int | None:
         min_count=st.integers(2, 4),
     ),
 )
-def test_it_is_found_where_the_definition_says(ids: list[int], wanted: Repetition) -> None:
+def test_a_repetition_is_found_where_the_definition_has_it(ids: list[int], wanted: Repetition) -> None:
     assert first_repetition(ids, wanted) == plain_first_repetition(ids, wanted)
 
 

@@ -1,4 +1,4 @@
-"""What is said, cut into tokens and sorted by kind."""
+"""A script, cut into tokens and sorted by kind."""
 
 from dataclasses import replace
 
@@ -88,7 +88,7 @@ segments = st.builds(Segment, kinds, st.text(max_size=8), st.integers(0, 2))
 
 
 @given(st.lists(segments, max_size=8), st.lists(st.integers(0, 6)))
-def test_nothing_is_lost_or_repeated(script: list[Segment], sizes: list[int]) -> None:
+def test_no_text_is_lost_or_repeated(script: list[Segment], sizes: list[int]) -> None:
     whole = "".join(each.text for each in script)
     texts = []
     at = 0

@@ -20,7 +20,7 @@ def test_text_is_held_back_while_it_could_become_a_stop_string() -> None:
     assert (answer.ending.finish_reason, answer.ending.stop_reason) == ("stop", "a test")
 
 
-def test_what_was_held_back_comes_with_the_last_token() -> None:
+def test_held_back_text_comes_with_the_last_token() -> None:
     answer = composed_of([" one", " two", " three"], Sampling(stop=("never",)))
     assert answer.texts == ["", " one", " two three"]
     assert answer.ending.finish_reason == "length"
@@ -68,7 +68,7 @@ def stopped_token_by_token(pieces: list[str], sampling: Sampling) -> tuple[int, 
 
 
 def composed_of(pieces: list[str], sampling: Sampling) -> Answer:
-    """The answer when the model says `pieces` and then runs out of budget."""
+    """Return the answer when the model writes `pieces` and then runs out of budget."""
     return stopped(Split(range(len(pieces)), pieces), Ending("length"), sampling)
 
 

@@ -44,7 +44,7 @@ def test_without_tools_or_with_none_of_them_nothing_is_called() -> None:
     assert use(tool_choice=None) is None
 
 
-def test_the_model_chooses_as_often_as_it_is_told_to() -> None:
+def test_the_model_chooses_calls_with_the_given_probability() -> None:
     assert counts(required()) == {1}
     assert counts(required(probability=0.5)) == {0, 1}
     assert counts(required(probability=0.0)) == {0}
@@ -134,7 +134,7 @@ def calls(budget: int = 100, names_function: bool = False) -> Any:
     )
 
 
-def test_an_answer_of_calls_says_so_at_its_end() -> None:
+def test_an_answer_of_calls_has_their_finish_reason() -> None:
     assert calls().ending == Ending("tool_calls")
     assert calls(names_function=True).ending == Ending("stop")
 

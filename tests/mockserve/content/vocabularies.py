@@ -16,7 +16,7 @@ CORPUS = (
 
 
 def byte_level_bpe() -> Any:
-    """As GPT-2, Llama 3 and Qwen."""
+    """A vocabulary like that of GPT-2, Llama 3 and Qwen."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -34,7 +34,7 @@ def bytes_only() -> Any:
 
 
 def word_piece() -> Any:
-    """As BERT: lower case, no spaces in the vocabulary."""
+    """A vocabulary like BERT's: lower case, no spaces in the vocabulary."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -48,7 +48,8 @@ def word_piece() -> Any:
 
 
 def sentence_piece() -> Any:
-    """As Llama 2 and Mistral: a mark for each space, also before the first word, and bytes for the rest."""
+    """A vocabulary like that of Llama 2 and Mistral: a mark for each space, also before the first word, and bytes for
+    the rest."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     tokenizer.decoder = decoders.Sequence(
@@ -59,7 +60,7 @@ def sentence_piece() -> Any:
 
 
 def unigram() -> Any:
-    """As T5 and XLM-R."""
+    """A vocabulary like that of T5 and XLM-R."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()

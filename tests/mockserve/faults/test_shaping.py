@@ -55,7 +55,7 @@ async def test_pieces_without_a_pause_leave_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["trickle", "stall", "slow_first_token"])
-async def test_nothing_is_written_to_a_closed_transport(kind: str) -> None:
+async def test_a_closed_transport_gets_no_bytes(kind: str) -> None:
     settings = {"trickle_pause_s": 0.001, "stall_s": 0.001, "first_token_delay_s": 0.001, "after_events": 0}
     inner, transport = shaped(kind, **settings)
     failures: list[object] = []

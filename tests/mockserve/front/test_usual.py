@@ -73,13 +73,13 @@ def test_the_beginning_of_a_request_is_a_part_of_one() -> None:
         (b"X-One: a", b"\r\n".join(b"X-%d: a" % number for number in range(LIMITS.most_fields))),
     ],
 )
-def test_what_could_be_read_otherwise_is_for_the_library(old: bytes, new: bytes) -> None:
+def test_ambiguous_requests_go_to_the_library(old: bytes, new: bytes) -> None:
     assert old in REQUEST
     assert first_request(REQUEST.replace(old, new, 1)) is Unready.OTHER
 
 
 @pytest.mark.parametrize(("value", "closes"), [(b"keep-alive", False), (b"Keep-Alive", False), (b"close", True)])
-def test_a_connection_may_be_told_to_stay_or_to_end(value: bytes, closes: bool) -> None:
+def test_a_connection_header_may_keep_or_end_the_connection(value: bytes, closes: bool) -> None:
     assert usual(REQUEST.replace(b"X-One", b"Connection: " + value + b"\r\nX-One")).head.closes == closes
     assert not usual(REQUEST).head.closes
 
@@ -90,12 +90,12 @@ def test_no_host_need_be_named() -> None:
     assert b"\r\nHost: localhost\r\n" in for_library(found)
 
 
-def test_of_two_media_types_the_first_counts() -> None:
+def test_the_first_of_two_media_types_counts() -> None:
     found = usual(REQUEST.replace(b"X-One", b"content-type: text/plain\r\nX-One"))
     assert found.head.headers.getall("Content-Type") == ["application/json"]
 
 
-def test_the_same_head_is_read_once_and_others_for_themselves() -> None:
+def test_equal_heads_are_read_once_and_others_for_themselves() -> None:
     reader = RequestReader(LIMITS)
     for number in range(2 * MOST_KNOWN_HEADS):
         data = REQUEST.replace(b"a, b", b"%d" % number)
@@ -107,13 +107,13 @@ def test_the_same_head_is_read_once_and_others_for_themselves() -> None:
 
 
 class Client(BaseProtocol):
-    """Whom the library's parser may tell to wait."""
+    """The transport that the library's parser may pause."""
 
     def pause_reading(self) -> None:
-        """There is nobody to wait."""
+        """Do nothing: there is no transport to pause."""
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Likewise."""
+        """Do nothing: there is no transport to resume."""
 
 
 async def by_library(data: bytes) -> tuple[str, str, list[tuple[str, str]], bytes, bool]:
@@ -161,7 +161,7 @@ async def test_the_library_reads_a_usual_request_in_the_same_way(
 
 @settings(max_examples=200, deadline=None)
 @given(LINES, FIELDS)
-async def test_what_the_library_takes_as_it_came_is_read_in_the_same_way(
+async def test_requests_that_the_library_takes_as_they_came_are_read_in_the_same_way(
     line: str, fields: list[tuple[str, str, str]]
 ) -> None:
     lines = [f"{line} HTTP/1.1", *(name + colon + value for name, colon, value in fields)]

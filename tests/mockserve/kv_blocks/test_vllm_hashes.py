@@ -23,7 +23,7 @@ SEEN = [14861522777702955888, 10186821764735471867, 1693549148520061288]
 """Seen of a genuine server, for `PROMPT`."""
 
 SEEN_WITH_SALT = [2913099910042579508, 12326628870204010927, 13738406578299225915]
-"""The same for a request with the cache salt "pepper"."""
+"""Hashes of a request with the cache salt "pepper"."""
 
 
 def numbers(salt: str = "") -> list[int]:

@@ -1,4 +1,4 @@
-"""What the metrics page says of LoRA adapters. The lists of adapters are those of a vLLM 0.33 server."""
+"""LoRA adapters on the metrics page. The lists of adapters are those of a vLLM 0.33 server."""
 
 from mockserve.metrics.engine import MOST_ADAPTER_CHARACTERS, MOST_ADAPTER_LISTS, Adapters
 from tests.wire.plain_http import call, complete

@@ -38,7 +38,7 @@ def frames(lateness: Lateness, seconds: float, until_s: float, since_s: float = 
         lateness.observe(seconds, tick / 100)
 
 
-def test_lateness_of_more_than_5_ms_is_told_once_a_window() -> None:
+def test_lateness_of_more_than_5_ms_is_reported_once_a_window() -> None:
     warnings: list[str] = []
     lateness = Lateness(warnings.append)
     frames(lateness, 0.008, 2.5 * WINDOW_S)
@@ -47,7 +47,7 @@ def test_lateness_of_more_than_5_ms_is_told_once_a_window() -> None:
     assert lateness.p99_s == pytest.approx(0.01, rel=0.01)
 
 
-def test_lateness_that_is_over_is_not_told_again() -> None:
+def test_lateness_that_is_over_is_not_reported_again() -> None:
     warnings: list[str] = []
     lateness = Lateness(warnings.append)
     frames(lateness, 0.008, WINDOW_S)
@@ -56,7 +56,7 @@ def test_lateness_that_is_over_is_not_told_again() -> None:
     assert lateness.p99_s < 0.0005
 
 
-def test_a_server_that_keeps_up_says_nothing() -> None:
+def test_a_server_that_keeps_up_reports_nothing() -> None:
     warnings: list[str] = []
     frames(Lateness(warnings.append), 0.002, 3 * WINDOW_S)
     assert warnings == []

@@ -6,7 +6,7 @@ from blis_sim.options import OptionError
 from mockserve.options.environment import ServerEnvironment, read_environment
 
 
-def test_an_empty_environment_says_nothing() -> None:
+def test_an_empty_environment_sets_nothing() -> None:
     assert read_environment({}) == ServerEnvironment()
 
 

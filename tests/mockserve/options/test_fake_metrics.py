@@ -50,6 +50,6 @@ def test_an_empty_text_makes_nothing_up() -> None:
         ('{"loras": [{"timestamp": "noon"}]}', "the timestamp of loras must be a number, got 'noon'"),
     ],
 )
-def test_what_is_no_figure_is_refused(given: str, complaint: str) -> None:
+def test_an_invalid_figure_is_refused(given: str, complaint: str) -> None:
     with pytest.raises(OptionError, match=f"^--fake-metrics:? {complaint}$"):
         read_fake_metrics(given)

@@ -1,4 +1,5 @@
-"""What a server refuses to start with: every flag line has the outcome that vLLM's parser and configuration gave it."""
+"""Flags with which a server refuses to start: every flag line has the outcome that vLLM's parser and configuration gave
+it."""
 
 import csv
 import json
@@ -20,7 +21,7 @@ from mockserve.options.serve import ServeOptions
 from mockserve.serving.service import check_parsers
 
 TABLE = Path(__file__).with_name("genuine_starts.csv")
-"""Flag lines of `vllm serve` for a Llama folder; `sentence` is what both say, `reason` why an outcome differs."""
+"""Flag lines of `vllm serve` for a Llama folder; `sentence` is the error of both, `reason` why an outcome differs."""
 
 CONFIG: Mapping[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -1,4 +1,4 @@
-"""What --structured-outputs-config may say."""
+"""Values of --structured-outputs-config."""
 
 import pytest
 

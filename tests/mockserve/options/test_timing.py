@@ -1,4 +1,4 @@
-"""Times that are set instead of simulated: flags in milliseconds to what the engine is told."""
+"""Times that are set instead of simulated: from flags in milliseconds to the engine's configuration."""
 
 from blis_sim.engine.latency.request_timing import RequestTiming
 from blis_sim.options import options_from

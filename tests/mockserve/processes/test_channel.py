@@ -1,4 +1,4 @@
-"""Messages between processes arrive whole, in order, and together when they were told together."""
+"""Messages between processes arrive whole, in order, and together when they were sent together."""
 
 import asyncio
 import socket
@@ -13,7 +13,8 @@ SMALL_BUFFER_BYTES = 4096
 
 
 async def heard_of(turns: list[list[bytes]]) -> tuple[list[bytes], int]:
-    """What the other end hears of messages told in several turns of the loop, and how often they left."""
+    """Return the messages that the other end gets when they are sent in several turns of the loop, and how often they
+    left."""
     heard: list[bytes] = []
     ended = asyncio.Event()
     ends = socket.socketpair()
@@ -41,7 +42,7 @@ def test_messages_arrive_whole_and_in_order(turns: list[list[bytes]]) -> None:
     assert num_departures == sum(bool(messages) for messages in turns)
 
 
-async def test_who_closes_hears_nothing_of_it_and_the_other_end_does() -> None:
+async def test_the_closing_end_is_not_notified_and_the_other_end_is() -> None:
     here_ended, there_ended = asyncio.Event(), asyncio.Event()
     ends = socket.socketpair()
     here = await open_channel(ends[0], print, here_ended.set)
@@ -51,7 +52,7 @@ async def test_who_closes_hears_nothing_of_it_and_the_other_end_does() -> None:
     assert not here_ended.is_set()
 
 
-async def test_nothing_is_told_to_an_end_that_has_gone() -> None:
+async def test_a_message_to_a_closed_end_is_dropped() -> None:
     channel = Channel(print, lambda: None)
     channel.tell("nobody is there")
     await asyncio.sleep(0)

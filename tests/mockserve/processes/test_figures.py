@@ -26,7 +26,7 @@ def gathering() -> Gathering:
 
 
 def figures(question: int, num_requests: int) -> Figures:
-    """Of a process that has answered so many requests, cut as many streams and refused as many."""
+    """Figures of a process that has answered so many requests, cut as many streams and refused as many."""
     http, lag_s = HttpMetrics(), Histogram(LATENESS_BUCKETS_S)
     tool_parsing = ToolParsing()
     tool_parsing.used("responses", num_requests, 0, is_stream=True)
@@ -36,7 +36,7 @@ def figures(question: int, num_requests: int) -> Figures:
     return Figures(question, http, {"max_num_queued_reqs": num_requests}, lag_s, num_requests, tool_parsing)
 
 
-async def test_what_all_have_counted_is_added_up() -> None:
+async def test_counts_of_all_processes_are_added_up() -> None:
     together = gathering()
 
     def answer(place: int, asked: WantFigures) -> None:
@@ -77,7 +77,7 @@ async def passed() -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_ends_while_asked_counts_as_last_known() -> None:
+async def test_a_process_that_ends_while_asked_counts_with_its_last_figures() -> None:
     together = gathering()
     first = {place: lambda want, place=place: together.heard(place, figures(want.question, 2)) for place in (0, 1)}
     await together.page(first, ())

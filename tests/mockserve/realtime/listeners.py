@@ -1,4 +1,4 @@
-"""Who hears what a driver hands over, as tests want it."""
+"""Listeners to the output of a driver, for tests."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from mockserve.flight import Flight
 
 @dataclass(slots=True)
 class Listener:
-    """A reply that remembers what it heard and when."""
+    """A reply that records its calls and their times."""
 
     heard: list[int] = field(default_factory=list)
     instants: list[float] = field(default_factory=list)

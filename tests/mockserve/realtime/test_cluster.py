@@ -44,7 +44,7 @@ def built(num_instances: int = 3, **settings: Any) -> Cluster:
 
 
 def driven(cluster: Cluster, speed: float = 50.0) -> tuple[ClusterDriver, list[Logbook]]:
-    """A driver, with who counts for each instance."""
+    """A driver, with a counter for each instance."""
     logbooks = [Logbook() for _ in cluster.instances]
     outputs = [EngineOutput(engine, each) for engine, each in zip(cluster.instances, logbooks, strict=True)]
     return ClusterDriver(cluster, dict(enumerate(outputs)), Wire(Lateness()), speed), logbooks
@@ -106,7 +106,7 @@ async def test_a_served_run_replayed_in_virtual_time_has_identical_instants(sett
     assert len({*counted.values()}) > 1
 
 
-async def test_who_comes_to_an_instance_directly_is_neither_admitted_nor_routed() -> None:
+async def test_a_request_that_names_an_instance_is_neither_admitted_nor_routed() -> None:
     cluster = built(admission_policy="reject-all")
     driver, logbooks = driven(cluster)
     alone = InstanceDriver(driver, 2, cluster.instances[2])
@@ -130,7 +130,7 @@ async def test_waiting_to_be_routed_ends_with_the_request() -> None:
     driver.close()
 
 
-async def test_what_is_done_to_one_instance_leaves_the_others_alone() -> None:
+async def test_actions_on_one_instance_leave_the_others_alone() -> None:
     cluster = built(num_instances=2)
     driver, _ = driven(cluster, speed=0.1)
     listeners = [Listener(), Listener()]

@@ -131,7 +131,7 @@ async def test_a_driver_that_is_behind_goes_on_serving_the_loop(drive: Callable[
     assert num_turns > 10
 
 
-async def test_an_aborted_request_hears_nothing_more_and_leaves_the_engine(
+async def test_an_aborted_request_gets_nothing_more_and_leaves_the_engine(
     drive: Callable[..., RealtimeDriver],
 ) -> None:
     driver = drive(TestLatency(step_us=2_000))
@@ -270,7 +270,7 @@ class BrokenLatency(TestLatency):
         return self.step_us
 
 
-async def test_an_engine_that_breaks_fails_all_who_wait_and_whoever_comes(
+async def test_an_engine_that_breaks_fails_waiting_and_later_requests(
     drive: Callable[..., RealtimeDriver],
 ) -> None:
     unhandled: list[object] = []

@@ -1,4 +1,4 @@
-"""What is due in one wake leaves in one write per stream and is measured; on real sockets."""
+"""Frames due in one wake leave in one write per stream and are measured; on real sockets."""
 
 import asyncio
 import socket
@@ -81,7 +81,7 @@ async def test_without_instants_nothing_is_measured(ends: tuple[asyncio.Transpor
     assert client.recv(100) == b"1\r\nx\r\n"
 
 
-async def test_nothing_is_sent_to_a_client_gone(ends: tuple[asyncio.Transport, socket.socket]) -> None:
+async def test_a_client_that_is_gone_gets_no_bytes(ends: tuple[asyncio.Transport, socket.socket]) -> None:
     transport, client = ends
     wire = Wire(Lateness())
     stream = outlet(transport, wire)
@@ -93,7 +93,7 @@ async def test_nothing_is_sent_to_a_client_gone(ends: tuple[asyncio.Transport, s
     assert client.recv(100) == b""
 
 
-def test_news_are_told_once_and_never_for_ever() -> None:
+def test_news_are_reported_once_and_never_for_ever() -> None:
     wire = Wire(Lateness())
     assert not wire.has_news()
     wire.num_received += 2

@@ -68,7 +68,7 @@ def test_a_name_comes_alone_with_the_beginning_or_with_all_of_its_arguments(arri
     assert arranged(SAID, CallStyle(arrival=arrival), is_cut=False) == told
 
 
-def test_a_call_that_is_cut_short_is_not_told_where_calls_come_whole() -> None:
+def test_a_cut_call_has_no_events_where_calls_come_whole() -> None:
     second = [(Delta(each.kind, each.text, 1),) for each in (NAME, FIRST)]
     told = arranged([*SAID, *second], CallStyle(arrival=Arrival.WHOLE), is_cut=True)
     assert [each for found in told for each in found] == [WORD, NAME, FIRST, REST]
@@ -127,7 +127,7 @@ def test_marks_of_reasoning_bring_what_the_style_has() -> None:
     assert marked([(), (THOUGHT,), ()], begin, end) == [begin, (THOUGHT,), ()]
 
 
-def test_hidden_reasoning_leaves_no_event_that_says_nothing() -> None:
+def test_hidden_reasoning_leaves_no_empty_event() -> None:
     told = [filling(Filler.NULL), (WORD,), filling(Filler.EMPTY), (NAME,), filling(Filler.CALL)]
     assert without_fillings(told) == [(), (WORD,), (), (NAME,), filling(Filler.CALL)]
 

@@ -1,4 +1,4 @@
-"""What whole replies show of calls that were cut short: the forms are those of a genuine server's replies."""
+"""Calls that were cut short in whole replies: the forms are those of a genuine server's replies."""
 
 import pytest
 

@@ -49,7 +49,7 @@ class _Large:
 
 
 @pytest.mark.parametrize("error", [ValueError("wrong"), ApiError("refused")])
-async def test_what_failed_work_had_is_freed_without_the_collector(error: Exception) -> None:
+async def test_objects_of_failed_work_are_freed_without_the_collector(error: Exception) -> None:
     def fail(_values: _Large) -> None:
         raise error
 
@@ -62,7 +62,7 @@ async def test_what_failed_work_had_is_freed_without_the_collector(error: Except
             await aside.run(True, fail, values)
         del values
         error.__traceback__ = None
-        async with asyncio.timeout(PATIENCE_S):  # the thread lets go after the loop has the error
+        async with asyncio.timeout(PATIENCE_S):  # the thread releases the error after the loop has it
             await is_freed.wait()
         assert seen() is None
     finally:

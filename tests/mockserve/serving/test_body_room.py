@@ -20,7 +20,7 @@ async def test_gives_room_in_the_order_of_asking() -> None:
     assert order == ["a", "b", "c"]
 
 
-async def test_what_is_larger_than_all_room_comes_alone() -> None:
+async def test_a_body_larger_than_all_room_comes_alone() -> None:
     room = Room(100)
     await room.take(500)
     waiting = asyncio.ensure_future(room.take(1))

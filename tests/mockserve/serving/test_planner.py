@@ -35,7 +35,7 @@ def test_each_choice_is_a_request_of_its_own() -> None:
     assert all(each.request.output_tokens == each.answer.num_tokens for each in generations)
 
 
-def test_the_same_id_may_be_used_again() -> None:
+def test_an_id_may_be_used_again() -> None:
     shared = planner()
     (first,), (second,) = (planned(shared, [1], Sampling(max_tokens=1), Terms("id")) for _ in range(2))
     assert first.request.id != second.request.id
@@ -80,7 +80,7 @@ def test_an_answer_repeats_only_when_the_request_fixes_it(sampling: Sampling, re
     assert other_prompt.answer != first.answer != other_server.answer
 
 
-def test_two_servers_with_the_same_seed_say_the_same() -> None:
+def test_two_servers_with_equal_seeds_give_equal_answers() -> None:
     answers = [
         [planned(planner(), [1], Sampling(max_tokens=30), Terms("id"))[0].answer for _ in range(2)] for _ in range(2)
     ]

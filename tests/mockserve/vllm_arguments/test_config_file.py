@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_file_says_what_flags_would_say(file: str) -> None:
+def test_a_file_sets_what_flags_would_set(file: str) -> None:
     assert rewritten(["--config", file]) == [
         "--model", "from-file", "--port", "8123", "--no-enable-server-load-tracking", "--enforce-eager",
         "--served-model-name", '["x", "y"]',

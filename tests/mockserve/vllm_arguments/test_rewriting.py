@@ -66,7 +66,7 @@ def test_every_flag_is_taken_or_named_as_without_effect(flag: VllmFlag, tmp_path
         (["--speed", "3", "-h"], ["--speed", "3", "-h"]),
     ],
 )
-def test_what_we_simulate_gets_our_syntax(given: list[str], ours: list[str]) -> None:
+def test_simulated_flags_get_our_syntax(given: list[str], ours: list[str]) -> None:
     assert rewritten(given) == ours
 
 
@@ -85,7 +85,7 @@ def test_what_we_simulate_gets_our_syntax(given: list[str], ours: list[str]) -> 
         ["--hf-config-path", "None"],
     ],
 )
-def test_what_means_nothing_here_is_only_named(given: list[str]) -> None:
+def test_flags_without_a_meaning_here_are_only_named(given: list[str]) -> None:
     flag, names = rewritten(given)
     assert flag == "--accepted-without-effect"
     assert names.startswith("--")
@@ -105,6 +105,6 @@ def test_what_means_nothing_here_is_only_named(given: list[str]) -> None:
         (["--compilation-config.level"], "--compilation-config.level must be given a value"),
     ],
 )
-def test_what_vllm_refuses_is_refused(given: list[str], complaint: str) -> None:
+def test_flags_that_vllm_refuses_are_refused(given: list[str], complaint: str) -> None:
     with pytest.raises(OptionError, match=f"^{complaint}$"):
         rewritten(given)

@@ -49,7 +49,7 @@ def test_flags_about_logs_and_loading_are_unseen() -> None:
     assert {"--load-format", "--download-dir", "--log-level", "--master-addr", "--trust-remote-code"} <= unseen
 
 
-def test_a_warning_says_what_is_assumed() -> None:
+def test_a_warning_names_the_assumption() -> None:
     assert list(warnings_of(["--load-format", "--moe-backend"])) == [
         "warning: --moe-backend is not modelled: kernels are those that vLLM takes by default"
     ]

@@ -168,7 +168,7 @@ async def test_a_job_fails_when_two_workers_in_a_row_cannot_start() -> None:
     await unable.wait_closed()
 
 
-async def test_what_a_failed_job_was_given_is_freed_without_the_collector(pool: WorkerPool) -> None:
+async def test_arguments_of_a_failed_job_are_freed_without_the_collector(pool: WorkerPool) -> None:
     given = {1, 2}
     seen = weakref.ref(given)
     gc.disable()

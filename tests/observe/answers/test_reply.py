@@ -171,7 +171,7 @@ def test_events_of_the_responses_api_count_where_they_carry_tokens() -> None:
     assert (reply.done, reply.problem) == (True, "")
 
 
-def test_a_response_that_failed_says_why() -> None:
+def test_a_failed_response_has_its_error() -> None:
     failed = {"type": "response.failed", "response": {"status": "failed", "error": {"message": "boom"}}}
     assert streamed({"type": "response.output_text.delta", "delta": "a"}, failed).problem == "boom"
     assert streamed({"type": "error", "message": "bad"}).problem == "bad"
@@ -197,7 +197,7 @@ def test_a_count_that_no_reply_has_is_none(count: Any) -> None:
         {"status": "incomplete", "output": True, "incomplete_details": []},
     ],
 )
-def test_a_response_of_another_shape_says_nothing_and_breaks_nothing(answer: dict[str, Any]) -> None:
+def test_a_response_of_another_shape_gives_no_tokens_and_breaks_nothing(answer: dict[str, Any]) -> None:
     assert streamed({"type": "response.completed", "response": answer}).said == ""
     body = json.dumps({"object": "response", **answer}).encode()
     whole = Reply(streaming=False)

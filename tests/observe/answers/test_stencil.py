@@ -98,7 +98,7 @@ def framed(draw: st.DrawFn) -> bytes:
 
 
 def understood(pieces: list[bytes], *, slowly: bool) -> dict[str, Any]:
-    """All that a reply tells of these pieces, each of which came at an instant of its own.
+    """Return the fields of a reply of these pieces, each of which came at an instant of its own.
 
     Slowly, byte by byte, no event is ever there in full, and without a stencil all are decoded.
     """
@@ -157,7 +157,7 @@ def test_events_that_differ_in_plain_text_are_recognized_up_to_the_first_that_do
 
 
 @pytest.mark.parametrize("text", ["", "\n", '"', "é", "\\"])
-def test_what_is_no_plain_text_is_not_recognized(text: str) -> None:
+def test_text_with_escapes_is_not_recognized(text: str) -> None:
     stencil = cut_from(" word")
     assert stencil.take_chunks(chunk(event(text)), 0) == ([], 0)
     assert stencil.text_of(event(text)) == b""
@@ -173,7 +173,7 @@ def test_what_is_no_plain_text_is_not_recognized(text: str) -> None:
         b'{"choices": [{"text": "\\u0061", "model": "a"}]}',
     ],
 )
-def test_nothing_is_learned_where_the_place_of_the_text_is_in_doubt(payload: bytes) -> None:
+def test_no_stencil_is_cut_where_the_place_of_the_text_is_in_doubt(payload: bytes) -> None:
     stencil = Stencil()
     stencil.cut(payload, json.loads(payload)["choices"][0]["text"])
     assert not stencil.is_cut

@@ -18,7 +18,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 @asynccontextmanager
 async def talking_to(handler: Handler, *, timeout_s: float = PATIENCE_S, num_spare: int = 1) -> AsyncIterator[Client]:
-    """A client of a server that does with each connection what `handler` says, and then closes it."""
+    """A client of a server that runs `handler` on each connection, and then closes it."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

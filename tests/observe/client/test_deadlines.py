@@ -13,7 +13,7 @@ def exchange(timeout_s: float) -> Exchange:
 
 
 class Watch:
-    """Deadlines that note who has passed them and when."""
+    """Deadlines that note each one that has passed, with its time."""
 
     def __init__(self) -> None:
         self.passed: list[tuple[Exchange, int]] = []
@@ -41,7 +41,7 @@ async def test_deadlines_pass_in_the_order_of_beginning_and_never_early() -> Non
     assert min(taken) >= 20_000_000
 
 
-async def test_what_has_ended_is_not_given_up() -> None:
+async def test_an_ended_request_is_not_given_up() -> None:
     watch = Watch()
     ended, late = exchange(0.01), exchange(0.01)
     watch.deadlines.watch(ended)
@@ -50,7 +50,7 @@ async def test_what_has_ended_is_not_given_up() -> None:
     assert await watch.wait_for(1) == [late]
 
 
-async def test_those_that_may_take_less_do_not_wait_for_others() -> None:
+async def test_requests_with_less_time_do_not_wait_for_others() -> None:
     watch = Watch()
     patient, hasty = exchange(60), exchange(0.01)
     watch.deadlines.watch(patient)

@@ -33,7 +33,7 @@ def test_throughput_counts_from_the_first_sending_to_the_last_end() -> None:
     assert (summary["completed"], summary["failed"], summary["not_sent"]) == (10, {"timeout": 2}, 1)
 
 
-def test_nothing_measured_is_no_division_by_zero() -> None:
+def test_an_empty_measurement_divides_by_no_zero() -> None:
     summary = summarize(stats(), asked_per_s=0, num_not_sent=9, rtt_ms=None)
     assert summary["request_throughput_per_s"] == 0
     assert "0 completed, 0 failed" in summary_text(summary)

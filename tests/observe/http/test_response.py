@@ -69,7 +69,7 @@ def test_interim_responses_are_skipped() -> None:
     assert (head_of(parser).status, body) == (200, b"hello")
 
 
-def test_connection_close_is_heard() -> None:
+def test_a_connection_close_header_is_read() -> None:
     parser, _ = parsed(b"HTTP/1.1 200 OK\r\nConnection: Close\r\nContent-Length: 0\r\n\r\n")
     assert parser.complete
     assert not head_of(parser).keep_alive
@@ -102,6 +102,6 @@ def test_heads_that_are_known_are_what_they_are_at_first() -> None:
         b"HTTP/1.1 200 OK\r\n" + b"a" * 70000,
     ],
 )
-def test_what_is_no_response_is_an_error(response: bytes) -> None:
+def test_bytes_that_are_no_response_are_an_error(response: bytes) -> None:
     with pytest.raises(ResponseError):
         parsed(response)

@@ -78,7 +78,7 @@ def read_to_end(terminal: int) -> str:
         while piece := os.read(terminal, 65536):
             shown += piece
     except OSError:
-        pass  # how a terminal ends when nobody has its other side open
+        pass  # the error of a terminal whose other side is closed
     finally:
         os.close(terminal)
     return shown.decode()

@@ -126,7 +126,7 @@ def test_every_node_sends_its_share_of_what_one_process_sends(
     assert sent[0] == sent[1]
 
 
-def test_when_the_run_is_killed_nobody_goes_on_and_resuming_sends_the_rest(
+def test_when_the_run_is_killed_senders_stop_and_resuming_sends_the_rest(
     cluster: RunningCluster,
     server_url: str,
     seen: Seen,
@@ -202,7 +202,7 @@ def test_without_an_address_a_cluster_is_started_for_the_run_and_ended_by_ctrl_c
     wait_until_gone(its_cluster)
 
 
-def test_what_cannot_be_is_told_in_one_line(
+def test_an_impossible_run_is_refused_in_one_line(
     cluster: RunningCluster, server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(BlisError, match="--processes 4: the Ray cluster has 3 CPUs, one per sender"):
@@ -222,7 +222,9 @@ def test_what_cannot_be_is_told_in_one_line(
         ({"ray_address": "auto"}, "--ray-address needs --ray"),
     ],
 )
-def test_what_several_senders_cannot_do_is_refused(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_options_that_several_senders_cannot_share_are_refused(
+    given: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(BlisError, match=message):
         options("http://localhost", tmp_path, **given)
 

@@ -27,7 +27,7 @@ def options(server_url: str, folder: Path, **more: Any) -> ObserveOptions:
 
 
 def started(server_url: str, folder: Path, **more: Any) -> subprocess.Popen[str]:
-    """The same run in a process of its own."""
+    """Run the command in a process of its own."""
     made = repr(options(server_url, folder, **more))
     code = f"import sys; from observe.command import ObserveOptions, run; sys.exit(run({made}))"
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -37,7 +37,7 @@ def written(folder: Path, **keys: Any) -> str:
     return str(path)
 
 
-def test_what_is_sent_is_what_the_spec_generates(observe: Observe, seen: Seen, tmp_path: Path) -> None:
+def test_the_requests_sent_are_those_of_the_spec(observe: Observe, seen: Seen, tmp_path: Path) -> None:
     path = written(tmp_path)
     run = observe(workload_spec=path, model="ok", rate=None, num_requests=None)
     assert run.code == 0
@@ -52,7 +52,7 @@ def test_what_is_sent_is_what_the_spec_generates(observe: Observe, seen: Seen, t
     assert run.trace.header.goodput_slo_targets["critical"].ttft_ms == 50
 
 
-def test_classes_and_tenants_are_told_in_headers(observe: Observe, seen: Seen, tmp_path: Path) -> None:
+def test_classes_and_tenants_are_sent_in_headers(observe: Observe, seen: Seen, tmp_path: Path) -> None:
     observe(workload_spec=written(tmp_path), model="ok", rate=None, num_requests=None)
     names = ("x-gateway-inference-objective", "x-gateway-inference-fairness-id")
     asked = [each["headers"] for each in seen() if "x-request-id" in each["headers"]]
@@ -90,7 +90,7 @@ def test_a_client_may_give_up_earlier_than_the_run(observe: Observe, tmp_path: P
         ({}, {"rate": 1.0, "num_requests": 5}, "--workload-spec excludes --rate and --trace"),
     ],
 )
-def test_what_cannot_be_sent_is_refused(
+def test_a_spec_that_cannot_be_sent_is_refused(
     keys: dict[str, Any], options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BlisError, match=message):

@@ -69,7 +69,7 @@ def check_complete(folder: Path) -> None:
 
 
 def check_sent_again(folder: Path, heard: list[dict[str, Any]], before: dict[int, str]) -> None:
-    """What was recorded before is as it was and was not sent again, unlike all the rest."""
+    """Rows recorded before are unchanged and were not sent again, unlike all the rest."""
     rows = {row.request_id: row.x_request_id for row in read_trace(folder / "out.yaml").rows}
     sent = {each["headers"].get("x-request-id") for each in heard}
     assert before.items() <= rows.items()
@@ -117,7 +117,7 @@ def test_an_interrupt_writes_all_there_is(server_url: str, tmp_path: Path) -> No
     assert "Traceback" not in messages
 
 
-def test_when_the_run_is_killed_nobody_goes_on_and_resuming_sends_the_rest(
+def test_when_the_run_is_killed_senders_stop_and_resuming_sends_the_rest(
     server_url: str, seen: Seen, holding: Holding, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     holding.after(20)
@@ -154,7 +154,7 @@ def test_a_process_that_is_killed_ends_the_run_and_loses_no_row(
     check_complete(tmp_path)
 
 
-def test_a_server_that_is_not_there_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_server_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(options("http://127.0.0.1:9", tmp_path)) == 1
     assert capsys.readouterr().err == "blis observe: error: cannot reach http://127.0.0.1:9: connection refused\n"
 
@@ -167,7 +167,7 @@ def test_a_server_that_is_not_there_is_told_in_one_line(tmp_path: Path, capsys: 
         ({"processes": 0}, "--processes must be at least 1, got 0"),
     ],
 )
-def test_what_one_line_or_one_stream_of_bytes_needs_is_refused(
+def test_options_that_need_one_line_or_one_stream_of_bytes_are_refused(
     given: dict[str, Any], message: str, server_url: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BlisError, match=message):

@@ -1,4 +1,4 @@
-"""What becomes of an earlier recording where a new one is written."""
+"""Handling of an earlier recording where a new one is written."""
 
 import signal
 import subprocess
@@ -51,7 +51,7 @@ def test_a_recording_without_rows_is_just_replaced(observe: Observe, tmp_path: P
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
-def test_overwriting_deletes_all_of_it_and_says_nothing(observe: Observe, tmp_path: Path) -> None:
+def test_overwriting_deletes_all_of_it_without_a_note(observe: Observe, tmp_path: Path) -> None:
     observe(model="ok", **ALL)
     assert "note: " not in observe(model="ok", num_requests=3, overwrite=True).messages
     assert set(files_in(tmp_path)) == {"out.yaml", "out.csv"}
@@ -59,7 +59,7 @@ def test_overwriting_deletes_all_of_it_and_says_nothing(observe: Observe, tmp_pa
     assert len(read_trace(tmp_path / "out.yaml").rows) == 3
 
 
-def test_what_is_gone_on_with_is_not_deleted() -> None:
+def test_a_recording_that_is_resumed_is_not_deleted() -> None:
     with pytest.raises(OptionError, match="--overwrite and --resume exclude each other"):
         ObserveOptions(url="http://x", output="out", rate=1.0, num_requests=1, overwrite=True, resume=True)
 
@@ -112,7 +112,7 @@ def test_a_file_that_is_read_does_not_move(server_url: str, tmp_path: Path) -> N
         options(server_url, tmp_path, prompts=str(prompts))
 
 
-def test_of_two_that_replace_a_recording_one_is_refused(server_url: str, tmp_path: Path) -> None:
+def test_one_of_two_runs_that_replace_a_recording_is_refused(server_url: str, tmp_path: Path) -> None:
     """The lock of the earlier header moves away with it."""
     assert run(options(server_url, tmp_path)) == 0
     long = options(server_url, tmp_path, rate=20.0, num_requests=2000)

@@ -13,7 +13,7 @@ def test_there_are_a_hundred_different_words() -> None:
 
 
 @given(st.floats(1, 3), st.integers(0, 60), st.integers(80, 200_000))
-def test_prompts_have_the_wanted_length_for_any_tokenizer(per_word: float, around: int, tokens: int) -> None:
+def test_prompts_have_the_requested_length_for_any_tokenizer(per_word: float, around: int, tokens: int) -> None:
     def count(num_words: int) -> int:
         return round(num_words * per_word) + around
 

@@ -79,7 +79,7 @@ async def test_without_a_list_of_models_the_model_must_be_given(
     await preparation.client.close()
 
 
-async def test_what_surrounds_the_words_is_told_from_the_words(answering: Answering) -> None:
+async def test_tokens_around_the_words_are_separated_from_the_words(answering: Answering) -> None:
     preparation = await answering(counted(130), counted(250))
     assert await preparation.token_scale(RequestStyle(model="m")) == TokenScale(1.2, 10)
     await preparation.client.close()

@@ -46,7 +46,7 @@ def test_settings_and_the_hit_rate_of_the_run_are_in_the_header(observe: Observe
     assert header.observed_kv_metrics["block_queries"] == 1000
 
 
-def test_nothing_is_read_unless_asked_for(observe: Observe) -> None:
+def test_metrics_are_read_only_on_request(observe: Observe) -> None:
     run = observe(model="ok")
     assert not Path(f"{run.prefix}.metrics.jsonl").exists()
     assert run.trace.header.observed_kv_metrics is None

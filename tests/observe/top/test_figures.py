@@ -56,7 +56,7 @@ def test_percentiles_are_those_of_what_came_in_between() -> None:
     assert figures.ttft_s == [pytest.approx(0.1 + 0.1 * 50 / 80), inf, inf]
 
 
-def test_nothing_observed_has_no_percentiles() -> None:
+def test_no_observation_has_no_percentiles() -> None:
     same = read_page(page_of(ttft=(5, 6, 7)))
     (figures,) = figures_between(same, same, 1.0).values()
     assert (figures.ttft_s, figures.itl_s) == ((), ())
@@ -93,7 +93,7 @@ def test_a_page_of_something_else_is_refused(text: str, complaint: str) -> None:
         read_page(text)
 
 
-def test_what_vllm_was_seen_to_export_is_read(reference: Path) -> None:
+def test_metrics_that_vllm_was_seen_to_export_are_read(reference: Path) -> None:
     first, second = (
         read_page((reference / f"golden/vllm/metrics{number}.txt").read_text(encoding="utf-8")) for number in (1, 2)
     )
@@ -117,7 +117,7 @@ def test_a_quantile_lies_in_the_bucket_of_the_exact_one(values: list[float], fra
 
 
 @given(st.lists(st.integers(0, 9), min_size=3, max_size=3), st.lists(st.integers(0, 9), min_size=3, max_size=3))
-def test_what_came_in_between_is_never_negative(first: list[int], more: list[int]) -> None:
+def test_counts_in_between_are_never_negative(first: list[int], more: list[int]) -> None:
     def cumulative(counts: list[int]) -> dict[float, float]:
         return {bound: float(sum(counts[: place + 1])) for place, bound in enumerate((0.1, 0.2, inf))}
 

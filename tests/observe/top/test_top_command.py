@@ -48,7 +48,7 @@ def server_of(answers: list[tuple[int, str]]) -> Iterator[str]:
             self.wfile.write(body.encode())
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
@@ -74,7 +74,7 @@ def test_the_address_of_the_page_itself_will_do(capsys: pytest.CaptureFixture[st
     assert "running 0" in capsys.readouterr().out
 
 
-def test_a_server_that_fails_for_a_while_is_told_and_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_fails_for_a_while_is_reported_and_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     with server_of([(200, PAGES[0]), (503, ""), (200, PAGES[2])]) as url:
         assert run(TopOptions(url=url, interval=0.1, count=2)) == 0
     written = capsys.readouterr()
@@ -89,7 +89,7 @@ def test_a_server_that_fails_for_a_while_is_told_and_waited_for(capsys: pytest.C
         ((200, "# TYPE up gauge\nup 1\n"), "cannot use {}/metrics: it holds no metrics of vLLM"),
     ],
 )
-def test_what_is_no_vllm_is_one_line_and_code_1(
+def test_a_server_that_is_no_vllm_is_one_line_and_code_1(
     answer: tuple[int, str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with server_of([answer]) as url:
@@ -97,7 +97,7 @@ def test_what_is_no_vllm_is_one_line_and_code_1(
     assert capsys.readouterr().err == f"blis top: error: {complaint.format(url)}\n"
 
 
-def test_nobody_there_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_server_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     with server_of([]) as url:
         pass
     assert run(TopOptions(url=url, count=1)) == 1
@@ -135,7 +135,7 @@ def test_on_a_terminal_it_is_a_table() -> None:
 
 
 def read_all(terminal: int) -> str:
-    """What is written to a terminal until nobody has it open."""
+    """Return the text written to a terminal until its other side is closed."""
     shown = b""
     with os.fdopen(terminal, "rb", buffering=0) as reader:
         while True:

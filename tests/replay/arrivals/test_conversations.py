@@ -45,7 +45,7 @@ def test_a_round_finds_the_prompt_and_the_reply_before_it_but_for_the_last_token
     assert hit_blocks(tmp_path, *rows, engine=scheduling) == 5 + 9
 
 
-def test_rounds_that_say_nothing_of_the_kind_find_nothing(tmp_path: Path) -> None:
+def test_rounds_without_context_tokens_find_nothing(tmp_path: Path) -> None:
     assert hit_blocks(tmp_path, said(0, 0, 16), said(1, 0, 29)) == 0
 
 
@@ -58,7 +58,7 @@ def test_a_round_whose_predecessor_is_missing_finds_nothing_but_is_found(tmp_pat
     assert hit_blocks(tmp_path, said(0, 0, 16), said(2, 37, 42)) == 0
 
 
-def test_rows_of_a_round_that_failed_are_found_by_nobody(tmp_path: Path) -> None:
+def test_rows_of_a_round_that_failed_are_not_found(tmp_path: Path) -> None:
     assert hit_blocks(tmp_path, said(0, 0, 16, status="error"), said(1, 24, 29)) == 0
 
 

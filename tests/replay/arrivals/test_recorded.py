@@ -1,4 +1,4 @@
-"""From rows to requests: when each arrives, how long it is, what it shares, and who is left out."""
+"""From rows to requests: arrival, length, shared prefix, and the rows that are left out."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -178,7 +178,7 @@ _rows = st.lists(
 
 
 @given(_rows)
-def test_what_was_sent_keeps_its_gaps_and_begins_at_the_first_arrival(rows: list[TraceRow]) -> None:
+def test_sent_requests_keep_their_gaps_and_begin_at_the_first_arrival(rows: list[TraceRow]) -> None:
     found = arrivals_of(Trace(TraceHeader(), rows, Path("t.yaml"), Path("t.csv")), MODEL, LIMITS)
     sent = [(at, row) for at, row in recorded(found) if row.send_time_us > 0]
     if sent:
@@ -191,7 +191,7 @@ def test_what_was_sent_keeps_its_gaps_and_begins_at_the_first_arrival(rows: list
 
 
 @given(_rows)
-def test_what_was_never_sent_comes_at_its_scheduled_arrival(rows: list[TraceRow]) -> None:
+def test_unsent_requests_come_at_their_scheduled_arrival(rows: list[TraceRow]) -> None:
     found = arrivals_of(Trace(TraceHeader(), rows, Path("t.yaml"), Path("t.csv")), MODEL, LIMITS)
     assert all(at == row.arrival_time_us for at, row in recorded(found) if row.send_time_us == 0)
 

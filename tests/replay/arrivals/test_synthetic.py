@@ -7,7 +7,7 @@ from tests.fakes import config
 from tests.replay.generated_requests import sent
 
 
-def test_the_engine_is_told_all_that_concerns_it() -> None:
+def test_the_engine_gets_all_columns_that_concern_it() -> None:
     origin = sent(
         70, 10, 3, deadline_us=900, slo_class="batch", adapter="x", tenant_id="t", slo_target_us=5, prefix_tokens=2
     )

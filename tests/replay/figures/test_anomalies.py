@@ -31,7 +31,7 @@ def test_requests_of_different_classes_are_not_compared() -> None:
     assert priority_inversions(run.requests) == 0
 
 
-def test_nothing_is_in_no_order() -> None:
+def test_no_requests_are_in_no_order() -> None:
     assert priority_inversions(ran().requests) == 0
 
 

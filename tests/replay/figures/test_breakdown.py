@@ -58,7 +58,7 @@ def test_a_conversation_lasts_from_its_first_arrival_to_its_last_answer() -> Non
     assert sessions.duration.ascending.tolist() == [3, 23]
 
 
-def test_without_conversations_there_is_nothing_to_say_of_them() -> None:
+def test_a_run_without_conversations_has_no_section_on_them() -> None:
     assert by_session(ran((0, request("a"), {})).requests) is None
 
 

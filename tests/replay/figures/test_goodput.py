@@ -17,7 +17,7 @@ def of(run: Simulated, **targets: SloTargets) -> Goodput:
     return goodput(run.requests, targets, by_slo_class(run.requests), 2.0)
 
 
-def test_what_was_refused_given_up_or_cut_off_arrived_but_is_not_good() -> None:
+def test_refused_abandoned_and_cut_requests_arrived_but_are_not_good() -> None:
     run = ran(
         (0, request("good"), {}),
         (0, request("refused", input_tokens=10_000), {}),
@@ -46,7 +46,7 @@ def test_all_classes_together_are_weighed_by_their_requests() -> None:
     assert (found.share, found.per_s) == (2 / 3, 1.0)
 
 
-def test_the_metrics_leave_out_what_is_zero_and_latencies_that_nobody_has() -> None:
+def test_the_metrics_leave_out_zeros_and_missing_latencies() -> None:
     run = ran((0, request(input_tokens=10_000), {}))
     assert judgements({}, of(run, default=SloTargets(ttft_ms=1, itl_ms=1))) == {
         "per_class": {

@@ -72,7 +72,7 @@ def test_the_horizon_leaves_the_line_unsent() -> None:
     cap=st.integers(1, 4),
     output_us=st.sampled_from([0, 40]),
 )
-def test_never_more_are_in_flight_than_the_cap_allows_and_nobody_waits_without_need(
+def test_never_more_are_in_flight_than_the_cap_allows_and_no_request_waits_without_need(
     instants: list[int], cap: int, output_us: int
 ) -> None:
     run = reissued(due(*sorted(instants)), cap, output_token_time=output_us)

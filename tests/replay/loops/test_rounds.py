@@ -85,7 +85,7 @@ def test_a_deadline_keeps_its_distance(tmp_path: Path) -> None:
 
 
 def test_rounds_released_by_replies_are_those_of_the_original(reference: Path) -> None:
-    """There a reply is complete when its last step is; what it takes to reach the client delays no round."""
+    """A reply is complete in a bare engine when its last step is; the time to reach the client delays no round."""
     folder = reference / "golden" / "tools"
     recorded = read_trace(folder / "run" / "s3_multiturn_closed_loop.yaml")
     deployment = resolve(DeploymentOptions(model="qwen/qwen3-14b", hardware="H100", tp=1, engine="blis"))
@@ -120,6 +120,6 @@ def test_the_command_has_all_rounds_in_its_results(reference: Path, tmp_path: Pa
         ({"session_mode": "open"}, "--session-mode must be one of fixed, closed-loop, got 'open'"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(given: dict[str, Any], message: str) -> None:
+def test_options_that_do_not_fit_together_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(BlisError, match=message):
         options_from(ReplayOptions, model="qwen/qwen3-14b", trace="x.yaml", **given)

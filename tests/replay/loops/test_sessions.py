@@ -84,7 +84,7 @@ def test_a_session_ends_when_a_request_is_refused() -> None:
     assert [each.outcome for each in simulated.requests] == [Outcome.COMPLETED, Outcome.DROPPED]
 
 
-def test_nothing_is_sent_after_the_end_of_the_workload() -> None:
+def test_no_request_is_sent_after_the_end_of_the_workload() -> None:
     given_workload = workload([sent(0)], [conversation(500, 500)], horizon_us=3_501)
     assert [at for _, at in arrivals(run(given_workload))] == [0, 0, 3_500]
 
@@ -112,7 +112,7 @@ def test_more_users_than_requests_do_not_all_begin() -> None:
 
 
 def test_each_round_finds_what_was_said_before() -> None:
-    """Blocks of 4 tokens. Of 16 + 8 tokens all but the last are computed, which fills 5 blocks; of 29 + 8, 8."""
+    """Blocks of 4 tokens. All but the last of 16 + 8 tokens are computed, which fills 5 blocks; of 29 + 8, 8."""
     talk = Session(
         first=sent(session_id="s", input_tokens=16, output_tokens=8, keeps_context=True),
         later=[Round(5, 8, 500), Round(5, 8, 500)],
@@ -199,7 +199,7 @@ def test_every_follow_up_waits_for_its_reply(given_workload: Workload, schedulin
 
 
 @pytest.mark.parametrize("with_sessions", [False, True])
-def test_whoever_waits_is_told_of_each_request_that_ends(with_sessions: bool) -> None:
+def test_a_callback_is_called_for_each_request_that_ends(with_sessions: bool) -> None:
     told: list[None] = []
     sessions = [conversation(500)] if with_sessions else []
     engine = Engine(config(), PLAIN)

@@ -1,4 +1,4 @@
-"""The files and figures of a run: which fields, in which order, and what they say of an odd run."""
+"""The files and figures of a run: the fields, their order, and their values for an odd run."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def test_the_file_adds_the_hit_rate_and_one_row_per_request() -> None:
     assert list(detailed)[list(detailed).index("preemption_count") + 1] == "cache_hit_rate"
 
 
-def test_a_lone_request_is_all_there_is_to_say() -> None:
+def test_a_lone_request_has_its_figures() -> None:
     run = figures(simulated((0, request(input_tokens=10, output_tokens=3), row())))
     assert (run["completed_requests"], run["injected_requests"]) == (1, 1)
     assert (run["total_input_tokens"], run["total_output_tokens"]) == (10, 3)
@@ -145,7 +145,7 @@ def test_preempted_dropped_and_late_requests_are_counted() -> None:
 
 
 def test_failed_allocations_are_mentioned_only_when_there_were_any() -> None:
-    """The last token of a prompt of two full blocks wants a third."""
+    """The last token of a prompt of two full blocks needs a third."""
     arrival = (0, request(input_tokens=8, output_tokens=1), row())
     assert "kv_allocation_failures" not in figures(simulated(arrival, total_kv_blocks=3))
     run = figures(simulated(arrival, total_kv_blocks=2))
@@ -168,7 +168,7 @@ def test_a_row_has_its_fields_in_their_order_and_leaves_out_what_is_empty() -> N
     assert bare["scheduling_delay_ms"] == 0.3
 
 
-def test_a_row_says_whose_request_it_was() -> None:
+def test_a_row_names_the_tenant_of_its_request() -> None:
     labels = {"slo_class": "batch", "tenant_id": "t", "model": "m", "adapter": "l", "session_id": "s"}
     (labelled,) = in_detail(simulated((0, request(), row(0, 0, round_index=2, **labels))))["requests"]
     assert list(labelled) == [
@@ -185,7 +185,7 @@ def test_a_row_says_whose_request_it_was() -> None:
     assert {key: labelled[key] for key in labels} == labels
 
 
-def test_a_capped_row_says_so_and_keeps_the_planned_length() -> None:
+def test_a_capped_row_is_marked_and_keeps_the_planned_length() -> None:
     (capped,) = in_detail(simulated((0, Request("a", 10, 99, UniqueBlocks("a")), row()), max_model_len=18))["requests"]
     assert (capped["length_capped"], capped["num_decode_tokens"]) == (True, 99)
 
@@ -218,6 +218,6 @@ def test_results_hold_completed_requests_by_ascending_id() -> None:
     assert [each.sent_at_us for each in result_rows(run.requests, says_when_sent=True)] == [0, 0]
 
 
-def test_of_a_repeated_id_the_last_request_stays() -> None:
+def test_the_last_request_of_a_repeated_id_stays() -> None:
     run = simulated((0, request("a", 10), row(4)), (9_000, request("b", 20), row(4)))
     assert [each.input_tokens for each in list(result_rows(run.requests))] == [20]

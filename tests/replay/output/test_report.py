@@ -59,7 +59,7 @@ def test_goodput_is_in_the_metrics_file_after_the_rows(tmp_path: Path, capsys: C
     assert detailed["per_class"] == content["per_class"]
 
 
-def test_the_saturation_report_says_what_is_said_of_the_run(tmp_path: Path, capsys: Captured) -> None:
+def test_the_saturation_report_has_the_verdicts_of_the_run(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "s.yaml").write_text("threshold: {threshold_ms: 1}\nbacklog_drift: {peak_ratio: 2}\n")
     flags = ("--detectors", "all", "--saturation-config", str(tmp_path / "s.yaml"))
     assert run(["replay", written(tmp_path), *DEPLOYMENT, *flags, "--saturation-report", str(tmp_path / "s.json")]) == 0

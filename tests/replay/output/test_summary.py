@@ -1,4 +1,4 @@
-"""What a run prints, section by section."""
+"""The printed summary of a run, section by section."""
 
 import json
 
@@ -50,7 +50,7 @@ def test_every_section_has_its_place() -> None:
     ]
 
 
-def test_classes_are_told_apart_when_there_are_two_or_targets() -> None:
+def test_classes_are_listed_separately_when_there_are_two_or_targets() -> None:
     one = ran((0, request("a", output_tokens=3), {}))
     assert "Per-SLO Metrics" not in printed(one)
     assert printed(one, targets={"default": SloTargets(ttft_ms=1)})["Per-SLO Metrics"] == [
@@ -62,7 +62,7 @@ def test_classes_are_told_apart_when_there_are_two_or_targets() -> None:
     assert "Per-SLO Metrics" in printed(ran((0, request("a"), {}), (0, request("b"), {"slo_class": "batch"})))
 
 
-def test_models_are_told_with_their_throughput() -> None:
+def test_models_are_listed_with_their_throughput() -> None:
     assert printed(ran((0, request("a", output_tokens=3), {"model": "m"})))["Per-Model Metrics"] == [
         "  m:",
         "    TTFT: p50=1000.00 p99=1000.00 (n=1)",
@@ -71,7 +71,7 @@ def test_models_are_told_with_their_throughput() -> None:
     ]
 
 
-def test_tenants_are_told_with_how_fair_it_was() -> None:
+def test_tenants_are_listed_with_their_fairness() -> None:
     run = ran(
         (0, request("a", output_tokens=1), {"tenant_id": "few"}),
         (0, request("b", output_tokens=3), {"tenant_id": "many"}),
@@ -84,7 +84,7 @@ def test_tenants_are_told_with_how_fair_it_was() -> None:
     ]
 
 
-def test_first_and_later_rounds_are_told_apart() -> None:
+def test_first_and_later_rounds_are_listed_separately() -> None:
     run = ran(
         (0, request("a"), {"session_id": "s"}),
         (10_000, request("b"), {"session_id": "s", "round_index": 1}),
@@ -98,7 +98,7 @@ def test_first_and_later_rounds_are_told_apart() -> None:
     ]
 
 
-def test_preemptions_are_told_per_completed_request() -> None:
+def test_preemptions_are_printed_per_completed_request() -> None:
     run = ran((0, request("a", 8, 6), {}), (0, request("b", 8, 6), {}), total_kv_blocks=6)
     assert printed(run)["KV Cache Metrics"][0] == "Preemption Rate: 0.5000"
 

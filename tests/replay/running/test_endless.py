@@ -14,7 +14,7 @@ def test_a_request_that_outgrows_the_cache_is_refused_with_blis_scheduling() -> 
         refuse_endless([config(total_kv_blocks=9)], [OUTGROWS], None)
 
 
-def test_what_just_fits_is_run() -> None:
+def test_a_run_that_just_fits_is_run() -> None:
     refuse_endless([config(total_kv_blocks=10)], [OUTGROWS], None)
 
 

@@ -1,4 +1,4 @@
-"""What has become of many requests at once is what has become of each."""
+"""Outcomes of many requests at once equal the outcomes of each."""
 
 import pytest
 from hypothesis import given, settings
@@ -36,7 +36,7 @@ def test_latencies_of_many_are_those_of_each(scheduling: str, workload: Workload
     ]
 
 
-def test_of_a_request_on_no_instance_only_its_outcome_is_known() -> None:
+def test_a_request_on_no_instance_has_an_outcome_only() -> None:
     turned_away, waiting = Sequence(request("a"), 7), Sequence(request("b"), 9)
     turned_away.outcome, turned_away.instance, waiting.instance = Outcome.REJECTED, NOWHERE, NOWHERE
     told = told_of([turned_away, waiting], [8, 8], [ClientView(ran().engine)])

@@ -1,4 +1,4 @@
-"""What each request experienced, worked out by hand."""
+"""The experience of each request, worked out by hand."""
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished
@@ -134,7 +134,7 @@ def test_a_request_that_the_horizon_cuts_off_has_no_outcome() -> None:
     assert (found.requests[1].ttft_us, found.requests[1].scheduling_delay_us) == (None, None)
 
 
-def test_what_would_arrive_after_the_horizon_is_not_there() -> None:
+def test_an_arrival_after_the_horizon_is_not_there() -> None:
     found = simulated((0, request("a")), (5_001, request("b")), horizon_us=5_000)
     assert [each.id for each in found.requests] == ["a"]
 
@@ -154,7 +154,7 @@ def test_requests_that_share_a_step_share_its_time_between_tokens() -> None:
     assert itls(found) == [1_107, 1_207, 1_207], "two decode together, then one alone"
 
 
-def test_each_request_that_ends_is_told_once() -> None:
+def test_each_request_that_ends_is_reported_once() -> None:
     told: list[None] = []
     arrivals = [Arrival(0, request("a"), row(0)), Arrival(5, request("b", input_tokens=10_000), row(1))]
     simulate(Engine(config(), LATENCY), arrivals, on_finished=lambda: told.append(None))
@@ -188,7 +188,7 @@ def test_tokens_of_one_step_are_handed_out_in_turn() -> None:
     assert (first.itl_mean_us, second.itl_mean_us) == (2_995 / 3, 1_000)
 
 
-def test_with_blis_scheduling_who_ends_with_the_step_under_way_at_the_horizon_has_completed() -> None:
+def test_with_blis_scheduling_a_request_that_ends_with_the_step_under_way_at_the_horizon_has_completed() -> None:
     (measured,) = simulated((0, request(input_tokens=20, output_tokens=1)), horizon_us=700, engine="blis").requests
     assert measured.outcome is Outcome.COMPLETED
     assert measured.ttft_us == 300 + 1_200 + 7

@@ -1,4 +1,4 @@
-"""The record of a run: one entry per request that has arrived, with what its tokens were told of on the way."""
+"""The record of a run: one entry per request that has arrived, with the numbers of its tokens."""
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +27,7 @@ def test_a_row_of_a_trace_keeps_its_number_and_a_generated_request_has_its_place
     assert [each.number for each in simulate(engine, arrivals).requests] == [7, 1]
 
 
-def test_columns_say_the_same_as_entries() -> None:
+def test_columns_equal_entries() -> None:
     record = ran(
         (0, request("a"), {}), (5, request("b", input_tokens=10_000), {}), (5_000, request("c", 9), {})
     ).requests

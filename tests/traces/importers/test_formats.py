@@ -78,7 +78,7 @@ def test_mooncake_keeps_the_prefixes_that_most_share(tmp_path: Path) -> None:
     assert found.notes == ()
 
 
-def test_mooncake_says_how_much_sharing_a_trace_cannot_express(tmp_path: Path) -> None:
+def test_mooncake_notes_how_much_sharing_a_trace_cannot_express(tmp_path: Path) -> None:
     branches = [[1, 2], [1, 2], [1, 2], [1, 3], [1, 3]]
     lines = [{"timestamp": 0, "input_length": 1200, "output_length": 1, "hash_ids": ids} for ids in branches]
     found = imported("mooncake", tmp_path / "t.jsonl", "".join(json.dumps(each) + "\n" for each in lines))
@@ -194,7 +194,7 @@ def test_a_configuration_of_inference_perf_becomes_the_section_of_the_same_words
     assert left_out(found) == {"key api": 1, "key load.type": 1}
 
 
-def test_what_goes_beyond_the_wanted_number_is_counted(tmp_path: Path) -> None:
+def test_rows_beyond_the_requested_number_are_counted(tmp_path: Path) -> None:
     text = "arrived_at,num_prefill_tokens,num_decode_tokens\n0,1,1\n1,1,1\n2,1,1\n"
     found = imported("vidur", tmp_path / "t.csv", text, num_requests=2)
     assert len(found.rows) == 2
@@ -247,7 +247,7 @@ def test_what_goes_beyond_the_wanted_number_is_counted(tmp_path: Path) -> None:
         ("inference-perf", "version: '2'\naggregate_rate: x\n", "aggregate_rate: expected a number"),
     ],
 )
-def test_what_cannot_be_read_is_one_line_with_the_place(kind: str, text: str, message: str, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_one_line_with_the_place(kind: str, text: str, message: str, tmp_path: Path) -> None:
     more = {"rate": 1.0} if kind == "sharegpt" else {}
     with pytest.raises(BlisError) as raised:
         imported(kind, tmp_path / "source", text, **more)

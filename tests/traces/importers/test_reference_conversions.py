@@ -1,4 +1,4 @@
-"""What is converted equals the reference's own conversions, field by field."""
+"""Conversions equal the reference's own, field by field."""
 
 import dataclasses
 from collections import Counter
@@ -94,7 +94,7 @@ def test_servegen_dealt_as_the_reference_dealt(
         assert words(cohort) == words(theirs)
 
 
-def test_servegen_takes_every_active_client_once_and_says_what_it_leaves_out(reference: Path) -> None:
+def test_servegen_takes_every_active_client_once_and_notes_what_it_leaves_out(reference: Path) -> None:
     options = ConvertOptions(format="servegen", file=str(reference / "golden/tools/convert/servegen_tiny"))
     imported = import_from(options)
     assert imported.spec is not None

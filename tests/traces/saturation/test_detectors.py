@@ -1,4 +1,4 @@
-"""Detectors, worked out for all events at once, say what their rules say event by event."""
+"""Detectors, worked out for all events at once, give the verdicts of their rules event by event."""
 
 import math
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ SETTINGS = SaturationSettings(threshold_ms=40, window_us=25_000)
 
 
 def requests(*answered: tuple[int, int]) -> Timeline:
-    """Of requests given as arrival and latency in microseconds."""
+    """A timeline of requests given as arrival and latency in microseconds."""
     arrived_at, e2e = np.array(answered, np.int64).reshape(-1, 2).T
     return timeline(arrived_at, e2e, [f"request_{number}" for number in range(len(answered))])
 

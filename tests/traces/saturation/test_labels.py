@@ -19,14 +19,14 @@ def of(*requests: tuple[int, int]) -> Timeline:
     return timeline(arrived_at, e2e, [f"request_{number}" for number in range(len(requests))])
 
 
-def test_the_label_is_what_a_detector_mostly_says_in_the_end() -> None:
+def test_the_label_is_the_most_frequent_verdict_in_the_end() -> None:
     slow_at_last = of((0, 5_000), (800_000, 5_000), (900_000, 100_000))
     assert labels_of(slow_at_last, ["threshold"], SETTINGS) == {"threshold": "OVERLOADED"}
     longer = replace(SETTINGS, final_window_us=2_000_000)
     assert labels_of(slow_at_last, ["threshold"], longer) == {"threshold": "STABLE"}
 
 
-def test_of_two_as_frequent_labels_the_worse_one_stays() -> None:
+def test_the_worse_of_two_equally_frequent_labels_stays() -> None:
     """The arrival finds a stable run, its answer an overloaded one."""
     assert labels_of(of((0, 50_000)), ["threshold"], SETTINGS) == {"threshold": "OVERLOADED"}
 
@@ -56,6 +56,6 @@ def test_the_file_holds_each_verdict_in_order(tmp_path: Path) -> None:
     assert after["result"]["signals"] == {"mean_e2e": 50, "threshold": 10}
 
 
-def test_a_file_about_nothing_says_so(tmp_path: Path) -> None:
+def test_an_empty_file_is_reported(tmp_path: Path) -> None:
     write_report(tmp_path / "s.json", of(), ["threshold"], SETTINGS, {})
     assert json.loads((tmp_path / "s.json").read_text()) == {"final": {}, "trace": []}

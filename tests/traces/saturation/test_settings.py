@@ -1,4 +1,4 @@
-"""What a file may tell the detectors."""
+"""Settings of the detectors in a file."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def read(folder: Path, text: str) -> SaturationSettings:
     return read_settings(folder / "s.yaml")
 
 
-def test_what_is_not_said_stays_as_it_is(tmp_path: Path) -> None:
+def test_missing_settings_keep_their_values(tmp_path: Path) -> None:
     assert read(tmp_path, "") == SaturationSettings()
     assert read(tmp_path, "threshold: {}\nbacklog_drift: {}\n") == SaturationSettings()
     assert read(tmp_path, "threshold: {threshold_ms: 3000}\n") == SaturationSettings(threshold_ms=3_000)

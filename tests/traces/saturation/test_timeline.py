@@ -8,7 +8,7 @@ from traces.saturation.timeline import Timeline, timeline
 
 
 def of(*requests: tuple[str, int, int]) -> Timeline:
-    """Of requests given as id, arrival and latency in microseconds."""
+    """A timeline of requests given as id, arrival and latency in microseconds."""
     ids = [name for name, _, _ in requests]
     return timeline(np.array([at for _, at, _ in requests]), np.array([e2e for *_, e2e in requests]), ids)
 

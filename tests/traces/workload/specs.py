@@ -12,7 +12,7 @@ MULTI_TURN = {"multi_turn": {"max_rounds": 3, "think_time_us": 1_000, "context_g
 
 
 def client(name: str = "c", **keys: Any) -> dict[str, Any]:
-    """A client of 10 input and 10 output tokens at Poisson arrivals, unless it says otherwise."""
+    """A client of 10 input and 10 output tokens at Poisson arrivals, unless given."""
     given: dict[str, Any] = {
         "id": name,
         "rate_fraction": 1.0,
@@ -45,7 +45,7 @@ def lifecycle(*windows: dict[str, Any]) -> dict[str, Any]:
 
 
 def spec(*clients: dict[str, Any], **keys: Any) -> WorkloadSpec:
-    """A spec of 10 requests per second, 100 requests in all, unless it says otherwise."""
+    """A spec of 10 requests per second, 100 requests in all, unless given."""
     given: dict[str, Any] = {
         "version": "2",
         "seed": 1,
@@ -58,5 +58,5 @@ def spec(*clients: dict[str, Any], **keys: Any) -> WorkloadSpec:
 
 
 def generated(*clients: dict[str, Any], **keys: Any) -> Workload:
-    """What such a spec generates."""
+    """Return the requests that such a spec generates."""
     return generate(spec(*clients, **keys))

@@ -1,4 +1,4 @@
-"""From specs to requests: who sends, when, and that chance is repeatable."""
+"""From specs to requests: clients, send times, and repeatable chance."""
 
 import time
 from collections import Counter
@@ -29,13 +29,13 @@ def test_requests_come_in_order_of_arrival() -> None:
     assert len(requests) == 100
 
 
-def test_of_one_instant_the_earlier_client_comes_first() -> None:
+def test_the_earlier_client_of_one_instant_comes_first() -> None:
     constant = {"process": "constant"}
     requests = generated(client("b", arrival=constant), client("a", arrival=constant)).requests
     assert [each.client_id for each in requests[:4]] == ["b", "a", "b", "a"]
 
 
-def test_the_same_seed_gives_the_same_requests() -> None:
+def test_equal_seeds_give_equal_requests() -> None:
     one = generated(client(input_distribution=GAUSSIAN), seed=5)
     assert one == generated(client(input_distribution=GAUSSIAN), seed=5)
     assert one.requests != generated(client(input_distribution=GAUSSIAN), seed=6).requests
@@ -76,7 +76,7 @@ def test_rates_are_divided_in_proportion() -> None:
     assert len(of(requests, "b")) == pytest.approx(250, abs=4 * 250**0.5)
 
 
-def test_nothing_arrives_after_the_horizon() -> None:
+def test_no_request_arrives_after_the_horizon() -> None:
     constant = client(arrival={"process": "constant"})
     requests = generated(constant, aggregate_rate=50, num_requests=0, horizon=100_000).requests
     assert [each.arrival_us for each in requests] == [20_000, 40_000, 60_000, 80_000, 100_000]
@@ -94,7 +94,7 @@ def test_windows_that_end_are_an_end() -> None:
     assert len(requests) == pytest.approx(50, abs=30)
 
 
-def test_fewer_requests_than_wanted_are_all_there_are() -> None:
+def test_fewer_requests_than_requested_are_all_there_are() -> None:
     requests = generated(client(lifecycle=lifecycle(window(0, SECOND))), num_requests=1_000).requests
     assert len(requests) == pytest.approx(10, abs=10)
 
@@ -188,7 +188,7 @@ def test_the_share_of_reasoning_is_a_whole_percentage() -> None:
     assert {each.reason_ratio for each in requests} == {0.0, 0.4, 1.0}
 
 
-def test_a_timeout_given_from_outside_is_for_everybody() -> None:
+def test_a_timeout_given_from_outside_holds_for_every_client() -> None:
     read = spec(client("a", timeout=5), client("b"))
     assert {each.deadline_us - each.arrival_us for each in generate(read, timeout_us=70).requests} == {70}
     assert {each.deadline_us for each in generate(read, timeout_us=0).requests} == {0}

@@ -79,7 +79,7 @@ def test_lengths_are_at_least_1(kind: Distribution, seed: int) -> None:
         ("pareto_lognormal", {"alpha": 1, "xm": 9, "mu": 2, "sigma": 0, "mix_weight": 0}, 7),
     ],
 )
-def test_what_leaves_no_choice_is_always_the_same(kind: str, params: dict[str, Any], expected: int) -> None:
+def test_parameters_without_a_choice_give_one_length(kind: str, params: dict[str, Any], expected: int) -> None:
     assert set(drawn(of(kind, **params))) == {expected}
 
 
@@ -89,12 +89,12 @@ def test_a_pareto_tail_begins_at_its_scale() -> None:
     assert np.median(lengths) == pytest.approx(40 * 2**0.5, abs=1)
 
 
-def test_empirical_lengths_come_as_often_as_their_weights_say() -> None:
+def test_empirical_lengths_come_as_often_as_their_weights() -> None:
     lengths = np.array(drawn(empirical(t0=1, t5=2, t9=1, t7=0, t8=-3), 100_000))
     assert set(lengths.tolist()) == {0, 5, 9}
     assert [(lengths == value).mean() for value in (0, 5, 9)] == pytest.approx([0.25, 0.5, 0.25], abs=0.01)
 
 
 @given(distributions)
-def test_nothing_is_wrong_with_what_can_be_drawn(kind: Distribution) -> None:
+def test_drawable_parameters_have_no_problem(kind: Distribution) -> None:
     assert problem_of(kind) is None

@@ -13,7 +13,7 @@ from traces.workload import parse_spec, read_spec, spec_text
 
 
 def complaint(*clients: dict[str, Any], **keys: Any) -> str:
-    """What is said of a spec that is refused."""
+    """Return the error of a spec that is refused."""
     with pytest.raises(TraceError) as caught:
         spec(*clients, **keys)
     message = str(caught.value)
@@ -122,7 +122,7 @@ def test_empirical_lengths_may_have_numbers_for_keys() -> None:
         ("clients: [{id: a}]", "spec.yaml: the key clients[0].input_distribution is missing"),
     ],
 )
-def test_what_is_no_spec_is_refused_with_the_place(text: str, message: str) -> None:
+def test_an_invalid_spec_is_refused_with_the_place(text: str, message: str) -> None:
     assert of_text(text) == message
 
 
@@ -185,7 +185,7 @@ def test_parameters_that_make_no_distribution_are_refused(kind: str, params: dic
     assert complaint(client(output_distribution={"type": kind, "params": params})) == expected
 
 
-def test_no_more_users_come_than_can_be_told_apart() -> None:
+def test_no_more_users_come_than_can_be_numbered() -> None:
     prompts = {"num_unique_system_prompts": 1_000, "num_users_per_system_prompt": 101}
     lengths = {"system_prompt_len": 1, "question_len": 1, "output_len": 1}
     section = {"stages": [{"rate": 1, "duration": 1}], "shared_prefix": {**prompts, **lengths}}
@@ -230,7 +230,7 @@ def test_classes_are_for_all_or_for_none() -> None:
     assert message == "clients[0].slo_class: expected a class, as cohorts[0] has one, got none"
 
 
-def test_what_is_said_in_vain_is_noted() -> None:
+def test_settings_without_effect_are_noted() -> None:
     read = spec(client(prefix_length=5, network={"rtt_ms": 3}))
     assert read.notes == (
         "clients[0]: prefix_length has no effect without a prefix_group",

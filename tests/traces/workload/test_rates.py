@@ -1,4 +1,4 @@
-"""How a rate is divided among those who are active at the same time."""
+"""Division of a rate among clients that are active at the same time."""
 
 from itertools import pairwise
 

@@ -32,7 +32,7 @@ NAMES = [
 
 
 REFUSED_HERE = ("v12c_gamma_cv_20", "v39_version_3")
-"""Specs that the original reads as something else than they say."""
+"""Specs that the original reads in another way than they are meant."""
 
 
 def tools(reference: Path) -> Path:
@@ -182,7 +182,7 @@ def test_converted_specs_load_and_generate(name: str, reference: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["servegen_tiny.converted", "servegen_tiny.morning", "compose_s1_s2"])
-def test_what_the_original_converts_to_can_be_read(name: str, reference: Path) -> None:
+def test_specs_converted_by_the_original_can_be_read(name: str, reference: Path) -> None:
     read = read_spec(tools(reference) / "convert" / f"{name}.yaml")
     workload = generate(dataclasses.replace(read, num_requests=read.num_requests or 50))
     assert len(workload.requests) == 50

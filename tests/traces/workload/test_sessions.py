@@ -57,7 +57,7 @@ def test_closed_loop_conversations_are_given_as_what_is_to_come() -> None:
     assert arrivals == sorted(arrivals)
 
 
-def test_as_many_conversations_begin_as_make_the_requests_wanted() -> None:
+def test_conversations_begin_until_they_have_the_requested_number_of_requests() -> None:
     far_apart = client(reasoning=MULTI_TURN, arrival={"process": "constant"})
     assert len(generated(far_apart, num_requests=30).sessions) == 10
     assert len(generated(far_apart, num_requests=31).sessions) == 11
@@ -69,7 +69,7 @@ def test_a_single_session_begins_once() -> None:
     assert len([*session.later]) == 3
 
 
-def test_a_follow_up_says_what_a_request_says() -> None:
+def test_a_follow_up_has_the_fields_of_a_request() -> None:
     session = generated(client(reasoning=MULTI_TURN, prefix_group="g", streaming=True), num_requests=1).sessions[0]
     following = session.next_request(session.first, 8, Round(5, 6, 70, reason_ratio=0.5), 900)
     assert following.input_tokens == 10 + 8 + 5, "the reply that really came, not the one that was planned"
@@ -84,7 +84,7 @@ def test_without_growth_a_follow_up_forgets() -> None:
     assert session.next_request(session.first, 8, Round(5, 6, 70), 900).input_tokens == 5
 
 
-def test_a_follow_up_that_nobody_gives_up_has_no_deadline() -> None:
+def test_a_follow_up_without_a_timeout_has_no_deadline() -> None:
     session = generated(client(reasoning=MULTI_TURN, timeout=0), num_requests=1).sessions[0]
     assert session.next_request(session.first, 8, Round(5, 6, 70), 900).deadline_us == 0
 
@@ -109,7 +109,7 @@ def test_users_begin_spread_over_a_pause() -> None:
     assert workload.max_requests == 100
 
 
-def test_users_who_would_begin_after_the_horizon_stay_away() -> None:
+def test_users_that_would_begin_after_the_horizon_stay_away() -> None:
     workload = generated(users(concurrency=4, think_time_us=1_000), aggregate_rate=None, horizon=500)
     assert len(workload.sessions) == 3
     assert workload.horizon_us == 500

@@ -67,7 +67,7 @@ def test_a_generator_of_vidur_without_end_is_refused() -> None:
     ("key", "allowed"),
     [("theta: 1000000.0", "above 0 and at most 10"), ("max_tokens: 1000000000000", "between 1 and 100000000")],
 )
-def test_what_a_generator_of_vidur_would_sum_up_for_ever_is_refused(key: str, allowed: str) -> None:
+def test_an_endless_sum_of_a_generator_of_vidur_is_refused(key: str, allowed: str) -> None:
     text = f"{{num_requests: 5, vidur: {{interval: {{type: static}}, length: {{type: zipf, {key}}}}}}}"
     with pytest.raises(TraceError, match=f"expected a (whole )?number {allowed}, got"):
         parse_spec(text, "vidur.yaml")

@@ -1,4 +1,4 @@
-"""What the seeds of drawn quantities are made of."""
+"""Seeds of drawn quantities."""
 
 from traces.workload.streams import Quantity, client_streams
 

@@ -48,7 +48,7 @@ def made(interval: dict[str, Any], length: dict[str, Any], **more: Any) -> Workl
 
 
 @pytest.mark.parametrize("name", GOLDENS)
-def test_the_same_seed_gives_the_requests_that_vidur_generates(name: str, reference: Path) -> None:
+def test_equal_seeds_give_the_requests_that_vidur_generates(name: str, reference: Path) -> None:
     interval, length = GOLDENS[name]
     if length["type"] == "trace":
         length = {**length, "trace_file": str(reference / "golden/vidur-data/traces/splitwise_conv_1000.csv")}
@@ -83,7 +83,9 @@ def test_a_trace_of_lengths_that_runs_out_ends_a_workload(tmp_path: Path) -> Non
     assert sorted((each.input_tokens, each.output_tokens) for each in lengths) == [(1, 3), (10, 1), (3072, 1024)]
 
 
-def test_it_is_run_and_written_like_any_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_generator_of_vidur_is_run_and_written_like_any_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(text({"type": "poisson", "qps": 5}, {"type": "uniform"}, num_requests=20))
     prefix = tmp_path / "out"

@@ -32,7 +32,7 @@ def _strict(parameters: Any) -> list[dict[str, Any]]:
 
 
 def oddity_cases() -> Sequence[Asked]:
-    """Those of a server with its usual backend of structured outputs."""
+    """Cases of a server with its usual backend of structured outputs."""
     part = {"role": "user", "content": [{"type": "smell", "smell": "x"}]}
     tool = {"type": "function", **FUNCTION}
     response = {"model": "m", "input": "a"}
@@ -55,7 +55,7 @@ def oddity_cases() -> Sequence[Asked]:
 
 
 def guidance_cases() -> Sequence[Asked]:
-    """Those of a server whose backend of structured outputs is guidance."""
+    """Cases of a server whose backend of structured outputs is guidance."""
     nameless = [{"type": "function", "function": {"name": ""}}]
     return [
         Asked("long repetition", CHAT, chat(structured_outputs={"regex": "a{1000000}"})),

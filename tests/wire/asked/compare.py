@@ -1,4 +1,4 @@
-"""What our server answers, against what a genuine one did."""
+"""Answers of our server, against those of a genuine one."""
 
 import http.client
 from pathlib import Path

@@ -23,7 +23,7 @@ WITH_TOOLS = "{{ bos_token }}tools{{ tools | length }}{% for m in messages %}{{ 
 LIMITS = {"max_new_tokens": 7, "temperature": 0.5, "top_k": 3, "top_p": 0.25, "repetition_penalty": 1.5, "min_p": 0.1}
 
 NUM_WORDS = 6500
-"""Enough for all tokens that the model of a genuine server says where a request cannot choose them, as with beams."""
+"""Enough for all tokens of a genuine server's model where a request cannot choose them, as with beams."""
 
 
 def byte_tokenizer(num_words: int = 0) -> Any:

@@ -46,7 +46,7 @@ def _ask(host: str, port: int, asked: Asked) -> Reply:
 
 
 def _with_words(asked: Asked) -> dict[str, Any]:
-    """The body with what the model is to say, where its route passes that on."""
+    """Return the body with the output for the model, where its route passes that on."""
     body = dict(asked.body or {})
     words = {"fx_tokens": byte_tokenizer().encode(asked.said).ids}
     if "sampling_params" in body:

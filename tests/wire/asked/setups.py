@@ -10,7 +10,7 @@ MAX_MODEL_LEN = 2048
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request. `said` is what the model of the genuine server says, over and over; ours makes up its own words."""
+    """One request. `said` is the output of the genuine server's model, over and over; ours makes up its own words."""
 
     name: str
     path: str

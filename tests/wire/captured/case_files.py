@@ -24,7 +24,7 @@ class Case:
 
     @property
     def extra_arguments(self) -> dict[str, Any]:
-        """What the request tells the model of the captured server to say."""
+        """Return the output that the request prescribes to the model of the captured server."""
         try:
             body = json.loads(self.body or b"{}")
         except (ValueError, RecursionError):
@@ -34,7 +34,7 @@ class Case:
 
 
 def read_cases(files: list[Path]) -> list[Case]:
-    """The requests of `files` in order. Of several with one name the first gives the place, the last the request."""
+    """The requests of `files` in order. The first of several with one name gives the place, the last the request."""
     cases: dict[str, Case] = {}
     for file in files:
         for case in _run(file):
@@ -43,7 +43,7 @@ def read_cases(files: list[Path]) -> list[Case]:
 
 
 def _run(file: Path) -> list[Case]:
-    """What a file asks for; it finds the names that the program which captured it had."""
+    """Return the request of a file; it finds the names that the program which captured it had."""
     cases: list[Case] = []
 
     def call(

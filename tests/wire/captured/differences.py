@@ -1,4 +1,4 @@
-"""What differs between a captured reply and ours, place by place."""
+"""Differences between a captured reply and ours, place by place."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -31,7 +31,7 @@ def _event(block: str) -> dict[str, Any]:
 
 
 def _without_counts(data: dict[str, Any]) -> dict[str, Any]:
-    """Numbers that grow from event to event say how far the stream is; those of the last chunk are compared."""
+    """Numbers that grow from event to event show how far the stream is; those of the last chunk are compared."""
     if "sequence_number" in data:
         data["sequence_number"] = "<number>"
     if data.get("choices") and data.get("usage"):

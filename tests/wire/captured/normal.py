@@ -1,4 +1,4 @@
-"""What two servers can never share - ids, times, fingerprints, what the model says - written the same way."""
+"""Values that two servers can never share - ids, times, fingerprints, the model's words - written the same way."""
 
 import re
 from typing import Any

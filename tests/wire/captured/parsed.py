@@ -1,4 +1,4 @@
-"""Reads what a model says as a server with parsers for reasoning and Hermes' function calls reads it."""
+"""Reads the output of a model as a server with parsers for reasoning and Hermes' function calls reads it."""
 
 import re
 from collections.abc import Iterator

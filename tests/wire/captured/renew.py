@@ -1,4 +1,4 @@
-"""Writes `open_cases.txt` and `coverage.csv` anew from what the server answers now, and says how many are open.
+"""Writes `open_cases.txt` and `coverage.csv` anew from the server's present answers, and prints how many are open.
 
 python -m tests.wire.captured.renew SHARED_FOLDER
 """

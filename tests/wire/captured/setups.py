@@ -27,7 +27,7 @@ class Setup:
     tokenizer: str
     max_model_len: int = 2048
     says_the_same: bool = True
-    """Whether our server says what the captured one did, so that lengths and endings can be compared, too."""
+    """Whether our server writes the captured server's words, so that lengths and endings can be compared, too."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Says what the model of the captured servers said: they ran without one, and chose their tokens by a rule."""
+"""Writes the words of the model of the captured servers: they ran without one, and chose their tokens by a rule."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -35,7 +35,7 @@ class StandIn:
     def composing(
         self, random: Random, sampling: Sampling, budget: int, form: AnswerForm = PLAIN, prompt: Sequence[int] = ()
     ) -> Steps:
-        """The answer, without a job: the rule says it all."""
+        """The answer, without a job: it follows from the rule."""
         yield from ()
         return self.compose(random, sampling, budget, form, prompt)
 
@@ -56,7 +56,7 @@ class StandIn:
         return stopped(said, Ending("stop"), sampling)
 
     def _parsed(self, ids: list[int], sampling: Sampling, budget: int, form: AnswerForm) -> Answer:
-        """The same as a server with parsers reads it."""
+        """The answer as a server with parsers reads it."""
         text = self._tokenizer.decode(ids)
         script = segments(text, self._has_reasoning, has_calls=form.tools is not None)
         names_function = form.tools is not None and form.tools.is_named
@@ -65,7 +65,7 @@ class StandIn:
         return answer if text.startswith(START) else answer._replace(num_reasoning_tokens=0)
 
     def _pieces(self, ids: list[int]) -> Iterator[str]:
-        """What each token adds to the text, which goes on where the prompt ended."""
+        """Return the text that each token adds, which goes on where the prompt ended."""
         shown = self._tokenizer.decode(WORDS[:1])
         for count in range(1, len(ids) + 1):
             text = self._tokenizer.decode([*WORDS[:1], *ids[:count]])

@@ -19,14 +19,14 @@ def model(server: TestServer, **fields: Any) -> Any:
     )
 
 
-def test_it_answers_with_its_counts(server: TestServer) -> None:
+def test_langchain_answers_with_its_counts(server: TestServer) -> None:
     message = model(server).invoke("hello there")
     assert message.content
     assert message.response_metadata["finish_reason"] == "length"
     assert message.usage_metadata["output_tokens"] == 6
 
 
-def test_it_streams_with_its_counts(server: TestServer) -> None:
+def test_langchain_streams_with_its_counts(server: TestServer) -> None:
     chunks = list(model(server, stream_usage=True).stream("hello there"))
     whole = chunks[0]
     for chunk in chunks[1:]:
@@ -35,13 +35,13 @@ def test_it_streams_with_its_counts(server: TestServer) -> None:
     assert whole.usage_metadata["output_tokens"] == 6
 
 
-def test_it_gets_log_probabilities(server: TestServer) -> None:
+def test_langchain_gets_log_probabilities(server: TestServer) -> None:
     message = model(server, logprobs=True, top_logprobs=2).invoke("hello there")
     tokens = message.response_metadata["logprobs"]["content"]
     assert "".join(token["token"] for token in tokens) == message.content
 
 
-def test_it_answers_many_at_once(server: TestServer) -> None:
+def test_langchain_answers_many_at_once(server: TestServer) -> None:
     async def ask() -> list[Any]:
         return list(await model(server).abatch(["one", "two", "three"]))
 

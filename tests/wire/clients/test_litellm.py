@@ -19,21 +19,21 @@ def options(server: TestServer, **fields: Any) -> dict[str, Any]:
     return {"api_base": f"{server.url}/v1", "api_key": "none", "messages": MESSAGES, "num_retries": 0, **fields}
 
 
-def test_it_completes_a_chat(server: TestServer) -> None:
+def test_litellm_completes_a_chat(server: TestServer) -> None:
     reply = litellm.completion("hosted_vllm/m", **options(server, max_tokens=5))
     assert reply.choices[0].message.content
     assert reply.choices[0].finish_reason == "length"
     assert reply.usage.completion_tokens == 5
 
 
-def test_it_streams_a_chat_with_usage(server: TestServer) -> None:
+def test_litellm_streams_a_chat_with_usage(server: TestServer) -> None:
     fields = options(server, max_tokens=5, stream=True, stream_options={"include_usage": True})
     chunks = list(litellm.completion("hosted_vllm/m", **fields))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert [chunk.usage.completion_tokens for chunk in chunks if getattr(chunk, "usage", None)] == [5]
 
 
-def test_it_runs_many_at_once(server: TestServer) -> None:
+def test_litellm_runs_many_at_once(server: TestServer) -> None:
     async def ask() -> list[Any]:
         fields = options(server, max_tokens=3)
         return list(await asyncio.gather(*(litellm.acompletion("hosted_vllm/m", **fields) for _ in range(8))))
@@ -41,7 +41,7 @@ def test_it_runs_many_at_once(server: TestServer) -> None:
     assert [reply.usage.completion_tokens for reply in asyncio.run(ask())] == [3] * 8
 
 
-def test_it_completes_text(server: TestServer) -> None:
+def test_litellm_completes_text(server: TestServer) -> None:
     fields = {"api_base": f"{server.url}/v1", "api_key": "none", "prompt": "hello", "max_tokens": 4, "num_retries": 0}
     reply = litellm.text_completion(model="text-completion-openai/m", **fields)
     assert reply.choices[0].text
@@ -52,7 +52,7 @@ def test_it_completes_text(server: TestServer) -> None:
     ("fields", "error"),
     [({"max_tokens": 0}, "BadRequestError"), ({"messages": [{"role": "user", "content": "a " * 5000}]}, "BadRequest")],
 )
-def test_it_knows_the_errors(server: TestServer, fields: dict[str, Any], error: str) -> None:
+def test_litellm_raises_its_own_errors(server: TestServer, fields: dict[str, Any], error: str) -> None:
     with pytest.raises(litellm.exceptions.BadRequestError, match=error):
         litellm.completion("hosted_vllm/m", **options(server, **fields))
 

@@ -43,7 +43,7 @@ def program() -> str:
 @pytest.mark.parametrize(
     ("backend", "endpoint"), [("openai", "/v1/completions"), ("openai-chat", "/v1/chat/completions")]
 )
-def test_it_measures_every_request_and_token(
+def test_vllm_bench_measures_every_request_and_token(
     program: str, shared: Path, tmp_path: Path, backend: str, endpoint: str
 ) -> None:
     tokenizer = str(shared / "oracle/model")

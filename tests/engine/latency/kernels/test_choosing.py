@@ -48,7 +48,7 @@ def test_the_model_that_was_measured_to_be_closer_is_taken(model: str, settings:
     assert deployment(model, **settings).latency_name == name
 
 
-def test_one_line_says_which_errors_to_expect() -> None:
+def test_one_line_states_which_errors_to_expect() -> None:
     notes = deployment(QUANTIZED).notes
     assert [note for note in notes if note.startswith("step times are those of measured kernels: ")]
     named = deployment(QUANTIZED, latency_model="kernels").notes
@@ -83,7 +83,7 @@ def test_learned_host_overheads_and_scales_are_taken_from_a_file(tmp_path: Path)
     assert fast.latency.queueing_time(100) != 5000
 
 
-def test_a_step_faster_than_the_gpu_is_reported_with_the_model_that_says_so() -> None:
+def test_a_step_faster_than_the_gpu_is_reported_with_its_latency_model() -> None:
     from blis_sim.engine.batch_shape import BatchShape
 
     found = deployment("llama-3.1-70b", latency_model="trained-physics")

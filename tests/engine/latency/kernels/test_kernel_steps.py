@@ -120,7 +120,7 @@ def test_scales_apply_to_their_class_alone() -> None:
     assert scaled.step_time(prompts(1, 100, 0)) == LATENCY.step_time(prompts(1, 100, 0))
 
 
-def test_what_passes_outside_of_steps_is_the_hosts() -> None:
+def test_overheads_outside_of_steps_belong_to_the_host() -> None:
     assert LATENCY.queueing_time(1000) == 4500
     assert (LATENCY.output_token_time, LATENCY.output_sequence_time, LATENCY.post_decode_time) == (900, 70, 0)
 

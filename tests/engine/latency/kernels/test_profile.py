@@ -30,7 +30,7 @@ def written(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def test_a_profile_has_the_times_that_were_baked_and_says_whose_they_are(tmp_path: Path) -> None:
+def test_a_profile_has_the_times_that_were_baked_and_names_their_source(tmp_path: Path) -> None:
     path = written(tmp_path)
     found, baked = read_profile(path, DIGEST, "here"), grids()
     for name in ("token_us", "head_us", "decode_us", "prompt_us"):
@@ -90,7 +90,7 @@ def test_a_shipped_profile_is_taken_without_tables(monkeypatch: pytest.MonkeyPat
     assert any(note.startswith("kernel times were repaired: ") for note in deployment.notes)
 
 
-def test_what_to_install_is_said_where_there_is_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_missing_package_is_named_where_there_is_neither(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "are_installed", lambda: False)
     with pytest.raises(EngineError) as caught:
         grids_of(load_model("qwen3-14b"), load_gpu("H200"), KernelPlacement(tp=4))
@@ -106,7 +106,7 @@ def test_a_gpu_that_nothing_was_measured_on_is_named() -> None:
 
 
 @pytest.mark.skipif(not are_installed(), reason="needs the tables of the extra kernels")
-def test_shipped_profiles_are_what_the_tables_say() -> None:
+def test_shipped_profiles_equal_the_tables() -> None:
     model, placement = load_model("llama-3.1-8b"), KernelPlacement(tp=1)
     shipped = grids_of(model, H100, placement)
     baked = placing.measured_grids(operations_of(model, placement), H100)

@@ -93,7 +93,7 @@ def test_named_templates_have_a_default(tmp_path: Path) -> None:
     assert prompt(opened(folder=tmp_path), HELLO) == "yes"
 
 
-def test_parts_are_joined_for_a_template_that_wants_text() -> None:
+def test_parts_are_joined_for_a_template_that_takes_text() -> None:
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     assert prompt(opened("{{ messages[0].content }}"), [{"role": "user", "content": parts}]) == "one\ntwo"
 
@@ -166,6 +166,6 @@ def test_a_template_that_is_none_is_refused_at_start(tmp_path: Path) -> None:
         ({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, "True none"),
     ],
 )
-def test_templates_that_know_no_effort_are_told_whether_to_think(asked: dict[str, Any], shown: str) -> None:
+def test_templates_without_efforts_get_whether_to_think(asked: dict[str, Any], shown: str) -> None:
     template = "{{ enable_thinking | default('-') }} {{ reasoning_effort | default('-') }}"
     assert prompt(opened(template), HELLO, **asked) == shown

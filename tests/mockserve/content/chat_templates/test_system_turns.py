@@ -1,11 +1,11 @@
-"""Developers' messages before a template that knows none."""
+"""Developers' messages before a template without that role."""
 
 from mockserve.content.chat_templates.turns import without_developers
 
 USER = {"role": "user", "content": "hi"}
 
 
-def test_what_developers_say_joins_what_the_system_says_at_the_start() -> None:
+def test_messages_of_developers_join_the_system_message_at_the_start() -> None:
     system = {"role": "system", "content": "s"}
     developer = {"role": "developer", "content": [{"type": "text", "text": "d"}, {"type": "text", "text": "e"}]}
     assert without_developers([system, USER, developer]) == [{"role": "system", "content": "s\n\nd\ne"}, USER]

@@ -109,6 +109,6 @@ def test_a_member_that_needs_itself_is_written_without_end() -> None:
         ({"type": "json_schema", "json_schema": {"const": 3}}, "3"),
     ],
 )
-def test_a_format_without_a_type_is_told_by_its_fields(form: Any, text: str) -> None:
+def test_a_format_without_a_type_is_recognized_by_its_fields(form: Any, text: str) -> None:
     tag = json.dumps({"type": "structural_tag", "format": form})
     assert constrained_text(read_demand(Demand("structural_tag", tag)), Random(1), 0) == text

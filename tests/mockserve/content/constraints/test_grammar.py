@@ -51,7 +51,7 @@ def written(source: str, seed: int, room: int) -> str:
         ('// start ::= "a"\nstart: "b" // ::=\n# start ::= "c"', r"b"),
     ],
 )
-def test_what_is_written_is_a_sentence(source: str, pattern: str) -> None:
+def test_the_written_text_is_a_sentence_of_the_grammar(source: str, pattern: str) -> None:
     for seed in range(60):
         text = written(source, seed, room=seed)
         assert re.fullmatch(pattern, text), text
@@ -105,7 +105,7 @@ def test_a_grammar_that_is_none_is_refused_in_vllms_words(source: str, reason: s
 
 
 @given(st.text(alphabet='rotsa:= |()[]{}*+?"/\\\n~.%-', max_size=30), st.sampled_from(["root ::= ", "start: ", ""]))
-def test_nothing_but_a_refusal_comes_of_a_wrong_grammar(text: str, head: str) -> None:
+def test_a_wrong_grammar_gives_a_refusal_only(text: str, head: str) -> None:
     try:
         grammar = parse_grammar(head + text)
     except GrammarError:

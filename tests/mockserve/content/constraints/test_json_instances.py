@@ -89,7 +89,7 @@ SCHEMAS: tuple[Any, ...] = (
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: json.dumps(schema)[:40])
 @pytest.mark.parametrize("generosity", [0, 1, 2])
-def test_what_is_made_is_valid(schema: Any, generosity: int) -> None:
+def test_made_instances_are_valid(schema: Any, generosity: int) -> None:
     validator = Draft202012Validator(schema)
     for seed in range(40):
         text = instance_text(schema, Random(seed), generosity)
@@ -159,7 +159,7 @@ def test_strings_have_the_format_asked_for(name: str, pattern: str) -> None:
     ],
 )
 @pytest.mark.parametrize("generosity", [0, 2])
-def test_what_nothing_satisfies_is_refused_in_vllms_words(schema: Any, reason: str, generosity: int) -> None:
+def test_an_unsatisfiable_schema_is_refused_in_vllms_words(schema: Any, reason: str, generosity: int) -> None:
     with pytest.raises(SchemaError, match=re.escape(reason)):
         instance_text(schema, Random(1), generosity)
 

@@ -39,7 +39,7 @@ def written(pattern: str, seed: int, room: int) -> str:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_what_is_written_matches(pattern: str) -> None:
+def test_the_written_text_matches(pattern: str) -> None:
     for seed in range(60):
         text = written(pattern, seed, room=seed)
         assert re.fullmatch(pattern, text), text
@@ -60,7 +60,7 @@ patterns = st.recursive(
 
 
 @given(patterns, st.integers(0, 1000), st.integers(0, 60))
-def test_what_is_written_matches_any_pattern(pattern: str, seed: int, room: int) -> None:
+def test_the_written_text_matches_any_pattern(pattern: str, seed: int, room: int) -> None:
     assert re.fullmatch(pattern, written(pattern, seed, room))
 
 
@@ -103,7 +103,7 @@ def test_a_pattern_that_is_none_is_refused_in_vllms_words(pattern: str, reason: 
 
 
 @given(st.text(alphabet="ab()[]{}|*+?\\^$.-,:<=!Pdwx1", max_size=12))
-def test_nothing_but_a_refusal_comes_of_a_wrong_pattern(pattern: str) -> None:
+def test_a_wrong_pattern_gives_a_refusal_only(pattern: str) -> None:
     try:
         expression = parse_regex(pattern)
     except RegexError:

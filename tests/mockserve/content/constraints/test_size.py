@@ -1,4 +1,4 @@
-"""What is called small takes a bounded number of calls; what may take more is not called small."""
+"""Jobs marked as small take a bounded number of calls; larger ones are not marked."""
 
 import sys
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from mockserve.options.content import Taste
 from mockserve.protocol.errors import ApiError
 
 MOST_CALLS = 100_000
-"""Of functions, in C and in Python: some 10 ms."""
+"""Most calls of functions, in C and in Python: some 10 ms."""
 
 PERSON = {
     "type": "object",
@@ -122,7 +122,7 @@ schemas = st.recursive(
 
 @given(schemas, st.integers(0, 2))
 @settings(max_examples=300, deadline=None)
-def test_what_is_small_takes_few_calls(schema: Any, generosity: int) -> None:
+def test_a_small_job_takes_few_calls(schema: Any, generosity: int) -> None:
     if not is_small_schema(schema):
         return
 

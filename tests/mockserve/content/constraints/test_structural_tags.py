@@ -67,6 +67,6 @@ def test_structures_follow_their_triggers() -> None:
         {"structures": [{"begin": "<a>", "schema": {}, "end": "</a>"}], "triggers": ["<b"]},
     ],
 )
-def test_what_is_no_structural_tag_is_refused(tag: Any) -> None:
+def test_an_invalid_structural_tag_is_refused(tag: Any) -> None:
     with pytest.raises(TagError):
         check_tag(tag)

@@ -51,7 +51,7 @@ def test_the_class_of_llama_puts_a_space_before_a_text_and_none_behind_special_t
     assert opened(tmp_path, LLAMA).encode(text) == ids
 
 
-def test_the_file_alone_says_where_spaces_go_under_other_classes(tmp_path: Path) -> None:
+def test_the_file_alone_decides_where_spaces_go_under_other_classes(tmp_path: Path) -> None:
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_type": "llama"}
     assert opened(tmp_path, settings).encode(" hello") == [259, 292]
     assert opened(tmp_path, {**LLAMA, "model_type": "mistral"}).encode(" hello") == [259, 292]

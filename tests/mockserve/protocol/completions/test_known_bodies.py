@@ -35,7 +35,7 @@ MESSAGES = st.one_of(st.lists(st.one_of(MESSAGE, st.just("no object")), max_size
 
 
 def outcome(parse: Callable[[dict[str, Any]], Any], body: dict[str, Any]) -> Any:
-    """What is made of a body, as text, for no number equals one that is none."""
+    """Return a parsed body as text, because a NaN does not equal itself."""
     try:
         return repr(parse(body))
     except ApiError as error:
@@ -68,7 +68,7 @@ def test_equal_values_of_different_types_are_different_bodies(one: object, other
         assert outcome(known.parse, body) == outcome(parse_completion, body)
 
 
-def test_what_is_known_is_shared_and_bounded() -> None:
+def test_remembered_bodies_are_shared_and_bounded() -> None:
     known = known_completions()
     first = known.parse({"prompt": "a", "max_tokens": 1})
     assert known.parse({"prompt": "b", "max_tokens": 1}).sampling is first.sampling

@@ -1,4 +1,4 @@
-"""What JSON values a field takes, and what is said of those it does not take."""
+"""JSON values that a field takes, and the problems of those it does not take."""
 
 import math
 from typing import Any
@@ -93,14 +93,14 @@ def test_a_value_that_fits_no_type_is_reported_for_each() -> None:
 
 
 @given(values)
-def test_what_is_accepted_can_be_read(value: Any) -> None:
+def test_accepted_values_can_be_read(value: Any) -> None:
     for kind, read in ((Integer(), as_integer), (Number(), as_number), (Flag(), as_flag)):
         if not kind.problems(value, "x"):
             assert isinstance(read(value), int | float)
 
 
 @given(values)
-def test_what_fits_the_json_schema_of_a_field_is_accepted(value: Any) -> None:
+def test_values_that_fit_the_json_schema_of_a_field_are_accepted(value: Any) -> None:
     for kind in (*CHAT_FIELDS.values(), *COMPLETION_FIELDS.values()):
         if kind is not CHAT_FIELDS["messages"] and jsonschema.Draft202012Validator(kind.schema()).is_valid(value):
             assert kind.problems(value, "x") == []
