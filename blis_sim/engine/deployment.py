@@ -211,7 +211,7 @@ def _naming_files(options: DeploymentOptions) -> Iterator[None]:
 
 
 def notes_after(deployment: Deployment) -> list[str]:
-    """What is to be said of a deployment's predictions once they have been made."""
+    """Return the notes on a deployment's predictions after the run."""
     from blis_sim.engine.latency.operators.steps import OperatorSteps
     from blis_sim.engine.latency.peak_watch import PeakWatch
     from blis_sim.engine.latency.wrapped import RangeWatch, WrappedLatency  # only watched models need these modules

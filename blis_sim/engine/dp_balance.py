@@ -13,7 +13,7 @@ from blis_sim.engine.units import Micros
 REPORT_INTERVAL_US: Micros = 100_000
 """Least time between two reports of loads."""
 IDLE_REPORT_INTERVAL_US: Micros = 5_000_000
-"""Loads that have not changed are told again after this."""
+"""Time after which loads that have not changed are reported again."""
 STEP_REPORTS_US: Micros = 50_000
 """Ranks in lockstep are waited for this long, so that the loads of one forward pass are all there."""
 PRESSURE_FROM = 0.5
@@ -70,16 +70,16 @@ class LoadReports:
 
 
 class LockstepReports:
-    """The coordinator of ranks in lockstep: front ends hear of the loads as they were before the latest forward pass.
+    """The coordinator of ranks in lockstep: front ends get the loads as they were before the latest forward pass.
 
-    Loads of a rank are stamped with the number of its forward pass. What was reported for one pass is kept when the
-    first report of the next arrives, and is what front ends are told.
+    Loads of a rank are stamped with the number of its forward pass. The loads of one pass are kept when the first
+    report of the next arrives, and are those that front ends get.
     """
 
     def __init__(self, num_ranks: int) -> None:
         self._loads = [RankLoad()] * num_ranks
         self._before: tuple[RankLoad, ...] | None = None
-        """The loads before the latest forward pass that a rank reported from; None once they were told."""
+        """The loads before the latest forward pass that a rank reported from; None once they were passed on."""
         self._stamp = (0, 0)
         self._has_changed = False
         self._heard_at: Micros = 0
@@ -100,14 +100,14 @@ class LockstepReports:
         self._heard_at = at
 
     def due_at(self) -> Micros:
-        """Return when the front ends are told next, unless a report comes before."""
+        """Return when the next report to the front ends is due, unless a report of a rank comes before."""
         if self._before is not None:
             return max(self._heard_at, self._told_at + REPORT_INTERVAL_US)
         interval = REPORT_INTERVAL_US if self._has_changed else IDLE_REPORT_INTERVAL_US
         return max(max(self._heard_at, self._told_at) + STEP_REPORTS_US, self._told_at + interval)
 
     def tell(self, at: Micros) -> tuple[RankLoad, ...]:
-        """Return what the front ends are told at `at`."""
+        """Return the loads reported to the front ends at `at`."""
         self._told_at = at
         if self._before is not None:
             told, self._before = self._before, None

@@ -28,7 +28,7 @@ _MOST_EMPTY = 4 * SYNC_INTERVAL
 
 
 class RankGroup:
-    """All ranks of one deployment. It is told the time as one engine is, and every engine of it alike."""
+    """All ranks of one deployment. A group takes the time as one engine does, and passes it to every engine."""
 
     def __init__(self, engines: SequenceOf[Engine], steps: JointSteps) -> None:
         """`steps` is the part of the latency models that all engines share."""
@@ -61,7 +61,7 @@ class RankGroup:
         self._executing: list[bool] = [False] * len(engines)
         """For each rank whether the forward pass under way computes a step of its own."""
         self._composed: list[bool] = [False] * len(engines)
-        """The same of the forward pass after it, with asynchronous scheduling."""
+        """For each rank whether it composed a step for the forward pass after it, with asynchronous scheduling."""
         self._was_idle = [False] * len(engines)
         """For each rank whether it had no request when the forward pass under way began."""
 

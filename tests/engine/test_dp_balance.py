@@ -150,7 +150,7 @@ def test_a_rank_reports_when_its_numbers_change_and_its_cache_usage_with_them() 
 ONE, TWO = RankLoad(num_waiting=1), RankLoad(num_running=2)
 
 
-def test_loads_of_ranks_in_lockstep_are_told_50_ms_after_the_first_forward_pass_with_a_change() -> None:
+def test_loads_of_ranks_in_lockstep_are_reported_50_ms_after_the_first_forward_pass_with_a_change() -> None:
     reports = LockstepReports(2)
     reports.report(0, ONE, (1, 0), 7_000)
     assert reports.due_at() == 57_000
@@ -158,7 +158,7 @@ def test_loads_of_ranks_in_lockstep_are_told_50_ms_after_the_first_forward_pass_
     assert reports.due_at() == 5_057_000
 
 
-def test_the_next_forward_pass_lets_the_loads_before_it_be_told() -> None:
+def test_the_next_forward_pass_releases_the_loads_before_it() -> None:
     reports = LockstepReports(2)
     reports.report(0, ONE, (1, 0), 7_000)
     reports.report(0, TWO, (1, 1), 9_000)
@@ -172,7 +172,7 @@ def test_the_next_forward_pass_lets_the_loads_before_it_be_told() -> None:
     assert reports.tell(209_000) == (TWO, ONE)
 
 
-def test_an_engine_says_its_own_load() -> None:
+def test_an_engine_reports_its_own_load() -> None:
     limits = config(total_kv_blocks=11, engine="vllm", max_num_seqs=1)
     engine = Engine(replace(limits, async_scheduling=False), TestLatency())
     engine.submit(request("a", input_tokens=16), 0)

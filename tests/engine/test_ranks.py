@@ -1,4 +1,5 @@
-"""Data-parallel ranks that share experts: forward passes in lockstep, dummy batches, waves, and who gets a request."""
+"""Data-parallel ranks that share experts: forward passes in lockstep, dummy batches, waves, and the rank of a
+request."""
 
 import random
 from collections.abc import Sequence as SequenceOf
@@ -47,7 +48,7 @@ def workload(seed: int, number: int = 40, most_gap_us: int = 9_000) -> list[tupl
 
 
 def told(events: SequenceOf[Event]) -> list[tuple[object, ...]]:
-    """What tests compare of events: kind, instant, and the requests concerned."""
+    """Comparable parts of events: kind, instant, and the requests concerned."""
     return [
         (type(each).__name__, each.at, [one.request.id for one in each.emitted])
         if isinstance(each, StepDone)
@@ -215,7 +216,7 @@ def test_a_deployment_with_experts_and_ranks_is_simulated_rank_by_rank() -> None
     assert group.instances[0].latency.step_time(decodes[0]) == 2 * expected_us
 
 
-def test_ranks_of_several_instances_are_one_batch_and_a_warning_says_so() -> None:
+def test_ranks_of_several_instances_are_one_batch_with_a_warning() -> None:
     options = options_from(ClusterOptions, model="mixtral-8x7b-v0.1", hardware="H100", tp=2, dp=2, num_instances=2)
     deployment = resolve(options.deployment)
     simulation = build_simulation(options, deployment)

@@ -33,7 +33,7 @@ Cell: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a plan is asked: the simulated command with settings that all candidates share, choices, prices, targets."""
+    """The inputs of a plan: the simulated command with settings that all candidates share, choices, prices, targets."""
 
     simulation: Simulation
     settings: Mapping[str, Any]
@@ -60,7 +60,8 @@ class Answer:
     """The answer of a plan.
 
     `best` has the cheapest trial of each GPU type and shape with its outcome, None where none meets the targets, and
-    `refused` says by GPU type which instances were not tried and why. `winner` is None when no trial meets the targets.
+    `refused` has by GPU type the instances that were not tried and why. `winner` is None when no trial meets the
+    targets.
     """
 
     model: str

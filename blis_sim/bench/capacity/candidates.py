@@ -17,7 +17,8 @@ Counts: TypeAlias = tuple[int, ...]
 """Instances of each pool: of the only one, or of prefill and of decode."""
 
 _OVERLAP = 0.5
-"""Of the time that prompts and decodes take alone, the least that steps with both can take: the larger of the two."""
+"""Least share of the time that prompts and decodes take alone in which steps with both can be done: the larger of the
+two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the steps of a deployment allow at best, from its latency model alone: no simulation, a millisecond each."""
+"""The best that the steps of a deployment allow, from its latency model alone: no simulation, a millisecond each."""
 
 from dataclasses import dataclass
 from math import ceil, inf
@@ -24,7 +24,7 @@ class Load:
 class Seconds:
     """The time of an instance that one request takes when all steps are filled as well as targets and memory allow.
 
-    `refusal` says why no load at all meets the targets, empty where some load does.
+    `refusal` is why no load at all meets the targets, empty where some load does.
     """
 
     prefill_s: float

@@ -88,7 +88,7 @@ def _binding(judgement: Judgement) -> str:
 
 
 def _refused(found: Answer) -> Iterator[str]:
-    """Say why instances of a GPU type were left out: the first reasons, each with the first instance it holds for."""
+    """Yield why instances of a GPU type were left out: the first reasons, each with the first instance it holds for."""
     for gpu, reasons in found.refused.items():
         for reason, label in list(reasons.items())[:_MOST_REASONS]:
             yield f"not tried: {gpu} {label}: {reason}"

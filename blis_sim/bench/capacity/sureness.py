@@ -22,7 +22,7 @@ class Sureness:
 
 
 def sureness_of(candidate: Candidate) -> Sureness:
-    """Return the expected error of the step times behind a candidate, by what its latency model says of itself."""
+    """Return the expected error of the step times behind a candidate, by the notes of its latency model."""
     notes = [each for each in candidate.notes if "step times" in each or "coefficients were learned" in each]
     for name, errors in MEASURED.items():
         if any(f"{name} were measured" in each for each in notes):

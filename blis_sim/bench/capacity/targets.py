@@ -12,7 +12,7 @@ SERVED = "served"
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the targets say of a simulation.
+    """The judgement of a simulation by the targets.
 
     `loads` has, for each target, the figure as a share of its limit; above 1 the target is missed. `worst` names the
     figure with the largest share, or `SERVED` when requests were rejected, timed out or never completed.

@@ -52,7 +52,8 @@ class Pool:
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
             raise BenchError(
-                "one of the processes that compute was killed, maybe for want of memory; fewer --processes need less"
+                "one of the processes that compute was killed, maybe because memory ran out; fewer --processes need "
+                "less"
             ) from error
 
     def close(self) -> None:

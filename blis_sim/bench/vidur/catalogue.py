@@ -1,4 +1,4 @@
-"""What Vidur knows of models, GPUs and nodes."""
+"""Vidur's catalogue of models, GPUs and nodes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class VidurModel:
         return self.embedding_dim // self.num_q_heads
 
     def described(self) -> dict[str, Any]:
-        """Return what `config.json` says of it."""
+        """Return the model as `config.json` describes it."""
         sizes = ("num_layers", "num_q_heads", "num_kv_heads", "embedding_dim", "mlp_hidden_dim", "vocab_size")
         names = (*sizes, "use_gated_mlp", "post_attn_norm", "name")
         return {name: getattr(self, name) for name in names}

@@ -32,7 +32,7 @@ _ACTING = (
     "nccl_cpu_launch_overhead_ms",
     "nccl_cpu_skew_overhead_per_device_ms",
 )
-"""Of the settings of a predictor, those that act on tables."""
+"""Settings of a predictor that act on tables."""
 
 
 def flags_without_effect(options: Any) -> Iterator[str]:

@@ -9,7 +9,7 @@ from blis_sim.bench.errors import BenchError
 from blis_sim.bench.vidur.catalogue import VidurModel
 
 _BYTES = 2
-"""Of a weight, and of an element of the KV cache."""
+"""Bytes of a weight, and of an element of the KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ def planned(
     attention = embedding * model.head_size * (heads // tp + 2 * kv_heads) + embedding * model.head_size * (heads // tp)
     mlp = (3 if model.use_gated_mlp else 2) * embedding * model.mlp_hidden_dim // tp
     weight_bytes = _BYTES * (attention + mlp) * (model.num_layers // pp)
-    # Of all layers, not of those of a stage: each stage holds the requests of all stages.
+    # The layers are those of the model, not of a stage: each stage holds the requests of all stages.
     request_bytes = 2 * _BYTES * model.head_size * kv_heads * max_tokens * model.num_layers
     num_requests = int((gpu_gib * 2**30 * (1 - margin) - weight_bytes) // request_bytes)
     if num_requests < 1:

@@ -71,7 +71,7 @@ class Replica:
         self.log = BatchLog()
         self._time = time
         self._decode_time = decode_time
-        """Of so many decodes with so many tokens of context, their own included."""
+        """Time of so many decodes with so many tokens of context, their own included."""
         self._batch: Batch | None = None
         self._ends_at = 0.0
 

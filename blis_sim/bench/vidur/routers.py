@@ -36,5 +36,5 @@ def router(name: str, replicas: Sequence[Load], draws: Random, *, is_original: b
 
 
 def _load(replica: Load, is_original: bool) -> int:
-    """What the least loaded has least of. The original counts only requests that have not begun."""
+    """Return the load by which replicas are compared. The original counts only requests that have not begun."""
     return replica.num_waiting if is_original else replica.num_outstanding

@@ -24,7 +24,7 @@ from blis_sim.engine.scheduler.batch_rules import BatchLimits, BatchRules
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What is simulated."""
+    """The cluster to simulate."""
 
     model: VidurModel
     tp: int
@@ -37,13 +37,13 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What became of requests, and the batches of each replica."""
+    """Outcomes of requests, and the batches of each replica."""
 
     cluster: Cluster
     jobs: list[TimedJob]
     logs: list[BatchLog]
     notes: tuple[str, ...] = ()
-    """What is to be said of the results."""
+    """Notes on the results."""
 
 
 def cluster_of(options: Any) -> Cluster:

@@ -17,7 +17,7 @@ Event = tuple[float, int, Callable[[float], None]]
 
 
 class Clockwork:
-    """What is planned."""
+    """Planned events in the order of their instants."""
 
     def __init__(self) -> None:
         self._heap: list[Event] = []

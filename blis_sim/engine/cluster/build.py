@@ -40,7 +40,7 @@ def build_simulation(
     decisions: "DecisionLog | None" = None,
     tells_batches: bool = False,
 ) -> "Engine | RankGroup | Cluster":
-    """What the options describe, at the beginning.
+    """Return the simulation that the options describe, at its beginning.
 
     `adjusted` changes models of step times. With `tells_batches` steps are reported, each with its batch. With
     `decisions`, where a cluster's are kept, it is always a cluster.
@@ -70,7 +70,7 @@ def build_simulation(
 
 
 def notes_on_cluster(options: ClusterOptions, deployment: Deployment) -> Iterator[str]:
-    """What the user should know of it, in a line each."""
+    """Yield notes for the user on the cluster, a line each."""
     if deployment.rank is not None and (has_cluster(options) or not deployment.has_own_ranks):
         yield POOLED_RANKS
     if options.policy_config is not None or has_cluster(options):

@@ -14,7 +14,7 @@ class NothingFound:
 
 
 class BlockCounts:
-    """So many blocks of so many tokens, each free or held by one request."""
+    """A number of blocks of so many tokens, each free or held by one request."""
 
     __slots__ = ("block_size_tokens", "hit_tokens", "index", "num_blocks", "num_free", "queried_tokens")
 

@@ -18,7 +18,7 @@ DUMMY_SHAPE = decodes(1, 0)
 
 @runtime_checkable
 class RanksLatencyModel(Protocol):
-    """A latency model that knows how ranks with different batches share experts."""
+    """A latency model that times ranks which share experts and have different batches."""
 
     def ranks_time(self, shapes: Sequence[BatchShape]) -> Micros:
         """Return the duration of a forward pass in which each rank computes the batch of its shape."""
@@ -29,7 +29,7 @@ class RanksLatencyModel(Protocol):
 class JointSteps(WrappedLatency):
     """`model` for one of several ranks: a step takes as long as the forward pass of all ranks under `shapes`.
 
-    A model that does not know ranks times each batch alone, and the slowest counts.
+    A model without that times each batch alone, and the slowest counts.
     """
 
     shapes: Sequence[BatchShape] = field(default_factory=list)

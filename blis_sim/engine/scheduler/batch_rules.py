@@ -1,8 +1,8 @@
-"""What schedulers that compose one batch after the other have in common: no clock, only requests and their KV blocks.
+"""The common part of schedulers that compose one batch after the other: no clock, only requests and their KV blocks.
 
-A set of rules says in `compose` which requests get how many tokens; its driver says when a batch ends. A request is
-processed to its first output token when its prompt is, as the batch that ends the prompt brings that token.
-Facts: vidur/scheduler/replica_scheduler, vidur/entities/request.py.
+A set of rules decides in `compose` which requests get how many tokens; its driver decides when a batch ends. A request
+is processed to its first output token when its prompt is, as the batch that ends the prompt brings that token. Facts:
+vidur/scheduler/replica_scheduler, vidur/entities/request.py.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ KV_GRANULE = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """What batches are composed within."""
+    """Limits within which batches are composed."""
 
     num_blocks: int
     block_size_tokens: int
@@ -61,7 +61,7 @@ class BatchLimits:
 
 
 class Job:
-    """What rules see of a request, and how far it has come."""
+    """The rules' view of a request, and how far it has come."""
 
     __slots__ = (
         "arrived_at",

@@ -69,7 +69,7 @@ class LightLLMRules(BatchRules):
     def _future(self, job: Job) -> tuple[int, int]:
         """Return the decodes that a request has to go, and the tokens that it holds now.
 
-        The original knows the true length of the output, which no engine does: the declared one counts here.
+        The original uses the true length of the output, which no engine can: the declared one counts here.
         """
         total = job.total_tokens if self.limits.is_original else job.most_tokens
         if job.is_prefilled:

@@ -71,7 +71,7 @@ split = st.builds(
 
 @given(st.lists(aggregated, min_size=1, max_size=5))
 @settings(deadline=None)
-def test_of_aggregated_instances_the_cheapest_counts_of_all_are_found(candidates: list[Candidate]) -> None:
+def test_the_cheapest_counts_of_all_aggregated_instances_are_found(candidates: list[Candidate]) -> None:
     best = exhaustive(candidates, 1000)
     found, _ = searched(candidates, 1000)
     if best is not None:

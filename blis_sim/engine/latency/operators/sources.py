@@ -22,7 +22,7 @@ def _vidur_tables(prefix: str, choice: "LatencyChoice") -> "LatencyModel":
 SOURCES: Mapping[str, Callable[[str, "LatencyChoice"], "LatencyModel"]] = {
     "vidur-tables": _vidur_tables,
 }
-"""By name, from what follows the colon and the deployment to a latency model. They raise EngineError."""
+"""Functions by name, from what follows the colon and the deployment to a latency model. Each raises EngineError."""
 
 
 def build_operators(choice: "LatencyChoice") -> "LatencyModel":

@@ -20,19 +20,19 @@ TOKENS_GRANULE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overheads:
-    """What is added to the operators, as fractions and milliseconds."""
+    """Times added to the operators, as fractions and milliseconds."""
 
     decode_batching_fraction: float = 0.1
-    """Of the attention of decodes, where several run together."""
+    """Fraction added to the attention of decodes, where several run together."""
     prefill_batching_fraction: float = 0.1
     nccl_launch_ms: float = 0.02
-    """Of each all-reduce."""
+    """Time added to each all-reduce."""
     nccl_skew_ms_per_gpu: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What of a model and its deployment decides how operators add up."""
+    """The properties of a model and its deployment that decide how operators add up."""
 
     num_layers: int
     tp: int

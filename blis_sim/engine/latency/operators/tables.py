@@ -71,7 +71,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class OperatorTables:
-    """What the operators of one layer take, in milliseconds."""
+    """Times of the operators of one layer, in milliseconds."""
 
     compute: dict[str, Line]
     """By the name of an operator, over the tokens of a step."""
