@@ -1,5 +1,6 @@
 """Streams of typed events: one choice of a response or message, or a transcription chunk by chunk."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -14,28 +15,42 @@ from mockserve.protocol.bodies import Ending, Event, Narrator, Usage
 from mockserve.protocol.errors import ApiError, paused
 from mockserve.protocol.speech import SpeechChunks, SpeechRequest
 from mockserve.replies.choice_writer import ChoiceWriter
-from mockserve.replies.choices import ending_at, engine_reason, failure
+from mockserve.replies.choices import PlannedChoice, failure
 from mockserve.replies.frames import named_event
 from mockserve.replies.generation import Generation, PlannedPrompt
 from mockserve.replies.reply_set import ReplyJob, ReplySet
 from mockserve.serving.service import ReplyDelivery
 
-Tell = Callable[[Event], None]
+SendEvent = Callable[[Event], None]
 
 
 class BrokenOffError(Exception):
     """A stream ends without its end."""
 
 
-class ToldChoice:
-    """The only choice of a reply, encoded event by event for `tell`."""
+class _StepwiseChoice(PlannedChoice):
+    """A streamed choice that takes its tokens one by one."""
 
-    def __init__(self, replies: ReplySet, narrator: Narrator, tell: Tell) -> None:
+    is_streamed = True
+
+    @abstractmethod
+    def token(self, number: int) -> None:
+        """Send the tokens up to `number`, counted from 1."""
+
+    def tokens(self, first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            self.token(number)
+
+
+class NarratedChoice(_StepwiseChoice):
+    """The only choice of a reply, passed to `send` event by event."""
+
+    def __init__(self, replies: ReplySet, narrator: Narrator, send: SendEvent) -> None:
+        self._prompt: PlannedPrompt = replies.job.prompts[0]
+        super().__init__(self._prompt.generations[0])
         self._replies = replies
         self._narrator = narrator
-        self._tell = tell
-        self._prompt: PlannedPrompt = replies.job.prompts[0]
-        self._generation: Generation = self._prompt.generations[0]
+        self._send = send
         self._writer: ChoiceWriter = replies.job.new_writer(self._prompt, self._generation)
         self._num_sent = 0
         self._is_open = False
@@ -47,59 +62,41 @@ class ToldChoice:
         piece = self._writer.piece(self._num_sent, number)
         self._num_sent = number
         if piece is not None:
-            self._tell_all(self._narrator.said(piece))
-
-    def tokens(self, first: int, last: int) -> None:
-        for number in range(first, last + 1):
-            self.token(number)
-
-    def finish(self, num_tokens: int) -> None:
-        self._end(num_tokens, ending_at(self._generation, num_tokens))
-
-    def abort(self, num_tokens: int) -> None:
-        self._end(num_tokens, Ending("abort"))
+            self._send_all(self._narrator.said(piece))
 
     def fail(self, message: str, status: int) -> None:
         self.give_up(failure(message, status))
 
     def give_up(self, error: ApiError) -> None:
         """End the reply with an error."""
-        self._tell_all(self._narrator.failed(error))
+        self._send_all(self._narrator.failed(error))
         self._replies.resolve()
-
-    @property
-    def is_streamed(self) -> bool:
-        return True
-
-    @property
-    def finish_reason(self) -> str:
-        return engine_reason(self._generation)
 
     def _open(self) -> None:
         if not self._is_open:
             self._is_open = True
-            self._tell_all(self._narrator.opening(self._replies.job.accounting.running_usage(self._prompt, 0, 0)))
+            self._send_all(self._narrator.opening(self._replies.job.accounting.running_usage(self._prompt, 0, 0)))
 
     def _end(self, num_tokens: int, ending: Ending) -> None:
         self._open()
-        self._tell_all(self._narrator.said(self._writer.last_piece(self._num_sent, num_tokens)))
+        self._send_all(self._narrator.said(self._writer.last_piece(self._num_sent, num_tokens)))
         self._replies.choice_finished(num_tokens)
-        self._tell_all(self._narrator.ended(ending, self._replies.usage(is_stream=True)))
+        self._send_all(self._narrator.ended(ending, self._replies.usage(is_stream=True)))
         self._replies.resolve()
 
-    def _tell_all(self, events: list[Event]) -> None:
+    def _send_all(self, events: list[Event]) -> None:
         for each in events:
-            self._tell(each)
+            self._send(each)
 
 
 async def narrate(
-    delivery: ReplyDelivery, replies: ReplySet, narrator: Narrator, tell: Tell, arrived_at: Micros
+    delivery: ReplyDelivery, replies: ReplySet, narrator: Narrator, send: SendEvent, arrived_at: Micros
 ) -> None:
-    """Pass the events of a reply to `tell` as tokens come. Cancelling frees the request in the engine.
+    """Pass the events of a reply to `send` as tokens come. Cancelling frees the request in the engine.
 
     Raises BrokenOffError for a reply that a paused server refuses, where the narrator has no words for that.
     """
-    choice = ToldChoice(replies, narrator, tell)
+    choice = NarratedChoice(replies, narrator, send)
     if delivery.suspension.rejects_new:
         if narrator.breaks_off_refused:
             raise BrokenOffError
@@ -116,7 +113,7 @@ async def narrate_to_client(
         async with EventOutlet(request) as outlet:
             replies = ReplySet(job, caller_of(request))
             try:
-                await narrate(delivery, replies, narrator, lambda told: outlet.send(named_event(told)), arrived_at)
+                await narrate(delivery, replies, narrator, lambda event: outlet.send(named_event(event)), arrived_at)
             except BrokenOffError:
                 outlet.break_off()
         return outlet.response
@@ -134,13 +131,13 @@ class SpokenStream:
         plan: SpeechPlan,
         asked: SpeechRequest,
         chunks: SpeechChunks,
-        tell: Callable[[dict[str, Any]], None],
+        send: Callable[[dict[str, Any]], None],
     ) -> None:
         self._replies = replies
         self._plan = plan
         self._asked = asked
         self.chunks = chunks
-        self._tell = tell
+        self._send = send
         self._current = 0
         self._waiting: list[list[tuple[str, Ending | None, int]]] = [[] for _ in plan.job.prompts]
         self._num_tokens = 0
@@ -154,60 +151,45 @@ class SpokenStream:
         """Add new text of chunk `number`."""
         self._waiting[number].append((text, ending, num_new))
         while self._current < len(self._waiting) and self._waiting[self._current]:
-            self._send(*self._waiting[self._current].pop(0))
+            self._send_text(*self._waiting[self._current].pop(0))
 
     def fail(self, error: ApiError) -> None:
         """The status has been sent, so the error is an event."""
-        self._tell(error.body())
+        self._send(error.body())
         self._replies.resolve()
 
-    def _send(self, text: str, ending: Ending | None, num_new: int) -> None:
+    def _send_text(self, text: str, ending: Ending | None, num_new: int) -> None:
         self._num_tokens += num_new
         usage = Usage(len(self._plan.job.prompts[self._current].token_ids), self._num_tokens)
         if text or ending is not None:
-            self._tell(self.chunks.text(text, ending, usage if self._asked.continuous_usage else None))
+            self._send(self.chunks.text(text, ending, usage if self._asked.continuous_usage else None))
         if ending is None:
             return
         self._current += 1
         if self._current == len(self._waiting):
             if self._asked.include_usage:
-                self._tell(self.chunks.usage(usage))
+                self._send(self.chunks.usage(usage))
             self._replies.resolve()
 
 
-class SpokenStretch:
+class SpokenStretch(_StepwiseChoice):
     """One stretch of a stream."""
 
     def __init__(self, stream: SpokenStream, number: int, generation: Generation) -> None:
+        super().__init__(generation)
         self._stream = stream
         self._number = number
-        self._generation = generation
         self._num_sent = 0
         self._has_text = number == 0
 
     def token(self, number: int) -> None:
         self._add(number, None)
 
-    def tokens(self, first: int, last: int) -> None:
-        for number in range(first, last + 1):
-            self.token(number)
-
-    def finish(self, num_tokens: int) -> None:
-        self._add(num_tokens, ending_at(self._generation, num_tokens))
-
-    def abort(self, num_tokens: int) -> None:
-        self._add(num_tokens, Ending("abort"))
-
     def fail(self, message: str, status: int) -> None:
         self._stream.fail(failure(message, status))
 
-    @property
-    def is_streamed(self) -> bool:
-        return True
-
-    @property
-    def finish_reason(self) -> str:
-        return engine_reason(self._generation)
+    def _end(self, num_tokens: int, ending: Ending) -> None:
+        self._add(num_tokens, ending)
 
     def _add(self, number: int, ending: Ending | None) -> None:
         text = "".join(self._generation.answer.texts[self._num_sent : number])

@@ -1,5 +1,6 @@
 """Choices of a reply that receive tokens: whole, when all leave at the end, or streamed, event by event."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from http import HTTPStatus
@@ -42,20 +43,15 @@ _KINDS: Mapping[int, str] = {
 }
 
 
-class CollectedChoice:
-    """A choice of a whole reply: keeps nothing but its end."""
+class PlannedChoice(ABC):
+    """A choice whose ending is planned: `_end` gets the planned ending or the one of an abort."""
 
-    def __init__(self, replies: ReplySet, writer: ChoiceWriter, generation: Generation) -> None:
-        self._replies = replies
-        self._writer = writer
+    def __init__(self, generation: Generation) -> None:
         self._generation = generation
-        self.choice: Choice | None = None
 
-    def token(self, number: int) -> None:
-        pass
-
-    def tokens(self, first: int, last: int) -> None:
-        pass
+    @property
+    def finish_reason(self) -> str:
+        return engine_reason(self._generation)
 
     def finish(self, num_tokens: int) -> None:
         self._end(num_tokens, ending_at(self._generation, num_tokens))
@@ -63,22 +59,43 @@ class CollectedChoice:
     def abort(self, num_tokens: int) -> None:
         self._end(num_tokens, Ending("abort"))
 
+    @abstractmethod
+    def _end(self, num_tokens: int, ending: Ending) -> None:
+        """End the choice after `num_tokens` tokens."""
+
+
+class _WholeChoice(PlannedChoice):
+    """A choice of a reply that is sent as a whole: tokens before the end change nothing."""
+
+    is_streamed = False
+
+    def __init__(self, replies: ReplySet, generation: Generation) -> None:
+        super().__init__(generation)
+        self._replies = replies
+
+    def token(self, number: int) -> None:
+        """Do nothing: no event leaves before the end."""
+
+    def tokens(self, first: int, last: int) -> None:
+        """Do nothing: no event leaves before the end."""
+
+    def fail(self, message: str, status: int) -> None:
+        self._replies.fail(failure(message, status))
+
+
+class CollectedChoice(_WholeChoice):
+    """A choice of a whole reply: keeps nothing but its end."""
+
+    def __init__(self, replies: ReplySet, writer: ChoiceWriter, generation: Generation) -> None:
+        super().__init__(replies, generation)
+        self._writer = writer
+        self.choice: Choice | None = None
+
     def _end(self, num_tokens: int, ending: Ending) -> None:
         choice = self._writer.choice(num_tokens, ending)
         self.choice = choice._replace(kv_transfer_params=self._replies.job.kv_transfer_params)
         if self._replies.choice_finished(num_tokens):
             self._replies.resolve()
-
-    def fail(self, message: str, status: int) -> None:
-        self._replies.fail(failure(message, status))
-
-    @property
-    def is_streamed(self) -> bool:
-        return False
-
-    @property
-    def finish_reason(self) -> str:
-        return engine_reason(self._generation)
 
 
 class _End(NamedTuple):
@@ -120,35 +137,13 @@ class LateChoices:
         return writer.choice(end.num_tokens, end.ending)._replace(kv_transfer_params=job.kv_transfer_params)
 
 
-class EndedChoice:
+class EndedChoice(_WholeChoice):
     """Keeps of one choice how it ended."""
 
-    is_streamed = False
-
     def __init__(self, replies: ReplySet, ends: list[_End | None], index: int, generation: Generation) -> None:
-        self._replies = replies
+        super().__init__(replies, generation)
         self._ends = ends
         self._index = index
-        self._generation = generation
-
-    def token(self, number: int) -> None:
-        """Do nothing: no event leaves before the end."""
-
-    def tokens(self, first: int, last: int) -> None:
-        """Do nothing: no event leaves before the end."""
-
-    def finish(self, num_tokens: int) -> None:
-        self._end(num_tokens, ending_at(self._generation, num_tokens))
-
-    def abort(self, num_tokens: int) -> None:
-        self._end(num_tokens, Ending("abort"))
-
-    def fail(self, message: str, status: int) -> None:
-        self._replies.fail(failure(message, status))
-
-    @property
-    def finish_reason(self) -> str:
-        return engine_reason(self._generation)
 
     def _end(self, num_tokens: int, ending: Ending) -> None:
         self._ends[self._index] = _End(num_tokens, ending)
@@ -156,20 +151,22 @@ class EndedChoice:
             self._replies.resolve()
 
 
-class StreamedChoice:
+class StreamedChoice(PlannedChoice):
     """Choice `index` of a stream, number `number` of its prompt: an event per step that brought tokens, or per few.
 
     An event that brings text and nothing else is filled into a template.
     """
 
+    is_streamed = True
+
     def __init__(
         self, stream: EventStream, writer: ChoiceWriter, prompt: PlannedPrompt, number: int, index: int
     ) -> None:
+        super().__init__(prompt.generations[number])
         self._stream = stream
         self._writer = writer
         self._prompt = prompt
         self._number = number
-        self._generation = prompt.generations[number]
         self._texts = self._generation.answer.texts
         self._index = index
         self._num_sent = 0
@@ -204,9 +201,6 @@ class StreamedChoice:
     def finish(self, num_tokens: int) -> None:
         self._end(num_tokens, ending_at(self._generation, num_tokens, is_stream=True))
 
-    def abort(self, num_tokens: int) -> None:
-        self._end(num_tokens, Ending("abort"))
-
     def _end(self, num_tokens: int, ending: Ending) -> None:
         stream = self._stream
         stream.open()
@@ -230,14 +224,6 @@ class StreamedChoice:
 
     def fail(self, message: str, status: int) -> None:
         self._stream.fail(failure(message, status))
-
-    @property
-    def is_streamed(self) -> bool:
-        return True
-
-    @property
-    def finish_reason(self) -> str:
-        return engine_reason(self._generation)
 
     def _token_of_a_kind(self, number: int) -> None:
         """An event filled into the template of its kind of text, if one token has come and brings no more than that."""

@@ -92,7 +92,7 @@ async def _stream(
     replies = ReplySet(plan.job)
     with delivery.open_replies:
         async with EventOutlet(request) as outlet:
-            stream = SpokenStream(replies, plan, asked, chunks, lambda told: outlet.send(event(told)))
+            stream = SpokenStream(replies, plan, asked, chunks, lambda chunk: outlet.send(event(chunk)))
             if delivery.suspension.rejects_new:
                 stream.fail(plan.job.errors.paused())
             else:
