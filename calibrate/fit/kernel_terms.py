@@ -19,7 +19,7 @@ from blis_sim.engine.latency.kernel_steps import (
 from blis_sim.engine.latency.kernels.grids import TOKEN_CLASSES, KernelGrids, graph_sizes
 from blis_sim.engine.latency.kernels.placing import KernelPlacement, grids_of
 from blis_sim.engine.model_spec import ModelSpec
-from calibrate.fit.terms import Expectation, Terms
+from calibrate.fit.terms import EXPECTED_OF_HOST, Expectation, Terms
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,13 +31,7 @@ EXPECTED: dict[str, Expectation] = {
     "elementwise": Expectation(1.0, 0.3),  # small kernels were not measured
     "burst": Expectation(0.02, 0.01),
     "burst_again": Expectation(0.08, 0.04),
-    "step_us": Expectation(300.0, 300.0),
-    "prompt_us": Expectation(300.0, 300.0),
-    "request_us": Expectation(8.0, 8.0),
-    "arrival_us": Expectation(3000.0, 2000.0),
-    "arrival_token_us": Expectation(1.5, 0.5),
-    "output_us": Expectation(900.0, 500.0),
-    "output_request_us": Expectation(40.0, 20.0),
+    **EXPECTED_OF_HOST,
 }
 LEAST_SCALE = 0.8
 """Least scale of a class of kernels: what a recording seems to show beyond it belongs to terms that recordings hardly
@@ -70,7 +64,7 @@ class KernelsDeployed:
         return tuple(name for name in TERMS.names if name not in missing)
 
     def latency(self, values: Floats) -> KernelSteps:
-        named = {name: max(0.0, float(value)) for name, value in zip(TERMS.names, values, strict=True)}
+        named = TERMS.by_name(values)
         scales = KernelScales(**{name: named.pop(name) for name in SCALES})
         return KernelSteps(self.grids, HostOverheads(**named), scales, self.sizes, self.launch_us)
 

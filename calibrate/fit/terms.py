@@ -63,6 +63,10 @@ class Terms:
         """Return where a term stands among `names`."""
         return self.names.index(name)
 
+    def by_name(self, values: Floats) -> dict[str, float]:
+        """Return coefficients, in the order of `names`, by name; negative ones become 0."""
+        return {name: max(0.0, float(value)) for name, value in zip(self.names, values, strict=True)}
+
     def expected_values(self) -> Floats:
         """Return where learning starts."""
         return np.array([self.expected[name].mean for name in self.names])
@@ -110,6 +114,17 @@ class Learnable(Protocol):
         ...
 
 
+EXPECTED_OF_HOST: dict[str, Expectation] = {
+    "step_us": Expectation(300.0, 300.0),
+    "prompt_us": Expectation(300.0, 300.0),
+    "request_us": Expectation(8.0, 8.0),
+    "arrival_us": Expectation(3000.0, 2000.0),
+    "arrival_token_us": Expectation(1.5, 0.5),
+    "output_us": Expectation(900.0, 500.0),
+    "output_request_us": Expectation(40.0, 20.0),
+}
+"""Expected overheads of the host, whatever model times the steps."""
+
 EXPECTED: dict[str, Expectation] = {
     "weights": Expectation(1.1, 0.05),  # kernels stream large weights at nine tenths of the peak bandwidth
     "layer_us": Expectation(30.0, 10.0),  # about ten small kernels of 3 us
@@ -122,13 +137,7 @@ EXPECTED: dict[str, Expectation] = {
     "decodes": Expectation(0.4, 0.3),
     "burst": Expectation(0.03, 0.015),
     "burst_again": Expectation(0.14, 0.07),
-    "step_us": Expectation(300.0, 300.0),
-    "prompt_us": Expectation(300.0, 300.0),
-    "request_us": Expectation(8.0, 8.0),
-    "arrival_us": Expectation(3000.0, 2000.0),
-    "arrival_token_us": Expectation(1.5, 0.5),
-    "output_us": Expectation(900.0, 500.0),
-    "output_request_us": Expectation(40.0, 20.0),
+    **EXPECTED_OF_HOST,
 }
 COMPUTE_TERMS = ("tokens", "tiles", "small_tiles")
 EXPECTED_COMPUTE = Expectation(1.45, 0.1)
@@ -158,7 +167,7 @@ class Deployed:
         return tuple(name for name in TERMS.names if self.tp > 1 or name != "all_reduce")
 
     def latency(self, values: Floats) -> Fitted:
-        named = {name: max(0.0, float(value)) for name, value in zip(TERMS.names, values, strict=True)}
+        named = TERMS.by_name(values)
         step = StepCoefficients(**{name: named[name] for name in STEP_TERMS})
         request = RequestCoefficients(**{name: named[name] for name in REQUEST_TERMS})
         return Fitted(self.model, self.gpu, self.tp, step, request)
