@@ -41,7 +41,7 @@ class LatencyChoice:
     operators: str | None = None
     """Where the times of operators come from; None without --operators."""
     engine: str = "vllm"
-    """Whose rules shard the model. BLIS's physics refuses more GPUs than KV heads, of which vLLM makes copies."""
+    """Engine by whose rules the model is sharded. BLIS's physics refuses more GPUs than KV heads; vLLM copies heads."""
 
 
 def build(name: str, choice: LatencyChoice) -> LatencyModel:

@@ -1,4 +1,4 @@
-"""Whose tokenizer a server takes."""
+"""Choice of the tokenizer of a server."""
 
 from pathlib import Path
 

@@ -32,7 +32,7 @@ SYSTEMS: Mapping[str, str] = {
 """Names of the catalogue's GPUs in the tables."""
 VLLM, TRTLLM, SGLANG = "vllm", "trtllm", "sglang"
 BACKENDS: Mapping[str, str] = {VLLM: "0.24.0", TRTLLM: "1.3.0rc20", SGLANG: "0.5.14"}
-"""Whose kernels were measured, and with which of its versions."""
+"""Engines with measured kernels, and the version measured of each."""
 OLDER_BACKENDS: Mapping[tuple[str, str], str] = {
     ("a100_sxm", VLLM): "0.14.0",
     ("a100_sxm", TRTLLM): "1.0.0",
