@@ -42,7 +42,8 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What the server has written to standard output and standard error since `mark`, or since its start."""
+        """Return the text that the server has written to standard output and standard error since `mark`, or since its
+        start."""
         self._log.seek(self._logged_bytes)
         return self._log.read().decode("utf-8", "replace")
 

@@ -1,4 +1,4 @@
-"""Tests of one's own client against `blis serve`, by the fixture of the pytest plugin. They take a few seconds.
+"""Tests of one's own client against `blis serve`, by the fixture of the pytest plugin. The tests take a few seconds.
 
 pip install blis-mockserve pytest openai
 pytest examples/test_with_blis.py
@@ -32,7 +32,7 @@ def test_a_stream_has_its_usage_in_the_last_chunk(blis_server: Server) -> None:
     assert last.usage.completion_tokens == 5
 
 
-def test_a_rate_limit_is_an_error_that_tells_when_to_come_back(blis_server: Server) -> None:
+def test_a_rate_limit_is_an_error_with_the_time_to_come_back(blis_server: Server) -> None:
     asking = client(blis_server, fault="rate_limit; retry_after_s=7")
     with pytest.raises(openai.RateLimitError) as error:
         asking.completions.create(model="qwen/qwen3-14b", prompt="Hi")

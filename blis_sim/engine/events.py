@@ -63,7 +63,7 @@ class StepsDone:
 
 @dataclass(slots=True)
 class BatchDone:
-    """The batch of a step that ended, and the KV cache behind it. Only told when asked for, before its `StepDone`."""
+    """The batch of a step that ended, and the KV cache behind it. Only reported on request, before its `StepDone`."""
 
     at: Micros
     index: int

@@ -12,7 +12,7 @@ from blis_sim.engine.units import Micros
 from replay.metrics_dir.tables import JsonItems, RowFile
 
 MOST_IDS = 64
-"""Request ids that a batch lists; a batch of more says how many there are."""
+"""Most request ids that a batch lists; a batch of more has their number."""
 
 
 class Place(NamedTuple):

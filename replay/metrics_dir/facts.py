@@ -1,4 +1,4 @@
-"""What the folder of a run says of its settings and its hardware."""
+"""The settings and the hardware in the folder of a run."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ def run_facts(
 
 
 def peak_time(deployment: Deployment) -> PeakTime | None:
-    """Return the arithmetic of a step at the peak rate of the GPUs; None where the model's sizes do not say.
+    """Return the arithmetic of a step at the peak rate of the GPUs; None where the model's sizes do not allow it.
 
     A new token attends to all tokens before it.
     """

@@ -38,7 +38,7 @@ class Life:
     prompt_end_us: Micros = 0
     last: Place | None = None
     first_wait_us: Micros = 0
-    """What its first token waits for the others of its step."""
+    """Wait of the first token of a request for the others of its step."""
     last_wait_us: Micros = 0
 
 
@@ -88,7 +88,7 @@ class Lives:
             life.executed_us += duration_us
             life.first = life.first or place
             life.prompt, life.prompt_end_us = place, event.at
-            if life.scheduled_at is None:  # a part of a request, of which no admission is told
+            if life.scheduled_at is None:  # a part of a request, whose admission is not reported
                 life.scheduled_at = event.started_at
             numbers.append(life.number)
         counts_decodes = self._engines[instance].config.pipeline is not None

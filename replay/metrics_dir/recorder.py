@@ -35,7 +35,7 @@ BATCH_COLUMNS = (
     "replica_id",
     "started_at",
 )
-"""The six columns of Vidur, and two that say where and when."""
+"""The six columns of Vidur, and two for the place and the time."""
 
 PeakTime = Callable[[BatchShape], float]
 """Takes the batch of a step and returns the microseconds that its arithmetic takes at the peak rate of the GPUs."""
@@ -43,11 +43,11 @@ PeakTime = Callable[[BatchShape], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What the files say of a run that its events do not."""
+    """Facts of a run in the files that its events do not have."""
 
     config: Mapping[str, Any]
     peak_times: SequenceOf[PeakTime | None] = ()
-    """By instance; None where the sizes of the model do not say."""
+    """Peak times by instance; None where the sizes of the model do not allow them."""
     traffic: KVTraffic | None = None
     """How prompts travel between instances; None where none does."""
 
@@ -90,7 +90,7 @@ class Recorder:
             self._events.arrives(sequence.arrived_at, self._lives.begin(sequence))
 
     def note(self, instance: int, event: Event) -> None:
-        """Write what an event says."""
+        """Write the facts of an event."""
         if isinstance(event, BatchDone):
             self._batch(instance, event)
         elif isinstance(event, StepDone):
@@ -124,7 +124,7 @@ class Recorder:
         return self._stack.enter_context(RowFile(self.folder / name))
 
     def _operation_table(self) -> CsvTable | None:
-        """Return the table of operations where the first instance's latency model knows any."""
+        """Return the table of operations where the first instance's latency model has any."""
         model = operations_of(self._engines[0].latency)
         if model is None:
             return None

@@ -51,7 +51,7 @@ def test_a_strangers_tests_share_a_server_with_a_fresh_view_for_each(tmp_path: P
     assert "Log of blis serve" in done.stdout
 
 
-def test_a_server_that_cannot_start_says_why() -> None:
+def test_a_server_that_cannot_start_has_the_reason_in_its_error() -> None:
     with pytest.raises(ServerError, match="no-such-model"), server("no-such-model"):
         pass
 

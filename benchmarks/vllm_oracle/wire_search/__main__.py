@@ -108,7 +108,7 @@ def _search(
 def _found(
     question: Question, parsers: Parsers, genuine: Server, ours: Server, tokenizer: Tokenizer
 ) -> list[str] | None:
-    """What differs in every try; None where the genuine server cannot have the parsers."""
+    """Return the differences in every try; None where the genuine server cannot have the parsers."""
     found: list[str] = []
     for _ in range(MOST_TRIES):
         theirs = reply_of_genuine(question, parsers, genuine, ours, tokenizer)

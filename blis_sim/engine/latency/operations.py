@@ -1,4 +1,4 @@
-"""Latency models that can say what each operation of a step takes."""
+"""Latency models that have the time of each operation of a step."""
 
 from typing import Protocol, runtime_checkable
 
@@ -21,7 +21,7 @@ class KnowsOperations(Protocol):
 
 
 def operations_of(latency: LatencyModel) -> KnowsOperations | None:
-    """Return the model that knows operations, itself or below what wraps it; None if there is none."""
+    """Return the model with times of operations, itself or below its wrappers; None if there is none."""
     from blis_sim.engine.latency.wrapped import WrappedLatency  # it loads numpy
 
     while not isinstance(latency, KnowsOperations):

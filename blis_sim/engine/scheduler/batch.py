@@ -111,7 +111,7 @@ class BatchScheduler(CohortScheduler):
         return []
 
     def _batch_done(self, step_index: int, at: Micros, cohort: list[Sequence]) -> BatchDone:
-        """Return what is told of the first step in flight, in which these sequences of the cohort decoded."""
+        """Return the report of the first step in flight, in which these sequences of the cohort decoded."""
         step = self.flight[0]
         prompts: list[tuple[Sequence, int]] = []
         decoding = [*cohort, *(late.sequence for late in self._late.get(step_index, ()))]

@@ -29,7 +29,7 @@ class BatchQueueScheduler(VllmComposition):
         self._ends: deque[Micros] = deque()
         """When each step in flight leaves the last stage."""
         self._passages: deque[list[tuple[Micros, Micros]]] = deque()
-        """When each step in flight enters and leaves each stage, where batches are told."""
+        """When each step in flight enters and leaves each stage, where batches are reported."""
         self._has_left = False
         """Whether a request has ended since the latest composition."""
         self._is_stepped = False

@@ -1,11 +1,11 @@
-"""What a latency model sees of a step: sums over what its sequences compute."""
+"""The latency model's view of a step: sums over what its sequences compute."""
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.scheduler.multi_step import ScheduledStep, ScheduledTokens
 
 
 def shape_of(step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
-    """What the latency model sees of a step."""
+    """Return the latency model's view of a step."""
     num_decodes, context, tokens, newcomers = step
     if tokens or not newcomers:
         return batch_shape(tokens, num_decodes, context, recent_prompt_tokens)

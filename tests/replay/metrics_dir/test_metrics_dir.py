@@ -110,7 +110,7 @@ def test_operations_add_up_to_the_time_of_a_batch_but_for_what_heat_adds(tmp_pat
         assert total_ms == pytest.approx(float(batch["batch_execution_time"]) * 1e3, rel=0.05)
 
 
-def test_what_has_not_ended_at_the_horizon_has_a_row_without_an_end(tmp_path: Path) -> None:
+def test_a_request_that_has_not_ended_at_the_horizon_has_a_row_without_an_end(tmp_path: Path) -> None:
     expected = results(tmp_path, "--horizon", "1000000")
     requests = rows(tmp_path / "m" / "request_metrics.csv")
     ended = {int(each["Request Id"]) for each in requests if each["completed_at"]}

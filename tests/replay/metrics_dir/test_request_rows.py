@@ -51,7 +51,7 @@ def test_a_request_without_a_transfer_has_simai_s_infinite_sizes_and_no_replicas
     assert (row["prefill_replica_id"], row["decode_replica_id"], row["pd_p2p_comm_dtype"]) == (None, None, None)
 
 
-def test_a_transfer_says_its_size_its_time_and_its_rate() -> None:
+def test_a_transfer_has_its_size_its_time_and_its_rate() -> None:
     transfer = KVTransfer(size_bytes=1e6, duration_s=0.5, bytes_per_s=2e6, bytes_per_value=2.0, dtype="float16")
     moved = RequestFacts(
         number=0,

@@ -1,4 +1,4 @@
-"""What a folder of metrics keeps while a run goes on: rows of files, distributions and courses over time."""
+"""Files of a folder of metrics while a run goes on: rows, distributions and courses over time."""
 
 import csv
 import json

@@ -15,8 +15,8 @@ from blis_sim.engine.latency.kernel_steps import HostOverheads, KernelScales
 from blis_sim.engine.units import LARGEST_COEFFICIENT
 
 _SAMPLING_US = 2.6
-"""Of what a decoding request adds to a step by the shipped coefficients: kernels that choose from its 152,000 logits on
-an H100. Kernel times have them apart."""
+"""Time of sampling per decoding request in the shipped coefficients: kernels that choose from its 152,000 logits on an
+H100. Kernel times have them apart."""
 _TOKENIZER_US = 4.2
 """Per token, of the tokenizers that servers run, on texts that they have not seen: 3.8 to 5.7 us were measured of those
 of DeepSeek-V3, Claude, GPT-4 and GPT-4o, as Hugging Face's library runs them."""
@@ -45,7 +45,7 @@ def shipped_learned() -> tuple[HostOverheads, KernelScales]:
 def _arrival(request: RequestCoefficients, seen_prompts: tuple[int, int] | None) -> tuple[float, float]:
     """Return the times before a request is queued, alone and per token.
 
-    Prompts of one length tell their sum alone, which is kept; what a tokenizer takes was measured.
+    Prompts of one length determine their sum alone, which is kept; the time of a tokenizer was measured.
     """
     if seen_prompts is None:
         return request.arrival_us, request.arrival_token_us
