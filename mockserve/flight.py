@@ -35,14 +35,14 @@ def unix_time() -> int:
 
 
 class Reply(Protocol):
-    """Where a request's tokens go. The methods are called in the order of the tokens, when their time has come.
+    """The receiver of a request's tokens. The methods are called in the order of the tokens, when their time has come.
 
     `finish` brings all that `token` has not brought; `fail` may come instead of any.
     """
 
     @property
     def finish_reason(self) -> str:
-        """Why it will end, when nothing goes wrong."""
+        """The finish reason of the planned end."""
         ...
 
     @property

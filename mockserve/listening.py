@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 NEW_OBJECTS_BEFORE_A_LOOK = 5000
-"""How many objects the collector lets come before it looks at them: a request brings hundreds, and no cycles."""
+"""New objects between two looks of the collector: a request brings hundreds, and no cycles."""
 
 JSON_ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
-"""All that `json.detect_encoding` finds but UTF-8 itself."""
+"""Encodings that `json.detect_encoding` finds, except UTF-8."""
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -77,7 +77,7 @@ def startup_line(options: ServeOptions, deployment: Deployment, where: str) -> s
 
 
 def address(options: ServeOptions, host: str, port: int) -> str:
-    """Where clients reach the server."""
+    """Return the address at which clients reach the server."""
     if options.network.uds:
         return f"unix:{options.network.uds}"
     shown = f"[{host}]" if ":" in host else host
@@ -85,7 +85,7 @@ def address(options: ServeOptions, host: str, port: int) -> str:
 
 
 CLOSING_GRACE_S = 0.25
-"""How long the last bytes may take once replies are done or cut."""
+"""Seconds that the last bytes may take once replies are done or cut."""
 
 LISTEN_BACKLOG = 2048
 """Connections that may wait to be accepted: a burst of clients must not be turned away for a second."""

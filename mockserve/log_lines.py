@@ -37,7 +37,7 @@ class JsonLines(logging.Formatter):
 
 
 def fields(**values: Any) -> Mapping[str, Any]:
-    """For the `extra` of a log call: values that a JSON line has as keys of their own."""
+    """Return the `extra` of a log call: values that a JSON line has as keys of their own."""
     return {"fields": values}
 
 

@@ -41,7 +41,7 @@ class KeepAlive:
         self._last_s = 0.0
 
     def heard(self) -> None:
-        """Something leaves."""
+        """Note that a chunk leaves."""
         self._last_s = asyncio.get_running_loop().time()
 
     def __enter__(self) -> Self:

@@ -21,7 +21,7 @@ class Listener(Protocol):
     """An observer of a stream's writes."""
 
     def heard(self) -> None:
-        """Something leaves."""
+        """Note that bytes leave."""
         ...
 
 
@@ -41,7 +41,7 @@ class Outlet:
         self.chunked = chunked
         """Whether each event must be wrapped as an HTTP chunk."""
         self.due_s = 0.0
-        """When the first of the frames that are kept back was due."""
+        """Instant at which the first of the frames that are kept back was due."""
         self.keep_alive: Listener | None = None
         self._transport = transport
         self._keeps_apart = isinstance(transport, ShapedTransport)  # which counts events by writes

@@ -21,14 +21,14 @@ MOST_OPEN = 512
 """Choices or prompts of one HTTP request in the engine at a time: a step that ends more would delay other requests."""
 
 PLANNING_S = 0.05
-"""How long choices or prompts become requests before the first of them goes to the engine."""
+"""Seconds for which choices or prompts become requests before the first of them goes to the engine."""
 
 SLICE_S = 0.005
-"""How long the event loop submits requests without a pause for other work."""
+"""Seconds for which the event loop submits requests without a pause for other work."""
 
 PROMPT_TOKENS_AT_ONCE = 32_768
 PAUSE_S = 0.01
-"""After so many tokens of prompts the engine gets a moment for a step: a step looks up each of their blocks."""
+"""Prompt tokens after which the engine gets a moment for a step: a step looks up each of their blocks."""
 
 NewReply: TypeAlias = Callable[[int, PlannedPrompt, int, Generation], Reply]
 """Where the tokens of a choice go: its index among all, its prompt, its number among those of the prompt, itself."""
@@ -154,7 +154,7 @@ class _Turns:
         await self._moved.wait()
 
     def _submit(self, planned: _Planned) -> int:
-        """How many prompt tokens the engine has got with a choice."""
+        """Prompt tokens that the engine gets with a choice."""
         place, generation, reply = planned
         caller = self._replies.caller
         request = caller.named_in(generation.request)
@@ -210,7 +210,7 @@ PROMPTS_AT_ONCE = 256
 """Prompts that become requests to the engine at a time."""
 
 LONG_TOKENS = 20_000
-"""To name the blocks of more tokens takes milliseconds."""
+"""Naming the blocks of more tokens takes milliseconds."""
 
 
 class _Batch:

@@ -149,7 +149,7 @@ class LibraryConnection(web.RequestHandler):
 
 
 def name_http_1_1(request: web.BaseRequest) -> None:
-    """Let the reply to `request` be HTTP/1.1, whatever version the request names."""
+    """Make the reply to `request` HTTP/1.1, whatever version the request names."""
     request._cache["version"] = HttpVersion11
 
 
@@ -170,7 +170,7 @@ def mark_reply_as_begun(request: web.BaseRequest) -> None:
 
 @contextmanager
 def writing_through(request: web.BaseRequest, transport: asyncio.Transport) -> Iterator[None]:
-    """Let all that is written in reply to `request` go to `transport`: aiohttp writes to that of its protocol."""
+    """Direct all that is written in reply to `request` to `transport`: aiohttp writes to that of its protocol."""
     protocol, own = request.protocol, request.transport
     protocol.transport = transport
     try:

@@ -30,7 +30,7 @@ class BacklogWatcher(Protocol):
     """Bytes that wait to be sent."""
 
     def began(self) -> None:
-        """More wait than the limit that the transport was given."""
+        """Note that more bytes wait than the transport's limit."""
         ...
 
     def ended(self) -> None:
@@ -150,7 +150,7 @@ def caller_of(request: web.Request) -> Caller:
 
 
 LOOK_EVERY_S = 0.1
-"""How often a stream that has fallen behind is looked at."""
+"""Seconds between two looks at a stream that has fallen behind."""
 TELL_AFTER_S = 1.0
 """Cuts within this time share a line of the log."""
 
@@ -215,7 +215,7 @@ class SlowReaders:
         self._num_told = 0
 
     def watch(self, transport: asyncio.Transport) -> Backlog | None:
-        """From now on cut the connection when its client leaves too much unread, until what is returned is left."""
+        """Return a context in which the connection is cut when its client leaves too much unread."""
         connection = transport.get_protocol()
         if not isinstance(connection, StampedConnection):
             return None

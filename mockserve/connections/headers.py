@@ -142,7 +142,7 @@ class Network:
         return path[len(root) :] if is_below else path
 
     def paths_of(self, route_path: str) -> tuple[str, ...]:
-        """Where a route is to be found: below the root path, and beside it unless that would be below it as well."""
+        """Return the paths of a route: below the root path, and beside it unless that would be below it as well."""
         if not self.root_path:
             return (route_path,)
         below = self.root_path + route_path

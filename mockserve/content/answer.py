@@ -66,10 +66,10 @@ class Answer(NamedTuple):
     deltas: Sequence[Sequence[Delta]] | None = None
     num_reasoning_tokens: int = 0
     cut: CutCalls | None = None
-    """Where function calls were cut short. A whole message shows what vLLM's parser finds in the text, which it reads
-    in one go; a stream has had what there is of the calls."""
+    """Place where function calls were cut short. A whole message shows what vLLM's parser finds in the text, which it
+    reads in one go; a stream has had what there is of the calls."""
     streamed_ending: Ending | None = None
-    """How a stream ends, where that differs from the ending of a whole message."""
+    """Ending of a stream, where it differs from the ending of a whole message."""
 
     @property
     def num_tokens(self) -> int:
@@ -246,7 +246,7 @@ STOP_REASON = "repetition_detected"
 
 FEW_SIZES = 32
 MOST_COMPARISONS = 32_768
-"""Up to so many each pattern size is looked for by itself."""
+"""Most pattern sizes of which each is searched for on its own."""
 
 PAIRS_AT_ONCE = 1 << 16
 BASE = np.uint64(0x9E3779B97F4A7C15)
@@ -343,7 +343,8 @@ class _Search:
         return either
 
     def _reach(self, size: Ints, index: Ints, direction: int) -> Ints:
-        """How many tokens from an index on, or before it, equal those `size` before them; at most a whole run."""
+        """Return how many tokens from an index on, or before it, equal those `size` before them; at most a whole
+        run."""
         most = np.minimum(size * (self._min_count - 1), len(self._ids) - index if direction > 0 else index - size)
         low, high = np.zeros_like(most), most
         while (low < high).any():

@@ -17,7 +17,7 @@ from mockserve.protocol.pooling.bodies import Vector
 
 POSITIONS_PER_TOKEN = 16
 SHARPNESS = 8.0
-"""How far a difference in similarity moves a probability."""
+"""Factor from a difference in similarity to a probability."""
 
 _ODD_MULTIPLIERS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
@@ -41,7 +41,7 @@ class VectorSource:
         return found
 
     def logits(self, vector: Vector, num_labels: int) -> Vector:
-        """How much a text is of each class, before it becomes a probability."""
+        """Return the score of a text for each class, before it becomes a probability."""
         directions = self.of_tokens([-1 - label for label in range(num_labels)])
         found: Vector = (SHARPNESS * (directions @ vector)).astype(np.float32)
         return found

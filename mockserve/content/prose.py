@@ -1,4 +1,4 @@
-"""Plausible prose of a given number of tokens: whoever counts the text again finds that number."""
+"""Plausible prose of a given number of tokens: counting the text again gives that number."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -9,7 +9,7 @@ from random import Random
 from mockserve.content.tokens.tokenizer import WORDS, Split, Tokenizer
 
 FEWEST_WORDS = 16
-"""With fewer words of one token each, a vocabulary is not English, and its own pieces serve as words."""
+"""Least words of one token each: with fewer a vocabulary is not English, and its own pieces serve as words."""
 
 NUM_SENTENCES = 4096
 """Sentences that there are: enough for texts to differ, few enough to be written once."""

@@ -27,7 +27,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Performance:
-    """How a script is to be said: in which vocabulary, within how many tokens, and under which sampling fields."""
+    """Settings for writing a script: the vocabulary, the number of tokens, and the sampling fields."""
 
     tokenizer: Tokenizer
     sampling: Sampling
@@ -60,7 +60,7 @@ def perform(script: Sequence[Segment], how: Performance) -> Answer:
 
 
 def _chars_to_last_call(script: Sequence[Segment]) -> int:
-    """How many characters of a script the parser needs to find all of its calls: the last end mark may lack."""
+    """Return how many characters of a script the parser needs to find all of its calls: the last end mark may lack."""
     num_chars = sum(len(each.text) for each in script)
     last = script[-1]
     return num_chars - len(last.text.removeprefix("}")) if last.kind is Kind.MARKUP else num_chars
@@ -91,7 +91,7 @@ def _readable(segment: Segment) -> Segment:
 
 
 def _reasoning_chars(script: Sequence[Segment]) -> int:
-    """How many characters of a script are reasoning and its marks, which come before all else."""
+    """Return how many characters of a script are reasoning and its marks, which come before all else."""
     kinds = [each.kind for each in script]
     if Kind.REASONING not in kinds:
         return 0
@@ -115,7 +115,7 @@ def _ended(said: Split, how: Performance) -> tuple[Split, Ending]:
 
 
 def sorted_by_kind(texts: Sequence[str], script: Sequence[Segment]) -> list[tuple[Delta, ...]]:
-    """For each token, the readable part of its text by kind. `texts` joined are a beginning of the script.
+    """Return for each token the readable part of its text by kind. `texts` joined are a beginning of the script.
 
     Equal tokens within a segment share one delta: a long answer has few words, and objects of its own for each token
     would take three times the memory.
@@ -192,13 +192,13 @@ SWITCHED_ON_BY: Mapping[str, Sequence[str]] = {
     "hy_v3": ("reasoning_effort",),
     "poolside_v1": SWITCHES,
 }
-"""By parser: variables of which one must be set for the parser to look for reasoning; others always do."""
+"""Variables by parser, of which one must be set for the parser to look for reasoning; other parsers always do."""
 ONE_SWITCH = frozenset(
     {"gemma4", "granite_thinking_parser", "mimo", "minicpmv", "nemotron_v3", "plamo3", "qwen3", "seed_oss"}
 )
 """Parsers that look at `enable_thinking` only."""
 EFFORTS: Mapping[str, Sequence[str]] = {"k2_horizon": ("high", "medium", "low")}
-"""By parser: efforts that it has marks for; others take any."""
+"""Efforts by parser for which it has marks; other parsers take any."""
 SHOWN_AS_CONTENT = "minimax_m2_append_think"
 """The parser that leaves reasoning in the content, with its marks."""
 NO_THINKING = (None, False, "", "no_think")
@@ -209,7 +209,7 @@ START, END = "<think>", "</think>"
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How many tokens a model thinks: `median_tokens` more or less, `budget_tokens` at most."""
+    """Number of tokens of reasoning: `median_tokens` more or less, `budget_tokens` at most."""
 
     median_tokens: int
     budget_tokens: int | None = None
@@ -229,7 +229,8 @@ class Thinking:
 def read_thinking(
     body: Mapping[str, Any], variables: Mapping[str, Any], fixed_tokens: int | None, parser: str = ""
 ) -> Thinking | None:
-    """How long to think before the answer to `body`; None not at all. `variables` are those of the chat template.
+    """Return how long to think before the answer to `body`; None not at all. `variables` are those of the chat
+    template.
 
     Raises ApiError for an effort that the parser has no marks for.
     """

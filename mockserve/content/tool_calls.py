@@ -54,7 +54,7 @@ class ToolUse:
     taste: Taste = ANY
 
     def num_calls(self, random: Random) -> int:
-        """How many calls to make; 0 for an answer in words."""
+        """Return the number of calls to make; 0 for an answer in words."""
         if not self.is_forced and random.random() >= self.probability:
             return 0
         count = 1

@@ -79,8 +79,8 @@ def parser_problem(
 def open_vocabulary(options: ContentOptions, model: str, vocabulary_size: int) -> tuple[Tokenizer, Conversations]:
     """Load tokenizer and chat template from --tokenizer, the model folder, or the built-ins.
 
-    A MODEL folder is used only if the tokenizers library is there: whoever names no tokenizer needs no library.
-    Raises OptionError for files that cannot be read.
+    A MODEL folder is used only if the tokenizers library is there: without --tokenizer no library is needed. Raises
+    OptionError for files that cannot be read.
     """
     path = options.tokenizer
     if path is None and (Path(model) / "tokenizer.json").is_file() and find_spec("tokenizers") is not None:

@@ -107,7 +107,8 @@ def driver_of(ranks: Mapping[int, RankEngine]) -> RealtimeDriver | RankedDriver:
 
 
 class LiveCluster:
-    """All that is behind the router, whose clock starts now. Raises OptionError when KV events cannot be published."""
+    """Return the engines, the router and all behind it; the clock starts now. Raises OptionError when KV events cannot
+    be published."""
 
     def __init__(
         self, options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: Wire
@@ -199,7 +200,7 @@ class Backend:
     cluster: LiveCluster | None = None
     """The instances behind a router, if there is one."""
     request_numbers: Iterator[int] = field(default_factory=itertools.count)
-    """For the ids of requests, unique among all processes of the server."""
+    """Return a prefix for the ids of requests, unique among all processes of the server."""
     structured_outputs: StructuredOutputBackend | None = None
     """The structured-output backend that the server's processes share; None in a server of one process."""
 

@@ -32,7 +32,7 @@ class StructuredOutputBackend:
         self.name: str | None = None
 
     def set_name(self, name: str) -> None:
-        """Another process has used this backend first."""
+        """Raised when another process has used this backend first."""
         self.name = name
 
     def claim(self, backend: str) -> None:

@@ -20,7 +20,7 @@ class EngineDeathError(RuntimeError):
 
 
 class EngineFaults:
-    """Starts and ends what goes wrong with the engines, or with one of them. Use it from one event loop only."""
+    """Starts and ends faults of the engines, or of one of them. Use it from one event loop only."""
 
     def __init__(self, engines: Mapping[int, RankEngine], source: FaultSource) -> None:
         self._engines = engines
@@ -29,7 +29,7 @@ class EngineFaults:
         self._starts: list[asyncio.TimerHandle] = []
         """Timers of faults that are planned."""
         self._ends: dict[str, asyncio.TimerHandle] = {}
-        """By kind, the timer that ends what is wrong at present."""
+        """Timers that end the active faults, by kind."""
 
     @property
     def active(self) -> Sequence[str]:
@@ -37,7 +37,7 @@ class EngineFaults:
         return list(self._active)
 
     def plan(self, faults: Sequence[TimedFault]) -> None:
-        """Let each start when its time has come. Raises OptionError for a fault that the engines cannot have."""
+        """Start each fault when its time has come. Raises OptionError for a fault that the engines cannot have."""
         loop = asyncio.get_running_loop()
         self.check(self._source.settings.rank, [fault.kind for fault in faults])
         for fault in faults:
@@ -55,7 +55,7 @@ class EngineFaults:
                 raise OptionError(f"kv_exhaustion needs vLLM's scheduling, got {config.engine}")
 
     def start(self, kind: str, for_s: float | None = None) -> None:
-        """Let something go wrong, for so many real seconds or until it is ended. Raises OptionError as `check` does."""
+        """Start a fault, for so many real seconds or until it is ended. Raises OptionError as `check` does."""
         self.check(self._source.settings.rank, [kind])
         if self._has_died:
             return
@@ -66,7 +66,7 @@ class EngineFaults:
             self._ends[kind] = asyncio.get_running_loop().call_later(for_s, self.end, kind)
 
     def end(self, kind: str) -> None:
-        """Let it be well again. The dead stay dead. Raises OptionError for a kind that there is not."""
+        """End a fault. An engine that has died stays dead. Raises OptionError for an unknown kind."""
         _check(kind)
         self._cancel_end(kind)
         if kind in self._active and kind != "death" and not self._has_died:
@@ -74,7 +74,7 @@ class EngineFaults:
             _ENDS[kind](self)
 
     def close(self) -> None:
-        """Let nothing more happen."""
+        """Cancel all planned starts and ends."""
         for timer in (*self._starts, *self._ends.values()):
             timer.cancel()
         self._starts.clear()

@@ -136,7 +136,7 @@ class ShapedTransport(asyncio.Transport):
     # --- what leaves when ---
 
     def _send(self, pause_s: float, data: bytes, piece_bytes: int = 0) -> None:
-        """Let bytes leave after a pause, all together or in pieces of that size with the pause before each."""
+        """Write bytes after a pause, all together or in pieces of that size with the pause before each."""
         if self._inner.is_closing() or not data:
             return  # a closed transport refuses to write
         if pause_s == 0 and not self._waiting:

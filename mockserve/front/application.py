@@ -113,7 +113,7 @@ async def _shaped(request: web.Request, handler: Handler, kind: str, settings: F
 
 
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere", "/blis")
-"""Where an API key is demanded: where vLLM demands one, and for what only this server has."""
+"""Whether a path requires an API key: where vLLM requires one, and for routes that only this server has."""
 
 _PASSED_ON = (ConnectionResetError, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 """Exceptions that end a handler without a reply."""
@@ -192,7 +192,7 @@ def _note_death(request: web.Request, error: ApiError) -> None:
 
 
 async def _moved(request: web.Request) -> web.StreamResponse | None:
-    """Where a path leads that has a slash too many or too few at its end; None if nowhere."""
+    """Return the redirect of a path with a slash too many or too few at its end; None if that leads nowhere."""
     path = request.path
     other = path.rstrip("/") if path.endswith("/") else path + "/"
     if not other:
@@ -303,7 +303,7 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 MIDDLEWARES = (admit, inject_faults, errors)
-"""From the outside inwards; each is a coroutine of every request."""
+"""Middlewares from the outside inwards; each is a coroutine of every request."""
 
 
 def build_app(service: Service) -> web.Application:

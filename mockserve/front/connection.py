@@ -18,7 +18,7 @@ from mockserve.front.usual import RequestReader, Unready, UsualRequest, for_libr
 from mockserve.realtime.deliveries import Wire
 
 PATIENCE_S = 0.02
-"""How long the rest of a request is waited for before the library does that, which may answer a head alone."""
+"""Seconds to wait for the rest of a request before the library does that, which may answer a head alone."""
 MOST_BYTES_AHEAD = 64 * 1024
 """Bytes that are read before a reply is sent; more stay in the kernel and with the client."""
 
@@ -35,13 +35,13 @@ class Front:
     reader: RequestReader
     keep_alive_s: float
     first_request_s: float
-    """How long a connection may bring nothing at all."""
+    """Seconds that a connection may bring nothing at all."""
     most_body_bytes: int
     connections: "set[FrontConnection]" = field(default_factory=set)
     is_closing: bool = False
 
     async def close(self, grace_s: float) -> None:
-        """Let replies that are under way end within `grace_s`, then cut them. The library closes what it has itself."""
+        """Wait up to `grace_s` for replies that are under way, then cut them. The library closes what it has itself."""
         self.is_closing = True
         for each in tuple(self.connections):
             if each.task is None:
@@ -199,7 +199,7 @@ class FrontConnection(StampedConnection):
     # --- the library ---
 
     def _give_away(self) -> None:
-        """All that follows is the library's."""
+        """Hand all further bytes of the connection to the library."""
         self._is_given_away = True
         self._forget_timers()
         rest, self._rest = self._rest, b""

@@ -15,7 +15,7 @@ FAULTS: Mapping[str, str] = {**{name: name for name in FAILURE_TYPES}, "server_e
 """Failure types of llm-d-inference-sim as faults here: its server error has status 503."""
 
 BLOCKS_WITHOUT_CACHE = 1 << 20
-"""Where no cache is simulated none is ever full."""
+"""KV blocks where no cache is simulated: they never run out."""
 
 
 def serve_options(options: InferenceSimOptions, environment: Mapping[str, str], rank: int) -> ServeOptions:

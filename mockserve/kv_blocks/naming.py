@@ -149,7 +149,7 @@ class Scope:
 ANYWHERE = Scope()
 
 NameBlocks: TypeAlias = Callable[[str, Sequence[int], Scope], BlockIdentities]
-"""From the id of a request, the tokens of its prompt and answer, and their scope."""
+"""A function from the id of a request, the tokens of its prompt and answer, and their scope to its block names."""
 
 
 @dataclass(frozen=True, slots=True)

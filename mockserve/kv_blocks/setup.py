@@ -68,7 +68,7 @@ class KVTransfer:
 
 
 def block_naming(options: KVSharingOptions, environment: ServerEnvironment, config: EngineConfig) -> NameBlocks:
-    """How blocks are named. Raises OptionError when the algorithm needs a library that is not there."""
+    """Return the naming of blocks. Raises OptionError when the algorithm needs a library that is not there."""
     size, lookahead = config.block_size_tokens, config.num_hash_lookahead_tokens
     if not options.events.publishes:
         return FastNaming(size, lookahead)

@@ -126,7 +126,7 @@ CACHE_SOURCES = ("device", "host", "p2p", "disk", "external_unspecified")
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 MOST_ADAPTER_LISTS = 1000
 MOST_ADAPTER_CHARACTERS = 1_000_000
-"""How many lists of adapters are kept, and how long they are together: clients choose the names."""
+"""Most lists of adapters that are kept, and their most names together: clients choose the names."""
 FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 

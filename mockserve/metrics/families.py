@@ -176,7 +176,7 @@ DRAFT_FAMILIES: tuple[Family, ...] = (
         "position",
     ),
 )
-"""Only there with speculative decoding, and then the first ones."""
+"""Families that exist only with speculative decoding, and then are the first ones."""
 
 HISTOGRAMS: tuple[Family, ...] = (
     Family(

@@ -126,12 +126,12 @@ class Metrics(Protocol):
 
     @property
     def tool_parsing(self) -> ToolParsing | None:
-        """Where uses of the parser of tool calls are counted, if there is one."""
+        """Counter of uses of the parser of tool calls, if there is one."""
         ...
 
     @property
     def operations(self) -> Operations:
-        """Where control operations are timed."""
+        """Times of control operations."""
         ...
 
     async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:
@@ -168,7 +168,7 @@ class MetricsSource:
 
     model_name: str
     engines: dict[int, MeasuredEngine]
-    """By the value of the label `engine`."""
+    """Engines by the value of the label `engine`."""
     config: EngineConfig
     """Configuration of the first engine, which decides what families there are."""
     cache_config: Mapping[str, str]
@@ -181,7 +181,7 @@ class MetricsSource:
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
     """Requests refused because too many waited, by the limit."""
     created: float = field(default_factory=time.time)
-    """When counting for the whole server began, in Unix seconds."""
+    """Start of counting for the whole server, in Unix seconds."""
     _registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry(auto_describe=True), init=False)
 
     async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:

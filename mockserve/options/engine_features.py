@@ -15,7 +15,7 @@ KV_EVENTS_FLAG = "--kv-events-config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVEventsConfig:
-    """Where events go. Fields and defaults are vLLM's."""
+    """Where KV-cache events are published. Fields and defaults are vLLM's."""
 
     enable_kv_cache_events: bool = False
     publisher: str = ""
@@ -23,7 +23,7 @@ class KVEventsConfig:
     endpoint: str = "tcp://*:5557"
     """Bound where it has a wildcard or is a local path, else connected to."""
     replay_endpoint: str | None = None
-    """Where to ask for batches that were missed."""
+    """Endpoint for batches that were missed."""
     buffer_steps: int = 10_000
     """Batches kept for subscribers that ask for missed ones."""
     hwm: int = 100_000
@@ -207,7 +207,7 @@ class KVSharingOptions:
 
     @property
     def events(self) -> KVEventsConfig:
-        """Where KV-cache events go."""
+        """Settings of the publication of KV-cache events."""
         return read_kv_events_config(self.kv_events_config)
 
 

@@ -34,7 +34,7 @@ def milliseconds(flag: str, text: str) -> float:
 FLAG = "--fake-metrics"
 
 Course: TypeAlias = Callable[[float], float]
-"""From seconds since the start to a figure."""
+"""A function from seconds since the start to a figure."""
 
 GAUGES: Mapping[str, str] = {
     "running-requests": "num_requests_running",
@@ -132,7 +132,7 @@ _COURSES: Mapping[str, Course] = {
     "rampreset": lambda periods: periods % 1,
     "squarewave": lambda periods: float(periods % 1 >= 0.5),
 }
-"""From elapsed periods to the share of the way from start to end."""
+"""Functions from elapsed periods to the share of the way from start to end."""
 
 
 def _counts(key: str, value: object) -> Sequence[int]:

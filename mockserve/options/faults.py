@@ -108,7 +108,7 @@ class FaultSettings:
     trickle_pause_s: float = 0.02
     trickle_bytes: int = 16
     slow_factor: float = 4.0
-    """How many times as long the steps of a slow engine take."""
+    """Factor of the step times of a slow engine."""
     rank: int = -1
     """The data-parallel rank that engine faults hit; -1 is all. Death takes all, as it does in vLLM."""
     kv_fraction: float = 0.9
@@ -161,7 +161,7 @@ def _number(name: str, value: Any, kind: type) -> int | float:
 
 @dataclass(frozen=True, slots=True)
 class TimedFault:
-    """Something that happens to the engine, in real seconds after the start; without an end it lasts."""
+    """A fault of the engine, in real seconds after the start; without an end it lasts."""
 
     kind: str
     after_s: float

@@ -115,7 +115,7 @@ class ServeOptions:
         return instances.enable_instance_control or instances.instance_ports is not None or has_cluster(self.cluster)
 
     def _take_model_argument(self) -> None:
-        """Let MODEL stand for --model. Raises OptionError where they differ, or neither is given."""
+        """Take MODEL for --model. Raises OptionError where they differ, or neither is given."""
         model, argument = self.deployment.model, self.model_argument
         if model and argument and model != argument:
             raise OptionError(f"MODEL and --model must agree, got {argument!r} and {model!r}")

@@ -52,7 +52,7 @@ class CorsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
-    """How clients reach the server."""
+    """Settings of the network."""
 
     host: str = option("0.0.0.0", "Address to listen on.", heading="Network")
     port: int = option(8000, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
@@ -122,7 +122,7 @@ class ReplyOptions:
 
 
 POOLING_TASKS = ("embed", "classify", "token_embed", "token_classify")
-"""In the order in which vLLM prefers one where a model has several."""
+"""Pooling tasks in the order in which vLLM prefers one where a model has several."""
 TASKS = ("generate", "transcription", *POOLING_TASKS)
 GENERATING_TASKS = frozenset({"generate", "transcription"})
 
@@ -235,7 +235,7 @@ LARGEST_PORT = 65_535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceOptions:
-    """How instances are reached and controlled."""
+    """Settings of the ports and the control of instances."""
 
     instance_ports: int | None = option(
         None,

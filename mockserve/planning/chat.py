@@ -151,7 +151,8 @@ def forced_calls_schema(model: ServedModel, body: Mapping[str, Any]) -> dict[str
 
 
 def _style(model: ServedModel, form: AnswerForm, chat: ChatRequest, body: Mapping[str, Any]) -> CallStyle:
-    """How the parser of calls shows an answer; without one, what ends it is up to the parser of reasoning."""
+    """Return the style in which the parser of calls shows an answer; without one, the parser of reasoning decides what
+    ends it."""
     if form.tools is None:
         ends_alone = not model.answers.calls_tools and chat.includes_reasoning
         after_words = model.reasoning_style.after_words
@@ -161,7 +162,8 @@ def _style(model: ServedModel, form: AnswerForm, chat: ChatRequest, body: Mappin
 
 
 def _reasoning_style(model: ServedModel, body: Mapping[str, Any]) -> ReasoningStyle:
-    """How reasoning looks. Where it ends a parser of calls takes over, which may bring an event of its own."""
+    """Return the style of reasoning. Where it ends a parser of calls takes over, which may bring an event of its
+    own."""
     content = model.options.content
     style = model.reasoning_style
     if not (model.answers.calls_tools and style.hands_over):

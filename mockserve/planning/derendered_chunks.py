@@ -36,7 +36,7 @@ class StreamState:
         )
 
     def after(self, choice: GivenChoice) -> "StreamState":
-        """With the tokens of one more chunk."""
+        """Return the state with the tokens of one more chunk."""
         if not choice.token_ids:
             return self
         lengths = (*self.chunk_lengths, len(choice.token_ids))

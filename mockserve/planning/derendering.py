@@ -24,7 +24,7 @@ UNREADABLE = "\ufffd"
 LARGEST_TOKEN_ID = 2**32 - 1
 """A tokenizer has room for no larger one."""
 CHARACTER_TOKENS = 4
-"""More than that never make one character."""
+"""Most tokens of one character."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,7 +180,7 @@ def check_unicode(text: str) -> None:
 
 
 def _truncation(sampling: Sampling, max_model_len: int) -> int | None:
-    """To how many tokens a prompt is cut. Raises ApiError for more than a context."""
+    """Return the number of tokens that a prompt is cut to. Raises ApiError for more than a context."""
     limit = sampling.truncate_prompt_tokens
     if limit is None:
         return None
@@ -200,7 +200,7 @@ def _kept_by_sampling(ids: Sequence[int], limit: int, sampling: Sampling) -> lis
 
 
 def _marks_around(planner: Planner, text: str, framed: Sequence[int]) -> tuple[int, int]:
-    """How many special tokens come before and after the text's own; they are kept when it is cut."""
+    """Return how many special tokens come before and after the text's own; they are kept when it is cut."""
     num_plain = planner.tokenizer.count(text)
     num_marks = len(framed) - num_plain
     special = planner.tokenizer.special_ids
@@ -251,7 +251,7 @@ def named_by_ids(model: ServedModel, wanted: Wanted) -> bool:
 
 
 def num_top(sampling: Sampling, extra: int) -> int | None:
-    """How many candidates of a step are shown, `extra` beside those asked for; None is all of them."""
+    """Return how many candidates of a step are shown, `extra` beside the requested ones; None is all of them."""
     if sampling.logprob_token_ids or sampling.num_logprobs == -1:
         return None
     return (sampling.num_logprobs or 0) + extra

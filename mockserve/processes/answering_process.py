@@ -210,7 +210,7 @@ class RemoteDriver:
             self.fail(Fail(number, message.message, HTTPStatus.INTERNAL_SERVER_ERROR))
 
     def state(self, message: State) -> None:
-        """How the engines are by now."""
+        """State of the engines, as last reported."""
         self._elsewhere = message
         self.engine.stats = message.stats
 

@@ -21,7 +21,8 @@ LENGTH_BYTES = 4
 
 
 class Channel(asyncio.Protocol):
-    """One end. `heard` is called with each message in order, and `ended` when the other end has gone.
+    """One end of a connection between two processes. `heard` is called with each message in order, and `ended` when the
+    other end has gone.
 
     The socket must be one that only processes of this server have: what comes is unpickled.
     """
@@ -213,7 +214,7 @@ class Broken(NamedTuple):
 
 
 class State(NamedTuple):
-    """How the engines are by now."""
+    """The state of the engines."""
 
     stats: EngineStats
     num_flights: int
@@ -294,7 +295,7 @@ class Gathering:
         self._source = source
         self._questions = itertools.count()
         self._known: dict[int, Figures] = {}
-        """By the place of the process."""
+        """Figures by the place of the process."""
         self._missing: dict[int, set[int]] = {}
         """Processes whose reply to a question is missing."""
         self._complete: dict[int, asyncio.Event] = {}

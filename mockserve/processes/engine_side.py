@@ -77,7 +77,7 @@ class AnsweringEnd:
             self._engines.driver.abort(request_id)
 
     def tell(self, message: FromEngines) -> None:
-        """Anything else, after the tokens so far."""
+        """Send any other message, after the tokens so far."""
         self._tokens = None
         self._tell(message)
 
@@ -142,7 +142,7 @@ class EngineSide:
 
     @property
     def state(self) -> State:
-        """How the engines are."""
+        """Return the state of the engines."""
         driver = self.driver
         return State(driver.engine.stats, driver.num_flights, driver.num_waiting_tokens)
 

@@ -81,7 +81,7 @@ class Answering:
         return self._process.pid
 
     def stop(self, at_once: bool) -> None:
-        """Let it end."""
+        """Ask the process to end."""
         self.end.tell(Stop(at_once))
 
     def kill(self) -> None:
@@ -174,7 +174,7 @@ def _cannot(host: str, port: int, error: OSError) -> OptionError:
 STATE_EVERY_S = 0.1
 """The interval at which processes get the state of the engines, as vLLM's front ends do."""
 CLOSING_GRACE_S = 5.0
-"""How long a process may take to end after its replies have."""
+"""Seconds that a process may take to end after its replies have."""
 FAILED = 1
 """Exit code when a process has ended on its own."""
 
@@ -264,7 +264,7 @@ class Processes:
         return FAILED if gone else 0
 
     async def stop(self, at_once: asyncio.Event) -> None:
-        """Let open replies finish within --shutdown-timeout or until `at_once`, then end all processes."""
+        """Wait for open replies within --shutdown-timeout or until `at_once`, then end all processes."""
         running = [each for each in self._answering if not each.ended.done()]
         for each in running:
             if each.listening.done():

@@ -151,13 +151,13 @@ def engine_dead() -> ApiError:
 
 
 def no_fields(value: Any) -> ApiError:
-    """A value where vLLM reads the fields of an object without a look at what it is."""
+    """Return the error of a value where vLLM reads the fields of an object without checking its type."""
     message = f"'{type(value).__name__}' object has no attribute 'get'"
     return ApiError(message, status=500, kind="InternalServerError", is_unhandled=True)
 
 
 def internal_error(message: str = "Internal server error") -> ApiError:
-    """Something broke on our side."""
+    """Return the error of a mistake on our side."""
     return ApiError(message, status=500, kind="InternalServerError")
 
 

@@ -117,7 +117,7 @@ class ClusterDriver(RealtimeDriver):
         await self._until(lambda: self.life_of(number) not in (Life.LOADING, Life.READY))
 
     def kill(self, number: int) -> None:
-        """From now on an instance is gone, and the requests it has fail."""
+        """Take an instance out of service at once; its requests fail."""
         self._act(lambda at: self.cluster.kill(number, at))
 
     async def until_killed(self, number: int) -> None:
@@ -216,7 +216,7 @@ class InstanceDriver:
 
     @property
     def num_flights(self) -> int:
-        """How many that are."""
+        """Return the number of requests in flight at this instance."""
         return len(self.whole.flights_at(self.number))
 
     @property
@@ -255,7 +255,7 @@ class InstanceDriver:
         self.whole.abort(request_id)
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
-        """Let requests here, all or those named, end with the tokens they have. Returns how many did."""
+        """End requests here, all or those named, with the tokens they have. Returns how many did."""
         mine = self.request_ids
         return self.whole.end_early([each for each in mine if request_ids is None or each in request_ids])
 

@@ -23,7 +23,7 @@ from mockserve.realtime.timer import BacklogSlices, Clock
 
 PATIENCE_TURNS = 16
 HEADS_WAIT_S = 0.1
-"""How long at least a stream's head waits for an event where events are due at once."""
+"""Least time that a stream's head waits for an event where events are due at once."""
 
 
 class Departure(Protocol):
@@ -31,7 +31,7 @@ class Departure(Protocol):
 
     @property
     def due_s(self) -> float:
-        """When the first of them was due, on the monotonic clock."""
+        """Instant at which the first of them was due, on the monotonic clock."""
         ...
 
     def leave(self) -> int:
@@ -63,13 +63,13 @@ class Wire:
         self.is_held = False
         """Whether a wake is under way."""
         self.due_s = 0.0
-        """When what is being handed over was due."""
+        """Instant at which the frames being handed over were due."""
         self.num_received = 0
-        """How often bytes have come in, and..."""
+        """Number of times that bytes have come in."""
         self._num_looked_at = 0
         """The value of `num_received` at the last check."""
         self._num_turns_waited = 0
-        """...since when there is news at each look."""
+        """Checks in a row that found new bytes."""
         self._monotonic = monotonic
         self._departing: list[Departure] = []
         self._new: list[Headed] = []
@@ -78,7 +78,7 @@ class Wire:
         """...those that were new at the look before."""
 
     def hold(self) -> None:
-        """Let streams keep their frames until `release`."""
+        """Keep the frames of streams until `release`."""
         self.is_held = True
 
     def add(self, departure: Departure) -> None:
@@ -86,7 +86,7 @@ class Wire:
         self._departing.append(departure)
 
     def send_head_soon(self, stream: Headed) -> None:
-        """Let the head of a new stream wait for its first event, which leaves with it if it is due now.
+        """Keep the head of a new stream for its first event, which leaves with it if it is due now.
 
         The head waits for a wake in the next turn; where nothing is timed, for as long as wakes may wait for quiet.
         """
@@ -106,7 +106,7 @@ class Wire:
             each.send_head()
 
     def release(self) -> None:
-        """Let everything out, in the order in which the streams had their first frame."""
+        """Write all frames, in the order in which the streams had their first one."""
         self.is_held = False
         if not self._departing:
             return
@@ -134,7 +134,7 @@ class Wire:
         return True
 
     def measure(self) -> None:
-        """Something was handed over that leaves by another way."""
+        """Measure a frame that was handed over and leaves by another way."""
         if self._is_timed:
             now_s = self._monotonic()
             self.lateness.observe(now_s - self.due_s, now_s)
@@ -147,7 +147,7 @@ STATUSES: Mapping[Outcome, HTTPStatus] = {
     Outcome.EVICTED: HTTPStatus.TOO_MANY_REQUESTS,
     Outcome.FAILED: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
-"""By why it ended; for anything else the request is to blame."""
+"""Statuses by outcome; any other outcome is the request's fault."""
 
 
 def _ignore_cache_changes(_changes: Sequence[CacheChange]) -> None:
@@ -179,7 +179,7 @@ class Deliveries:
     def __init__(self, wire: Wire, clock: Clock, slices: BacklogSlices) -> None:
         """`slices` learns what handing tokens over costs."""
         self.wire = wire
-        """How what is handed over leaves, and where it is measured."""
+        """Coalesces the writes of streams and measures their lateness."""
         self.tell_step: Callable[[Micros], None] = ignore_step
         """Listener to the ends of steps."""
         self._clock = clock

@@ -135,7 +135,7 @@ class RealtimeDriver(Deliveries):
         return flight
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
-        """Let requests, all or those named, end with the tokens they have. Returns how many did."""
+        """End requests, all or those named, with the tokens they have. Returns how many did."""
         ending = [each for id, each in self._flights.items() if request_ids is None or id in request_ids]
         self._withdraw(ending)
         now = self.clock()

@@ -81,7 +81,7 @@ class Driver(Protocol):
         ...
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
-        """Let requests, all or those named, end with the tokens they have. Returns how many did."""
+        """End requests, all or those named, with the tokens they have. Returns how many did."""
         ...
 
     def interfere(self, act: Callable[[Engine, Micros], T]) -> T:

@@ -134,7 +134,7 @@ class RankedDriver:
         return [each for driver in self.drivers for each in driver.request_ids]
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
-        """Let requests, all or those named, end with the tokens they have. Returns how many did."""
+        """End requests, all or those named, with the tokens they have. Returns how many did."""
         return sum(driver.end_early(request_ids) for driver in self.drivers)
 
     async def until(self, is_so: Callable[[Engine], bool]) -> None:

@@ -76,7 +76,7 @@ class JumpingClock:
         return self.now()
 
     def seconds_at(self, at: Micros) -> float:
-        """Whatever happens is due at once."""
+        """Return the present: every event is due at once."""
         return self._monotonic()
 
 
@@ -107,9 +107,9 @@ class BacklogSlices:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._step_us: Micros = 0
-        """How long the latest step took in simulated time, and..."""
+        """Duration of the latest step in simulated time."""
         self._num_outputs = 0
-        """...the tokens that it produced."""
+        """Tokens that the latest step produced."""
         self._monotonic = monotonic
         self._stretch_tokens = STRETCH_TOKENS[0]
         self._started_s = self._stretch_started_s = 0.0
@@ -128,7 +128,7 @@ class BacklogSlices:
             self._step_us, self._num_outputs = max(gaps), num_requests
 
     def stretch(self, due_at: Micros, due_until: Micros) -> Micros:
-        """How far to advance at once: to what is due next, or when far behind over many steps.
+        """Return how far to advance at once: to the next event, or when far behind over many steps.
 
         No further than needed, since requests cannot arrive before what has been done.
         """
@@ -192,7 +192,7 @@ class PreciseTimer:
         self._set(0, 0)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Return the descriptor to the system."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
@@ -224,7 +224,7 @@ TIMER_SLACK_S = 0.0015
 """Loop timers are a millisecond coarse: wake this much early and spin the rest, serving I/O meanwhile."""
 
 PRECISE_TIMER_SLACK_S = 0.00005
-"""Less than this is not worth a timer where timers are precise."""
+"""Least seconds that are worth a timer where timers are precise."""
 
 SPACING_S = 0.0002
 """The least between two wakes that are ahead: with many streams on clocks of their own, one wake serves several."""

@@ -162,7 +162,7 @@ STYLES: Mapping[str, CallStyle] = {
     **{name: _STYLES[name]._replace(after_reasoning=Filler.EMPTY) for name in _EMPTY_AFTER_REASONING},
     "ernie45": _STYLES["ernie45"]._replace(after_reasoning=Filler.NULL),
 }
-"""By the name of the parser; the others are plain."""
+"""Styles by the name of the parser; the others are plain."""
 
 _FORCED = CallStyle(arrival=Arrival.WITH_ARGUMENTS, part=Part.NULL_NAME, cut=CutForm.LEFT_OUT)
 _NAMED = CallStyle(arrival=Arrival.WITH_ARGUMENTS, fillers=Fillers(after_calls=Filler.CALL), cut=CutForm.RAW)
@@ -237,7 +237,7 @@ REASONING_STYLES: Mapping[str, ReasoningStyle] = {
     "k2_horizon": ReasoningStyle(end=(Delta(Kind.NOTHING, ""), _EMPTY)),
     "olmo3": NO_REASONING._replace(begin=(_EMPTY,), end=(Delta(Kind.CONTENT, ""),), hands_over=False),
 }
-"""By the name of the parser; the others are usual."""
+"""Styles by the name of the parser; the others are usual."""
 
 
 def reasoning_style(parser: str | None) -> ReasoningStyle:

@@ -43,7 +43,7 @@ CUT_FORMS: Mapping[str, CutForm] = {
     ),
     **dict.fromkeys(("granite", "inkling", "kimi_k2", "mistral", "plamo3"), CutForm.RAW),
 }
-"""By the name of the parser; under the others all is text."""
+"""Forms by the name of the parser; under the others all is text."""
 
 
 ENDS_AT_NAMES = frozenset(

@@ -90,7 +90,7 @@ _ENCODED_ID = b"\\u0001"
 
 UsualBodies: TypeAlias = ChatBodies | CompletionBodies
 NewPiece: TypeAlias = Callable[[str], Piece]
-"""From a text to what an event brings that brings nothing else."""
+"""A function from a text to an event that brings nothing else."""
 
 
 class EventTemplates:

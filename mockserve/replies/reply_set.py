@@ -143,7 +143,7 @@ class ReplyJob(NamedTuple):
     accounting: Accounting = Accounting()
     stream_interval: int = 1
     templates: EventTemplates | None = None
-    """Where events of usual formats have their templates from; without it each stream makes its own."""
+    """Templates of events of usual formats; without them each stream makes its own."""
     errors: StreamErrors = CHAT_ERRORS
     num_announced: int | None = None
     """Choices that a stream opens, where that is not the number of those that follow."""

@@ -32,7 +32,7 @@ from mockserve.serving.service import SERVICE, ReplyDelivery
 
 MAX_FILE_BYTES = 25 * 2**20
 PIECE_BYTES = 64 * 1024
-"""How much of a form is read at once."""
+"""Bytes of a form that are read at once."""
 
 
 async def transcribe(request: web.Request) -> web.StreamResponse:

@@ -48,7 +48,7 @@ async def change_faults(request: web.Request) -> web.StreamResponse:
 
 
 async def end_faults(request: web.Request) -> web.StreamResponse:
-    """Let nothing go wrong any more; the dead stay dead."""
+    """End all faults; an engine that has died stays dead."""
     service = meant(request)
     service.faults.settings = service.faults.settings.changed({"rates": {}})
     for kind in service.engine_faults.active:
@@ -276,5 +276,5 @@ async def dashboard(_request: web.Request) -> web.StreamResponse:
 
 @cache
 def dashboard_page() -> str:
-    """Equal bytes for every client: the browser asks for /metrics by itself."""
+    """The dashboard page, equal for every client: the browser asks for /metrics on its own."""
     return files("mockserve.routes").joinpath("dashboard.html").read_text(encoding="utf-8")

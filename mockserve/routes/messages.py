@@ -74,7 +74,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
 
 
 async def count_tokens(request: web.Request) -> web.StreamResponse:
-    """How many tokens a conversation has."""
+    """Number of tokens of a conversation."""
     service = request.app[SERVICE]
     body = await read_body(request)
     await aside(request, check_count, body)

@@ -158,7 +158,7 @@ def _reasoning_ended(model: ServedModel, prompt: Sequence[int]) -> bool | None:
 
 
 def _offsets(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
-    """Where each token begins and ends in the text."""
+    """Return where each token begins and ends in the text."""
     ends = list(accumulate(len(each) for each in tokenizer.split(text).pieces))
     return list(zip([0, *ends], ends, strict=False))
 

@@ -39,7 +39,7 @@ from mockserve.serving.service import SERVICE
 
 
 async def score(request: web.Request) -> web.StreamResponse:
-    """How well texts go together, pair by pair."""
+    """Scores of texts, pair by pair."""
     asked = await aside(request, parse_score, await read_body(request, NUM_SCORE_KINDS))
     head, scores, prompt_tokens = await _scored(request, asked)
     return await json_body(request, lambda: head.listing(score_items(scores), prompt_tokens), is_long(request))

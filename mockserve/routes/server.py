@@ -55,7 +55,7 @@ async def server_info(request: web.Request) -> web.StreamResponse:
 
 
 async def kv_event_sources(request: web.Request) -> web.StreamResponse:
-    """Where KV-cache events are published, by data-parallel rank."""
+    """Publishers of KV-cache events, by data-parallel rank."""
     service = request.app[SERVICE]
     config = service.options.kv_sharing.events
     ranks = (service.engines or range(service.num_engines)) if config.publishes else ()
@@ -101,7 +101,7 @@ async def version(_request: web.Request) -> web.StreamResponse:
 
 
 async def load(request: web.Request) -> web.StreamResponse:
-    """How many requests are being answered, if that is tracked."""
+    """Number of requests that are being answered, if that is tracked."""
     service = request.app[SERVICE]
     number = service.delivery.open_replies.number if service.options.enable_server_load_tracking else 0
     return web.Response(body=compact_json({"server_load": number}), content_type="application/json")
@@ -205,7 +205,7 @@ async def pause(request: web.Request) -> web.StreamResponse:
 
 
 async def resume(request: web.Request) -> web.StreamResponse:
-    """Generate again."""
+    """Resume generation."""
     meant(request).delivery.suspension.resume()
     return json_reply({"status": "resumed"})
 
@@ -239,7 +239,7 @@ async def is_sleeping(request: web.Request) -> web.StreamResponse:
 
 
 async def release_kv_cache_memory(request: web.Request) -> web.StreamResponse:
-    """Give away the KV cache of a paused engine until it wakes up."""
+    """Free the KV cache of a paused engine until it wakes up."""
     with _timed(request, "release_kv_cache_memory"):
         meant(request).delivery.suspension.release_kv_cache()
     return json_reply({"status": "kv_cache_released"})

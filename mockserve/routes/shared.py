@@ -223,7 +223,7 @@ def untyped_reply(text: str = "") -> web.Response:
 
 
 async def read_object(request: web.Request, complaint: str | None = None) -> dict[str, Any]:
-    """The JSON object of a route that reads its body by itself, whatever its media type.
+    """Return the JSON object of a route that reads its body on its own, whatever its media type.
 
     `complaint` replaces the JSON parser's message. Raises ApiError when there is no object.
     """

@@ -182,4 +182,4 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/blis/instances/{instance}/drain", drain_instance, Gate.INSTANCE_CONTROL),
     Route("DELETE", "/blis/instances/{instance}", kill_instance, Gate.INSTANCE_CONTROL),
 )
-"""Where two open rows share a path, the first one answers."""
+"""The routes; the first of two open rows with one path answers."""

@@ -33,7 +33,7 @@ class Room:
             raise
 
     def give_back(self, num_bytes: int) -> None:
-        """Let others have the room."""
+        """Release so many bytes of the room, for waiting bodies."""
         self._taken_bytes -= num_bytes
         while self._waiting:
             wanted_bytes, given = self._waiting[0]
@@ -74,7 +74,7 @@ class RoomTaken:
         self.raw_bytes += num_bytes
 
     def keep_raw(self, num_bytes: int) -> None:
-        """Give back what was taken beyond this."""
+        """Release what was taken beyond this."""
         self.room.raw.give_back(self.raw_bytes - num_bytes)
         self.raw_bytes = num_bytes
 
@@ -84,7 +84,7 @@ class RoomTaken:
         self.value_bytes += num_bytes
 
     def leave(self) -> None:
-        """Give all of it back."""
+        """Release all of it."""
         self.room.raw.give_back(self.raw_bytes)
         self.room.values.give_back(self.value_bytes)
         self.raw_bytes = self.value_bytes = 0

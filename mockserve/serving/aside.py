@@ -30,7 +30,7 @@ MODULES = ("mockserve.content.constraints.validation", "mockserve.content.writin
 """Modules that the jobs of a server need."""
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long the event loop waits for the interpreter at most. Python's own interval is ten times that."""
+"""Seconds that the event loop waits for the interpreter at most."""
 
 MANY_OBJECTS = 50_000
 """New objects before the garbage collector runs."""

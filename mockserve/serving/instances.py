@@ -27,12 +27,12 @@ class Server(Protocol):
     def port(self) -> int: ...
 
     async def stop(self, at_once: asyncio.Event | None = None) -> None:
-        """Let open replies finish for a while, then end."""
+        """Wait a while for open replies, then end."""
         ...
 
 
 MOST_REMOVED = 100
-"""How many of the instances that were removed are still listed."""
+"""Most removed instances that are still listed."""
 
 
 class InstanceControl:
@@ -44,11 +44,11 @@ class InstanceControl:
         self._removed: dict[int, Mapping[str, Any]] = {}
         """The latest instances that were removed, by number, as they were then."""
         self.ports: dict[int, int] = {}
-        """Where instances listen by themselves, by number."""
+        """Ports of instances that listen on their own, by number."""
         self.listen: Callable[[int], Coroutine[None, None, None]] | None = None
-        """Lets an instance listen by itself; None when none does."""
+        """Opens the port of an instance; None when none has one."""
         self.hang_up: Callable[[int], Coroutine[None, None, None]] | None = None
-        """Ends that."""
+        """Closes the port of an instance."""
         self._front = front
         self._live = live
         self._pending: set[asyncio.Task[None]] = set()
@@ -63,7 +63,7 @@ class InstanceControl:
 
     @property
     def num_made(self) -> int:
-        """How many instances there have been, those that were removed included."""
+        """Number of instances there have been, those that were removed included."""
         return self._live.num_made
 
     def service(self, number: int) -> Service:
@@ -105,7 +105,7 @@ class InstanceControl:
             _ = self._begin(self.hang_up(number))  # which takes as long as its replies
 
     def described(self, number: int) -> Mapping[str, Any]:
-        """How an instance is by now, or how it was when it was removed."""
+        """Return the state of an instance, or the last one of an instance that was removed."""
         port = {"port": self.ports.get(number)}
         if number in self._removed:
             return {**self._removed[number], **port}
@@ -127,7 +127,7 @@ class InstanceControl:
         }
 
     def close(self) -> None:
-        """Let nothing more happen to single instances."""
+        """Cancel the pending faults of single instances."""
         for service in self.services.values():
             service.engine_faults.close()
 
@@ -193,7 +193,7 @@ def _figures(number: int, life: str, engine: RankEngine) -> Mapping[str, Any]:
 
 
 def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
-    """Everything of the front but what concerns the engine and what is counted."""
+    """Return the properties of the front except those of the engine and its counters."""
     engine, source = live.engines[number], front.metrics_source
     driver = engine.driver
     assert isinstance(source, MetricsSource)

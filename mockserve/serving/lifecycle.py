@@ -87,7 +87,7 @@ class QueueLimits:
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     max_unfinished: int | None = None
-    """Not vLLM's: those that run and those that may wait."""
+    """Most requests that run or wait, a limit that vLLM does not have."""
 
     @property
     def limits_anything(self) -> bool:

@@ -42,7 +42,7 @@ class Adapters:
         self._numbers = itertools.count(1)
 
     def __iter__(self) -> Iterator[Adapter]:
-        """In the order in which they were loaded first."""
+        """Adapters in the order in which they were loaded first."""
         return iter(self._loaded.values())
 
     def __contains__(self, name: str) -> bool:

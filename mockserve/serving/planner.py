@@ -42,7 +42,7 @@ NATURAL_TOKENS = 500
 
 
 class Terms(NamedTuple):
-    """On which terms prompts come to the engine, whatever is to be done with them.
+    """The terms on which prompts come to the engine, whatever is to be done with them.
 
     Requests share cached blocks only under the same salt and adapter. A smaller `priority` is more urgent, where the
     scheduler looks at priorities. `external` is what another instance has computed of the prompt.
@@ -256,7 +256,7 @@ class Planner:
 
 
 def likely_tokens(sampling: Sampling, budget: int) -> int:
-    """How many tokens a choice will have, estimated from above."""
+    """Return an upper estimate of the number of tokens of a choice."""
     can_end = not sampling.ignore_eos and sampling.allowed_token_ids is None
     return min(budget, max(sampling.min_tokens, NATURAL_TOKENS)) if can_end else budget
 

@@ -80,7 +80,7 @@ class Service:
     gates: frozenset[Gate]
     """The conditions of routes that hold."""
     engines: Mapping[int, RankEngine]
-    """By rank or by number of instance."""
+    """Engines by rank or by number of instance."""
     metrics_source: Metrics
     faults: FaultSource
     engine_faults: EngineFaults
@@ -119,7 +119,7 @@ SERVICE = web.AppKey("service", Service)
 def build_service(
     options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, backend: Backend
 ) -> Service:
-    """Everything but the HTTP server."""
+    """Return the service: all of a server but its HTTP part."""
     network = network_of(options)
     lifecycle = Lifecycle(backend.driver, options.network.shutdown_timeout)
     delivery = ReplyDelivery(

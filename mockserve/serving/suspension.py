@@ -16,7 +16,7 @@ SLEEP_TAGS = frozenset({"weights", "kv_cache"})
 
 
 class Suspension:
-    """How far a server is suspended. Facts: vllm/v1/engine/core.py, `pause_generation`, `sleep`, `wake_up`."""
+    """Levels of suspension of a server. Facts: vllm/v1/engine/core.py, `pause_generation`, `sleep`, `wake_up`."""
 
     def __init__(self, driver: Driver, tell_sleep: Callable[[str], None] = lambda _state: None) -> None:
         """`tell_sleep` is called with the name of each new state of sleep on the metrics page."""
@@ -67,7 +67,7 @@ class Suspension:
         return not self._asleep
 
     def release_kv_cache(self) -> None:
-        """Give the KV cache's memory away until the engine wakes up. Raises ApiError unless it is paused and idle."""
+        """Free the KV cache's memory until the engine wakes up. Raises ApiError unless it is paused and idle."""
         if not self.is_paused or not self._driver.interfere(lambda engine, _: _is_empty(engine)):
             raise _failed_call("release_kv_cache_memory() requires a completed pause first")
         if self._asleep:
@@ -153,7 +153,7 @@ class SuspensionOfAll:
         return all(are_awake)
 
     def release_kv_cache(self) -> None:
-        """Give the KV caches' memory away until the engines wake up. Raises ApiError unless all are paused and idle."""
+        """Free the KV caches' memory until the engines wake up. Raises ApiError unless all are paused and idle."""
         for each in self._members():
             each.release_kv_cache()
 

@@ -21,7 +21,7 @@ def frame(data: bytes, is_last: bool = False) -> bytes:
 
 
 def size_of(head: bytes) -> tuple[int, bool]:
-    """How many bytes follow a head, and whether they are the last."""
+    """Return the number of bytes that follow a head, and whether they are the last."""
     (value,) = _HEAD.unpack(head)
     return value & ~_LAST, bool(value & _LAST)
 

@@ -26,7 +26,7 @@ class WorkerEndedError(Exception):
 
 
 class WorkerKilledError(Exception):
-    """Something other than its job ended a worker process."""
+    """Raised when a worker process ended for another reason than its job."""
 
 
 class WorkerNotReadyError(Exception):

@@ -52,7 +52,7 @@ def _status_bytes(name: str) -> int:
 
 
 NICENESS = 5
-"""How far a worker stands back behind the server for the processor."""
+"""Niceness of a worker, so that the server gets the processor first."""
 
 
 def work_until_closed(end: socket.socket, limits: WorkerLimits, preloaded: Sequence[str]) -> None:

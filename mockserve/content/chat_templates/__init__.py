@@ -1,1 +1,1 @@
-"""How a conversation becomes the text of a prompt."""
+"""From a conversation to the text of a prompt."""

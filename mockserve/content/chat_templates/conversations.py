@@ -58,7 +58,7 @@ class Conversations:
     trusts_requests: bool = False
     hides_unusable_tools: bool = False
     run_job: Callable[[Job[str], ApiError], str] = _in_place
-    """How a template that a request brings is rendered; the error is for one beyond the limits."""
+    """Settings for rendering a template that a request brings; the error is for one beyond the limits."""
 
     def prompt(self, body: Mapping[str, Any]) -> str:
         """The prompt of a body with `messages` and whatever else bears on it.
@@ -117,7 +117,8 @@ class Conversations:
         return self.run_job(job, too_costly())
 
     def _arguments(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """All that a template is given: fields of the request before its variables, and these before the server's."""
+        """Return the variables of a template: fields of the request before its variables, and these before the
+        server's."""
         adds, goes_on = body.get("add_generation_prompt"), body.get("continue_final_message")
         given = _mapping(body.get("chat_template_kwargs"))
         fields = {
@@ -134,7 +135,7 @@ class Conversations:
 
 
 def open_conversations(options: ContentOptions, model_folder: Path | None) -> Conversations:
-    """How the server makes prompts: by the template it is given, else by that of the model folder.
+    """Return the prompt template of the server: the given one, else that of the model folder.
 
     A folder without one has its conversations refused; without a folder, prompts are ChatML.
     Raises OptionError when a template cannot be read, or when the `jinja2` library is missing.

@@ -230,7 +230,7 @@ class ChatTemplate(Protocol):
         ...
 
     def render(self, turns: Sequence[Turn], request: TemplateRequest) -> str:
-        """The prompt. Raises ApiError for a conversation that the template refuses."""
+        """Return the prompt. Raises ApiError for a conversation that the template refuses."""
         ...
 
 

@@ -100,7 +100,7 @@ def _too_deep() -> ApiError:
 
 
 MAX_CHARS = 10_000
-"""How much of each end of a message is looked at."""
+"""Characters of each end of a message that are searched."""
 
 MAX_TRIES = 60
 """Opening braces that are tried in one message."""
@@ -120,7 +120,7 @@ _NOTES: Mapping[str, Mapping[str, str]] = {
     "must be a single float value": {"type": "number"},
     "must be True or False": {"type": "boolean"},
 }
-"""How DSPy describes the values of the types that are not text."""
+"""DSPy's descriptions of the values of the types that are not text."""
 
 _ONE_OF = re.compile(r"must exactly match \(no extra characters\) one of: (.*)")
 _ADHERES = "must adhere to the JSON schema: "

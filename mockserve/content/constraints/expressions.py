@@ -10,7 +10,7 @@ PRINTABLE = string.ascii_letters + string.digits + " " + string.punctuation
 """Characters that stand for any character: the likeliest first, so that the shortest text is a plain one."""
 
 SPARE = "éßñ中文日本語ЖΩ€£©\t\n\r" + "".join(map(chr, range(0xA1, 0x250)))
-"""Where a class has none of the printable ones."""
+"""Character for a class without printable ones."""
 
 LETTERS = string.ascii_letters
 WORD = LETTERS + string.digits + "_"
@@ -75,7 +75,7 @@ def without(excluded: str, ranges: list[tuple[str, str]]) -> str:
 
 
 MOST_REPEATS = 8
-"""How often a part that may come any number of times comes at most, beyond its least number."""
+"""Most repetitions of a part that may come any number of times, beyond its least number."""
 
 ENDLESS = 1 << 62
 """The length of what can never end."""

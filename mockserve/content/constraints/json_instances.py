@@ -310,7 +310,7 @@ class _Maker:
         return items
 
     def _height(self, schema: Schema, depth: int) -> int:
-        """How deep the least value of a schema is nested; endless for one that needs itself."""
+        """Return how deep the least value of a schema is nested; endless for one that needs itself."""
         if not isinstance(schema, Mapping) or depth > MOST_DEPTH * 4:
             return 0 if isinstance(schema, bool) else ENDLESS_DEPTH
         known = self._heights.get(id(schema))

@@ -55,7 +55,7 @@ def unimplemented_keywords(schema: Any) -> list[str]:
 
 
 def nesting(value: Any) -> int:
-    """How deep objects and arrays are nested; no recursion, so that no depth is too deep for it."""
+    """Return how deep objects and arrays are nested; no recursion, so that no depth is too deep for it."""
     deepest = 0
     pending = [(value, 1)]
     while pending:

@@ -32,7 +32,7 @@ from mockserve.protocol.json_text import compact_json
 
 ROOM_CHARS = 120
 GENEROSITIES = (2, 1, 0)
-"""How many of the optional parts to write, the most first."""
+"""Numbers of optional parts to write, the most first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ ANCHORS = frozenset("AzZbB")
 
 
 class RegexError(ValueError):
-    """Not a regular expression. `str()` shows where, in the form of the parser that vLLM uses."""
+    """An invalid regular expression. `str()` shows where, in the form of the parser that vLLM uses."""
 
     def __init__(self, pattern: str, reason: str, start: int, end: int) -> None:
         marks = " " * start + "^" * max(1, end - start)

@@ -215,4 +215,4 @@ _JUDGES: dict[str, Callable[[Any], bool]] = {
     "json_object": lambda _: True,
     "structural_tag": lambda _: False,
 }
-"""By the field of `structured_outputs`; a grammar of three lines can ask for any length."""
+"""Whether a form is small, by the field of `structured_outputs`; a grammar of three lines can ask for any length."""

@@ -18,7 +18,7 @@ MOST_REPEATS = 1000
 
 
 class TagError(ValueError):
-    """Not a structural tag."""
+    """An invalid structural tag."""
 
 
 def check_tag(tag: Any) -> None:

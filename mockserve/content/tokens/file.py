@@ -35,7 +35,7 @@ def template_sources(folder: Path) -> dict[str, str]:
 
 
 LONG_TEXT_CHARS = 20_000
-"""From here on encoding takes 5 ms and more."""
+"""Characters from which on encoding takes 5 ms and more."""
 
 END_MARKERS = (
     "<|im_end|>",

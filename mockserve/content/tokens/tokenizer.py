@@ -160,7 +160,7 @@ class Tokenizer(Protocol):
         ...
 
     def count(self, text: str) -> int:
-        """How many tokens `text` has."""
+        """Return the number of tokens of `text`."""
         ...
 
 

@@ -17,7 +17,7 @@ MAX_CHOICES = 16384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """When a text that repeats itself is stopped: a pattern of so many tokens, so many times in a row."""
+    """Limits of repetition that stop a text: a pattern of so many tokens, so many times in a row."""
 
     max_pattern_size: int = 0
     min_pattern_size: int = 0
@@ -57,7 +57,8 @@ class Sampling:
     skip_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
     truncation_side: str | None = None
-    """Where a prompt that is too long is cut, `left` or `right`; None cuts the left and keeps the marks around it."""
+    """Side at which a prompt that is too long is cut, `left` or `right`; None cuts the left and keeps the marks around
+    it."""
     repetition: Repetition | None = None
 
     @property
@@ -74,7 +75,7 @@ _WITHIN_BOUNDS = _bounded(Sampling())
 
 
 def output_budget(sampling: Sampling, prompt_tokens: int, max_model_len: int) -> int:
-    """How many tokens the request may produce: what it asks for, clamped to what the context leaves.
+    """Return how many tokens the request may produce: its limit, clamped to what the context leaves.
 
     Raises ApiError when it asks for more than a whole context.
     """
@@ -302,7 +303,7 @@ class GenerationDefaults:
     def output_budget(
         self, sampling: Sampling, prompt_tokens: int, max_model_len: int, has_ceiling: bool = True
     ) -> int:
-        """How many tokens a request may produce. Raises ApiError when it asks for more than a whole context."""
+        """Return how many tokens a request may produce. Raises ApiError when it asks for more than a whole context."""
         budget = output_budget(sampling, prompt_tokens, max_model_len)
         if sampling.max_tokens is None and self.max_tokens is not None:
             budget = min(budget, self.max_tokens)

@@ -132,7 +132,7 @@ PROMPT_EMBEDS = "prompt_embeds"
 OTHER_PARTS = (PROMPT_EMBEDS, TOOL_REFERENCE)
 NO_PROMPT_EMBEDS = "You must set `--enable-prompt-embeds` to input `prompt_embeds`"
 _TEXT_KEYS = {"refusal": "refusal", "thinking": "thinking", TOOL_REFERENCE: "name"}
-"""Where parts have their text that do not call it so."""
+"""Keys of the text of parts that do not name it `text`."""
 FEWEST_UNREADABLE_CHARS = 500
 """Shorter arguments have neither thousands of digits nor objects too deep to be read."""
 MEDIA_MARK = "\ue000"

@@ -310,12 +310,12 @@ class KnownBodies(Generic[T]):
 
 
 def known_completions() -> KnownBodies[CompletionRequest]:
-    """For the bodies of text completions."""
+    """Return the reader of text completions."""
     return KnownBodies(parse_completion, "prompt", _has_plain_prompt, _with_prompt)
 
 
 def known_chats() -> KnownBodies[ChatRequest]:
-    """For the bodies of chat completions."""
+    """Return the reader of chat completions."""
     return KnownBodies(parse_chat, "messages", _has_plain_messages, _with_messages)
 
 

@@ -1,1 +1,1 @@
-"""How a JSON body or a query is read: as lenient as pydantic is by default, and with its complaints."""
+"""Reading of a JSON body or a query: as lenient as pydantic is by default, and with its complaints."""

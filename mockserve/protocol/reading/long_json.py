@@ -16,7 +16,7 @@ MOST_QUOTES = 40_000
 
 _ASCII_SLICE_BYTES = 1 << 16
 _BACKSLASHES = 64
-"""More of them in a row are not counted."""
+"""Longest run of backslashes that is counted."""
 
 _WIDE_BYTE = re.compile(rb"[\x80-\xff]")
 _ESCAPED_WIDE_BYTE = re.compile(rb"\\[\x80-\xff]")
@@ -77,7 +77,7 @@ class _NotCheapError(Exception):
 
 
 def narrow_text(raw: bytes) -> NarrowText | None:
-    """How to read a body in UTF-8; None if that would not be cheap, or if it may be no JSON."""
+    """Return a way to read a body in UTF-8; None if that would not be cheap, or if it may be no JSON."""
     try:
         return NarrowText(_wide_strings(raw))
     except (_NotCheapError, UnicodeDecodeError):
@@ -155,7 +155,7 @@ def _plain(text: str) -> str:
 
 
 def _num_characters(text: str, num_escaped: int) -> int:
-    """How many characters of a text are within so many of it with escapes."""
+    """Return how many characters of a text are within so many of it with escapes."""
     for number, character in enumerate(text):
         if num_escaped <= 0:
             return number
@@ -268,7 +268,7 @@ def _wide_text_bytes(raw: bytes) -> int:
 
 
 def _narrow_text(raw: bytes) -> NarrowText | None:
-    """How to read a body with escapes, where that takes less than to read it as it is."""
+    """Return a way to read a body with escapes, where that takes less than to read it as it is."""
     if len(raw) < CHECKED_BYTES or raw.isascii() or detect_encoding(raw) != "utf-8":
         return None
     return narrow_text(raw)
@@ -279,5 +279,5 @@ def _text(raw: bytes) -> str:
 
 
 def _count(raw: bytes, mark: bytes) -> int:
-    """How often `mark` is in `raw`, counted in slices."""
+    """Return how often `mark` is in `raw`, counted in slices."""
     return sum(raw.count(mark, start, start + _SLICE_BYTES) for start in range(0, len(raw), _SLICE_BYTES))

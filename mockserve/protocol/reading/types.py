@@ -167,7 +167,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Anything:
-    """Any value; whoever reads it looks closer."""
+    """Any value, which is checked where it is read."""
 
     def problems(self, _value: Any, _location: str) -> list[Problem]:
         return []

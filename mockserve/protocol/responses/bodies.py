@@ -45,7 +45,7 @@ class ResponseObject:
 
     @property
     def tool_names(self) -> ToolNames:
-        """How calls of its tools are named."""
+        """Names of the calls of its tools."""
         return ToolNames.of(self.asked.body.get("tools") or ())
 
     def body(
@@ -82,7 +82,7 @@ class ResponseObject:
         }
 
     def _choices(self) -> dict[str, Any]:
-        """How the answer is chosen, and between which tools."""
+        """Return the choice of tools, and the tools themselves."""
         asked, sampling = self.asked.body, self.sampling
         parallel = asked.get("parallel_tool_calls")
         return {

@@ -38,7 +38,7 @@ class Rendered:
     parse_context: Mapping[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """In vLLM's order."""
+        """Return the body, with fields in vLLM's order."""
         body = self.body
         return {
             "request_id": self.request_id,
