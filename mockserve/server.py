@@ -68,7 +68,7 @@ def _notes(options: ServeOptions) -> list[str]:
     accepted = [f"accepted, without effect here: {' '.join(ignored)}"] if ignored else []
     warnings = [
         *warnings_of(options.accepted_without_effect),
-        *warnings_of_connector(options.kv_sharing.transfer.connector),
+        *warnings_of_connector(options.kv_sharing.transfer),
     ]
     return [*accepted, *warnings, *flags_without_effect(options)]
 

@@ -9,7 +9,7 @@ from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec, blocks_after
 from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
 
 if TYPE_CHECKING:
-    from blis_sim.engine.cpu_tier_config import CpuTierConfig
+    from blis_sim.engine.cpu_tier_config import CpuTierConfig, OffloadConfig
     from blis_sim.engine.latency.request_timing import RequestTiming
     from blis_sim.engine.lora import LoraSettings
     from blis_sim.engine.pipeline import PipelineStages
@@ -46,6 +46,8 @@ class EngineConfig:
     """Engine whose rules compose the steps, a key of `blis_sim.engine.scheduler.registry.ENGINES`."""
     cpu_tier: "CpuTierConfig | None" = None
     """CPU memory behind the KV cache. BLIS's scheduling only; what follows is vLLM's only."""
+    offload: "OffloadConfig | None" = None
+    """CPU memory to which KV blocks are copied, and from which prompts are loaded."""
     async_scheduling: bool = True
     """Compose a step while the one before it executes."""
     pipeline: "PipelineStages | None" = None
@@ -95,6 +97,8 @@ class EngineConfig:
             self._check_speculation(self.speculation)
         if self.cpu_tier is not None:
             self._check_cpu_tier(self.cpu_tier)
+        if self.offload is not None:
+            self._check_offload()
         if self.pipeline is not None and self.engine == "blis":
             raise EngineError("pipeline stages need engine vllm, got blis")
 
@@ -163,6 +167,14 @@ class EngineConfig:
             raise EngineError(
                 f"max_num_batched_tokens must be above the {lookahead} tokens that {speculation.method} drafts ahead, "
                 f"got {self.max_num_batched_tokens}"
+            )
+
+    def _check_offload(self) -> None:
+        """Refuse what is not simulated together with CPU memory to which KV blocks are copied."""
+        if self.engine == "blis" or self.speculation or self.kv_groups or self.pipeline or self.timing:
+            raise EngineError(
+                "KV blocks are offloaded with engine vllm only, without speculation, groups of KV caches, pipeline "
+                "stages and set times"
             )
 
     def _check_cpu_tier(self, tier: "CpuTierConfig") -> None:

@@ -11,6 +11,21 @@ LONGEST_TRANSFER_US: Micros = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
+class OffloadConfig:
+    """CPU memory to which vLLM copies KV blocks. Raises EngineError for a value out of bounds."""
+
+    num_blocks: int
+    block_us: float
+    """The time to bring one block to the GPU or to CPU memory."""
+
+    def __post_init__(self) -> None:
+        if self.num_blocks < 1:
+            raise EngineError(f"num_blocks must be at least 1, got {self.num_blocks}")
+        if not 0 <= self.block_us <= LONGEST_TRANSFER_US:
+            raise EngineError(f"block_us must be at least 0 and at most {LONGEST_TRANSFER_US}, got {self.block_us}")
+
+
+@dataclass(frozen=True, slots=True)
 class CpuTierConfig:
     """CPU memory behind the KV cache, for `num_blocks` blocks. Raises EngineError for a value out of bounds."""
 

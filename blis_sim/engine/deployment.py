@@ -16,7 +16,7 @@ from blis_sim.engine.engine_defaults import BLIS_LIMITS, LOW_LATENCY_BACKEND, Ba
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.flags_without_effect import flags_without_effect
 from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.kv_cache.sizing import MemorySettings, kv_blocks, planned_blocks, planned_layout
+from blis_sim.engine.kv_cache.sizing import MemorySettings, bytes_per_block, kv_blocks, planned_blocks, planned_layout
 from blis_sim.engine.latency.catalogue.files import config_path
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
 from blis_sim.engine.latency.catalogue.models import knows_model
@@ -31,6 +31,7 @@ from blis_sim.engine.memory.planner import MemoryLayout
 from blis_sim.engine.memory.quantization import refused_quantization
 from blis_sim.engine.memory.sharding import ShardingError
 from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.offloading import offload_of, simulates_offloading
 from blis_sim.engine.stages import pipeline_stages, with_offloaded_weights
 from blis_sim.options import OptionError
 
@@ -170,6 +171,8 @@ def _config(
     with _naming_files(options):
         cache = _kv_cache(options, model, gpu, tp, limits, notes)
     speculation = speculation_of(options, notes)
+    block_bytes = bytes_per_block(model, tp, options.engine, cache.block_size_tokens, cache.memory)
+    can_offload = simulates_offloading(options, speculation is not None, bool(cache.groups), notes)
     config = EngineConfig(
         total_kv_blocks=cache.num_blocks,
         block_size_tokens=cache.block_size_tokens,
@@ -186,6 +189,7 @@ def _config(
         async_scheduling=is_async(options, speculation, notes),
         pipeline=None if options.pp == 1 else pipeline_stages(model, gpu, tp, options.pp),
         cpu_tier=_cpu_tier(options),
+        offload=offload_of(options, model, gpu, block_bytes, tp, notes) if can_offload else None,
         speculation=speculation,
         enable_chunked_prefill=options.enable_chunked_prefill,
         enable_prefix_caching=options.enable_prefix_caching,
@@ -374,7 +378,7 @@ def _sized_cache(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp:
 
 
 def _cpu_tier(options: DeploymentOptions) -> "CpuTierConfig | None":
-    if not options.kv_cpu_blocks:
+    if not options.kv_cpu_blocks or options.engine != "blis":
         return None
     from blis_sim.engine.cpu_tier_config import CpuTierConfig  # few engines have one
 

@@ -266,14 +266,21 @@ class DeploymentOptions:
     )
     kv_cpu_blocks: int = option(
         0,
-        "KV blocks of a second tier in CPU memory, with --engine blis; 0 for none.",
+        "KV blocks that CPU memory holds, in place of --kv-offloading-size; 0 for none.",
         at_least=0,
         heading="KV cache in CPU memory",
     )
+    kv_offloading_size: float | None = option(
+        None,
+        "GiB of CPU memory to which full KV blocks of all GPUs of an instance are copied, and from which prompts are "
+        "loaded over PCIe. With --engine vllm only.",
+        above=0,
+        metavar="GIB",
+    )
     kv_offload_policy: str = option(
         "mirror",
-        "Which blocks --kv-cpu-blocks holds: a copy of every block used, looked for before each allocation; or free "
-        "ones, moved there above --kv-offload-threshold and back when an allocation fails.",
+        "With --engine blis, which blocks --kv-cpu-blocks holds: a copy of every block used, looked for before each "
+        "allocation; or free ones, moved there above --kv-offload-threshold and back when an allocation fails.",
         choices=names_in("blis_sim.engine.kv_cache.offload_policies", "OFFLOAD_POLICIES"),
     )
     kv_offload_threshold: float = option(
@@ -299,8 +306,8 @@ class DeploymentOptions:
             raise OptionError("--alpha-coeffs and --beta-coeffs cannot be used with --latency-model roofline")
         if self.coefficients is not None and self.beta_coeffs:
             raise OptionError("--coefficients cannot be used with --alpha-coeffs and --beta-coeffs")
-        if self.kv_cpu_blocks and self.engine != "blis":
-            raise OptionError(f"--kv-cpu-blocks needs --engine blis, whose rules it follows, got {self.engine}")
+        if self.kv_cpu_blocks and self.kv_offloading_size is not None:
+            raise OptionError("--kv-cpu-blocks and --kv-offloading-size say the same; give one of them")
         if self.speculation is not None and self.engine != "vllm":
             raise OptionError(f"speculative decoding needs --engine vllm, got {self.engine}")
         if self.pp > 1 and self.engine != "vllm":

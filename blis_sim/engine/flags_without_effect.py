@@ -19,6 +19,7 @@ _OF_VLLM = (
     "cpu_offload_gb",
     "performance_mode",
     "long_prefill_token_threshold_adaptive",
+    "kv_offloading_size",
 )
 _OF_CPU_TIER = ("kv_offload_policy", "kv_offload_threshold", "kv_transfer_bandwidth", "kv_transfer_base_latency")
 
@@ -32,7 +33,9 @@ def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:
         missing["long_prefill_token_threshold_adaptive"] = "--long-prefill-token-threshold"
     if "priority" not in options.scheduler and options.preemption_policy != "priority":
         missing["priority_policy"] = "a priority scheduler or --preemption-policy priority"
-    if options.kv_cpu_blocks <= 0:
+    if options.engine == "vllm":
+        missing |= dict.fromkeys(_OF_CPU_TIER, "--engine blis")
+    elif options.kv_cpu_blocks <= 0:
         missing |= dict.fromkeys(_OF_CPU_TIER, "--kv-cpu-blocks")
     elif options.kv_offload_policy != "threshold":
         missing["kv_offload_threshold"] = "--kv-offload-policy threshold"

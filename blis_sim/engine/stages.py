@@ -11,7 +11,7 @@ from blis_sim.engine.pipeline import PipelineStages
 
 _TENSORS = 2
 """Tensors of the hidden size that a stage sends for each token: hidden states and residual."""
-_USUAL_PCIE_GB_S = 32.0
+USUAL_PCIE_GB_S = 32.0
 """The rate of PCIe 4 with 16 lanes, for GPUs whose link to the CPU is not known."""
 _TRANSFER_START_US = 20.0
 """Time to send the smallest message to the GPU of another stage."""
@@ -44,4 +44,4 @@ def with_offloaded_weights(
     from blis_sim.engine.latency.wrapped import AddedTime  # Imported here: it loads numpy, which no help text needs.
 
     offloaded_bytes = sum(min(offload_gib * 2**30, weights) for weights in weight_bytes_per_gpu)
-    return AddedTime(latency, round(offloaded_bytes / ((gpu.pcie_gb_s or _USUAL_PCIE_GB_S) * 1e3)))
+    return AddedTime(latency, round(offloaded_bytes / ((gpu.pcie_gb_s or USUAL_PCIE_GB_S) * 1e3)))

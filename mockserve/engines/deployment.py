@@ -13,6 +13,7 @@ from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.latency.wrapped import EvenRanks
 from mockserve.kv_blocks.setup import KVTransfer
+from mockserve.options.engine_features import TransferConfig
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import GENERATING_TASKS, tasks_of
@@ -60,7 +61,7 @@ STAND_IN_GPU = "H100"
 
 def deployment_of(options: ServeOptions) -> Deployment:
     """The deployment to simulate. Raises EngineError when model and GPU are unknown or do not fit together."""
-    deployment = options.deployment
+    deployment = _with_store(options.deployment, options.kv_sharing.transfer)
     if not options.timing.sets_times or knows_model(deployment.model):
         return _resolved(deployment)
     known = replace(
@@ -70,6 +71,14 @@ def deployment_of(options: ServeOptions) -> Deployment:
         tp=deployment.tp or 1,
     )
     return _resolved(known)
+
+
+def _with_store(options: DeploymentOptions, transfer: TransferConfig) -> DeploymentOptions:
+    """Return the options with the CPU memory to which a connector copies KV blocks."""
+    if not transfer.has_store or options.kv_cpu_blocks or options.kv_offloading_size is not None:
+        return options
+    gib = transfer.offloaded_gib + transfer.offloaded_gib_per_gpu * max(1, options.tp)
+    return replace(options, kv_offloading_size=gib)
 
 
 def _resolved(options: DeploymentOptions) -> Deployment:
@@ -102,6 +111,7 @@ def with_features(options: ServeOptions, deployment: Deployment) -> tuple[Engine
         deployment.config,
         reports_kv_changes=options.kv_sharing.events.publishes,
         timing=timing,
+        offload=deployment.config.offload if timing is None else None,
         lora=options.lora.settings,
     )
     if not tasks_of(options.routes) & GENERATING_TASKS:

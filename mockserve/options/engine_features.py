@@ -2,6 +2,7 @@
 
 import typing
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -99,10 +100,19 @@ class TransferConfig:
 
     connector: str
     engine_id: str
+    offloaded_gib: float = 0.0
+    """CPU memory of all GPUs of an instance to which the connector copies KV blocks, and..."""
+    offloaded_gib_per_gpu: float = 0.0
+    """...the same where it is given for each of them."""
 
     @property
     def is_on(self) -> bool:
         return bool(self.connector)
+
+    @property
+    def has_store(self) -> bool:
+        """Whether the connector copies KV blocks to CPU memory of a known size."""
+        return self.offloaded_gib + self.offloaded_gib_per_gpu > 0
 
 
 def read_transfer_config(text: str) -> TransferConfig:
@@ -120,7 +130,30 @@ def read_transfer_config(text: str) -> TransferConfig:
         raise OptionError(f"{KV_TRANSFER_FLAG}: kv_connector must name a connector, got {connector!r}")
     if role not in ROLES:
         raise OptionError(f"{KV_TRANSFER_FLAG}: kv_role must be one of {', '.join(ROLES)}, got {role!r}")
-    return TransferConfig(connector, str(given.get("engine_id") or uuid.uuid4()))
+    extra = given.get("kv_connector_extra_config") or {}
+    if not isinstance(extra, dict):
+        raise OptionError(f"{KV_TRANSFER_FLAG}: kv_connector_extra_config must be an object, got {extra!r}")
+    return TransferConfig(connector, str(given.get("engine_id") or uuid.uuid4()), *_store_of(connector, extra))
+
+
+_LMCACHE_GIB_PER_GPU = 5.0
+"""CPU memory that LMCache takes for each GPU by default."""
+
+
+def _store_of(connector: str, extra: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the GiB of CPU memory that a connector takes for all GPUs, and for each. Raises OptionError."""
+    if connector in ("OffloadingConnector", "SimpleCPUOffloadConnector"):
+        return _number(extra, "cpu_bytes_to_use", 0.0) / 2**30, 0.0
+    if connector in ("LMCacheConnectorV1", "LMCacheMPConnector"):
+        return 0.0, _number(extra, "lmcache.max_local_cpu_size", _LMCACHE_GIB_PER_GPU)
+    return 0.0, 0.0
+
+
+def _number(extra: Mapping[str, Any], name: str, default: float) -> float:
+    value = extra.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**60:
+        raise OptionError(f"{KV_TRANSFER_FLAG}: {name} of kv_connector_extra_config must be a size, got {value!r}")
+    return float(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.kv_cache.sizing import bytes_per_block
 from blis_sim.engine.memory.kv_group_specs import most_blocks
 from blis_sim.options import OptionError, ineffective_flags
+from mockserve.options.engine_features import TransferConfig
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.folder_checks import (
     QUANTIZATION_KEYS,
@@ -156,9 +157,15 @@ _STORES = (
 """Connectors of vLLM that keep KV blocks in CPU memory or in a store."""
 
 
-def warnings_of_connector(connector: str) -> Iterator[str]:
-    """Yield a warning for a connector of --kv-transfer-config whose store of KV blocks is not modelled."""
-    if connector in _STORES:
+def warnings_of_connector(transfer: TransferConfig) -> Iterator[str]:
+    """Yield a warning for a connector of --kv-transfer-config of whose store of KV blocks something is not modelled."""
+    connector = transfer.connector
+    if connector.startswith("LMCache"):
+        yield (
+            f"warning: the store of {connector} is modelled as CPU memory of this server alone: other instances find "
+            "none of its KV blocks"
+        )
+    elif connector in _STORES and not transfer.has_store:
         yield (
             f"warning: the store of {connector} is not modelled: KV blocks that are evicted are lost, "
             "and other instances find none"

@@ -27,6 +27,10 @@ def new_vllm(instance: "Instance", reports_steps: bool) -> Stepping:
         from blis_sim.engine.scheduler.vllm_groups import GroupedScheduler
 
         return GroupedScheduler(instance, reports_steps)
+    if config.offload is not None:
+        from blis_sim.engine.scheduler.vllm_offloading import OffloadingScheduler
+
+        return OffloadingScheduler(instance, reports_steps, config.offload)
     from blis_sim.engine.scheduler.vllm import VllmScheduler
 
     return VllmScheduler(instance, reports_steps)

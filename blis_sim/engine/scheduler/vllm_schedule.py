@@ -4,6 +4,8 @@ There is no prefill and no decode: each sequence has tokens it has and tokens it
 catch up. Facts and order of rules: vllm/v1/core/sched/scheduler.py, `schedule`.
 """
 
+from enum import Enum
+
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.events import Preempted, Scheduled
 from blis_sim.engine.instance import Instance
@@ -15,6 +17,16 @@ from blis_sim.engine.scheduler.multi_step import NO_NEWCOMERS, ScheduledTokens
 from blis_sim.engine.scheduler.state_split import new_state_split
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
+
+
+class Admission(Enum):
+    """Whether a waiting sequence may join the batch."""
+
+    NOW = 0
+    LATER = 1
+    """It waits for something, and those behind it need not."""
+    BLOCKED = 2
+    """Too few KV blocks are free for it, so that those behind it wait, too."""
 
 
 class VllmComposition(BatchScheduler):
@@ -47,6 +59,8 @@ class VllmComposition(BatchScheduler):
         self._drafter_rows = config.speculation.rows_per_request if config.speculation else 0
         self._threshold = 0
         self._split = new_state_split(config)
+        self._has_tier = False
+        """Whether KV blocks may have to be loaded for a waiting sequence."""
         self._defers = False
         """Whether the latest step only decodes."""
         self._num_executed_steps = 0
@@ -208,7 +222,7 @@ class VllmComposition(BatchScheduler):
         self.waiting.appendleft(victim)
         self.preempted.append(victim)
 
-    def _admit_waiting(self) -> None:
+    def _admit_waiting(self) -> None:  # noqa: C901 - one loop over all that may join
         waiting, kv, config = self.waiting, self.kv, self._config
         self._order_waiting()
         adapters = self._running_adapters()
@@ -216,14 +230,16 @@ class VllmComposition(BatchScheduler):
         num_running = self.num_running
         while waiting and self._budget > 0 and num_running < config.max_num_seqs:
             sequence = waiting[0]
-            # Steps in flight still bring tokens from before its preemption, or its adapter finds no slot.
-            if sequence.num_stale_tokens or not self._finds_slot(sequence.request.adapter, adapters):
+            admission = self._admission(sequence, adapters)
+            if admission is Admission.LATER:
                 passed_over.append(waiting.popleft())
                 continue
+            if admission is Admission.BLOCKED:
+                break
             hits = kv.cached_prefix(sequence)
             cached = start = kv.num_found_tokens(hits)
-            if sequence.request.external is not None:
-                start = max(cached, num_external_tokens(sequence))
+            if sequence.request.external is not None or self._has_tier:
+                start = max(cached, self._brought_tokens(sequence))
             num_known = sequence.request.input_tokens + sequence.num_output_tokens
             if self._defers and start < num_known - 1:
                 break
@@ -254,6 +270,16 @@ class VllmComposition(BatchScheduler):
             self._deferred.difference_update(self.admitted)
         if not self._defers:
             self._is_capacity_bound = len(waiting) > len(self._deferred)
+
+    def _admission(self, sequence: Sequence, adapters: set[str] | None) -> Admission:
+        """Whether a waiting sequence may join a step with `adapters`."""
+        # Steps in flight still bring tokens from before its preemption, or its adapter finds no slot.
+        is_ready = not sequence.num_stale_tokens and self._finds_slot(sequence.request.adapter, adapters)
+        return Admission.NOW if is_ready else Admission.LATER
+
+    def _brought_tokens(self, sequence: Sequence) -> int:
+        """Return the tokens of a waiting sequence that were computed elsewhere or before."""
+        return num_external_tokens(sequence)
 
     def _running_adapters(self) -> set[str] | None:
         """The adapters of all that run, computed with in this step or not; None where they do not matter."""
@@ -320,6 +346,7 @@ def can_have_cohort(config: EngineConfig) -> bool:
         and not config.reports_kv_changes
         and config.prefill_schedule_interval == 1
         and config.pipeline is None
+        and config.offload is None
     )
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from blis_sim.engine.cpu_tier_config import CpuTierConfig
+from blis_sim.engine.cpu_tier_config import CpuTierConfig, OffloadConfig
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
@@ -43,9 +43,10 @@ def test_blocks_alone_give_the_documented_defaults() -> None:
         ({"kv_transfer_bandwidth": float("inf")}, "--kv-transfer-bandwidth must be a finite number, got inf"),
         ({"kv_transfer_base_latency": -5}, "--kv-transfer-base-latency must be at least 0, got -5"),
         ({"kv_offload_policy": "lru"}, "--kv-offload-policy must be one of mirror, threshold, got 'lru'"),
+        ({"kv_offloading_size": 0.0, "engine": "vllm"}, "--kv-offloading-size must be above 0, got 0.0"),
         (
-            {"kv_cpu_blocks": 5, "engine": "vllm"},
-            "--kv-cpu-blocks needs --engine blis, whose rules it follows, got vllm",
+            {"kv_cpu_blocks": 5, "kv_offloading_size": 3.0, "engine": "vllm"},
+            "--kv-cpu-blocks and --kv-offloading-size say the same; give one of them",
         ),
         (
             {"priority_policy": "age"},
@@ -75,6 +76,7 @@ def test_a_transfer_that_takes_for_ever_is_refused() -> None:
         ),
         ({"kv_offload_threshold": 0.5, "kv_cpu_blocks": 9, "kv_offload_policy": "threshold"}, []),
         ({"kv_transfer_base_latency": 5, "kv_cpu_blocks": 9}, []),
+        ({"kv_offloading_size": 5.0}, ["--kv-offloading-size has no effect without --engine vllm"]),
         (
             {"priority_policy": "slo-based"},
             ["--priority-policy has no effect without a priority scheduler or --preemption-policy priority"],
@@ -90,3 +92,52 @@ def test_a_transfer_that_takes_for_ever_is_refused() -> None:
 )
 def test_flags_that_another_keeps_from_mattering_are_noted(given: dict[str, Any], notes: list[str]) -> None:
     assert list(resolve(options(**given)).notes) == notes
+
+
+GIB = 2**30
+
+
+def offload(**given: Any) -> OffloadConfig | None:
+    settings: dict[str, Any] = {"model": "qwen3-14b", "hardware": "H100", "tp": 2, **given}
+    return resolve(DeploymentOptions(**settings)).config.offload
+
+
+def test_cpu_memory_holds_the_blocks_of_all_gpus_and_each_loads_its_part_over_pcie() -> None:
+    block_bytes = 16 * 40 * 2 * 8 * 128 * 2
+    found = offload(kv_offloading_size=10.0)
+    assert found is not None
+    assert found.num_blocks == 10 * GIB // block_bytes
+    assert found.block_us == pytest.approx(block_bytes / 2 / 64e3)
+    assert offload(kv_cpu_blocks=77) == OffloadConfig(77, found.block_us)
+    assert offload() is None
+
+
+def test_latent_kv_is_kept_once_for_all_gpus() -> None:
+    found = offload(model="deepseek-ai/DeepSeek-V3", hardware="H200", tp=8, kv_offloading_size=1.0, max_model_len=4096)
+    block_bytes = 16 * 61 * 576 * 2
+    assert found is not None
+    assert found.num_blocks == pytest.approx(GIB // block_bytes, rel=0.35)
+
+
+@pytest.mark.parametrize(
+    ("given", "cause"),
+    [
+        ({"pp": 2}, "pipeline stages"),
+        ({"spec_method": "ngram", "spec_tokens": 2}, "speculative decoding"),
+        ({"model": "openai/gpt-oss-20b", "tp": 1}, "several groups of KV caches"),
+    ],
+)
+def test_what_is_not_modelled_together_with_cpu_memory_is_warned_about(given: dict[str, Any], cause: str) -> None:
+    settings: dict[str, Any] = {"model": "qwen3-14b", "hardware": "H100", "tp": 2, "kv_offloading_size": 5.0, **given}
+    deployment = resolve(DeploymentOptions(**settings))
+    assert deployment.config.offload is None
+    assert [note for note in deployment.notes if "CPU memory" in note] == [
+        f"warning: KV blocks in CPU memory are not modelled with {cause}: KV blocks that are evicted are lost"
+    ]
+
+
+def test_cpu_memory_below_one_block_is_refused() -> None:
+    with pytest.raises(
+        EngineError, match=r"^--kv-offloading-size must hold at least one KV block, 0.00244 GiB, got 0.001"
+    ):
+        offload(kv_offloading_size=0.001)

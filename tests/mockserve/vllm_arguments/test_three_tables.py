@@ -63,13 +63,18 @@ def test_the_server_names_unseen_flags_apart_from_those_that_are_not_modelled() 
     ]
 
 
-def test_a_connector_with_a_store_is_warned_about() -> None:
-    def notes(connector: str) -> list[str]:
-        transfer = f'{{"kv_connector": "{connector}", "kv_role": "kv_both"}}'
+def test_a_connector_whose_store_is_not_modelled_is_warned_about() -> None:
+    def notes(connector: str, extra: str = "{}") -> list[str]:
+        transfer = f'{{"kv_connector": "{connector}", "kv_role": "kv_both", "kv_connector_extra_config": {extra}}}'
         return _notes(options_from(ServeOptions, model_argument="m", kv_transfer_config=transfer))
 
     assert notes("NixlConnector") == []
-    assert notes("LMCacheConnectorV1") == [
-        "warning: the store of LMCacheConnectorV1 is not modelled: KV blocks that are evicted are lost, and other "
+    assert notes("OffloadingConnector", '{"cpu_bytes_to_use": 1000000000}') == []
+    assert notes("MooncakeStoreConnector") == [
+        "warning: the store of MooncakeStoreConnector is not modelled: KV blocks that are evicted are lost, and other "
         "instances find none"
+    ]
+    assert notes("LMCacheConnectorV1") == [
+        "warning: the store of LMCacheConnectorV1 is modelled as CPU memory of this server alone: other instances find "
+        "none of its KV blocks"
     ]
