@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.engine_defaults import BLIS_LIMITS
+from blis_sim.engine.engine_defaults import BLIS_LIMITS, engine_defaults
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec, blocks_after, capacity_tokens, most_blocks
 from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
@@ -86,7 +86,7 @@ class EngineConfig:
         for name in ("long_prefill_token_threshold", "max_model_len", "max_num_scheduled_tokens"):
             _at_least(name, getattr(self, name), 0)
         if not self.kv_capacity_tokens:
-            raise EngineError("total_kv_blocks must be at least 2 with engine vllm, which keeps one, got 1")
+            raise EngineError(f"total_kv_blocks must be at least 2 with engine {self.engine}, which keeps one, got 1")
         if self.max_model_len > self.kv_capacity_tokens:
             raise EngineError(
                 f"max_model_len must fit in the KV cache of {self.kv_capacity_tokens} tokens, got {self.max_model_len}"
@@ -104,10 +104,10 @@ class EngineConfig:
 
     @property
     def kv_capacity_tokens(self) -> int:
-        """Tokens the whole KV cache holds. All engines but BLIS keep one block for themselves, as vLLM does."""
+        """Tokens the whole KV cache holds. vLLM keeps one block for itself, as do engines that do not say otherwise."""
         if self.kv_groups:
             return capacity_tokens(self.kv_groups, self.total_kv_blocks, self.max_in_flight_tokens)
-        usable = self.total_kv_blocks - (self.engine != "blis")
+        usable = self.total_kv_blocks - engine_defaults(self.engine).keeps_block
         return usable * self.block_size_tokens
 
     @property

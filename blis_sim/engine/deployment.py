@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.drafting import active_seqs, is_async, scheduled_tokens, speculation_of
-from blis_sim.engine.engine_defaults import BLIS_LIMITS, LOW_LATENCY_BACKEND, BatchLimits, vllm_limits
+from blis_sim.engine.engine_defaults import LOW_LATENCY_BACKEND, BatchLimits, engine_defaults, vllm_limits
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.flags_without_effect import flags_without_effect
 from blis_sim.engine.gpu_spec import GpuSpec
@@ -265,8 +265,9 @@ def _limits(options: DeploymentOptions, gpu: GpuSpec, max_model_len: int) -> Bat
     """Return the limits of the flags, else the defaults of the engine; vLLM lowers its default of sequences to the
     tokens."""
     tokens, seqs = options.max_num_batched_tokens, options.max_num_seqs
-    if options.engine == "blis":
-        return BatchLimits(tokens or BLIS_LIMITS.max_num_batched_tokens, seqs or BLIS_LIMITS.max_num_seqs)
+    own = engine_defaults(options.engine).limits
+    if own is not None:
+        return BatchLimits(tokens or own.max_num_batched_tokens, seqs or own.max_num_seqs)
     default = vllm_limits(
         gpu,
         max_model_len,
@@ -302,7 +303,7 @@ def _kv_cache(
     options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, limits: BatchLimits, notes: list[str]
 ) -> KVCache:
     """Return the KV cache as vLLM plans it for the checkpoint, or as BLIS counts it. Raises EngineError."""
-    if options.total_kv_blocks == 1 and options.engine != "blis":
+    if options.total_kv_blocks == 1 and engine_defaults(options.engine).keeps_block:
         raise EngineError(
             f"--num-gpu-blocks-override must be at least 2 with --engine {options.engine}, which keeps one, got 1"
         )
@@ -321,6 +322,10 @@ def _kv_cache(
     groups, longest = group_specs(layout.groups), layout.longest_request_tokens(blocks)
     if is_single_context(groups):
         return KVCache(blocks, layout.block_tokens, longest, layout)
+    if not engine_defaults(options.engine).has_kv_groups:
+        raise EngineError(
+            f"--engine {options.engine} needs a model whose layers all keep the whole context, got {model.name}"
+        )
     return KVCache(blocks, hash_block_tokens(groups, options.enable_prefix_caching), longest, layout, groups)
 
 
@@ -337,7 +342,7 @@ def memory_settings(options: DeploymentOptions, limits: BatchLimits) -> MemorySe
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_num_seqs=limits.max_num_seqs,
         max_model_len=options.max_model_len,
-        block_size=options.block_size or 0,
+        block_size=options.block_size or engine_defaults(options.engine).block_size_tokens,
         enable_prefix_caching=options.enable_prefix_caching,
         expert_parallel=options.enable_expert_parallel,
         kv_cache_memory_bytes=options.kv_cache_memory_bytes or None,
@@ -364,7 +369,8 @@ def _modelled(
 
 def _sized_cache(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]) -> KVCache:
     """Return the KV cache that fits by the sizes of the model alone."""
-    blocks, size = options.total_kv_blocks, options.block_size or _DEFAULT_BLOCK_SIZE
+    blocks = options.total_kv_blocks
+    size = options.block_size or engine_defaults(options.engine).block_size_tokens or _DEFAULT_BLOCK_SIZE
     if blocks is None and model.lacks_expert_count:
         notes.append(
             f"{model.name} has experts but its config does not say how many, "

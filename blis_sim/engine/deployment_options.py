@@ -31,8 +31,8 @@ class DeploymentOptions:
     )
     engine: str = option(
         "vllm",
-        "Engine to simulate: vLLM 0.33, or the simulator BLIS. Each brings its own scheduler and its own defaults of "
-        "memory, batches and step times.",
+        "Engine to simulate: vLLM 0.33, the simulator BLIS, or a scheduler that the simulator Vidur has. Each brings "
+        "its own scheduler and its own defaults of memory, batches and step times.",
         choices=ENGINES,
         former_flags=("--scheduling",),
     )
@@ -45,7 +45,7 @@ class DeploymentOptions:
     )
     pp: int = option(
         1,
-        "Pipeline stages of one instance, each on --tp GPUs. With --engine vllm only.",
+        "Pipeline stages of one instance, each on --tp GPUs; 1 with --engine blis or lightllm.",
         flags=("--pp", "--pipeline-parallel-size"),
         at_least=1,
     )
@@ -308,10 +308,14 @@ class DeploymentOptions:
             raise OptionError("--coefficients cannot be used with --alpha-coeffs and --beta-coeffs")
         if self.kv_cpu_blocks and self.kv_offloading_size is not None:
             raise OptionError("--kv-cpu-blocks and --kv-offloading-size say the same; give one of them")
+        if (self.kv_cpu_blocks or self.kv_offloading_size is not None) and self.engine not in ("vllm", "blis"):
+            raise OptionError(f"a KV cache in CPU memory needs --engine vllm or blis, got {self.engine}")
         if self.speculation is not None and self.engine != "vllm":
             raise OptionError(f"speculative decoding needs --engine vllm, got {self.engine}")
-        if self.pp > 1 and self.engine != "vllm":
-            raise OptionError(f"--pipeline-parallel-size {self.pp} needs --engine vllm, got {self.engine}")
+        if self.pp > 1 and self.engine in ("blis", "lightllm"):
+            raise OptionError(f"--pipeline-parallel-size must be 1 with --engine {self.engine}, got {self.pp}")
+        if self.engine == "lightllm" and self.block_size not in (None, 1):
+            raise OptionError(f"--block-size must be 1 with --engine lightllm, got {self.block_size}")
         self._check_limits()
         self._take_scheduling_policy()
 

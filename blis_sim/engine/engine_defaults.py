@@ -19,26 +19,6 @@ LOW_LATENCY_BACKEND = "deepep_low_latency"
 """The communication backend of experts with which vLLM takes small batches."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineDefaults:
-    """Defaults of an engine that do not depend on the hardware."""
-
-    gpu_memory_utilization: float
-    latency_model: str
-
-
-ENGINE_DEFAULTS = {
-    "vllm": EngineDefaults(gpu_memory_utilization=0.92, latency_model=AUTO),
-    "blis": EngineDefaults(gpu_memory_utilization=0.9, latency_model="trained-physics"),
-}
-"""By the name of the engine. Engines that are not here take vLLM's."""
-
-
-def engine_defaults(engine: str) -> EngineDefaults:
-    """Return the defaults of the engine of that name that do not depend on the hardware."""
-    return ENGINE_DEFAULTS.get(engine, ENGINE_DEFAULTS["vllm"])
-
-
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
     """The most that one step may take on."""
@@ -47,7 +27,54 @@ class BatchLimits:
     max_num_seqs: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineDefaults:
+    """Defaults of an engine that do not depend on the hardware."""
+
+    gpu_memory_utilization: float
+    latency_model: str
+    limits: BatchLimits | None = None
+    """None where they depend on the GPU."""
+    block_size_tokens: int = 0
+    """0 where the kernels decide."""
+    keeps_block: bool = True
+    """Whether one KV block is never given to a request."""
+    has_kv_groups: bool = True
+    """Whether layers may keep other tokens than the whole context."""
+
+
 BLIS_LIMITS = BatchLimits(2048, 256)
+
+
+def _of_vidur(max_num_batched_tokens: int, block_size_tokens: int = 16) -> EngineDefaults:
+    return EngineDefaults(
+        gpu_memory_utilization=0.9,
+        latency_model=AUTO,
+        limits=BatchLimits(max_num_batched_tokens, 128),
+        block_size_tokens=block_size_tokens,
+        keeps_block=False,
+        has_kv_groups=False,
+    )
+
+
+ENGINE_DEFAULTS = {
+    "vllm": EngineDefaults(gpu_memory_utilization=0.92, latency_model=AUTO),
+    "blis": EngineDefaults(
+        gpu_memory_utilization=0.9, latency_model="trained-physics", limits=BLIS_LIMITS, keeps_block=False
+    ),
+    "sarathi": _of_vidur(512),
+    "vidur-vllm": _of_vidur(4096),
+    "orca": _of_vidur(4096),
+    "lightllm": _of_vidur(4096, block_size_tokens=1),
+    "faster-transformer": _of_vidur(4096),
+    "splitwise": _of_vidur(4096),
+}
+"""By the name of the engine. Engines that are not here take vLLM's."""
+
+
+def engine_defaults(engine: str) -> EngineDefaults:
+    """Return the defaults of the engine of that name that do not depend on the hardware."""
+    return ENGINE_DEFAULTS.get(engine, ENGINE_DEFAULTS["vllm"])
 
 
 def vllm_limits(

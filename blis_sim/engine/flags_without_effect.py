@@ -21,6 +21,7 @@ _OF_VLLM = (
     "long_prefill_token_threshold_adaptive",
     "kv_offloading_size",
 )
+_OF_VLLM_AND_BLIS = ("long_prefill_token_threshold", "preemption_policy")
 _OF_CPU_TIER = ("kv_offload_policy", "kv_offload_threshold", "kv_transfer_bandwidth", "kv_transfer_base_latency")
 
 
@@ -29,6 +30,8 @@ def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:
     missing: dict[str, str] = {}
     if options.engine != "vllm":
         missing |= dict.fromkeys(_OF_VLLM, "--engine vllm")
+    if options.engine not in ("vllm", "blis"):
+        missing |= dict.fromkeys(_OF_VLLM_AND_BLIS, "--engine vllm or blis")
     if not options.long_prefill_token_threshold:
         missing["long_prefill_token_threshold_adaptive"] = "--long-prefill-token-threshold"
     if "priority" not in options.scheduler and options.preemption_policy != "priority":

@@ -1,13 +1,19 @@
-"""The rules of schedulers that compose one batch after the other, by the name of their engine."""
+"""Engines whose rules compose one batch after the other, by their names. A new one is one file and one row here."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from blis_sim.engine.scheduler.batch_rules import BatchRules
+from blis_sim.engine.scheduler.batch_rules import BatchLimits, BatchRules
+from blis_sim.engine.scheduler.batch_stepping import BatchStepping
 from blis_sim.engine.scheduler.faster_transformer import FasterTransformerRules
 from blis_sim.engine.scheduler.lightllm import LightLLMRules
 from blis_sim.engine.scheduler.orca import OrcaRules
 from blis_sim.engine.scheduler.sarathi import SarathiRules
+from blis_sim.engine.scheduler.splitwise import SplitwiseRules
 from blis_sim.engine.scheduler.vidur_vllm import VidurVllmRules
+
+if TYPE_CHECKING:
+    from blis_sim.engine.instance import Instance
 
 BATCH_RULES: Mapping[str, type[BatchRules]] = {
     "sarathi": SarathiRules,
@@ -15,4 +21,19 @@ BATCH_RULES: Mapping[str, type[BatchRules]] = {
     "orca": OrcaRules,
     "lightllm": LightLLMRules,
     "faster-transformer": FasterTransformerRules,
+    "splitwise": SplitwiseRules,
 }
+
+
+def new_batch_stepping(instance: "Instance", reports_steps: bool) -> BatchStepping:
+    """Return what takes the steps of the engine that the configuration names."""
+    config = instance.config
+    limits = BatchLimits(
+        num_blocks=config.total_kv_blocks,
+        block_size_tokens=config.block_size_tokens,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.token_budget,
+        max_model_len=config.limit_tokens,
+        num_stages=config.num_stages,
+    )
+    return BatchStepping(instance, reports_steps, BATCH_RULES[config.engine](limits))

@@ -85,9 +85,9 @@ class Job:
         self.is_prefilled = False
 
     @property
-    def is_complete(self) -> bool:
-        """Whether its last token has come."""
-        return self.processed >= self.total_tokens
+    def left(self) -> int:
+        """Tokens to be computed before its next output token."""
+        return 1 if self.is_prefilled else self.target - self.processed
 
 
 class Batch:

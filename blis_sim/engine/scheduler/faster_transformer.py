@@ -30,7 +30,7 @@ class FasterTransformerRules(BatchRules):
         self.started, self.restarted = [], []
         if self._batches:
             jobs = self._batches.popleft()
-            return Batch(jobs, [1 if job.is_prefilled else job.target for job in jobs])
+            return Batch(jobs, [job.left for job in jobs])
         jobs = []
         most, reserved = self.limits.max_full_batch, self.limits.blocks_of_longest
         while self.waiting and len(jobs) < most and self.blocks.num_free >= reserved:
@@ -38,7 +38,7 @@ class FasterTransformerRules(BatchRules):
             self.reserve(job, reserved)
             self.started.append(job)
             jobs.append(job)
-        return Batch(jobs, [job.target for job in jobs]) if jobs else None
+        return Batch(jobs, [job.left for job in jobs]) if jobs else None
 
     def may_join(self, num_requests: int) -> bool:
         return False

@@ -45,17 +45,18 @@ class LightLLMRules(BatchRules):
         futures = [self._future(job) for job in self.ready]
         while self.waiting and self.num_allocated < limits.max_num_seqs:
             job = self.waiting[0]
-            num_tokens += job.target
+            num_tokens += job.left
             if num_tokens > limits.max_num_batched_tokens and (jobs or limits.is_original):
                 break
             futures.append(self._future(job))
-            if not _fits_for_ever(futures, limits.num_blocks) or self.blocks.num_free < job.target:
+            is_alone = not self.num_allocated and not limits.is_original
+            if self.blocks.num_free < job.target or not (is_alone or _fits_for_ever(futures, limits.num_blocks)):
                 break
             self.waiting.popleft()
             self.reserve(job, job.target)
             self.started.append(job)
             jobs.append(job)
-        return Batch(jobs, [job.target for job in jobs]) if jobs else None
+        return Batch(jobs, [job.left for job in jobs]) if jobs else None
 
     def _decodes(self) -> Batch | None:
         jobs: list[Job] = []

@@ -17,13 +17,13 @@ class OrcaRules(BatchRules):
         self.started, self.restarted = [], []
         most = self.limits.max_full_batch
         jobs, self.ready = self.ready[:most], self.ready[most:]
-        tokens = [1 if job.is_prefilled else job.target for job in jobs]
+        tokens = [job.left for job in jobs]
         while self.waiting and self.may_join(len(jobs)):
             job = self.waiting.popleft()
             self.reserve(job, self.limits.blocks_of_longest)
             self.started.append(job)
             jobs.append(job)
-            tokens.append(job.target)
+            tokens.append(job.left)
         return Batch(jobs, tokens) if jobs else None
 
     def may_join(self, num_requests: int) -> bool:

@@ -47,7 +47,20 @@ def new_blis(instance: "Instance", reports_steps: bool) -> Stepping:
     return BlisScheduler(instance, reports_steps)
 
 
+def new_batches(instance: "Instance", reports_steps: bool) -> Stepping:
+    """The rules of a scheduler that Vidur has, by the name of the engine."""
+    from blis_sim.engine.scheduler.batch_engines import new_batch_stepping
+
+    return new_batch_stepping(instance, reports_steps)
+
+
 ENGINES: dict[str, Callable[["Instance", bool], Stepping]] = {
     "vllm": new_vllm,
     "blis": new_blis,
+    "sarathi": new_batches,
+    "vidur-vllm": new_batches,
+    "orca": new_batches,
+    "lightllm": new_batches,
+    "faster-transformer": new_batches,
+    "splitwise": new_batches,
 }

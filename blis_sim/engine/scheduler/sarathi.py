@@ -18,7 +18,7 @@ class SarathiRules(BatchRules):
         num_tokens = len(jobs)
         skipped: list[Job] = []
         for job in prefilling:
-            count = min(job.target - job.processed, chunk - num_tokens)
+            count = min(job.left, chunk - num_tokens)
             # The original lets chunks go beyond the limit of requests, which the chunk size then bounds.
             if count <= 0 or (len(jobs) >= most and not self.limits.is_original):
                 skipped.append(job)
@@ -31,7 +31,7 @@ class SarathiRules(BatchRules):
         waiting = self.waiting
         while waiting and num_tokens < chunk and self._has_room(len(jobs)) and self.fits(waiting[0]):
             job = waiting.popleft()
-            count = min(job.target, chunk - num_tokens)
+            count = min(job.left, chunk - num_tokens)
             self.reserve(job, -(-job.target // self.limits.block_size_tokens))
             self.started.append(job)
             jobs.append(job)

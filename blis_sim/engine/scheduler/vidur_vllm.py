@@ -18,9 +18,9 @@ class VidurVllmRules(BatchRules):
             self.reserve(job, -(-job.target // self.limits.block_size_tokens))
             self.started.append(job)
             jobs.append(job)
-            longest = max(longest, job.target)
+            longest = max(longest, job.left)
         if jobs:
-            return Batch(jobs, [job.target for job in jobs])
+            return Batch(jobs, [job.left for job in jobs])
         return self._decodes()
 
     def may_join(self, num_requests: int) -> bool:
@@ -28,7 +28,7 @@ class VidurVllmRules(BatchRules):
 
     def _joins(self, job: Job, num_prompts: int, longest: int) -> bool:
         limits = self.limits
-        padded = (num_prompts + 1) * max(longest, job.target)
+        padded = (num_prompts + 1) * max(longest, job.left)
         if padded > limits.max_num_batched_tokens and (num_prompts or limits.is_original):
             return False  # In the original a prompt that is longer by itself blocks the queue for ever.
         if self.num_allocated == limits.max_num_seqs or num_prompts == limits.max_micro_batch:

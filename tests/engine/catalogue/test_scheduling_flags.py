@@ -101,7 +101,7 @@ def test_a_model_has_stages_whose_last_also_has_the_output_head() -> None:
     assert found.config.max_concurrent_batches == 3
     assert found.num_gpus == 2
     assert found.config.total_kv_blocks > 2 * deployed().config.total_kv_blocks
-    with pytest.raises(OptionError, match="--pipeline-parallel-size 2 needs --engine vllm, got blis"):
+    with pytest.raises(OptionError, match="--pipeline-parallel-size must be 1 with --engine blis, got 2"):
         deployed(pp=2, engine="blis")
 
 
