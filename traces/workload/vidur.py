@@ -25,7 +25,7 @@ Length: TypeAlias = tuple[int, int]
 """Tokens of a prompt and of its output."""
 
 _QPS = {"poisson": 0.5, "gamma": 0.2}
-_LONGEST_POISSON_GAP = 3.0
+LONGEST_POISSON_GAP = 3.0
 """In mean gaps; longer ones are cut, which makes the rate 5 % higher than asked."""
 _LENGTHS = (
     Column("num_prefill_tokens", float, required=True, at_least=0),
@@ -51,11 +51,18 @@ def vidur_requests(section: Vidur, seed: int, num_requests: int, horizon_us: int
     return list(islice(requests, num_requests or None))
 
 
-def arrivals_s(section: Vidur, shared: Random, seed: int) -> Iterator[tuple[float, Length]]:
-    """Instants in seconds and lengths of requests. Some kinds draw from `shared`, others from what `seed` gives."""
+def arrivals_s(
+    section: Vidur, shared: Random, seed: int, longest_poisson_gap: float = LONGEST_POISSON_GAP
+) -> Iterator[tuple[float, Length]]:
+    """Instants in seconds and lengths of requests. Some kinds draw from `shared`, others from what `seed` gives.
+
+    Longer gaps of Poisson arrivals than `longest_poisson_gap`, in mean gaps, are cut.
+    """
     now_s = 0.0
     for gap_s, length in zip(
-        _gaps_s(section.interval, shared, seed), _lengths(section.length, shared, seed), strict=False
+        _gaps_s(section.interval, shared, seed, longest_poisson_gap),
+        _lengths(section.length, shared, seed),
+        strict=False,
     ):
         now_s += gap_s
         yield now_s, length
@@ -91,10 +98,10 @@ def _requests(pairs: Iterator[tuple[float, Length]]) -> Iterator[WorkloadRequest
         )
 
 
-def _gaps_s(interval: VidurInterval, shared: Random, seed: int) -> Iterator[float]:
+def _gaps_s(interval: VidurInterval, shared: Random, seed: int, longest_poisson_gap: float) -> Iterator[float]:
     """Gaps in seconds, the first one before the first request."""
     if interval.type == "poisson":
-        return _poisson(interval.qps or _QPS["poisson"], shared)
+        return _poisson(interval.qps or _QPS["poisson"], shared, longest_poisson_gap)
     if interval.type == "gamma":
         shape = 1 / (interval.cv or 0.5) ** 2
         draws = np.random.RandomState(seed % 2**32)
@@ -105,9 +112,9 @@ def _gaps_s(interval: VidurInterval, shared: Random, seed: int) -> Iterator[floa
     return iter(_recorded_gaps_s(interval))
 
 
-def _poisson(qps: float, shared: Random) -> Iterator[float]:
+def _poisson(qps: float, shared: Random, longest_gap: float) -> Iterator[float]:
     while True:
-        yield min(-math.log(1.0 - shared.random()) / qps, _LONGEST_POISSON_GAP / qps)
+        yield min(-math.log(1.0 - shared.random()) / qps, longest_gap / qps)
 
 
 def _recorded_gaps_s(interval: VidurInterval) -> Sequence[float]:

@@ -112,16 +112,16 @@ def simulated(options: Any, cluster: Cluster, tables: OperatorTables) -> Simulat
     replicas = [Replica(cluster.rules(cluster.limits), times.of, times.of_decodes) for _ in numbers]
     choose = router(name, replicas, draws, is_original=cluster.is_original)
     if name in LOOKS_AT_REPLICAS:
-        _run_together(replicas, in_order, choose)
+        run_together(replicas, in_order, choose)
     else:
         for job in in_order:
             job.replica = choose(job)
         for number, replica in enumerate(replicas):
-            _run_together([replica], [job for job in in_order if job.replica == number], lambda _: 0)
+            run_together([replica], [job for job in in_order if job.replica == number], lambda _: 0)
     return Simulated(cluster, jobs, [each.log for each in replicas])
 
 
-def _run_together(replicas: Sequence[Replica], jobs: Sequence[TimedJob], choose: Any) -> None:
+def run_together(replicas: Sequence[Replica], jobs: Sequence[TimedJob], choose: Any) -> None:
     """Let `jobs` arrive in their order. All of one instant are there before a batch begins with them."""
     place, number = 0, len(jobs)
     while place < number:

@@ -120,6 +120,17 @@ def always_busiest() -> ByLoad:
     return ByLoad(lambda loads: loads.index(max(loads)))
 
 
+class LeastOutstanding:
+    """The candidate with the fewest unfinished requests, running ones included; the first of equals."""
+
+    reads_in_flight = True
+    reads_snapshots = reads_caches = reads_adapters = False
+
+    def choose(self, request: Request, state: RoutingState) -> Choice:
+        outstanding = [snapshot.num_in_flight for snapshot in state.candidates]
+        return Choice(outstanding.index(min(outstanding)))
+
+
 class Weighted:
     """The candidate with the largest weighted sum of scores, each brought into 0 to 1; ties are drawn.
 
@@ -186,6 +197,7 @@ def _weighted(settings: RouterSettings) -> Router:
 ROUTERS: dict[str, Callable[[RouterSettings], Router]] = {
     "round-robin": lambda _: RoundRobin(),
     "least-loaded": lambda settings: least_loaded(settings.ties),
+    "least-outstanding": lambda _: LeastOutstanding(),
     "always-busiest": lambda _: always_busiest(),
     "random": lambda settings: Random(settings.ties),
     "weighted": _weighted,
