@@ -20,11 +20,9 @@ def run(options: Any) -> int:
     with no_cycle_search():
         cluster = cluster_of(options)
         tables = operator_tables(options)
-        for note in flags_without_effect(options):
+        for note in (*cluster.notes, *flags_without_effect(options)):
             _say(note)
         result = simulated(options, cluster, tables)
-        for note in result.notes:
-            _say(note)
         if not options.metrics_config_write_metrics:
             return 0
         folder = new_folder(options)

@@ -162,12 +162,13 @@ def _times(job: TimedJob, is_original: bool) -> list[float | None]:
 
 def write_batches(logs: Sequence[BatchLog], folder: Path) -> None:
     """Write a row for each batch of all replicas, in the order in which they were composed."""
-    starts, durations, sizes, decodes, prompts = (
+    starts, ends, numbers, sizes, decodes, prompts = (
         np.concatenate([np.array(getattr(log, name)) for log in logs])
-        for name in ("starts", "durations", "sizes", "decodes", "prefill_tokens")
+        for name in ("starts", "ends", "numbers", "sizes", "decodes", "prefill_tokens")
     )
+    sizes, decodes, prompts = (np.repeat(each, numbers) for each in (sizes, decodes, prompts))
     order = np.argsort(starts, kind="stable")
-    columns = [prompts + decodes, prompts, decodes, sizes, durations]
+    columns = [prompts + decodes, prompts, decodes, sizes, ends - starts]
     with writing(folder / "batch_metrics.csv") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(BATCH_COLUMNS)

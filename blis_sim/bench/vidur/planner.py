@@ -3,11 +3,15 @@
 Embeddings, the output head and activations take nothing there. Facts: vidur/utils/memory_planner.py.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from blis_sim.bench.errors import BenchError
 from blis_sim.bench.vidur.catalogue import VidurModel
+from blis_sim.options import BlisError
 
+_OUR_GPUS: Mapping[str, str] = {"a100": "A100-SXM", "h100": "H100"}
+"""By Vidur's names, those of the catalogue."""
 _BYTES = 2
 """Bytes of a weight, and of an element of the KV cache."""
 
@@ -16,7 +20,8 @@ _BYTES = 2
 class MemoryPlan:
     """Requests of the longest length that fit at once on a replica, and its KV blocks."""
 
-    num_requests: int
+    num_requests: int | None
+    """None where blocks decide."""
     num_blocks: int
 
 
@@ -36,3 +41,31 @@ def planned(
             f"{model.name} with {max_tokens} tokens of context does not fit in {gpu_gib:g} GiB on {tp} x {pp} GPUs"
         )
     return MemoryPlan(num_requests, max_tokens // block_size * num_requests * pp)
+
+
+def planned_as_vllm(
+    model: VidurModel, device: str, gpu_gib: float, margin: float, tp: int, pp: int, max_tokens: int, block_size: int
+) -> tuple[MemoryPlan, tuple[str, ...]]:
+    """Return the plan of vLLM for a replica, and what is to be said of it. Raises BenchError.
+
+    Vidur's plan stands for that of a model or a GPU which the catalogue does not have.
+    """
+    from blis_sim.engine.deployment import resolve
+    from blis_sim.engine.deployment_options import DeploymentOptions
+
+    try:
+        options = DeploymentOptions(
+            model=model.name,
+            hardware=_OUR_GPUS.get(device, device),
+            tp=tp,
+            pp=pp,
+            engine="sarathi" if block_size > 1 else "lightllm",
+            latency_model="roofline",
+            gpu_memory_utilization=1 - margin,
+            max_model_len=max_tokens,
+            block_size=block_size,
+        )
+        return MemoryPlan(None, resolve(options).config.total_kv_blocks), ()
+    except BlisError as error:
+        plan = planned(model, gpu_gib, margin, tp, pp, max_tokens, block_size)
+        return plan, (f"KV blocks are counted as Vidur counts them: {error}",)

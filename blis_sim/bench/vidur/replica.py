@@ -10,6 +10,9 @@ from blis_sim.engine.scheduler.batch_rules import Batch, BatchRules, Job
 
 BatchTime = Callable[[Batch, bool], float]
 """The seconds of a batch in one stage, and whether it goes on to another one."""
+DecodeTimes = Callable[[int, int], tuple[float, float, int]]
+"""From a number of decodes and their context, their own tokens included, to the seconds of a batch of them, what each
+batch that follows takes longer than the one before, and how many batches there are until that changes."""
 
 
 class TimedJob(Job):
@@ -39,13 +42,16 @@ class TimedJob(Job):
 
 
 class BatchLog:
-    """The batches of one replica in the order in which they were composed."""
+    """The batches of one replica in the order in which they were composed; equal ones in a row are kept as one."""
 
-    __slots__ = ("decodes", "durations", "prefill_tokens", "sizes", "starts")
+    __slots__ = ("decodes", "ends", "numbers", "prefill_tokens", "sizes", "starts")
 
     def __init__(self) -> None:
         self.starts = array("d")
-        self.durations = array("d")
+        """Of each batch."""
+        self.ends = array("d")
+        self.numbers = array("i")
+        """Of batches in a row that are equal; what follows is theirs."""
         self.sizes = array("i")
         self.decodes = array("i")
         self.prefill_tokens = array("i")
@@ -53,25 +59,25 @@ class BatchLog:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def add(self, batch: Batch, starts: "array[float]", durations: "array[float]") -> None:
-        """Add so many equal batches."""
-        count = len(starts)
+    def add(self, batch: Batch, starts: "array[float]", ends_at: float) -> None:
+        """Add so many equal batches, each of which ends where the next one starts."""
         self.starts.extend(starts)
-        self.durations.extend(durations)
-        self.sizes.extend([len(batch.jobs)] * count)
-        self.decodes.extend([batch.decodes] * count)
-        self.prefill_tokens.extend([batch.num_prefill_tokens] * count)
+        self.ends.extend(starts[1:])
+        self.ends.append(ends_at)
+        self.numbers.append(len(starts))
+        self.sizes.append(len(batch.jobs))
+        self.decodes.append(batch.decodes)
+        self.prefill_tokens.append(batch.num_prefill_tokens)
 
 
 class Replica:
     """Takes batches one after the other; each is composed when the one before ends."""
 
-    def __init__(self, rules: BatchRules, time: BatchTime, decode_time: Callable[[int, int], float]) -> None:
+    def __init__(self, rules: BatchRules, time: BatchTime, decode_times: DecodeTimes) -> None:
         self.rules = rules
         self.log = BatchLog()
         self._time = time
-        self._decode_time = decode_time
-        """Time of so many decodes with so many tokens of context, their own included."""
+        self._decode_times = decode_times
         self._batch: Batch | None = None
         self._ends_at = 0.0
 
@@ -109,21 +115,12 @@ class Replica:
             return
         seconds = self._time(batch, False)
         ends_at = at + seconds
-        starts, durations = array("d", (at,)), array("d", (ends_at - at,))
+        starts = array("d", (at,))
         first_at, total = at, seconds
         if not batch.prefills and ends_at < until and (more := rules.num_equal_batches(batch)):
-            decodes, context, decode_time = batch.decodes, batch.decode_context_tokens, self._decode_time
-            count = 0
-            while count < more and ends_at < until:
-                count += 1
-                context += decodes
-                seconds = decode_time(decodes, context)
-                at = ends_at
-                ends_at = at + seconds
-                total += seconds
-                starts.append(at)
-                durations.append(ends_at - at)
-            rules.repeat(batch, count)
+            ends_at, repeated = self._repeat(batch, more, ends_at, until, starts)
+            total += repeated
+            rules.repeat(batch, len(starts) - 1)
         for job in batch.jobs:
             assert isinstance(job, TimedJob)
             if job.scheduled_at is None:
@@ -131,8 +128,29 @@ class Replica:
             if job.left_stage_at != 0:
                 job.preempted_s += first_at - job.left_stage_at
             job.executed_s += total
-        self.log.add(batch, starts, durations)
+        self.log.add(batch, starts, ends_at)
         self._ends_at = ends_at
+
+    def _repeat(self, batch: Batch, most: int, at: float, until: float, starts: "array[float]") -> tuple[float, float]:
+        """Take up to `most` batches equal to `batch` from `at` on, each of which begins before `until`.
+
+        Returns the end of the last one and the sum of their seconds.
+        """
+        decodes, context, total = batch.decodes, batch.decode_context_tokens, 0.0
+        start = starts.append
+        while most and at < until:
+            seconds, slope, number = self._decode_times(decodes, context + decodes)
+            number = min(number, most)
+            most -= number
+            context += decodes * number
+            for _ in range(number):
+                start(at)
+                at += seconds
+                total += seconds
+                seconds += slope
+                if at >= until:
+                    return at, total
+        return at, total
 
     def _end(self, batch: Batch, at: float) -> None:
         for job in batch.jobs:

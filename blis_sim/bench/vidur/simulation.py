@@ -10,7 +10,7 @@ from blis_sim.bench.errors import BenchError
 from blis_sim.bench.vidur import settings as vidur
 from blis_sim.bench.vidur.catalogue import DEVICES, MODELS, NODES, VidurModel, known
 from blis_sim.bench.vidur.options import chosen, values_of
-from blis_sim.bench.vidur.planner import planned
+from blis_sim.bench.vidur.planner import planned, planned_as_vllm
 from blis_sim.bench.vidur.replica import BatchLog, Replica, TimedJob
 from blis_sim.bench.vidur.requests import max_tokens_of, requests_of
 from blis_sim.bench.vidur.routers import LOOKS_AT_REPLICAS, router
@@ -33,6 +33,8 @@ class Cluster:
     limits: BatchLimits
     rules: type[BatchRules]
     is_original: bool
+    notes: tuple[str, ...] = ()
+    """What was assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,6 @@ class Simulated:
     cluster: Cluster
     jobs: list[TimedJob]
     logs: list[BatchLog]
-    notes: tuple[str, ...] = ()
-    """Notes on the results."""
 
 
 def cluster_of(options: Any) -> Cluster:
@@ -58,7 +58,12 @@ def cluster_of(options: Any) -> Cluster:
     values = values_of(options, scheduler)
     max_tokens = max_tokens_of(options)
     is_original = options.compat == "vidur"
-    plan = planned(model, gib, replica["memory_margin_fraction"], tp, pp, max_tokens, values["block_size"])
+    margin, block_size = replica["memory_margin_fraction"], values["block_size"]
+    notes: tuple[str, ...] = ()
+    if is_original:
+        plan = planned(model, gib, margin, tp, pp, max_tokens, block_size)
+    else:
+        plan, notes = planned_as_vllm(model, replica["device"], gib, margin, tp, pp, max_tokens, block_size)
     limits = BatchLimits(
         num_blocks=values["num_blocks"] or plan.num_blocks,
         block_size_tokens=values["block_size"],
@@ -73,7 +78,8 @@ def cluster_of(options: Any) -> Cluster:
     )
     _check_limits(scheduler, limits)
     name = "vidur-vllm" if scheduler.name == "vllm" else scheduler.name.replace("_", "-")
-    return Cluster(model, tp, pp, options.cluster_config_num_replicas, limits, BATCH_RULES[name], is_original)
+    rules, number = BATCH_RULES[name], options.cluster_config_num_replicas
+    return Cluster(model, tp, pp, number, limits, rules, is_original, notes if values["num_blocks"] is None else ())
 
 
 def overheads_of(options: Any) -> Overheads:
@@ -109,7 +115,7 @@ def simulated(options: Any, cluster: Cluster, tables: OperatorTables) -> Simulat
         ]
         run_staged(staged, clockwork, in_order, router(name, staged, draws, is_original=cluster.is_original))
         return Simulated(cluster, jobs, [each.log for each in staged])
-    replicas = [Replica(cluster.rules(cluster.limits), times.of, times.of_decodes) for _ in numbers]
+    replicas = [Replica(cluster.rules(cluster.limits), times.of, times.of_following_decodes) for _ in numbers]
     choose = router(name, replicas, draws, is_original=cluster.is_original)
     if name in LOOKS_AT_REPLICAS:
         run_together(replicas, in_order, choose)

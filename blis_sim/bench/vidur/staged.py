@@ -74,7 +74,7 @@ class StagedReplica:
                 assert isinstance(job, TimedJob)
                 if job.scheduled_at is None:
                     job.scheduled_at = at
-            self.log.add(batch, array("d", (at,)), array("d", (0.0,)))
+            self.log.add(batch, array("d", (at,)), at)
             composed.append((batch, place))
         for each in composed:
             self._plan_arrival(at, 0, each)
@@ -115,7 +115,7 @@ class StagedReplica:
     def _end(self, at: float, entry: tuple[Batch, int]) -> None:
         batch, place = entry
         del self._running[place]
-        self.log.durations[place] = at - self.log.starts[place]
+        self.log.ends[place] = at
         end_batch(self.rules, batch, at)
         self._clockwork.plan(at, self.schedule)
 

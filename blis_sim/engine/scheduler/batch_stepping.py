@@ -3,7 +3,7 @@
 from collections import deque
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.events import Finished, Preempted, Scheduled, StepDone, StepsDone
+from blis_sim.engine.events import BatchDone, Finished, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.block_counts import BlockCounts
 from blis_sim.engine.pipeline import Pipeline
@@ -35,12 +35,14 @@ class SequenceJob(Job):
 
 
 class RunningBatch:
-    """A batch under way: the index of its step and its end."""
+    """A batch under way: the index of its step, its end, and when it enters and leaves each of several stages."""
 
-    __slots__ = ("batch", "ends_at", "index")
+    __slots__ = ("batch", "ends_at", "index", "shape", "stages")
 
-    def __init__(self, batch: Batch, index: int, ends_at: Micros) -> None:
-        self.batch, self.index, self.ends_at = batch, index, ends_at
+    def __init__(
+        self, batch: Batch, index: int, ends_at: Micros, shape: BatchShape, stages: list[tuple[Micros, Micros]]
+    ) -> None:
+        self.batch, self.index, self.ends_at, self.shape, self.stages = batch, index, ends_at, shape, stages
 
 
 class BatchStepping:
@@ -202,12 +204,14 @@ class BatchStepping:
             computed_at, ends_at = self._pipeline.enter(started_at, duration_us, shape.num_tokens, samples=False)
         if shape.prefill_tokens:
             instance.recent_prompts.add(shape.prefill_tokens, computed_at)
-        return RunningBatch(batch, instance.steps.append(started_at, ends_at), ends_at)
+        stages = [] if self._pipeline is None else self._pipeline.passages
+        return RunningBatch(batch, instance.steps.append(started_at, ends_at), ends_at, shape, stages)
 
     def _num_at_once(self, batch: Batch) -> int:
         """How many batches can be taken at once: `batch` and those equal to it."""
         instance = self._instance
-        if self._hold is not Hold.NONE or (self._reports_steps and not instance.leaps):
+        is_told = self._reports_steps and not instance.leaps
+        if self._hold is not Hold.NONE or is_told or instance.tells_batches:
             return 1
         most = 1 + self.rules.num_equal_batches(batch)
         return min(most, MOST_TOLD_STEPS + 1) if self._reports_steps else most
@@ -229,13 +233,17 @@ class BatchStepping:
             if self._reports_steps:
                 ends = [instance.steps.end(index) for index in range(first, first + count - 1)]
                 instance.events.append(StepsDone(ends, first, sequences))
-        instance.last_shape = shape_of(batch, 0)
-        return RunningBatch(batch, first + count - 1, ends_at)
+        instance.last_shape = shape = shape_of(batch, 0)
+        return RunningBatch(batch, first + count - 1, ends_at, shape, [])
 
     def _end(self, running: RunningBatch, at: Micros) -> None:
         """Process what a batch brings its requests."""
         instance, batch, index = self._instance, running.batch, running.index
+        told = self._batch_done(running, at) if instance.tells_batches else None
         complete = self.rules.end(batch)
+        if told is not None:
+            told.num_blocks_after = self.kv.num_used_blocks
+            instance.events.append(told)
         emitted: list[Sequence] = []
         for job, count in zip(batch.jobs, batch.tokens, strict=True):
             sequence = _sequence(job)
@@ -253,6 +261,29 @@ class BatchStepping:
             instance.events.append(StepDone(at, index, instance.steps.start(index), emitted))
         for job in complete:
             self._complete(_sequence(job), at)
+
+    def _batch_done(self, running: RunningBatch, at: Micros) -> BatchDone:
+        """Return what is told of a batch before its tokens are processed."""
+        prompts: list[tuple[Sequence, int]] = []
+        decoding: list[Sequence] = []
+        for job, count in zip(running.batch.jobs, running.batch.tokens, strict=True):
+            sequence = _sequence(job)
+            if sequence.first_token_step is None:
+                prompts.append((sequence, count))
+            else:
+                decoding.append(sequence)
+        started_at, num_used_blocks = self._instance.steps.start(running.index), self.kv.num_used_blocks
+        return BatchDone(
+            at,
+            running.index,
+            started_at,
+            running.shape._replace(recent_prefill_tokens=0),
+            prompts,
+            decoding,
+            num_used_blocks,
+            num_used_blocks,
+            running.stages,
+        )
 
     def _complete(self, sequence: Sequence, at: Micros) -> None:
         del self._jobs[sequence]

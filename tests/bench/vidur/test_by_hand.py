@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from blis_sim.bench.vidur.replica import Replica, TimedJob
@@ -61,13 +62,13 @@ def test_a_replica_takes_the_same_batches_event_by_event(name: str, is_original:
         return [job(3 + index * 7 % 20, 1 + index * 5 % 17, index // 3 * 0.7, index) for index in range(12)]
 
     directly, by_events = arriving(), arriving()
-    replica = Replica(rules(within), seconds, seconds_of_decodes)
+    replica = Replica(rules(within), seconds, lambda decodes, context: (seconds_of_decodes(decodes, context), 0.0, 1))
     run_together([replica], directly, lambda _: 0)
     clockwork = Clockwork()
     staged = StagedReplica(rules(within), seconds, clockwork, 1)
     run_staged([staged], clockwork, by_events, lambda _: 0)
     assert replica.log.starts == staged.log.starts
-    assert replica.log.decodes == staged.log.decodes
+    assert np.repeat(replica.log.decodes, replica.log.numbers).tolist() == staged.log.decodes.tolist()
     assert [each.completed_at for each in directly] == [each.completed_at for each in by_events]
     assert None not in [each.completed_at for each in directly]
     assert replica.rules.blocks.num_used_blocks == 0 or (name == "faster-transformer" and is_original)

@@ -18,6 +18,7 @@ SETTINGS = {
     "one instance": (),
     "the engine blis": ("--engine", "blis"),
     "two pipeline stages": ("--pp", "2"),
+    "the engine sarathi with two pipeline stages": ("--engine", "sarathi", "--pp", "2"),
     "two instances": ("--num-instances", "2"),
     "separate pools": (
         *("--num-instances", "3", "--prefill-instances", "1", "--decode-instances", "2", "--pd-decider", "always"),

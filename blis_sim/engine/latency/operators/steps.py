@@ -148,7 +148,7 @@ class OperatorSteps:
         """Return a line for each figure that was beyond what the tables hold."""
         tables = self.times.tables
         held = {
-            "tokens in a step": tables.compute["attn_pre_proj"].places[-1],
+            "tokens in a step": max(line.places[-1] for line in tables.compute.values()),
             "decodes in a step": tables.decode.rows[-1],
             "tokens in the KV cache of a decode": tables.decode.columns[-1],
             "prompt tokens in a step": tables.prefill.rows[-1],

@@ -1,6 +1,5 @@
 """Lookup tables of a layer's operators: milliseconds by tokens, by decodes and context, by prompt chunk and context."""
 
-import csv
 import gzip
 import math
 import zlib
@@ -8,6 +7,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from blis_sim.engine.errors import EngineError
 
@@ -142,28 +144,38 @@ def _prefill_grid(table: "_Rows") -> Grid:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The cells of a CSV file."""
+    """A CSV file of numbers."""
 
     path: Path
     header: list[str]
-    cells: list[list[str]]
+    lines: list[str]
+    values: npt.NDArray[np.float64] | None
+    """None where a cell is no number."""
 
     def numbers(self, name: str) -> list[float]:
         """Return a column of numbers of at least 0."""
-        place = self._place(name)
-        try:
-            found = [float(row[place]) for row in self.cells]
-            if min(found) >= 0 and max(found) < math.inf:
+        if name not in self.header:
+            raise EngineError(f"{self.path} line 1: the column {name} is missing, found {', '.join(self.header)[:120]}")
+        place = self.header.index(name)
+        if self.values is not None and self.values.shape[1] > place:
+            column = self.values[:, place]
+            if column.min() >= 0 and column.max() < math.inf:
+                found: list[float] = column.tolist()
                 return found
-        except (IndexError, ValueError):
-            pass
-        for line, row in enumerate(self.cells, 2):
-            text = row[place] if place < len(row) else ""
-            if not _is_time(text):
-                raise EngineError(
-                    f"{self.path} line {line} column {name}: expected a number of at least 0, got {text[:40]!r}"
-                )
-        raise AssertionError("one of the cells is no number")
+        return [self._number(number, line, name, place) for number, line in enumerate(self.lines, 2)]
+
+    def _number(self, number: int, line: str, name: str, place: int) -> float:
+        cells = line.split(",")
+        text = cells[place].strip() if place < len(cells) else ""
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < math.inf:
+            raise EngineError(
+                f"{self.path} line {number} column {name}: expected a number of at least 0, got {text[:40]!r}"
+            )
+        return value
 
     def whole_numbers(self, name: str, *, ascends: bool = True) -> list[int]:
         """Return a column of whole numbers, in ascending order unless it need not be."""
@@ -176,18 +188,6 @@ class _Rows:
                 )
         return [int(value) for value in found]
 
-    def _place(self, name: str) -> int:
-        if name not in self.header:
-            raise EngineError(f"{self.path} line 1: the column {name} is missing, found {', '.join(self.header)[:120]}")
-        return self.header.index(name)
-
-
-def _is_time(text: str) -> bool:
-    try:
-        return 0 <= float(text) < math.inf
-    except ValueError:
-        return False
-
 
 def _rows(prefix: str, kind: str) -> _Rows:
     """Read one of the tables of `prefix`."""
@@ -197,10 +197,14 @@ def _rows(prefix: str, kind: str) -> _Rows:
         raise EngineError(f"{paths[0]}: no such file, nor one without .gz")
     try:
         data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-        rows = [row for row in csv.reader(text.splitlines()) if row]
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        lines = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig").splitlines()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise EngineError(f"{path}: expected a CSV file, {error}") from None
-    if len(rows) < 2:
-        raise EngineError(f"{path}: expected a first line with the names of columns, and rows, got {len(rows)} lines")
-    return _Rows(path, [name.strip() for name in rows[0]], rows[1:])
+    lines = [line for line in lines if line.strip()]
+    if len(lines) < 2:
+        raise EngineError(f"{path}: expected a first line with the names of columns, and rows, got {len(lines)} lines")
+    try:
+        values = np.loadtxt(lines[1:], delimiter=",", ndmin=2, comments=None)
+    except ValueError:
+        values = None  # the cell is named where its column is read
+    return _Rows(path, [name.strip() for name in lines[0].split(",")], lines[1:], values)
