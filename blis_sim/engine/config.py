@@ -85,6 +85,7 @@ class EngineConfig:
             _at_least(name, getattr(self, name), 1)
         for name in ("long_prefill_token_threshold", "max_model_len", "max_num_scheduled_tokens"):
             _at_least(name, getattr(self, name), 0)
+        self._check_engine()
         if not self.kv_capacity_tokens:
             raise EngineError(f"total_kv_blocks must be at least 2 with engine {self.engine}, which keeps one, got 1")
         if self.max_model_len > self.kv_capacity_tokens:
@@ -99,8 +100,6 @@ class EngineConfig:
             self._check_cpu_tier(self.cpu_tier)
         if self.offload is not None:
             self._check_offload()
-        if self.pipeline is not None and self.engine == "blis":
-            raise EngineError("pipeline stages need engine vllm, got blis")
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -158,6 +157,12 @@ class EngineConfig:
     def num_identified_blocks(self, num_tokens: int) -> int:
         """Full KV blocks whose identity follows from a request's first `num_tokens` tokens."""
         return max(0, num_tokens - self.num_hash_lookahead_tokens) // self.block_size_tokens
+
+    def _check_engine(self) -> None:
+        if self.kv_groups and not engine_defaults(self.engine).has_kv_groups:
+            raise EngineError(f"engine {self.engine} needs a model whose layers all keep the whole context")
+        if self.pipeline is not None and self.engine == "blis":
+            raise EngineError("pipeline stages need engine vllm, got blis")
 
     def _check_speculation(self, speculation: "Speculation") -> None:
         if self.engine == "blis":

@@ -23,6 +23,7 @@ from blis_sim.engine.latency.catalogue.models import knows_model
 from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
 from blis_sim.engine.latency.choosing import choose, watched_choice
 from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.operators.sources import notes_on_operators
 from blis_sim.engine.latency.registry import LatencyChoice
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec, group_specs, hash_block_tokens, is_single_context
@@ -216,7 +217,6 @@ def _naming_files(options: DeploymentOptions) -> Iterator[None]:
 
 def notes_after(deployment: Deployment) -> list[str]:
     """Return the notes on a deployment's predictions after the run."""
-    from blis_sim.engine.latency.operators.steps import OperatorSteps
     from blis_sim.engine.latency.peak_watch import PeakWatch
     from blis_sim.engine.latency.wrapped import RangeWatch, WrappedLatency  # only watched models need these modules
 
@@ -228,9 +228,7 @@ def notes_after(deployment: Deployment) -> list[str]:
         elif isinstance(latency, RangeWatch) and (exceeded := latency.exceeded()):
             notes.append(f"warning: outside the range of {latency.origin}: {'; '.join(exceeded)}")
         latency = latency.model
-    if isinstance(latency, OperatorSteps) and (exceeded := latency.exceeded()):
-        notes.append(f"warning: outside the tables of --operators, whose last slopes go on: {'; '.join(exceeded)}")
-    return notes
+    return [*notes, *notes_on_operators(latency)]
 
 
 def _check_whole_prompts(config: EngineConfig) -> None:
@@ -265,8 +263,7 @@ def _limits(options: DeploymentOptions, gpu: GpuSpec, max_model_len: int) -> Bat
     """Return the limits of the flags, else the defaults of the engine; vLLM lowers its default of sequences to the
     tokens."""
     tokens, seqs = options.max_num_batched_tokens, options.max_num_seqs
-    own = engine_defaults(options.engine).limits
-    if own is not None:
+    if (own := engine_defaults(options.engine).limits) is not None:
         return BatchLimits(tokens or own.max_num_batched_tokens, seqs or own.max_num_seqs)
     default = vllm_limits(
         gpu,
@@ -322,10 +319,6 @@ def _kv_cache(
     groups, longest = group_specs(layout.groups), layout.longest_request_tokens(blocks)
     if is_single_context(groups):
         return KVCache(blocks, layout.block_tokens, longest, layout)
-    if not engine_defaults(options.engine).has_kv_groups:
-        raise EngineError(
-            f"--engine {options.engine} needs a model whose layers all keep the whole context, got {model.name}"
-        )
     return KVCache(blocks, hash_block_tokens(groups, options.enable_prefix_caching), longest, layout, groups)
 
 
@@ -369,8 +362,8 @@ def _modelled(
 
 def _sized_cache(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]) -> KVCache:
     """Return the KV cache that fits by the sizes of the model alone."""
-    blocks = options.total_kv_blocks
-    size = options.block_size or engine_defaults(options.engine).block_size_tokens or _DEFAULT_BLOCK_SIZE
+    blocks, own_size = options.total_kv_blocks, engine_defaults(options.engine).block_size_tokens
+    size = options.block_size or own_size or _DEFAULT_BLOCK_SIZE
     if blocks is None and model.lacks_expert_count:
         notes.append(
             f"{model.name} has experts but its config does not say how many, "

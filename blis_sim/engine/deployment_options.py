@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.engine_defaults import AUTO, PERFORMANCE_MODES, engine_defaults
+from blis_sim.engine.engine_defaults import AUTO, PERFORMANCE_MODES, engine_defaults, engine_problem
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.scheduler.preemption import VICTIMS
@@ -308,14 +308,10 @@ class DeploymentOptions:
             raise OptionError("--coefficients cannot be used with --alpha-coeffs and --beta-coeffs")
         if self.kv_cpu_blocks and self.kv_offloading_size is not None:
             raise OptionError("--kv-cpu-blocks and --kv-offloading-size say the same; give one of them")
-        if (self.kv_cpu_blocks or self.kv_offloading_size is not None) and self.engine not in ("vllm", "blis"):
-            raise OptionError(f"a KV cache in CPU memory needs --engine vllm or blis, got {self.engine}")
-        if self.speculation is not None and self.engine != "vllm":
-            raise OptionError(f"speculative decoding needs --engine vllm, got {self.engine}")
-        if self.pp > 1 and self.engine in ("blis", "lightllm"):
-            raise OptionError(f"--pipeline-parallel-size must be 1 with --engine {self.engine}, got {self.pp}")
-        if self.engine == "lightllm" and self.block_size not in (None, 1):
-            raise OptionError(f"--block-size must be 1 with --engine lightllm, got {self.block_size}")
+        offloads = self.kv_cpu_blocks > 0 or self.kv_offloading_size is not None
+        problem = engine_problem(self.engine, self.pp, self.block_size, offloads, self.speculation is not None)
+        if problem is not None:
+            raise OptionError(problem)
         self._check_limits()
         self._take_scheduling_policy()
 
@@ -373,10 +369,7 @@ class DeploymentOptions:
         )
 
     def check_coefficients(self, *other_latency_models: str) -> None:
-        """Raise OptionError for --coefficients or --operators without a latency model that reads them.
-
-        Other instances may have one of `other_latency_models`.
-        """
+        """Raise OptionError for --coefficients or --operators without a latency model, here or elsewhere, for them."""
         if self.coefficients is not None and not {"fitted", "kernels", AUTO}.intersection(
             (self.step_times, *other_latency_models)
         ):

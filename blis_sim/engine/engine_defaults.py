@@ -77,6 +77,19 @@ def engine_defaults(engine: str) -> EngineDefaults:
     return ENGINE_DEFAULTS.get(engine, ENGINE_DEFAULTS["vllm"])
 
 
+def engine_problem(engine: str, pp: int, block_size: int | None, offloads: bool, drafts: bool) -> str | None:
+    """Return why an engine cannot have as many stages, such blocks, a KV cache in CPU memory or drafts; or None."""
+    if offloads and engine not in ("vllm", "blis"):
+        return f"a KV cache in CPU memory needs --engine vllm or blis, got {engine}"
+    if drafts and engine != "vllm":
+        return f"speculative decoding needs --engine vllm, got {engine}"
+    if pp > 1 and engine in ("blis", "lightllm"):
+        return f"--pipeline-parallel-size must be 1 with --engine {engine}, got {pp}"
+    if engine == "lightllm" and block_size not in (None, 1):
+        return f"--block-size must be 1 with --engine lightllm, got {block_size}"
+    return None
+
+
 def vllm_limits(
     gpu: GpuSpec,
     max_model_len: int,

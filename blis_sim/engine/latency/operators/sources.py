@@ -38,3 +38,13 @@ def build_operators(choice: "LatencyChoice") -> "LatencyModel":
     if choice.dp > 1:
         raise EngineError(f"the operators model does not know dp; dp must be 1, got {choice.dp}")
     return SOURCES[name](place, choice)
+
+
+def notes_on_operators(latency: "LatencyModel") -> list[str]:
+    """Return a line where a latency model of operators was asked for more than its tables hold."""
+    from blis_sim.engine.latency.operators.steps import OperatorSteps
+
+    exceeded = latency.exceeded() if isinstance(latency, OperatorSteps) else []
+    if not exceeded:
+        return []
+    return [f"warning: outside the tables of --operators, whose last slopes go on: {'; '.join(exceeded)}"]
