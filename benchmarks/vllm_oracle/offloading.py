@@ -1,4 +1,4 @@
-"""What our CPU memory for KV blocks holds against vLLM's own manager of it, operation by operation.
+"""Compares our CPU memory for KV blocks with vLLM's own manager of it, operation by operation.
 
     PYTHON_WITH_VLLM -m benchmarks.vllm_oracle.offloading --seeds 1000
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CommandRow:
-    """Where a command lives. Its module is imported only when the command is used.
+    """Registration of a command. Its module is imported only when the command is used.
 
     The module offers the options class under `options` and `run(options) -> int`, the exit code. With
     `has_other_syntax` it also offers `rewritten(arguments) -> arguments`, for command lines of another program.

@@ -26,7 +26,7 @@ _WIDEST_NAME = 30
 """Columns; the text behind a longer name begins on the next line."""
 
 Row = tuple[str, str]
-"""How a setting is spelled, or the name of a command, and what it is for."""
+"""Spelling of a setting, or the name of a command, and its help."""
 
 HELP_ROW = ("--help", "Show this message and exit.")
 

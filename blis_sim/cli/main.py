@@ -24,7 +24,7 @@ def inference_sim() -> None:
 
 
 def run(arguments: list[str], program: str = "blis") -> int:
-    """Run `blis`, or a program that is one command by itself, with these arguments and return the exit code."""
+    """Run `blis`, or a program that is a single command, with these arguments and return the exit code."""
     from blis_sim.cli.running import run_program
 
     return run_program(arguments, program)

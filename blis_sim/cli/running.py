@@ -120,7 +120,7 @@ def _unknown(word: str, known: list[str]) -> str:
 
 
 def _split(arguments: list[str]) -> tuple[str, list[str]]:
-    """The command that is meant, of one word or two, and what it is given; or as much of its name as there is."""
+    """Return the named command, of one word or two, and its arguments; or as much of its name as there is."""
     for num_words in (2, 1):
         name = " ".join(arguments[:num_words])
         if name in COMMANDS or name in GROUPS:

@@ -1,4 +1,4 @@
-"""Where our modules come from: none is to be taken for one of the user's that is called the same."""
+"""Search path of our modules: a module of the user's with an equal name is never taken for one of ours."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ PACKAGES = ("blis_sim", "calibrate", "mockserve", "observe", "replay", "traces")
 
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _INSTALLED_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "packages")
-"""Where a wheel has the packages beside blis_sim: other distributions have some of their names at the top level."""
+"""Folder of a wheel for the packages beside blis_sim: other distributions have some of their names at the top level."""
 
 
 class BrokenInstallationError(BlisError):

@@ -39,7 +39,7 @@ class EngineConfig:
     priority_policy: str = "slo-class"
     """Urgency of a request, a key of `blis_sim.engine.scheduler.priorities.PRIORITIES`."""
     slo_priorities: SloPriorities = DEFAULT_SLO_PRIORITIES
-    """How important each SLO class is."""
+    """The importance of each SLO class."""
     preemption_policy: str = "fcfs"
     """Choice of the request that is preempted, a key of `blis_sim.engine.scheduler.preemption.VICTIMS`."""
     engine: str = "vllm"
@@ -116,7 +116,8 @@ class EngineConfig:
 
     @property
     def limit_tokens(self) -> int:
-        """Most tokens one request can ever have: max_model_len, or without it all that fits in the KV cache."""
+        """Return the most tokens one request can ever have: max_model_len, or without it all that fits in the KV
+        cache."""
         return self.max_model_len or self.kv_capacity_tokens
 
     @property

@@ -254,8 +254,8 @@ class Engine:
 
     @property
     def num_begun_steps(self) -> int:
-        """How many steps have begun, though the log may lack the latest of them. While the latency model is asked how
-        long a step takes, that is the number of this step."""
+        """Number of steps that have begun, though the log may lack the latest of them. While the latency model is asked
+        how long a step takes, that is the number of this step."""
         return self._stepping.num_begun_steps
 
     @property

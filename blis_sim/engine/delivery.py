@@ -1,4 +1,4 @@
-"""When a token leaves for its client: after its step, delayed by overheads that never delay the engine.
+"""Instants at which tokens leave for their clients: after their step, delayed by overheads that never delay the engine.
 
 With BLIS's scheduling each token's overhead adds to the gap before it, so token number n leaves n overheads after its
 step; with vLLM's they overlap the following steps, so each token leaves one overhead after its own step. What the other
@@ -22,7 +22,7 @@ def output_overheads(config: EngineConfig, latency: LatencyModel, num_outputs: i
 def output_delay(
     config: EngineConfig, latency: LatencyModel, token_number: int, num_outputs: int, is_last: bool
 ) -> Micros:
-    """From the end of the step that produced token `token_number`, counted from 1, and `num_outputs` tokens in all,
-    until it leaves."""
+    """Return the time from the end of the step that produced token `token_number`, counted from 1, and `num_outputs`
+    tokens in all, until it leaves."""
     step_us, token_us = output_overheads(config, latency, num_outputs)
     return step_us + token_number * token_us + (latency.post_decode_time if is_last else 0)

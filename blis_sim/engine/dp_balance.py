@@ -83,7 +83,7 @@ class LockstepReports:
         self._stamp = (0, 0)
         self._has_changed = False
         self._heard_at: Micros = 0
-        """When the latest report came."""
+        """Instant of the latest report."""
         self._told_at: Micros = -IDLE_REPORT_INTERVAL_US
 
     def report(self, rank: int, load: RankLoad, stamp: tuple[int, int], at: Micros) -> None:

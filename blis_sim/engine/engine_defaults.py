@@ -11,7 +11,7 @@ AUTO = "auto"
 """The latency model that is learned, where there is one for the deployment."""
 
 _LARGE_GIB, _LARGEST_GIB = 70, 160
-"""From these sizes of GPU memory on, vLLM takes larger batches."""
+"""Sizes of GPU memory from which on vLLM takes larger batches."""
 _TOKENS_OF_LOW_LATENCY_EXPERTS = 256
 PERFORMANCE_MODES = ("balanced", "interactivity", "throughput")
 """vLLM's modes: the last doubles the default limits of a step, the second only captures more CUDA graphs."""
@@ -69,7 +69,7 @@ ENGINE_DEFAULTS = {
     "faster-transformer": _of_vidur(4096),
     "splitwise": _of_vidur(4096),
 }
-"""By the name of the engine. Engines that are not here take vLLM's."""
+"""Defaults by the name of the engine. Other engines take vLLM's."""
 
 
 def engine_defaults(engine: str) -> EngineDefaults:

@@ -57,7 +57,7 @@ class StepsDone:
 
     @property
     def at(self) -> Micros:
-        """When the last of them ended."""
+        """Return the instant at which the last of them ended."""
         return self.ends[-1]
 
 
@@ -78,7 +78,7 @@ class BatchDone:
     num_blocks_after: int
     """KV blocks in use when the sequences that it completed had given theirs back."""
     stages: SequenceOf[tuple[Micros, Micros]] = ()
-    """When it entered and left each pipeline stage; empty for a single stage."""
+    """Instants at which it entered and left each pipeline stage; empty for a single stage."""
 
 
 @dataclass(slots=True)

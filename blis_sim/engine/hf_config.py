@@ -20,7 +20,7 @@ BYTES_OF_DTYPE: Mapping[str, float] = {
 }
 
 MOST_LAYERS = 10_000
-"""The memory of each layer is planned by itself."""
+"""Most layers of a model: the memory of each is planned on its own."""
 MOST_SIZE = 10**7
 """No width, number of layers, heads or experts of a model is larger."""
 MOST_TOKENS = 10**12
@@ -170,7 +170,7 @@ def _num_experts(keys: Mapping[str, Any], name: str) -> int:
 
 
 def _experts_per_token(keys: Mapping[str, Any], name: str, num_experts: int) -> int:
-    """How many experts a router chooses; a model that does not state its number of experts is not checked."""
+    """Return how many experts a router chooses; a model that does not state its number of experts is not checked."""
     chosen = _first_count(keys, name, *_CHOSEN_EXPERTS)
     if num_experts and chosen > num_experts:
         raise EngineError(f"{name}: num_experts_per_tok must be at most the {num_experts} experts, got {chosen}")

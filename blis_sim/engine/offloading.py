@@ -9,7 +9,7 @@ from blis_sim.engine.stages import USUAL_PCIE_GB_S
 
 
 def simulates_offloading(options: DeploymentOptions, has_speculation: bool, has_groups: bool, notes: list[str]) -> bool:
-    """Whether KV blocks are copied to CPU memory; a note says so where that is asked for and not simulated."""
+    """Whether KV blocks are copied to CPU memory; adds a note where that is requested and not simulated."""
     if options.engine == "blis" or not (options.kv_cpu_blocks or options.kv_offloading_size):
         return False
     causes = {

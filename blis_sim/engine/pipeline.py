@@ -51,9 +51,9 @@ class Pipeline:
         self._stages = stages
         self._free_at: list[Micros] = [0] * len(stages.shares)
         self._sampled_at: deque[Micros] = deque([0] * len(stages.shares))
-        """When the tokens of the latest compositions are sampled; 0 where none are."""
+        """Instants at which the tokens of the latest compositions are sampled; 0 where none are."""
         self.passages: list[tuple[Micros, Micros]] = []
-        """When the step that entered last enters and leaves each stage."""
+        """Instants at which the step that entered last enters and leaves each stage."""
 
     def composed(self) -> None:
         """Another step, perhaps an empty one, is composed: the first stage waits for the tokens that it needs."""

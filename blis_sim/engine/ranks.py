@@ -33,7 +33,7 @@ class RankGroup:
     def __init__(self, engines: SequenceOf[Engine], steps: JointSteps) -> None:
         """`steps` is the part of the latency models that all engines share."""
         self.now: Micros | None = None
-        """How far the group has been advanced; None before the first time."""
+        """The instant up to which the group has been advanced; None before the first time."""
         self._engines = tuple(engines)
         self._steps = steps
         self._ranks = [engine.forwards() for engine in engines]
@@ -50,7 +50,7 @@ class RankGroup:
         """Requests that have come to no rank."""
         self._events: list[tuple[int, Event]] = []
         self._ends_at: Micros | None = None
-        """When the forward pass under way ends; None between waves."""
+        """Instant at which the forward pass under way ends; None between waves."""
         self._is_last = False
         """Whether the wave ends with the forward pass under way."""
         self._wave = 0

@@ -37,7 +37,7 @@ NOWHERE = -1
 
 
 class Outcome(StrEnum):
-    """How a request ended. Exactly one per request."""
+    """The ending of a request. Exactly one per request."""
 
     __hash__ = str.__hash__  # an enum's own is a Python function, and these are looked up for every request
 
@@ -126,7 +126,7 @@ class Sequence:
         self.is_part = False  # a prefill sub-request, which the cluster does not report
         self.prompt_part: Sequence | None = None  # the prefill sub-request that computed its prompt
         self.queued_at: Micros | None = None
-        """When it joined the wait queue; None before, and for a request that never did."""
+        """Instant at which it joined the wait queue; None before, and for a request that never did."""
         self.scheduled_at: Micros | None = None
         """The latest admission into the running batch; None before the first."""
         self.priority = 0  # smaller is more urgent; set once, when the request is queued

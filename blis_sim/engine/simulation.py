@@ -21,7 +21,7 @@ class Simulation(Protocol):
 
     @property
     def now(self) -> Micros | None:
-        """How far it has been advanced; None before the first time."""
+        """The instant up to which the simulation has been advanced; None before the first time."""
         ...
 
     @property

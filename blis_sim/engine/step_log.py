@@ -1,4 +1,4 @@
-"""When each step started and ended: the single source of all token times."""
+"""Instants at which each step started and ended: the single source of all token times."""
 
 from array import array
 

@@ -110,7 +110,7 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """How an error names this setting: the flag, or the bare name of a positional argument."""
+        """The name of this setting in errors: the flag, or the bare name of a positional argument."""
         return self.name.upper() if self.option.positional else self.flags[0]
 
 

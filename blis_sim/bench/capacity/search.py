@@ -18,7 +18,7 @@ _GROWTH = 1.5
 _MOST_GROWTH = 10
 """Counts beyond so many times the first guess are not tried: more instances do not mend what is missed there."""
 _SLOW_GAIN = 0.98
-"""More instances of a pool do not help when the missed figure keeps more than this share."""
+"""Share of a missed figure above which more instances of a pool do not help."""
 
 
 @dataclass(frozen=True, slots=True)

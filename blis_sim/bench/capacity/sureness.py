@@ -1,4 +1,4 @@
-"""How far a plan can be trusted: the measured errors of its latency model, and steps that are off by as much."""
+"""Trust in a plan: the measured errors of its latency model, and steps that are off by as much."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -68,7 +68,7 @@ def check_fits(samples: Sequence[Sample], config: EngineConfig) -> None:
 
 
 def longest_s(record: Record) -> float:
-    """How long the request that took longest took, in seconds."""
+    """Return the longest time of a request, in seconds."""
     return float(record.e2e_us.max()) / 1e6
 
 

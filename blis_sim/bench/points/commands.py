@@ -14,7 +14,7 @@ from blis_sim.options.command_line import check_required
 
 @dataclass(frozen=True, slots=True)
 class SimulationRow:
-    """Where a command lives. Its module is imported only when it is used."""
+    """Registration of a command. Its module is imported only when it is used."""
 
     module: str
     options: str

@@ -19,7 +19,7 @@ def simulation_option(help_text: str) -> Any:
 
 
 def processes_option() -> Any:
-    """How much of this machine is used."""
+    """Return the option for the number of processes."""
     return option(None, "How many processes compute. Default: one per core.", at_least=1, at_most=MOST_PROCESSES)
 
 

@@ -104,7 +104,7 @@ def _num_rejected(breakdown: Mapping[str, Any]) -> int:
 
 
 def gpus_of(options: ClusterOptions) -> int:
-    """How many GPUs a deployment has at the beginning, all of its instances together."""
+    """Return the number of GPUs of a deployment at the beginning, all of its instances together."""
     merged = with_policies(options)
     return sum(each.num_gpus for each in first_deployments(merged, resolve(merged.deployment)))
 

@@ -27,7 +27,7 @@ class Answer:
     output_tokens: int
     text: str
     start_s: float
-    """When it was sent, by a clock of no meaning."""
+    """Send time, on a clock without a meaningful zero."""
     ttft_s: float
     gaps_s: Sequence[float]
     latency_s: float
@@ -191,7 +191,7 @@ def _latencies_s(good: Sequence[Answer], asked: Asked) -> dict[str, list[float]]
 
 
 def _num_within(good: Sequence[Answer], limits_ms: Mapping[str, float]) -> int:
-    """How many requests stayed within all limits."""
+    """Return the number of requests within all limits."""
     return sum(
         all(
             1000 * {"ttft": each.ttft_s, "tpot": each.tpot_s, "e2el": each.latency_s}[name] <= limit_ms

@@ -86,7 +86,7 @@ def rates_of(options: BenchServeOptions) -> Generator[float, Verdict, None]:
 
 
 def plan_at(options: BenchServeOptions, samples: Sequence[Sample], rate: float) -> list[Planned]:
-    """When to send what at this rate."""
+    """Return the requests and their send times at this rate."""
     ramp = None
     if options.ramp_up_strategy is not None:
         assert options.ramp_up_start_rps is not None
@@ -169,7 +169,7 @@ async def benchmark(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bench:
-    """Everything that is known before the first request of a run."""
+    """The parts of a run that exist before its first request."""
 
     client: Client
     options: BenchServeOptions
@@ -203,7 +203,7 @@ class _Bench:
         )
 
     async def ask_first(self) -> Outcome:
-        """Send the first prompt by itself, and wait for its answer."""
+        """Send the first prompt alone, and wait for its answer."""
         (planned, *_) = plan_at(self.options, self.samples, self.options.rates[0])
         prepared = self._prepare(PromptBook(self.options.dataset.seed, self.scale), 0, planned)
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()

@@ -68,7 +68,7 @@ def _curves(rows: Sequence[Row], gpu_cost_per_hour: float | None) -> Iterator[Cu
 
 
 def _load(row: Row) -> str:
-    """How much load a row is about, where that varies."""
+    """Return the load of a row, where that varies."""
     values = {name: row.point.varied[name] for name in _ALONG if row.point.varied.get(name) is not None}
     return " ".join(f"{name} {value:g}" for name, value in values.items())
 

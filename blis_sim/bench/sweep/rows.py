@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """How rows are written: which settings vary, what a GPU-hour costs, and which points there are, by key."""
+    """The columns of rows: settings that vary, the price of a GPU-hour, and the points by key."""
 
     varied: Sequence[str]
     gpu_cost_per_hour: float | None
@@ -59,7 +59,7 @@ class Table:
 
 
 def table_of(plan: Plan, points: Sequence[Point], gpu_cost_per_hour: float | None) -> Table:
-    """How the points of a plan are written."""
+    """Return the columns and the points of a plan's rows."""
     keys = {digest_of(plan.simulation.name, point.settings): point for point in points}
     return Table(varied=list(plan.vary), gpu_cost_per_hour=gpu_cost_per_hour, points=keys)
 

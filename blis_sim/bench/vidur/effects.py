@@ -25,7 +25,7 @@ _REASONS = {
     "metrics_config_cache_dir": "nothing is cached",
     **{f"metrics_config_wandb_{name}": _NOWHERE for name in ("project", "group", "run_name", "sweep_id", "run_id")},
 }
-"""By the name of the setting. Turning off what is not there is no such flag."""
+"""Reasons by the name of a setting why it has no effect. A flag that turns off what is not there has none."""
 _ACTING = (
     "attention_decode_batching_overhead_fraction",
     "attention_prefill_batching_overhead_fraction",

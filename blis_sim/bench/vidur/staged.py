@@ -24,11 +24,11 @@ class Clockwork:
         self._numbers = count()
 
     def plan(self, at: float, action: Callable[[float], None]) -> None:
-        """Let something happen at `at`, after all that was planned for that instant before."""
+        """Plan an action at `at`, after all that was planned for that instant before."""
         heappush(self._heap, (at, next(self._numbers), action))
 
     def run(self) -> None:
-        """Let all happen that is planned, and what is planned thereby."""
+        """Run all planned actions, and those that they plan."""
         heap = self._heap
         heapify(heap)
         while heap:
@@ -45,7 +45,7 @@ class StagedReplica:
         self._time = time
         self._clockwork = clockwork
         self._queues: list[deque[tuple[Batch, int]]] = [deque() for _ in range(num_stages)]
-        """Before each stage: batches with their places in the log."""
+        """Batches in front of each stage, with their places in the log."""
         self._is_busy = [False] * num_stages
         self._running: dict[int, Batch] = {}
 

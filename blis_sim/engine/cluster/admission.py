@@ -113,9 +113,10 @@ class GaieLegacy:
 def saturation(
     state: RoutingState, long_queue: float = LONG_QUEUE, full_cache_fraction: float = FULL_CACHE_FRACTION
 ) -> float:
-    """How much of what they can take the instances have, on average: waiting requests or KV cache, whichever is more.
+    """Return the mean load of the instances as a share of their limits: waiting requests or KV cache, whichever is
+    more.
 
-    1 is all, and what is said of no instances.
+    1 is all, and the value without instances.
     """
     if not state.candidates:
         return 1.0

@@ -55,7 +55,7 @@ class Cluster:
         decisions: DecisionLog | None = None,
     ) -> None:
         self.now: Micros | None = None
-        """How far the cluster has been advanced; None before the first time."""
+        """The instant up to which the cluster has been advanced; None before the first time."""
         self.counters = ClusterCounters()
         self.event_queue = ClusterEventQueue()
         self.members = Members()
@@ -342,7 +342,7 @@ class Cluster:
         self.serve_from_now(number)
 
     def serve_from_now(self, number: int) -> None:
-        """Let an instance that was loading take requests, unless it was removed."""
+        """Make an instance that was loading take requests, unless it was removed."""
         if number in self.members and self.members[number].life is Life.LOADING:
             self._set_life(number, Life.READY)
 

@@ -77,7 +77,7 @@ class PolicyFile:
     priority_policy: str | None = None
     scheduler: str | None = None
     tenant_budgets: Mapping[str, float] = field(default_factory=dict)
-    """By tenant, the share of all seats in use above which sheddable requests of the tenant are rejected."""
+    """Shares of all seats by tenant, above which sheddable requests of the tenant are rejected."""
     instances: tuple[InstanceGroup, ...] = ()
     scaling: ScalingPolicy = field(default_factory=ScalingPolicy)
     """Node pools, instance lifecycle and autoscaler."""

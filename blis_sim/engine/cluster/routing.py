@@ -152,7 +152,7 @@ class Weighted:
         self._held: list[float] = []
         """The totals for all requests for which the scores of all scorers hold."""
         self._held_since = -1
-        """How much news there had been then."""
+        """Number of reports at that time."""
 
     def choose(self, request: Request, state: RoutingState) -> Choice:
         totals = self._totals(request, state)

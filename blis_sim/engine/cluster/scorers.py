@@ -32,7 +32,7 @@ def without_shared_blocks(request: Request) -> bool:
 
 
 def keeps_nothing_in_mind(_request: Request, _instance: int, _state: RoutingState) -> None:
-    """Where a request was sent does not matter."""
+    """Do nothing: the score does not depend on earlier choices."""
 
 
 @dataclass(frozen=True, slots=True)

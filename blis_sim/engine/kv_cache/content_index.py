@@ -20,7 +20,7 @@ class ContentIndex:
         """Results of `find_leading`, by the last identity of the search, until something changes."""
 
     def __len__(self) -> int:
-        """How many blocks can be found."""
+        """Return the number of blocks that can be found."""
         return len(self._identity_of)
 
     def identities(self) -> KeysView[object]:

@@ -138,7 +138,7 @@ class CountingPromptCache(PromptCache):
         sequence.named_blocks.extend(names)
 
     def _last_name(self, sequence: Sequence) -> int:
-        """How many leading blocks get names while they are held."""
+        """Return how many leading blocks get names while they are held."""
         if sequence.num_preemptions:
             # The request may meet its own blocks of before, whose contents need names of their own.
             return max(sequence.request.input_tokens // self.block_size, self._num_shared(sequence))

@@ -14,7 +14,7 @@ from blis_sim.engine.units import Micros
 
 
 class Lookup(Enum):
-    """What CPU memory holds of a block."""
+    """State of a block in CPU memory."""
 
     MISS = 0
     HIT = 1
@@ -63,7 +63,7 @@ class OffloadTier:
     def store(self, identities: SequenceOf[object], first: int, use: RequestUse) -> list[object] | None:
         """Make room for those of a request's blocks, from index `first` on, that are not here. Returns these blocks.
 
-        Those that are here count as used by the request. None, and nothing stored, where too few can be evicted.
+        Blocks that are here count as used by the request. None, and nothing stored, where too few can be evicted.
         """
         new = [identity for identity in identities if identity not in self._ranks]
         self._use(identities, first, use)

@@ -27,9 +27,9 @@ class Displaced(NamedTuple):
     after: Hashable
     """The last block before it that is where it should be; None without any."""
     distance: int
-    """How many blocks after that one."""
+    """Number of blocks after that one."""
     position: int
-    """Where its tokens begin in the request."""
+    """Position of its first token in the request."""
     first: Hashable
     last: Hashable
     """The blocks that its first and last token should be part of."""

@@ -1,4 +1,4 @@
-"""How far off a latency model was on servers that were measured, for deployments like them."""
+"""Errors of a latency model on servers that were measured, for deployments like them."""
 
 from collections.abc import Mapping
 

@@ -27,7 +27,7 @@ LARGEST_STEP_TOKENS = 32_768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelScales:
-    """How many times as long as measured the kernels of each class take."""
+    """Factors from the measured to the actual time of the kernels of each class."""
 
     matmul: float = 1.0
     experts: float = 1.0

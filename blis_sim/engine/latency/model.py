@@ -13,7 +13,7 @@ MAX_MICROS: Micros = 2**63 - 1
 
 
 class LatencyModel(Protocol):
-    """How long steps take, and what a request waits outside of the steps.
+    """Times of steps, and waits of a request outside of the steps.
 
     All results are whole microseconds. Equal shapes always give equal times.
     """

@@ -1,4 +1,4 @@
-"""How much GPU memory vLLM leaves for the KV cache: what it measures at its start, estimated from sizes."""
+"""GPU memory that vLLM leaves for the KV cache: what it measures at its start, estimated from sizes."""
 
 from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.memory.planner import MemoryLayout

@@ -1,4 +1,4 @@
-"""How tensor, expert and pipeline parallelism divide a model over GPUs."""
+"""Division of a model over GPUs by tensor, expert and pipeline parallelism."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How a matrix is stored: bits per weight, and the scales beside it."""
+"""Storage of a matrix: bits per weight, and the scales beside it."""
 
 from dataclasses import dataclass
 

@@ -27,9 +27,9 @@ class BatchQueueScheduler(VllmComposition):
         self._batches: deque[bool] = deque()
         """The queue: for each batch whether it is a step in flight; the others are empty."""
         self._ends: deque[Micros] = deque()
-        """When each step in flight leaves the last stage."""
+        """Instants at which the steps in flight leave the last stage."""
         self._passages: deque[list[tuple[Micros, Micros]]] = deque()
-        """When each step in flight enters and leaves each stage, where batches are reported."""
+        """Instants at which each step in flight enters and leaves each stage, where batches are reported."""
         self._has_left = False
         """Whether a request has ended since the latest composition."""
         self._is_stepped = False

@@ -1,4 +1,4 @@
-"""How much of the scheduling is suspended, as vLLM does while weights are exchanged or the engine sleeps."""
+"""Levels of suspended scheduling, as in vLLM while weights are exchanged or the engine sleeps."""
 
 from enum import Enum, auto
 

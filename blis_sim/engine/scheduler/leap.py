@@ -8,7 +8,7 @@ from blis_sim.engine.latency.decode_sums import STEPS_OF_A_RUN, decode_sums
 from blis_sim.engine.units import Micros
 
 MIN_LEAP_STEPS = 4
-"""Fewer steps are cheaper one by one."""
+"""Least steps of a leap: fewer are cheaper one by one."""
 MAX_LEAP_STEPS = 1 << 16
 
 

@@ -1,4 +1,5 @@
-"""How urgent a request is: the smaller the number, the more. A new policy is one function and one row of `PRIORITIES`.
+"""The urgency of a request: the smaller the number, the more urgent. A new policy is one function and one row of
+`PRIORITIES`.
 
 BLIS's published description scores a request `base + age_weight * (clock - arrival)` with `slo-based`, the same with a
 minus with `inverted-slo`, and larger scores come first. All requests age alike: the scores of two of them differ by
@@ -13,7 +14,7 @@ from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITY, SloPriorities
 from blis_sim.engine.units import Micros
 
 PriorityPolicy: TypeAlias = Callable[[Request, Micros], int]
-"""From a request and its arrival to its priority."""
+"""A function from a request and its arrival to its priority."""
 
 
 def by_slo_class(priorities: SloPriorities) -> PriorityPolicy:

@@ -29,12 +29,12 @@ class Load:
     ends_at: Micros | None = None
     """When they are there; None before their step begins."""
     num_left: int = 0
-    """Compositions after that until the scheduler hears of it."""
+    """Compositions after the end of a transfer until the scheduler is notified of it."""
 
 
 @dataclass(slots=True)
 class Transfers:
-    """What begins with one step: loads when it starts, stores when it has ended."""
+    """Transfers that begin with one step: loads when it starts, stores when it has ended."""
 
     loads: list[Load] = field(default_factory=list)
     stores: list[list[object]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class OffloadingScheduler(VllmScheduler):
         self._now: Micros = 0
         self._loads: dict[Sequence, Load] = {}
         self._new = Transfers()
-        """What begins with the step that is being composed."""
+        """Transfers that begin with the step that is being composed."""
         self._begins: deque[Transfers] = deque()
         """For each step in flight that has not begun what begins with it."""
         self._storing: list[tuple[Micros, list[object]]] = []
@@ -66,7 +66,7 @@ class OffloadingScheduler(VllmScheduler):
 
     def step(self, at: Micros) -> None:
         if self.flight and not self._planned:
-            return  # transfers end beside the steps, and vLLM hears of it when a step has ended
+            return  # transfers end beside the steps, and vLLM's scheduler is notified when a step has ended
         super().step(at)
 
     def schedule(self, at: Micros) -> bool:

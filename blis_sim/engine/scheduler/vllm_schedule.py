@@ -24,9 +24,9 @@ class Admission(Enum):
 
     NOW = 0
     LATER = 1
-    """It waits for something, and those behind it need not."""
+    """The request waits for something, and those behind it need not."""
     BLOCKED = 2
-    """Too few KV blocks are free for it, so that those behind it wait, too."""
+    """Too few KV blocks are free for the request, so that those behind it wait, too."""
 
 
 class VllmComposition(BatchScheduler):
@@ -47,7 +47,7 @@ class VllmComposition(BatchScheduler):
         )
         self._pipeline = None if config.pipeline is None else Pipeline(config.pipeline)
         self.num_compositions = 0
-        """How often a step was to be composed, with several pipeline stages."""
+        """Number of times that a step was to be composed, with several pipeline stages."""
         self._decode_interval = config.num_stages if config.pipeline is not None and config.async_scheduling else 0
         """Compositions from one decode of a sequence to the next at the earliest; 0 for no limit."""
         self._deferred: set[Sequence] = set()
@@ -168,7 +168,7 @@ class VllmComposition(BatchScheduler):
         return True
 
     def _long_prefill_threshold(self) -> int:
-        """By how many tokens a long prompt is split for the sake of others; 0 where it is alone, and for no limit."""
+        """Tokens by which a long prompt is split for the sake of others; 0 where it is alone, and for no limit."""
         config, num_requests = self._config, self.num_running + len(self.waiting)
         threshold = config.long_prefill_token_threshold if num_requests > 1 else 0
         if threshold and config.long_prefill_token_threshold_adaptive:

@@ -127,7 +127,8 @@ class SpeculativeScheduler(VllmScheduler):
             sequence.num_drafts = self._speculation.num_tokens
 
     def _verify(self, tokens: DraftedTokens, is_stale: bool) -> int:
-        """How many drafts hold. What was computed for the others is taken back, unless it has been thrown away."""
+        """Return how many drafts hold. What was computed for the others is taken back, unless it has been thrown
+        away."""
         if not tokens.num_drafts:
             return 0
         sequence = tokens.sequence

@@ -127,7 +127,9 @@ def test_latent_kv_is_kept_once_for_all_gpus() -> None:
         ({"model": "openai/gpt-oss-20b", "tp": 1}, "several groups of KV caches"),
     ],
 )
-def test_what_is_not_modelled_together_with_cpu_memory_is_warned_about(given: dict[str, Any], cause: str) -> None:
+def test_options_that_are_not_modelled_together_with_cpu_memory_give_a_warning(
+    given: dict[str, Any], cause: str
+) -> None:
     settings: dict[str, Any] = {"model": "qwen3-14b", "hardware": "H100", "tp": 2, "kv_offloading_size": 5.0, **given}
     deployment = resolve(DeploymentOptions(**settings))
     assert deployment.config.offload is None

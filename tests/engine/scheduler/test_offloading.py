@@ -70,7 +70,7 @@ def test_blocks_still_in_gpu_memory_are_not_loaded() -> None:
     assert (simulated.kv.hit_tokens, simulated.kv.queried_tokens) == (20, 48)
 
 
-def test_what_cpu_memory_has_no_room_for_is_lost() -> None:
+def test_blocks_without_room_in_cpu_memory_are_lost() -> None:
     assert visits(engine(OffloadConfig(6, 50.0)), *EVICTING)[-1].sequence.num_external_tokens == 0
     small = visits(engine(OffloadConfig(17, 50.0)), *EVICTING)[-1]
     assert small.sequence.num_external_tokens == 20, "the last blocks of the request used least recently go first"
@@ -137,7 +137,7 @@ def test_the_last_blocks_of_the_request_used_least_recently_are_evicted_first() 
     assert tier.store(["p", "q", "r"], 0, RequestUse()) is None, "what is on its way stays"
 
 
-def test_what_is_not_simulated_with_offloading_is_refused() -> None:
+def test_options_that_are_not_simulated_with_offloading_are_refused() -> None:
     with pytest.raises(EngineError, match="KV blocks are offloaded with engine vllm only"):
         engine(OffloadConfig(5, 1.0), engine="blis")
     with pytest.raises(EngineError, match="num_blocks must be at least 1"):

@@ -1,4 +1,4 @@
-"""How an autoscaler decides: an analyzer finds the need, an optimizer picks a change, stabilization windows delay it.
+"""Decisions of an autoscaler: an analyzer finds the need, an optimizer picks a change, stabilization windows delay it.
 
 A new analyzer is one function and one row of `ANALYZERS`; a new optimizer, one function and one row of `OPTIMIZERS`.
 """

@@ -68,7 +68,7 @@ class Disaggregation:
         """Unfinished handovers by request id."""
         self._prefilling: dict[int, list[Handover]] = {number: [] for number in settings.pools.prefill}
         self._num_ended = dict.fromkeys(settings.pools.prefill, 0)
-        """On each prefill instance, when it was looked at last."""
+        """Instant of the latest look at each prefill instance."""
         self._reserves = all(engine.config.engine == "blis" for engine in cluster.instances)
         cluster.disaggregation = self
         cluster.place = self._place
