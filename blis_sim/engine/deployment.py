@@ -93,7 +93,7 @@ def resolve(options: DeploymentOptions) -> Deployment:
     if not options.model.strip():
         raise OptionError("--model must name a model, got an empty string")
     notes: list[str] = []
-    model = _model(options, notes)
+    model = model_of(options, notes)
     gpu_name, tp = _placement(options)
     gpu = load_gpu(gpu_name, options.hardware_config)
     if options.dp == 1 and options.moe_comm_backend != MOE_COMM_BACKENDS[0]:
@@ -277,8 +277,8 @@ def _limits(options: DeploymentOptions, gpu: GpuSpec, max_model_len: int) -> Bat
     return BatchLimits(tokens, seqs or min(default.max_num_seqs, tokens))
 
 
-def _model(options: DeploymentOptions, notes: list[str]) -> ModelSpec:
-    """From the folder given; a folder that is not there gives way to the catalogue, if that has the model."""
+def model_of(options: DeploymentOptions, notes: list[str]) -> ModelSpec:
+    """Return the model of the folder given; a folder that is not there gives way to the catalogue, if that has it."""
     folder = options.model_config_folder
     if folder and not Path(folder).exists() and knows_model(options.model):
         notes.append(f"--model-config-folder {folder} does not exist, taking {options.model} from the catalogue")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.deployment import Deployment, resolve
+from blis_sim.engine.deployment import Deployment, model_of, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.kv_cache.sizing import bytes_per_block
 from blis_sim.engine.latency.catalogue.models import knows_model
@@ -83,9 +83,10 @@ def _with_store(options: DeploymentOptions, transfer: TransferConfig) -> Deploym
 
 def _resolved(options: DeploymentOptions) -> Deployment:
     """Return the deployment of one data-parallel rank; the experts that ranks share make its steps depend on them."""
-    alone = resolve(replace(options, dp=1, moe_comm_backend=MOE_COMM_BACKENDS[0]) if options.dp > 1 else options)
-    if options.dp == 1 or alone.model.num_experts <= 1:
-        return alone
+    if options.dp == 1:
+        return resolve(options)
+    if model_of(options, []).num_experts <= 1:
+        return resolve(replace(options, dp=1, moe_comm_backend=MOE_COMM_BACKENDS[0]))
     together = resolve(options)
     if together.rank is None:
         return together

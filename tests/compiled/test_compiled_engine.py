@@ -53,6 +53,8 @@ QWEN = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1")
 MIXTRAL = ("--model", "mistralai/mixtral-8x7b-v0.1", "--hardware", "H100", "--tp", "2")
 STAGES = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--pp", "2", "--tp", "1")
 WINDOWS = ("--model", "openai/gpt-oss-20b", "--hardware", "H100", "--tp", "1")
+RANKS = ("--model", "mistralai/mixtral-8x7b-v0.1", "--hardware", "H100", "--dp", "2", "--tp", "2")
+OFFLOADED = ("--model", "qwen/qwen3-14b", "--total-kv-blocks", "500", "--kv-offloading-size", "4", "--tp", "1")
 LLAMA = ("--model", "meta-llama/llama-3.1-8b-instruct", "--tp", "2", "--workload", "chatbot", "--num-requests", "400")
 TIGHT = ("--total-kv-blocks", "300", "--rate", "30", "--num-requests", "150")
 DRAFTS = '{"method": "eagle3", "model": "a/head", "num_speculative_tokens": 3}'
@@ -74,6 +76,10 @@ RUNS = {
     "synchronous steps": (*QWEN, "--rate", "10", "--num-requests", "200", "--no-async-scheduling"),
     "pipeline stages": (*STAGES, *TIGHT),
     "groups of KV caches": (*WINDOWS, "--rate", "10", "--num-requests", "200", "--prefix-tokens", "500"),
+    "data-parallel ranks with experts": (*RANKS, "--rate", "10", "--num-requests", "100"),
+    "KV blocks in CPU memory": (
+        *(*OFFLOADED, "--hardware", "H100", "--rate", "10", "--num-requests", "150", "--prefix-tokens", "1000"),
+    ),
     "learned step times": (*QWEN, "--latency-model", "fitted", "--rate", "10", "--num-requests", "300"),
     "learned step times with experts": (*MIXTRAL, "--latency-model", "fitted", "--rate", "2", "--num-requests", "60"),
     "step times from peak rates": (*QWEN, "--latency-model", "roofline", "--rate", "10", "--num-requests", "300"),

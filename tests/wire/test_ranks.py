@@ -101,6 +101,12 @@ def test_a_rank_with_experts_has_its_own_kv_cache() -> None:
     assert not [note for note in rank.notes if "ranks" in note]
 
 
+def test_experts_that_fit_on_the_gpus_of_all_ranks_alone_are_served() -> None:
+    settings = {"model": "deepseek-ai/DeepSeek-V3", "hardware": "H200", "tp": 1, "max_model_len": 8192}
+    rank = deployment_of(options_from(ServeOptions, **settings, dp=8))
+    assert (rank.num_gpus, rank.config.max_model_len) == (8, 8192)
+
+
 def test_with_pipeline_stages_each_step_is_as_long_as_if_all_ranks_had_its_batch() -> None:
     options = options_from(ServeOptions, **EXPERTS, dp=4, pp=2)
     together, rank = resolve(options.deployment), deployment_of(options)

@@ -216,12 +216,12 @@ class OffloadingScheduler(VllmScheduler):
 
     def _begin_loads(self, loads: list[Load], at: Micros) -> None:
         for load in loads:
-            self._load_free_at = max(self._load_free_at, at) + len(load.identities) * self._block_us
+            self._load_free_at = max(self._load_free_at, float(at)) + len(load.identities) * self._block_us
             load.ends_at = round(self._load_free_at)
             load.num_left = self._depth
 
     def _begin_store(self, identities: list[object], at: Micros) -> None:
-        self._store_free_at = max(self._store_free_at, at) + len(identities) * self._block_us
+        self._store_free_at = max(self._store_free_at, float(at)) + len(identities) * self._block_us
         self._storing.append((round(self._store_free_at), identities))
 
     def _end_stores(self, at: Micros) -> None:
