@@ -37,8 +37,9 @@ def whole_micros_each(values: Floats) -> npt.NDArray[np.int64]:
 class TimesDecodes(Protocol):
     """A latency model that times steps of decodes without being shown their shapes."""
 
-    def decode_time(self, sequences: int, context: int) -> Micros:
-        """`step_time` of a step in which so many sequences with so many context tokens decode and no prompt runs."""
+    def decode_timer(self) -> Callable[[int, int], Micros]:
+        """Return a function that says `step_time` of a step in which so many sequences with so many context tokens
+        decode and no prompt runs."""
         ...
 
 
@@ -51,7 +52,7 @@ class KeepsDecodeSums(Protocol):
 
 
 def decode_timer(latency: LatencyModel) -> Callable[[int, int], Micros]:
-    """Return the `decode_time` of any latency model."""
+    """Return what `TimesDecodes.decode_timer` does, of any latency model."""
     if isinstance(latency, TimesDecodes):
-        return latency.decode_time
+        return latency.decode_timer()
     return lambda sequences, context: latency.step_time(BatchShape(0, 0, 0, 0, 0, 0, sequences, context))

@@ -1,6 +1,7 @@
 """A latency model from measured kernels: the sum of what a step's operations take, and of what the host adds."""
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -124,8 +125,12 @@ class KernelSteps:
             return whole_micros(max(fixed_us, self._least_us))
         return whole_micros(max(self._decode_us(decodes, shape.decode_context_tokens) + fixed_us, self._least_us))
 
+    def decode_timer(self) -> Callable[[int, int], Micros]:
+        """Return `decode_time`."""
+        return self.decode_time
+
     def decode_time(self, sequences: int, context: int) -> Micros:
-        """`step_time` of a step in which so many sequences with so many context tokens decode and no prompt runs."""
+        """Return `step_time` of a step in which so many sequences with so many context tokens decode, and no more."""
         if not sequences:
             return 1
         time_us = self._decode_us(sequences, context) + self._fixed_us(sequences, 0, sequences)

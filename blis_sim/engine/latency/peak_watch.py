@@ -1,5 +1,6 @@
 """A watch for steps that are predicted to be faster than the GPU's peak rates allow."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,9 +41,9 @@ class PeakWatch(WrappedLatency):
             self._look(shape, int(times[0]))
         return times
 
-    def decode_time(self, sequences: int, context: int) -> Micros:
-        """`step_time` of a step in which so many sequences with so many context tokens decode and no prompt runs."""
-        return decode_timer(self.model)(sequences, context)
+    def decode_timer(self) -> Callable[[int, int], Micros]:
+        """Return the function of the model, which is not watched."""
+        return decode_timer(self.model)
 
     @property
     def decode_sums(self) -> DecodeSums:

@@ -34,9 +34,11 @@ class StepPeaks:
 
     def step_us(self, shape: BatchShape) -> float:
         """Return the least time of a step."""
-        pairs = shape.prefill_context_work + shape.prefill_tokens_squared / 2
-        arithmetic_us = self.token_us * shape.num_tokens + self.head_us * shape.num_requests + self.pair_us * pairs
-        return max(arithmetic_us, self.weights_us + self.kv_us * shape.decode_context_tokens)
+        prefills, prefill_tokens, squares, _, context_work, _, decodes, context, _ = shape
+        arithmetic_us = self.token_us * (prefill_tokens + decodes) + self.head_us * (prefills + decodes)
+        arithmetic_us += self.pair_us * (context_work + squares / 2)
+        memory_us = self.weights_us + self.kv_us * context
+        return arithmetic_us if arithmetic_us > memory_us else memory_us
 
 
 def step_peaks(operations: StepOperations, gpu: GpuSpec) -> StepPeaks:

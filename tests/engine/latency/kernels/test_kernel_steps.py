@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.batch_shape import BatchShape, decodes
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.decode_steps import KeepsDecodeSums, TimesDecodes
+from blis_sim.engine.latency.decode_steps import KeepsDecodeSums, TimesDecodes, decode_timer
 from blis_sim.engine.latency.kernel_steps import HostOverheads, KernelScales, KernelSteps
+from blis_sim.engine.latency.kernels.peaks import StepPeaks
+from blis_sim.engine.latency.peak_watch import PeakWatch
 from tests.engine.latency.kernels.made_up import CONTEXT, HOST, REQUESTS, TOKENS, grids, steps
 
 LATENCY, EAGER = steps(), steps(launch_us=40.0, graph_sizes=())
@@ -22,7 +24,7 @@ def test_many_decode_steps_take_what_single_ones_take(requests: int, context: in
     latency = EAGER if is_eager else LATENCY
     one_by_one = [latency.step_time(decodes(requests, context + step * requests)) for step in range(count)]
     assert latency.decode_times(decodes(requests, context), count).tolist() == one_by_one
-    assert latency.decode_time(requests, context) == one_by_one[0]
+    assert latency.decode_timer()(requests, context) == one_by_one[0]
 
 
 def test_steps_of_decodes_are_timed_without_shapes_and_their_sums_are_kept() -> None:
@@ -30,6 +32,11 @@ def test_steps_of_decodes_are_timed_without_shapes_and_their_sums_are_kept() -> 
     assert isinstance(LATENCY, KeepsDecodeSums)
     assert LATENCY.decode_times(BatchShape(), 2).tolist() == [1, 1]
     assert LATENCY.step_time(BatchShape()) == 1
+
+
+def test_a_watch_for_too_fast_steps_adds_no_call_to_the_time_of_a_decode() -> None:
+    peaks = StepPeaks(token_us=1, head_us=1, pair_us=1, weights_us=1, kv_us=1)
+    assert decode_timer(PeakWatch(LATENCY, peaks, "kernels")) == LATENCY.decode_time
 
 
 @pytest.mark.parametrize("requests", REQUESTS[:3])
