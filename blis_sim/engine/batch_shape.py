@@ -1,6 +1,8 @@
 """The input of a latency model: sums over the batch of a step, never the requests themselves."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from blis_sim.engine.units import Micros
@@ -39,6 +41,10 @@ class BatchShape(NamedTuple):
     def num_tokens(self) -> int:
         """Tokens computed in this step."""
         return self.prefill_tokens + self.decode_requests
+
+
+new_shape: Callable[[tuple[int, ...]], BatchShape] = partial(tuple.__new__, BatchShape)
+"""Makes a shape out of all of its figures, in order, at half the cost."""
 
 
 def decodes(num_sequences: int, context_tokens: int) -> BatchShape:

@@ -1,6 +1,7 @@
 """Instants at which each step started and ended: the single source of all token times."""
 
 from array import array
+from bisect import bisect_right
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,19 @@ class StepLog:
         data = instants.tobytes()
         self._starts.frombytes(data[:-8])
         self._ends.frombytes(data[8:])
+
+    def move_touching(self, instants: list[Micros]) -> None:
+        """`extend_touching` at the cost of a list, in which the end of the last one alone stays."""
+        if len(instants) < 3:
+            if len(instants) == 2:
+                self.append(instants[0], instants[1])
+                del instants[0]
+            return
+        if instants[-1] > MAX_INSTANT_US:
+            raise _too_late(instants[bisect_right(instants, MAX_INSTANT_US) - 1])
+        self._starts.fromlist(instants[:-1])
+        self._ends.fromlist(instants[1:])
+        del instants[:-1]
 
     def repeat_last(self, count: int) -> None:
         """`extend` by so many steps that take as long as the last one, which must be there."""
@@ -107,6 +121,10 @@ class RecentSteps(StepLog):
 
     def extend_touching(self, instants: npt.NDArray[np.int64]) -> None:
         super().extend_touching(instants)
+        self._forget()
+
+    def move_touching(self, instants: list[Micros]) -> None:
+        super().move_touching(instants)
         self._forget()
 
     def start(self, index: int) -> Micros:

@@ -62,11 +62,12 @@ class Traced(BatchScheduler):
 
     def _note_blocked(self, sequence: Sequence, num_hits: int) -> None:
         super()._note_blocked(sequence, num_hits)
-        self.taken.add("blocked" if self._blocked[0] is sequence else "not blocked")
+        is_blocked = self._blocked is not None and self._blocked[0] is sequence
+        self.taken.add("blocked" if is_blocked else "not blocked")
 
-    def _leap(self, at: Micros, last: Micros, most: int) -> tuple[Micros, Micros]:
+    def _leap(self, at: Micros, last: Micros, most: int, instants: list[Micros]) -> tuple[Micros, Micros, int]:
         num_decodes = self.cohort.num_decodes
-        taken = super()._leap(at, last, most)
+        taken = super()._leap(at, last, most, instants)
         self.taken.add("leap" if num_decodes == self.cohort.num_decodes else "leap to a foreseen end")
         return taken
 

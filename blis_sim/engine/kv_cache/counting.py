@@ -155,8 +155,9 @@ class CountingKVCache(CohortCache):
     def take(self, num_blocks: int) -> None:
         """Take free blocks, of which there must be enough, and forget what they held."""
         free = self.free
-        if num_blocks <= free.num_next:  # mostly nothing is forgotten
-            free.num_next -= num_blocks
+        num_left = free.num_next - num_blocks
+        if num_left >= 0:  # mostly nothing is forgotten
+            free.num_next = num_left
             free.num_free -= num_blocks
             return
         for name in free.take(num_blocks):

@@ -31,14 +31,17 @@ class PeakWatch(WrappedLatency):
     worst_tokens: int = 0
 
     def step_time(self, shape: BatchShape) -> Micros:
-        time_us = self.model.step_time(shape)
-        self._look(shape, time_us)
+        time_us, least_us = self.model.step_time(shape), self.peaks.step_us(shape)
+        if time_us < TOLERANCE * least_us:
+            self._note(shape, time_us, least_us)
         return time_us
 
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         times = self.model.decode_times(shape, steps)
         if steps and shape.decode_requests:
-            self._look(shape, int(times[0]))
+            time_us, least_us = int(times[0]), self.peaks.step_us(shape)
+            if time_us < TOLERANCE * least_us:
+                self._note(shape, time_us, least_us)
         return times
 
     def decode_timer(self) -> Callable[[int, int], Micros]:
@@ -49,10 +52,7 @@ class PeakWatch(WrappedLatency):
     def decode_sums(self) -> DecodeSums:
         return decode_sums(self.model)
 
-    def _look(self, shape: BatchShape, time_us: Micros) -> None:
-        least_us = self.peaks.step_us(shape)
-        if time_us >= TOLERANCE * least_us:
-            return
+    def _note(self, shape: BatchShape, time_us: Micros, least_us: float) -> None:
         self.num_too_fast += 1
         if least_us > self.worst * time_us:
             self.worst, self.worst_tokens = least_us / time_us, shape.num_tokens

@@ -4,13 +4,20 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.events import BatchDone, Event, Finished, Scheduled, StepDone
+from blis_sim.engine.events import BatchDone, Event, Scheduled, StepDone
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.free_runs import FreeRuns
 from blis_sim.engine.kv_cache.paged import PagedCache
 from blis_sim.engine.scheduler.cohort import running_number
-from blis_sim.engine.scheduler.multi_step import NO_TOKENS, CohortScheduler, ScheduledStep, ScheduledTokens
-from blis_sim.engine.scheduler.step_shape import shape_of
+from blis_sim.engine.scheduler.multi_step import CohortScheduler
+from blis_sim.engine.scheduler.scheduled_step import (
+    NO_TOKENS,
+    ScheduledStep,
+    ScheduledTokens,
+    batch_order,
+    last_token,
+    shape_of,
+)
 from blis_sim.engine.scheduler.waiting import ORDERS
 from blis_sim.engine.sequence import DecodeSpan, Sequence
 from blis_sim.engine.units import Micros
@@ -31,18 +38,23 @@ class BatchScheduler(CohortScheduler):
         blocks: PagedCache,
         free: FreeRuns | None,
         take: Callable[[int], None],
+        hold_prompt: Callable[[Sequence, int], int],
     ) -> None:
-        """`free` and `take` are the free blocks of the cohort and how they are taken; None without a cohort."""
+        """`free` and `take` are the free blocks of the cohort and how they are taken; None without a cohort.
+
+        `hold_prompt` counts a prompt that is not shared as stored, and returns the blocks to be taken for it.
+        """
         config = instance.config
         has_cohort = free is not None
         self._token_budget = config.token_budget
-        """Tokens of a whole step."""
-        max_decodes = self._token_budget if has_cohort else 0
+        """Of a whole step."""
+        max_decodes = self._token_budget if has_cohort else -1
         super().__init__(instance, reports_steps, depth, max_decodes, free or FreeRuns(0), take)
         self.has_cohort = has_cohort
         self.admitted: list[Sequence] = []
         """Sequences that joined the batch in the latest `schedule`."""
         self._config = config
+        self._max_num_seqs = config.max_num_seqs
         self._limit = limit_tokens
         """Most tokens of one sequence."""
         self._order = ORDERS[config.scheduler]
@@ -53,8 +65,15 @@ class BatchScheduler(CohortScheduler):
         self._resumes = False
         """Whether sequences after one that evicted itself may compute in the same step."""
         self._blocks = blocks
-        self._has_placeholders = False
+        self._hold_prompt = hold_prompt
+        self._newcomer_placeholders = 0
+        """Output tokens that the step of a prompt is to produce, where they are counted."""
         self._watermark_blocks = 0
+        self.shape_of: Callable[[ScheduledStep, int], BatchShape] = shape_of
+        """Says what the latency model sees of a step, after so many recent prompt tokens."""
+        self._prompt_blocks: Callable[[Sequence], int] | None = None
+        """Says how many blocks a whole prompt takes that is not shared, where layers differ in that. The number is
+        negative where the prompt must be split."""
         self._drafter_rows = 0
         """Tokens of the budget that a drafter takes for each granted sequence."""
         self._threshold_when_alone = True
@@ -65,7 +84,7 @@ class BatchScheduler(CohortScheduler):
         self._num_admissions = 0
         self._late: dict[int, list[ScheduledTokens]] = {}
         """Tokens in flight, by step, of sequences that were in the cohort when that step was composed."""
-        self._blocked: tuple[Sequence | None, int, int] = None, 0, 0
+        self._blocked: tuple[Sequence, int, int] | None = None
         """The sequence that found too few blocks, the length of the queue and the number of cache changes then."""
 
     @abstractmethod
@@ -89,22 +108,14 @@ class BatchScheduler(CohortScheduler):
         """New blocks that a sequence needs for so many more tokens. Only with a cohort."""
 
     @abstractmethod
-    def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
-        """Count a prompt that is not shared as stored. Returns the blocks to be taken for it. Only with a cohort."""
-
-    @abstractmethod
     def stays_without_blocks(self, sequence: Sequence, num_hits: int) -> bool:
         """Whether a waiting sequence that finds so many blocks cannot join before some are given back."""
 
     @abstractmethod
     def process(
-        self, tokens: ScheduledTokens, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Finished]
+        self, tokens: ScheduledTokens, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Event]
     ) -> None:
         """One sequence's share of a step: its token, and whether that was the last."""
-
-    def shape_of(self, step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
-        """Return what the latency model sees of a step."""
-        return shape_of(step, recent_prompt_tokens)
 
     def left_stages(self) -> list[tuple[Micros, Micros]]:
         """Return when the first step in flight entered and left each pipeline stage; none with a single stage."""
@@ -132,12 +143,12 @@ class BatchScheduler(CohortScheduler):
         emitted = self._decoding_in(step_index) if self._reports_steps and cohort.members else []
         told = [self._batch_done(step_index, at, list(emitted))] if self._instance.tells_batches else []
         _, _, tokens, newcomers = self.flight.popleft()
-        finished: list[Finished] = []
+        finished: list[Event] = []
         ended = cohort.pop_ended(step_index) if step_index in cohort.ends else []
         if self._must_update or (tokens and ended):
             # In batch order, for blocks are reused in the order in which they are given back.
-            tokens = [*tokens, *self._late.pop(step_index, ()), *map(_last_token, ended)]
-            tokens.sort(key=_running_number)
+            tokens = [*tokens, *self._late.pop(step_index, ()), *map(last_token, ended)]
+            tokens.sort(key=batch_order)
             ended = []
             self._must_update = bool(self._late)
         for each in tokens:
@@ -281,15 +292,14 @@ class BatchScheduler(CohortScheduler):
         Newcomers join the cohort at once. The result is that of `schedule` at a third of its cost. False, and nothing
         changed, where only `schedule` decides correctly.
         """
-        if not self.has_cohort:
-            return False
         cohort, waiting, step = self.cohort, self.waiting, self.next_step
         num_blocks, num_decodes = cohort.needs[step % self._block_size], cohort.num_decodes
         num_joining, is_blocked = self._num_joining(self._free.num_free - num_blocks)
         if not num_joining:
             return False
-        instance, num_placeholders = self._instance, int(self._has_placeholders)
+        instance, num_placeholders = self._instance, self._newcomer_placeholders
         newcomers: list[Sequence] = []
+        hold_prompt = self._hold_prompt
         self.flight.append((num_decodes, cohort.offset + num_decodes * step, NO_TOKENS, newcomers))
         self._latest_explicit = step
         self.next_step = step + 1
@@ -302,7 +312,7 @@ class BatchScheduler(CohortScheduler):
             sequence.running, sequence.running_number, sequence.scheduled_at = True, number, at
             sequence.num_computed_tokens = sequence.num_in_flight_tokens = num_tokens
             sequence.num_placeholders = num_placeholders
-            num_blocks += self.hold_prompt(sequence, num_tokens)
+            num_blocks += hold_prompt(sequence, num_tokens)
             newcomers.append(sequence)
             self._join(sequence, 1)
             if instance.tells_admissions:
@@ -318,10 +328,10 @@ class BatchScheduler(CohortScheduler):
 
         The number is 0 if one of them needs the general rules of `schedule`.
         """
-        config, waiting, cohort = self._config, self.waiting, self.cohort
+        waiting, cohort, size = self.waiting, self.cohort, self._block_size
         num_running, budget = len(cohort.members), self._token_budget - cohort.num_decodes
-        num_seats = config.max_num_seqs - num_running
-        longest, num_joining = self._longest_joining, 0
+        num_seats = self._max_num_seqs - num_running
+        longest, num_joining, prompt_blocks = self._longest_joining, 0, self._prompt_blocks
         if num_running:
             num_free -= self._watermark_blocks
         if len(waiting) > 1:
@@ -333,11 +343,11 @@ class BatchScheduler(CohortScheduler):
                 break
             request = sequence.request
             num_tokens = request.input_tokens
-            if not 0 < num_tokens <= budget or num_tokens > longest or request.output_tokens < 2:
+            if num_tokens > budget or num_tokens > longest or not num_tokens or request.output_tokens < 2:
                 return 0, False
-            is_new = not (sequence.num_preemptions or sequence.num_computed_tokens or request.external is not None)
-            num_blocks = self.prompt_blocks(sequence)
-            if not is_new or sequence.num_shareable_blocks or num_blocks < 0:
+            num_blocks = -(-num_tokens // size) if prompt_blocks is None else prompt_blocks(sequence)
+            is_back = sequence.num_preemptions or sequence.num_computed_tokens
+            if is_back or sequence.num_shareable_blocks or request.external is not None or num_blocks < 0:
                 return 0, False
             num_free -= num_blocks
             if num_free < 0:
@@ -349,10 +359,6 @@ class BatchScheduler(CohortScheduler):
             budget -= num_tokens
         return num_joining, False
 
-    def prompt_blocks(self, sequence: Sequence) -> int:
-        """Return the blocks for a whole prompt that is not shared; a negative number where it must be split."""
-        return -(-sequence.request.input_tokens // self._block_size)
-
     def _order_waiting(self) -> None:
         if self._order is not None:
             ordered = sorted(self.waiting, key=self._order)
@@ -360,12 +366,14 @@ class BatchScheduler(CohortScheduler):
             self.waiting.extend(ordered)
 
     def is_blocked(self) -> bool:
-        num_running = len(self.explicit) + len(self.cohort.members)
-        if num_running >= self._config.max_num_seqs or not self._admits or not self.may_admit():
+        if len(self.explicit) + len(self.cohort.members) >= self._max_num_seqs or not self._admits:
             return True
-        head, num_waiting, num_changes = self._blocked
-        waiting = self.waiting
-        return waiting[0] is head and num_changes == self._free.num_changes and num_waiting == len(waiting)
+        if self._blocked is not None:
+            head, num_waiting, num_changes = self._blocked
+            waiting = self.waiting
+            if waiting[0] is head and num_changes == self._free.num_changes and num_waiting == len(waiting):
+                return True
+        return not self.may_admit()
 
     def _note_blocked(self, sequence: Sequence, num_hits: int) -> None:
         """Note that the head of the queue cannot join. Where blocks are missing, it is not tried again until some come
@@ -378,10 +386,6 @@ def take_none(_num_blocks: int) -> None:
     """Take nothing: without a cohort, blocks are taken sequence by sequence."""
 
 
-def _last_token(sequence: Sequence) -> ScheduledTokens:
-    """The token of a member of the cohort, in the form of others."""
-    return ScheduledTokens(sequence, 1, 0, 0, samples=True)
-
-
-def _running_number(tokens: ScheduledTokens) -> int:
-    return tokens.sequence.running_number
+def hold_none(_sequence: Sequence, _num_tokens: int) -> int:
+    """Hold nothing: without a cohort, no prompt joins it."""
+    return 0

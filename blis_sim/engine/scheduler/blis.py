@@ -4,18 +4,18 @@ The rules and their order are BLIS's (sim/batch_formation.go, sim/simulator.go),
 continuous batching with chunked prefill under one token budget, and preemption by recomputation when blocks run out.
 """
 
-from blis_sim.engine.events import Finished, Preempted, Scheduled, StepsDone
+from blis_sim.engine.events import Event, Finished, Preempted, Scheduled, StepsDone
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.cache import KVCache
 from blis_sim.engine.kv_cache.counting_prompts import CountingPromptCache
 from blis_sim.engine.kv_cache.prompt_cache import PromptCache
 from blis_sim.engine.queue import Due
-from blis_sim.engine.scheduler.batch import BatchScheduler, take_none
+from blis_sim.engine.scheduler.batch import BatchScheduler, hold_none, take_none
+from blis_sim.engine.scheduler.cohort_steps import MOST_TOLD_STEPS
 from blis_sim.engine.scheduler.hold import Hold
 from blis_sim.engine.scheduler.leap import MAX_LEAP_STEPS
-from blis_sim.engine.scheduler.multi_step import MOST_TOLD_STEPS, NO_NEWCOMERS, ScheduledStep, ScheduledTokens
 from blis_sim.engine.scheduler.preemption import VICTIMS
-from blis_sim.engine.scheduler.step_shape import shape_of
+from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, ScheduledStep, ScheduledTokens, shape_of
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
 
@@ -33,8 +33,10 @@ class BlisScheduler(BatchScheduler):
         size = config.total_kv_blocks, config.block_size_tokens
         self._counting = counting = CountingPromptCache(*size) if has_cohort and kv is None else None
         self.kv: PromptCache = counting or kv or KVCache(*size)
-        free, take = (None, take_none) if counting is None else (counting.free, counting.take)
-        super().__init__(instance, reports_steps, 1, config.max_model_len or _NO_LIMIT, self.kv, free, take)
+        free, take, hold = (
+            (None, take_none, hold_none) if counting is None else (counting.free, counting.take, counting.hold_prompt)
+        )
+        super().__init__(instance, reports_steps, 1, config.max_model_len or _NO_LIMIT, self.kv, free, take, hold)
         self._ends_early = True
         self._choose_victim = VICTIMS[config.preemption_policy]
         self.num_deferred = 0
@@ -261,7 +263,7 @@ class BlisScheduler(BatchScheduler):
         return newcomers
 
     def process(
-        self, tokens: ScheduledTokens, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Finished]
+        self, tokens: ScheduledTokens, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Event]
     ) -> None:
         sequence = tokens.sequence
         if sequence.span is not None:
@@ -281,7 +283,7 @@ class BlisScheduler(BatchScheduler):
         if computed >= request.input_tokens + max(request.output_tokens, 1) - 1 or computed >= self._limit - 1:
             self.complete(sequence, at, finished)
 
-    def complete(self, sequence: Sequence, at: Micros, finished: list[Finished]) -> None:
+    def complete(self, sequence: Sequence, at: Micros, finished: list[Event]) -> None:
         self._leave(sequence)
         request, computed, instance = sequence.request, sequence.num_computed_tokens, self._instance
         is_whole = computed >= request.input_tokens + max(request.output_tokens, 1) - 1
@@ -331,10 +333,6 @@ class BlisScheduler(BatchScheduler):
     def blocks_lacking(self, sequence: Sequence, num_tokens: int) -> int:
         assert self._counting is not None
         return self._counting.blocks_lacking(sequence, num_tokens)
-
-    def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
-        assert self._counting is not None
-        return self._counting.hold_prompt(sequence, num_tokens)
 
     def stays_without_blocks(self, sequence: Sequence, num_hits: int) -> bool:
         """Whether blocks are too few even if all found ones are in use, for found ones may get fewer meanwhile."""

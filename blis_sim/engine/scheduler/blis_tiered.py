@@ -4,7 +4,7 @@ from blis_sim.engine.cpu_tier_config import CpuTierConfig
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.offload_policies import OFFLOAD_POLICIES
 from blis_sim.engine.scheduler.blis import BlisScheduler
-from blis_sim.engine.scheduler.multi_step import ScheduledStep
+from blis_sim.engine.scheduler.scheduled_step import ScheduledStep
 from blis_sim.engine.units import Micros
 
 

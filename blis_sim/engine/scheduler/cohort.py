@@ -82,11 +82,13 @@ class DecodeCohort:
                 self._subtract(span)
 
     def pop_ended(self, step: int) -> list[Sequence]:
-        """Return the members whose last token `step` brought, in order of admission. The sequences are still
-        members."""
-        ended = [span.sequence for span in self.ends.pop(step) if span.sequence.span is span]
-        if len(ended) > 1:
-            ended.sort(key=running_number)
+        """The members whose last token `step` brought, in order of admission. They are still members."""
+        spans = self.ends.pop(step)
+        if len(spans) == 1:  # as mostly
+            sequence = spans[0].sequence
+            return [sequence] if sequence.span is spans[0] else []
+        ended = [span.sequence for span in spans if span.sequence.span is span]
+        ended.sort(key=running_number)
         return ended
 
     def next_end(self) -> int:

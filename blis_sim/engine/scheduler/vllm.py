@@ -8,7 +8,7 @@ from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slots import SlotCache
 from blis_sim.engine.lora import LoraSlots
 from blis_sim.engine.scheduler.batch_queue import BatchQueueScheduler
-from blis_sim.engine.scheduler.multi_step import ScheduledStep, ScheduledTokens
+from blis_sim.engine.scheduler.scheduled_step import ScheduledStep, ScheduledTokens
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
 
@@ -25,6 +25,7 @@ class VllmScheduler(BatchQueueScheduler):
         self._lora = LoraSlots(instance.config.lora) if instance.config.lora is not None else None
         self._adds_time = self._lora is not None
         """Whether `added_time` may be other than 0."""
+        self._step_time = instance.latency.step_time
         self._leaving: list[tuple[Sequence, Outcome]] = []
         """Requests whose client has gone, to be taken out when the executing step ends."""
 
@@ -51,16 +52,16 @@ class VllmScheduler(BatchQueueScheduler):
 
     def begin(self, step: ScheduledStep, at: Micros) -> Micros:
         instance = self._instance
-        shape = self.shape_of(step, instance.recent_prompts.tokens_at(at))
-        instance.last_shape = shape
-        ends_at = computed_at = at + (instance.latency.step_time(shape) or 1)
+        recent_prompts = instance.recent_prompts
+        instance.last_shape = shape = self.shape_of(step, recent_prompts.tokens_at(at))
+        ends_at = computed_at = at + (self._step_time(shape) or 1)
         if self._adds_time:
             ends_at = computed_at = ends_at + self.added_time(step)
         if self._pipeline is not None:
             samples = any(tokens.samples for tokens in step[2])
             computed_at, ends_at = self._pipeline.enter(at, ends_at - at, shape.num_tokens, samples)
         if shape.prefill_tokens:
-            instance.recent_prompts.add(shape.prefill_tokens, computed_at)
+            recent_prompts.add(shape.prefill_tokens, computed_at)
         return ends_at
 
     def added_time(self, step: ScheduledStep) -> Micros:
@@ -95,7 +96,7 @@ class VllmScheduler(BatchQueueScheduler):
         return emitted
 
     def process(
-        self, tokens: ScheduledTokens, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Finished]
+        self, tokens: ScheduledTokens, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Event]
     ) -> None:
         sequence, num_tokens, span = tokens.sequence, tokens.num_tokens, tokens.sequence.span
         if span is not None and span.last_step == step_index:
@@ -132,10 +133,9 @@ class VllmScheduler(BatchQueueScheduler):
         num_output_tokens, request = sequence.num_output_tokens, sequence.request
         return num_output_tokens >= request.output_tokens or request.input_tokens + num_output_tokens >= self._limit
 
-    def complete(self, sequence: Sequence, at: Micros, finished: list[Finished]) -> None:
+    def complete(self, sequence: Sequence, at: Micros, finished: list[Event]) -> None:
         if sequence.span is not None:
-            self.settle(sequence, is_for_good=True)
-            sequence.running = False
+            self.settle_ended(sequence)
         else:
             self._leave(sequence)
         most, instance = sequence.request.output_tokens, self._instance

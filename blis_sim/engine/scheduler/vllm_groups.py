@@ -17,6 +17,8 @@ class GroupedScheduler(VllmScheduler):
         self._grouped: GroupedKVCache = self.kv
         self._calendar = GroupCohort(self._block_size)
         self.cohort = self._calendar
+        self._most_calm = 0
+        self._prompt_blocks = self.prompt_blocks
 
     def compose_cohort(self, at: Micros) -> bool:
         num_decodes = self.cohort.num_decodes
@@ -31,6 +33,7 @@ class GroupedScheduler(VllmScheduler):
         return super()._num_equal_steps(most if first < 0 else min(most, 1 + first - step))
 
     def prompt_blocks(self, sequence: Sequence) -> int:
+        """Return the blocks for a whole prompt that is not shared; a negative number where it must be split."""
         num_tokens = sequence.request.input_tokens
         if self._split is not None and self._split_chunk(sequence, 0, num_tokens) != num_tokens:
             return -1

@@ -12,8 +12,8 @@ from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slot_caches import new_cohort_cache, new_slot_cache
 from blis_sim.engine.kv_cache.slots import SlotCache
 from blis_sim.engine.pipeline import Pipeline
-from blis_sim.engine.scheduler.batch import BatchScheduler, take_none
-from blis_sim.engine.scheduler.multi_step import NO_NEWCOMERS, ScheduledTokens
+from blis_sim.engine.scheduler.batch import BatchScheduler, hold_none, take_none
+from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, ScheduledTokens
 from blis_sim.engine.scheduler.state_split import new_state_split
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
@@ -41,9 +41,11 @@ class VllmComposition(BatchScheduler):
         config = instance.config
         self._counting = counting = new_cohort_cache(config) if has_cohort and can_have_cohort(config) else None
         self.kv: SlotCache = counting or kv or new_slot_cache(config, instance.cache_changes)
-        free, take = (None, take_none) if counting is None else (counting.free, counting.take)
+        free, take, hold = (
+            (None, take_none, hold_none) if counting is None else (counting.free, counting.take, counting.hold_prompt)
+        )
         super().__init__(
-            instance, reports_steps, config.max_concurrent_batches, config.limit_tokens, self.kv, free, take
+            instance, reports_steps, config.max_concurrent_batches, config.limit_tokens, self.kv, free, take, hold
         )
         self._pipeline = None if config.pipeline is None else Pipeline(config.pipeline)
         self.num_compositions = 0
@@ -52,7 +54,8 @@ class VllmComposition(BatchScheduler):
         """Compositions from one decode of a sequence to the next at the earliest; 0 for no limit."""
         self._deferred: set[Sequence] = set()
         """Waiting sequences that a `schedule` passed over."""
-        self._is_async = self._has_placeholders = config.async_scheduling
+        self._is_async = config.async_scheduling
+        self._newcomer_placeholders = int(config.async_scheduling)
         self._watermark_blocks = self.kv.watermark_blocks
         self._resumes = self._by_priority  # those after it are more urgent and may fit
         self._threshold_when_alone = False
@@ -125,12 +128,24 @@ class VllmComposition(BatchScheduler):
             counting.grow_to(sequence, computed, computed - num_unknown)
         return range(composed - num_in_flight, composed)
 
+    def settle_ended(self, sequence: Sequence) -> None:
+        """`settle` for good, where the last token of a member has just been processed. It does not run any more."""
+        span, counting = sequence.span, self._counting
+        assert span is not None
+        assert counting is not None
+        first, end = span.first_step, span.last_step + 1
+        num_steps = end - first
+        sequence.running = False
+        sequence.num_output_tokens += num_steps
+        sequence.add_token_steps(first, num_steps)
+        num_vain = 0 if span.is_foreseen else self.next_step - end
+        """Steps in flight that compute a token beyond the last one, which stays unknown."""
+        self.cohort.leave(sequence)
+        sequence.num_computed_tokens = computed = sequence.num_computed_tokens + num_steps + num_vain
+        counting.release_grown(sequence, computed, computed - num_vain)
+
     def blocks_lacking(self, sequence: Sequence, num_tokens: int) -> int:
         return self.kv.blocks_for(sequence.num_computed_tokens + num_tokens) - sequence.num_blocks
-
-    def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
-        assert self._counting is not None
-        return self._counting.hold_prompt(sequence, num_tokens)
 
     def stays_without_blocks(self, sequence: Sequence, num_hits: int) -> bool:
         assert self._counting is not None

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.events import Finished
+from blis_sim.engine.events import Event
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
-from blis_sim.engine.scheduler.multi_step import ScheduledStep, ScheduledTokens
-from blis_sim.engine.scheduler.step_shape import batch_shape
+from blis_sim.engine.scheduler.scheduled_step import ScheduledStep, ScheduledTokens, batch_shape
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.speculation import Acceptance
@@ -48,6 +47,7 @@ class SpeculativeScheduler(VllmScheduler):
         kv = new_slot_cache(config, instance.cache_changes)
         super().__init__(instance, reports_steps, has_cohort, kv)
         self._adds_time = True
+        self.shape_of = step_shape
         self._speculation = speculation
         self._acceptance = Acceptance(speculation)
         self._num_accepted = num_accepted or self._draw
@@ -61,10 +61,6 @@ class SpeculativeScheduler(VllmScheduler):
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         self._request_numbers[sequence] = next(self._next_number)
         super().enqueue(sequence, at)
-
-    def shape_of(self, step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
-        shape = draft_shape(step[2])
-        return shape._replace(recent_prefill_tokens=recent_prompt_tokens if shape.prefill_tokens else 0)
 
     def added_time(self, step: ScheduledStep) -> Micros:
         samples = any(tokens.samples for tokens in step[2])
@@ -102,7 +98,7 @@ class SpeculativeScheduler(VllmScheduler):
         )
 
     def process(
-        self, tokens: ScheduledTokens, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Finished]
+        self, tokens: ScheduledTokens, step_index: int, at: Micros, emitted: list[Sequence], finished: list[Event]
     ) -> None:
         assert isinstance(tokens, DraftedTokens)
         sequence = tokens.sequence
@@ -157,6 +153,12 @@ class SpeculativeScheduler(VllmScheduler):
 
     def _draw(self, sequence: Sequence, num_drafts: int) -> int:
         return self._acceptance.num_accepted(self._request_numbers[sequence], sequence.num_output_tokens, num_drafts)
+
+
+def step_shape(step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
+    """What the latency model sees of a step."""
+    shape = draft_shape(step[2])
+    return shape._replace(recent_prefill_tokens=recent_prompt_tokens if shape.prefill_tokens else 0)
 
 
 def draft_shape(tokens: list[ScheduledTokens]) -> BatchShape:

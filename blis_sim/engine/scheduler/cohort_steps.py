@@ -1,0 +1,157 @@
+"""Steps in which only the cohort computes: composed one by one, and many taken at once."""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+
+from blis_sim.engine.events import StepsDone
+from blis_sim.engine.instance import Instance
+from blis_sim.engine.kv_cache.free_runs import FreeRuns
+from blis_sim.engine.scheduler.cohort import DecodeCohort, running_number
+from blis_sim.engine.scheduler.leap import MAX_LEAP_STEPS, MIN_LEAP_STEPS, Leaper
+from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, NO_TOKENS, ScheduledStep
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.units import Micros
+
+MOST_TOLD_STEPS = 64
+"""Steps told in one event are also sent at once, so a larger number is of no use."""
+
+
+class CohortSteps(ABC):
+    """The cohort beside the other sequences, and the steps in flight, at most `depth`."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        reports_steps: bool,
+        depth: int,
+        max_decodes: int,
+        free: FreeRuns,
+        take: Callable[[int], None],
+    ) -> None:
+        """`free` and `take` are the free blocks of the cohort and how they are taken."""
+        self._instance = instance
+        self._depth = depth
+        self._max_decodes = max_decodes
+        """With more decodes the order of admission decides which of them fit the budget."""
+        self._free = free
+        self._take_blocks = take
+        self._most_calm = max_decodes
+        """The same where members of the cohort take blocks by their sums alone, else 0."""
+        self._block_size = instance.config.block_size_tokens
+        self.cohort = DecodeCohort(self._block_size)
+        self.explicit: list[Sequence] = []
+        """Running and not in the cohort, in order of admission."""
+        self.waiting: deque[Sequence] = deque()
+        self.preempted: list[Sequence] = []
+        """Sequences preempted by the latest `schedule`."""
+        self.flight: deque[ScheduledStep] = deque()
+        """Steps that have not ended, at most `depth`."""
+        self.next_step = 0
+        """Index of the step to be composed next."""
+        self._admits = True
+        """Whether waiting sequences may join."""
+        self._composes = True
+        """Whether steps may be composed."""
+        self._latest_explicit = -1
+        """The latest composed step with sequences that are not in the cohort."""
+        self._must_update = False
+        """Whether the end of the executing step changes more than the number of tokens."""
+        self._reports_steps = reports_steps
+        self._take_steps = Leaper(instance).take
+
+    @abstractmethod
+    def compose_newcomers(self, at: Micros) -> bool:
+        """Compose a step of the cohort and of sequences that join it at once. False, and nothing changed, otherwise."""
+
+    @abstractmethod
+    def is_blocked(self) -> bool:
+        """Whether no waiting sequence can join while nothing but the number of tokens changes."""
+
+    def compose_cohort(self, at: Micros) -> bool:
+        """Compose a step of the cohort and newcomers to it. False, and nothing changed, if others may compute, too."""
+        cohort, step = self.cohort, self.next_step
+        num_decodes = cohort.num_decodes
+        if num_decodes > self._max_decodes or not self._composes:
+            return False
+        if self.waiting and not self.is_blocked():
+            return self.compose_newcomers(at)
+        num_blocks, free = cohort.needs[step % self._block_size], self._free
+        if num_blocks > free.num_free or not num_decodes:
+            return False
+        if num_blocks:
+            self._take_blocks(num_blocks)
+        self.flight.append((num_decodes, cohort.offset + num_decodes * step, NO_TOKENS, NO_NEWCOMERS))
+        self.next_step = step + 1
+        if step in cohort.ends:
+            cohort.composed(step)
+        return True
+
+    def _num_equal_steps(self, most: int) -> int:
+        """How many of the next `most` steps can be taken at once: the cohort alone computes and stays what it is."""
+        cohort, step, depth = self.cohort, self.next_step, self._depth
+        first = step - depth
+        if most < MIN_LEAP_STEPS or cohort.latest_join > first or self._latest_explicit >= first:
+            return 0
+        if self.explicit or self._must_update or len(self.flight) < depth or (self.waiting and not self.is_blocked()):
+            return 0
+        if self._reports_steps and (not self._instance.leaps or most > MOST_TOLD_STEPS):
+            most = MOST_TOLD_STEPS if self._instance.leaps else 0
+        end = cohort.next_end()
+        # The last step may be composed without members whose end is foreseen, but not without all.
+        until_end = end - step + (3 if depth > 1 and len(cohort.ends[end]) < cohort.num_decodes else 2)
+        if most > until_end:
+            most = until_end
+        if most < MIN_LEAP_STEPS:
+            return 0
+        if most > MAX_LEAP_STEPS:
+            most = MAX_LEAP_STEPS
+        if cohort.num_decodes * (most // self._block_size + 1) <= self._free.num_free:  # at most a block more each
+            return most
+        return 1 + cohort.num_steps_within(step, most - 1, self._free.num_free)
+
+    def _leap(self, at: Micros, last: Micros, most: int, instants: list[Micros]) -> tuple[Micros, Micros, int]:
+        """Take up to `most` steps from `at` on, each of which begins by `last`. Returns start and end of the last one,
+        and the context tokens of its sequences.
+
+        Before them `instants` get into the log: the starts of steps and the end of the last of these, `at`.
+        """
+        self._instance.steps.move_touching(instants)
+        instants.clear()
+        flight, cohort, step, depth = self.flight, self.cohort, self.next_step, self._depth
+        num_decodes, context, _, _ = flight[0]
+        count, started_at, ends_at = self._take_steps(at, last, num_decodes, context, most)
+        if count == 1:
+            return started_at, ends_at, context
+        last_step = step + count - 2
+        flight.clear()
+        for before in range(depth - 1, 0, -1):
+            flight.append((num_decodes, cohort.offset + num_decodes * (last_step - before), NO_TOKENS, NO_NEWCOMERS))
+        if last_step - 1 in cohort.ends and count > 2:
+            num_blocks = cohort.num_blocks_in(step, count - 2)
+            cohort.composed(last_step - 1)
+            num_blocks += cohort.needs[last_step % self._block_size]
+        else:
+            num_blocks = cohort.num_blocks_in(step, count - 1)
+        if num_blocks:
+            self._take_blocks(num_blocks)
+        num_decodes = cohort.num_decodes
+        flight.append((num_decodes, cohort.offset + num_decodes * last_step, NO_TOKENS, NO_NEWCOMERS))
+        self.next_step = last_step + 1
+        if last_step in cohort.ends:
+            cohort.composed(last_step)
+        if self._reports_steps:
+            first = step - depth
+            ends = [self._instance.steps.end(index) for index in range(first, first + count - 1)]
+            self._instance.events.append(StepsDone(ends, first, self._decoding_in(first)))
+        return started_at, ends_at, flight[0][1]
+
+    def _decoding_in(self, step: int) -> list[Sequence]:
+        """Members of the cohort that have a token from `step`, in order of admission."""
+        found: list[Sequence] = []
+        for sequence in self.cohort.members:
+            span = sequence.span
+            if span is not None and span.first_step <= step <= span.last_step:
+                found.append(sequence)
+        found.sort(key=running_number)
+        return found

@@ -1,0 +1,76 @@
+"""A composed step: the tokens that sequences compute in it, and the sums that a latency model sees."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from blis_sim.engine.batch_shape import BatchShape, new_shape
+from blis_sim.engine.sequence import Sequence
+
+
+@dataclass(slots=True)
+class ScheduledTokens:
+    """Tokens that one sequence computes in a step, and whether the step will sample a token for it."""
+
+    sequence: Sequence
+    num_tokens: int
+    context_tokens: int
+    """Computed before the step, those in flight included."""
+    known_tokens: int
+    """Prompt and output that existed when the step was composed."""
+    samples: bool
+
+
+ScheduledStep: TypeAlias = tuple[int, int, list[ScheduledTokens], list[Sequence]]
+"""How many sequences of the cohort decode, the sum of their contexts, the tokens of other sequences, and newcomers to
+the cohort, which compute their whole prompts."""
+
+NO_TOKENS: list[ScheduledTokens] = []
+"""Of steps in which only the cohort and newcomers to it compute. It is never changed."""
+NO_NEWCOMERS: list[Sequence] = []
+"""Of all other steps. It is never changed."""
+
+
+def shape_of(step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
+    """What the latency model sees of a step."""
+    num_decodes, context, tokens, newcomers = step
+    if tokens or not newcomers:
+        return batch_shape(tokens, num_decodes, context, recent_prompt_tokens)
+    num_tokens = squares = 0
+    for sequence in newcomers:
+        new = sequence.request.input_tokens
+        num_tokens += new
+        squares += new * new
+    return new_shape((len(newcomers), num_tokens, squares, 0, 0, squares, num_decodes, context, recent_prompt_tokens))
+
+
+def batch_shape(
+    tokens: list[ScheduledTokens], num_decodes: int, decode_contexts: int, recent_prompt_tokens: int
+) -> BatchShape:
+    """The sums over a step's tokens and so many more decodes. Cost: O(tokens)."""
+    prefills = new_tokens = squares = contexts = context_work = prompt_work = 0
+    for each in tokens:
+        new, context = each.num_tokens, each.context_tokens
+        if context < each.sequence.request.input_tokens or new > 1:
+            prefills += 1
+            new_tokens += new
+            squares += new * new
+            contexts += context
+            context_work += new * context
+            prompt_work += new * each.known_tokens
+        elif new:
+            num_decodes += 1
+            decode_contexts += context
+    recent = recent_prompt_tokens if new_tokens else 0
+    return BatchShape(
+        prefills, new_tokens, squares, contexts, context_work, prompt_work, num_decodes, decode_contexts, recent
+    )
+
+
+def last_token(sequence: Sequence) -> ScheduledTokens:
+    """The token of a member of the cohort, in the form of others."""
+    return ScheduledTokens(sequence, 1, 0, 0, samples=True)
+
+
+def batch_order(tokens: ScheduledTokens) -> int:
+    """Orders the tokens of a step as the sequences stand in the batch."""
+    return tokens.sequence.running_number
