@@ -65,7 +65,7 @@ class Traced(BatchScheduler):
         is_blocked = self._blocked is not None and self._blocked[0] is sequence
         self.taken.add("blocked" if is_blocked else "not blocked")
 
-    def _leap(self, at: Micros, last: Micros, most: int, instants: list[Micros]) -> tuple[Micros, Micros, int]:
+    def _leap(self, at: Micros, last: Micros, most: int, instants: list[Micros]) -> tuple[Micros, Micros, int, int]:
         num_decodes = self.cohort.num_decodes
         taken = super()._leap(at, last, most, instants)
         self.taken.add("leap" if num_decodes == self.cohort.num_decodes else "leap to a foreseen end")

@@ -37,7 +37,7 @@ class BlisScheduler(BatchScheduler):
             (None, take_none, hold_none) if counting is None else (counting.free, counting.take, counting.hold_prompt)
         )
         super().__init__(instance, reports_steps, 1, config.max_model_len or _NO_LIMIT, self.kv, free, take, hold)
-        self._ends_early = True
+        self._ends_early = self._counts_taken_blocks = True
         self._choose_victim = VICTIMS[config.preemption_policy]
         self.num_deferred = 0
         self._holds_while_waiting = False

@@ -38,6 +38,8 @@ class CohortSteps(ABC):
         self._take_blocks = take
         self._most_calm = max_decodes
         """The same where members of the cohort take blocks by their sums alone, else 0."""
+        self._counts_taken_blocks = False
+        """Whether the cache counts every block that is taken."""
         self._block_size = instance.config.block_size_tokens
         self.cohort = DecodeCohort(self._block_size)
         self.explicit: list[Sequence] = []
@@ -110,9 +112,9 @@ class CohortSteps(ABC):
             return most
         return 1 + cohort.num_steps_within(step, most - 1, self._free.num_free)
 
-    def _leap(self, at: Micros, last: Micros, most: int, instants: list[Micros]) -> tuple[Micros, Micros, int]:
+    def _leap(self, at: Micros, last: Micros, most: int, instants: list[Micros]) -> tuple[Micros, Micros, int, int]:
         """Take up to `most` steps from `at` on, each of which begins by `last`. Returns start and end of the last one,
-        and the context tokens of its sequences.
+        the context tokens of its sequences, and its index.
 
         Before them `instants` get into the log: the starts of steps and the end of the last of these, `at`.
         """
@@ -122,7 +124,7 @@ class CohortSteps(ABC):
         num_decodes, context, _, _ = flight[0]
         count, started_at, ends_at = self._take_steps(at, last, num_decodes, context, most)
         if count == 1:
-            return started_at, ends_at, context
+            return started_at, ends_at, context, step - depth
         last_step = step + count - 2
         flight.clear()
         for before in range(depth - 1, 0, -1):
@@ -144,7 +146,7 @@ class CohortSteps(ABC):
             first = step - depth
             ends = [self._instance.steps.end(index) for index in range(first, first + count - 1)]
             self._instance.events.append(StepsDone(ends, first, self._decoding_in(first)))
-        return started_at, ends_at, flight[0][1]
+        return started_at, ends_at, flight[0][1], self.next_step - depth
 
     def _decoding_in(self, step: int) -> list[Sequence]:
         """Members of the cohort that have a token from `step`, in order of admission."""

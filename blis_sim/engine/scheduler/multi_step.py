@@ -131,9 +131,9 @@ class CohortScheduler(CohortSteps):
         flight, cohort, waiting, depth = self.flight, self.cohort, self.waiting, self._depth
         needs, size, ends, free = cohort.needs, self._block_size, cohort.ends, self._free
         decode_time, take_blocks, most_decodes = self._decode_time, self._take_blocks, self._most_calm
-        is_silent, steps = not (self._ends_early or self._reports_steps), self._instance.steps
+        ends_early, reports_steps, counts_taken = self._ends_early, self._reports_steps, self._counts_taken_blocks
         num_decodes, context, tokens, newcomers = 0, 0, NO_TOKENS, NO_NEWCOMERS
-        most_calm, instants = 0, [at]
+        most_calm, index, instants = 0, self.next_step - len(flight), [at]
         while True:
             step, num_next = self.next_step, cohort.num_decodes
             num_blocks = needs[step % size]
@@ -145,8 +145,11 @@ class CohortScheduler(CohortSteps):
                         return
                 most_calm = most_decodes if self._composes and len(flight) == depth else 0
             else:  # as in `compose_cohort`
-                if num_blocks:
+                if num_blocks > free.num_next or counts_taken:
                     take_blocks(num_blocks)
+                elif num_blocks:  # as `CountingKVCache.take` takes them
+                    free.num_next -= num_blocks
+                    free.num_free -= num_blocks
                 flight.append((num_next, cohort.offset + num_next * step, NO_TOKENS, NO_NEWCOMERS))
                 self.next_step = step + 1
                 if step in ends:
@@ -160,32 +163,28 @@ class CohortScheduler(CohortSteps):
                 if ends_at < last and num_decodes == cohort.num_decodes:
                     most = (last - at) // (ends_at - at) + 1
                     if most >= MIN_LEAP_STEPS and (most := self._num_equal_steps(most)) >= MIN_LEAP_STEPS:
-                        at, ends_at, context = self._leap(at, last, most, instants)
+                        at, ends_at, context, index = self._leap(at, last, most, instants)
             instants.append(ends_at)
-            if not is_silent:
-                steps.move_touching(instants)
-                if self._ends_early:
-                    at, last = self._end_early(ends_at, at, last)
-                    instants[0] = at
-                    if at > last:
-                        return
-                    continue
-            if ends_at > last:
-                last = self._caught_up(ends_at)
-                if ends_at > last:
-                    self._pause(ends_at, at, instants)
+            if ends_early:
+                at, last = self._end_early(ends_at, at, last, instants)
+                if at > last:
                     return
-            at = ends_at
-            if tokens or self._must_update or not is_silent:
-                self._instance.events += self.update(at)
                 continue
-            index = self.next_step - len(flight)
-            flight.popleft()  # what `update` does, where no more is to do
-            if newcomers:
-                self.give_first_tokens(newcomers, index, at)
-            if index in ends:
-                for sequence in cohort.pop_ended(index):
-                    self.complete(sequence, at, self._instance.events)
+            if ends_at > last and ends_at > (last := self._caught_up(ends_at)):
+                self._pause(ends_at, at, instants)
+                return
+            at = ends_at
+            if tokens or self._must_update or reports_steps:
+                self._instance.steps.move_touching(instants)
+                self._instance.events += self.update(at)
+            else:
+                flight.popleft()  # what `update` does, where no more is to do
+                if newcomers:
+                    self.give_first_tokens(newcomers, index, at)
+                if index in ends:
+                    for sequence in cohort.pop_ended(index):
+                        self.complete(sequence, at, self._instance.events)
+            index += 1
 
     def _compose(self, at: Micros) -> None:
         """Compose steps until `depth` are in flight or nothing can be composed."""
@@ -230,15 +229,18 @@ class CohortScheduler(CohortSteps):
         instance.clock = max(at, instance.clock)
         instance.queue.push(ends_at, Due.STEP_END)
 
-    def _end_early(self, ends_at: Micros, at: Micros, last: Micros) -> tuple[Micros, Micros]:
+    def _end_early(self, ends_at: Micros, at: Micros, last: Micros, instants: list[Micros]) -> tuple[Micros, Micros]:
         """Process the outputs of the step that began at `at`, to be reported when it ends.
 
-        Returns its end and the last free instant; if that is before, nothing more can be done now.
+        Returns its end and the last free instant; if that is before, nothing more can be done now. Of `instants`, the
+        starts of steps that are not in the log and the end of the last of these, the last one alone stays.
         """
+        self._instance.steps.move_touching(instants)
         instance = self._instance
         num_decodes, context, tokens, newcomers = self.flight[0]
         if not num_decodes and not tokens and not newcomers and ends_at <= last:
             at, ends_at = self.rest(at, ends_at, last)
+            instants[0] = ends_at
         events = self.update(ends_at)
         if ends_at <= last:
             instance.events += events
