@@ -38,7 +38,7 @@ class TimesDecodes(Protocol):
     """A latency model that times steps of decodes without being shown their shapes."""
 
     def decode_timer(self) -> Callable[[int, int], Micros]:
-        """Return a function that says `step_time` of a step in which so many sequences with so many context tokens
+        """Return a function to `step_time` of a step in which so many sequences with so many context tokens
         decode and no prompt runs."""
         ...
 

@@ -133,7 +133,7 @@ class TrainedPhysics:
         return value + betas[3] * work.all_reduce(dp * (tokens + sequences)) + betas[5] * (requests + sequences)
 
     def decode_timer(self) -> Callable[[int, int], Micros]:
-        """Return a function that says `step_time` of a step in which so many sequences with so many context tokens
+        """Return a function to `step_time` of a step in which so many sequences with so many context tokens
         decode and no prompt runs.
 
         No time is asked for more often, so the usual case is a function of its own with the same operations in the

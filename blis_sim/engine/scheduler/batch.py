@@ -47,7 +47,7 @@ class BatchScheduler(CohortScheduler):
         config = instance.config
         has_cohort = free is not None
         self._token_budget = config.token_budget
-        """Of a whole step."""
+        """Tokens of a whole step."""
         max_decodes = self._token_budget if has_cohort else -1
         super().__init__(instance, reports_steps, depth, max_decodes, free or FreeRuns(0), take)
         self.has_cohort = has_cohort
@@ -70,9 +70,9 @@ class BatchScheduler(CohortScheduler):
         """Output tokens that the step of a prompt is to produce, where they are counted."""
         self._watermark_blocks = 0
         self.shape_of: Callable[[ScheduledStep, int], BatchShape] = shape_of
-        """Says what the latency model sees of a step, after so many recent prompt tokens."""
+        """Returns what the latency model sees of a step, after so many recent prompt tokens."""
         self._prompt_blocks: Callable[[Sequence], int] | None = None
-        """Says how many blocks a whole prompt takes that is not shared, where layers differ in that. The number is
+        """Returns how many blocks a whole prompt takes that is not shared, where layers differ in that. The number is
         negative where the prompt must be split."""
         self._drafter_rows = 0
         """Tokens of the budget that a drafter takes for each granted sequence."""

@@ -82,7 +82,8 @@ class DecodeCohort:
                 self._subtract(span)
 
     def pop_ended(self, step: int) -> list[Sequence]:
-        """The members whose last token `step` brought, in order of admission. They are still members."""
+        """Return the members whose last token `step` brought, in order of admission. The sequences are still
+        members."""
         spans = self.ends.pop(step)
         if len(spans) == 1:  # as mostly
             sequence = spans[0].sequence

@@ -14,7 +14,7 @@ from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
 MOST_TOLD_STEPS = 64
-"""Steps told in one event are also sent at once, so a larger number is of no use."""
+"""Most steps reported in one event: they are also sent at once, so a larger number is of no use."""
 
 
 class CohortSteps(ABC):

@@ -25,9 +25,9 @@ ScheduledStep: TypeAlias = tuple[int, int, list[ScheduledTokens], list[Sequence]
 the cohort, which compute their whole prompts."""
 
 NO_TOKENS: list[ScheduledTokens] = []
-"""Of steps in which only the cohort and newcomers to it compute. It is never changed."""
+"""Tokens of steps in which only the cohort and newcomers to it compute. The list is never changed."""
 NO_NEWCOMERS: list[Sequence] = []
-"""Of all other steps. It is never changed."""
+"""Newcomers of all other steps. The list is never changed."""
 
 
 def shape_of(step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
