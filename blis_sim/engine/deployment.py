@@ -156,6 +156,8 @@ def _latency(
         placement=options.kernel_placement(tp),
         max_num_seqs=config.max_num_seqs,
         operators=options.operators,
+        network=options.network,
+        pp=options.pp,
         engine=options.engine,
     )
     with _naming_files(options):

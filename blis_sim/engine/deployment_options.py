@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 from blis_sim.engine.engine_defaults import AUTO, PERFORMANCE_MODES, engine_defaults, engine_problem
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
+from blis_sim.engine.network_options import NetworkOptions
 from blis_sim.engine.scheduler.preemption import VICTIMS
 from blis_sim.engine.scheduler.priorities import PRIORITIES
 from blis_sim.engine.scheduler.registry import ENGINES
 from blis_sim.engine.scheduler.waiting import ORDERS
 from blis_sim.engine.units import LARGEST_COEFFICIENT, LONGEST_DELAY_US
-from blis_sim.options import OptionError, check_options, names_in, option
+from blis_sim.options import OptionError, check_options, names_in, option, section
 
 if TYPE_CHECKING:
     from blis_sim.engine.latency.kernels.placing import KernelPlacement
@@ -110,6 +111,7 @@ class DeploymentOptions:
     enforce_eager: bool = option(
         False, "Start the kernels of each step one by one, without CUDA graphs. With --latency-model kernels only."
     )
+    network: NetworkOptions = section(NetworkOptions)
     gpu_memory_utilization: float | None = option(
         None,
         "Fraction of GPU memory for weights, activations and KV cache together "

@@ -4,7 +4,7 @@ An engine has one of them, and only that is imported.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from blis_sim.engine.errors import EngineError
@@ -12,8 +12,10 @@ from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.network_options import TABLES, NetworkOptions
 
 if TYPE_CHECKING:
+    from blis_sim.engine.latency.collectives.network import Network
     from blis_sim.engine.latency.kernels.placing import KernelPlacement
 
 DEFAULT_LATENCY_MODEL = "trained-physics"
@@ -40,6 +42,9 @@ class LatencyChoice:
     """Requests in a step: vLLM captures CUDA graphs of up to twice as many tokens."""
     operators: str | None = None
     """Where the times of operators come from; None without --operators."""
+    network: NetworkOptions = field(default_factory=NetworkOptions)
+    """Where the times of all-reduces come from."""
+    pp: int = 1
     engine: str = "vllm"
     """Engine by whose rules the model is sharded. BLIS's physics refuses more GPUs than KV heads; vLLM copies heads."""
 
@@ -50,6 +55,8 @@ def build(name: str, choice: LatencyChoice) -> LatencyModel:
         raise EngineError(f"latency_model must be one of {', '.join(LATENCY_MODELS)}, got {name!r}")
     if bool(choice.alpha) != bool(choice.beta):
         raise EngineError("alpha_coeffs and beta_coeffs must be given together")
+    if choice.network.collectives != TABLES and name not in ("kernels", "operators"):
+        raise EngineError(f"--collectives needs --latency-model operators or kernels, the model is {name}")
     return LATENCY_MODELS[name](choice)
 
 
@@ -121,6 +128,11 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
     path = choice.coefficients
     host, scales = shipped_learned() if path is None else read_learned(path, choice.learned)
     grids = grids_of(choice.model, choice.gpu, placement)
+    network = _network(choice)
+    if network is not None:
+        from blis_sim.engine.latency.collectives.sources import with_exchanges
+
+        grids = with_exchanges(grids, network, choice.model, choice.tp)
     if placement.eager:
         return KernelSteps(grids, host, scales, launch_us=EAGER_LAUNCH_US)
     return KernelSteps(grids, host, scales, graph_sizes(choice.gpu.compute_capability, choice.max_num_seqs))
@@ -128,8 +140,23 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
 
 def _operators(choice: LatencyChoice) -> LatencyModel:
     from blis_sim.engine.latency.operators.sources import build_operators
+    from blis_sim.engine.latency.operators.steps import OperatorSteps
 
-    return build_operators(choice)
+    model, network = build_operators(choice), _network(choice)
+    if network is not None and isinstance(model, OperatorSteps):
+        from blis_sim.engine.latency.collectives.sources import exchange_line
+
+        model.times.tables.compute["all_reduce"] = exchange_line(network, choice.model, choice.tp)
+    return model
+
+
+def _network(choice: LatencyChoice) -> "Network | None":
+    """Return what --collectives asks for; None where the times are those of tables."""
+    if choice.network.collectives == TABLES:
+        return None
+    from blis_sim.engine.latency.collectives.sources import network_of
+
+    return network_of(choice.network, choice.gpu, choice.tp, choice.pp)
 
 
 LATENCY_MODELS: Mapping[str, Callable[[LatencyChoice], LatencyModel]] = {
