@@ -383,12 +383,9 @@ def _cpu_tier(options: DeploymentOptions) -> "CpuTierConfig | None":
         return None
     from blis_sim.engine.cpu_tier_config import CpuTierConfig  # few engines have one
 
+    kind, bandwidth = options.kv_offload_policy, options.kv_transfer_bandwidth
     return CpuTierConfig(
-        num_blocks=options.kv_cpu_blocks,
-        policy=options.kv_offload_policy,
-        offload_threshold=options.kv_offload_threshold,
-        bandwidth_tokens_per_us=options.kv_transfer_bandwidth,
-        base_latency_us=options.kv_transfer_base_latency,
+        options.kv_cpu_blocks, kind, options.kv_offload_threshold, bandwidth, options.kv_transfer_base_latency
     )
 
 

@@ -11,14 +11,13 @@ from blis_sim.engine.scheduler.preemption import VICTIMS
 from blis_sim.engine.scheduler.priorities import PRIORITIES
 from blis_sim.engine.scheduler.registry import ENGINES
 from blis_sim.engine.scheduler.waiting import ORDERS
-from blis_sim.engine.units import LARGEST_COEFFICIENT, LONGEST_DELAY_US
+from blis_sim.engine.speculation_options import SpeculationOptions
+from blis_sim.engine.units import LARGEST_COEFFICIENT
 from blis_sim.options import OptionError, check_options, names_in, option, section
 
 if TYPE_CHECKING:
     from blis_sim.engine.latency.kernels.placing import KernelPlacement
     from blis_sim.engine.speculation import Speculation
-
-DEFAULT_ACCEPTANCE_RATE = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,30 +226,7 @@ class DeploymentOptions:
     async_scheduling: bool = option(
         True, "With --engine vllm, compose a step while the one before it executes, as vLLM does."
     )
-    speculative_config: str = option(
-        "",
-        "Speculative decoding, as vLLM takes it: a JSON object with method, num_speculative_tokens, model and so on.",
-        metavar="JSON",
-        heading="Speculative decoding",
-    )
-    spec_method: str = option("", "Member method of --speculative-config.")
-    spec_model: str = option("", "Member model of --speculative-config.")
-    spec_tokens: int | None = option(None, "Member num_speculative_tokens of --speculative-config.", at_least=1)
-    speculative_acceptance_rate: tuple[float, ...] = option(
-        (),
-        "Chance that a drafted token is accepted when those before it were: one for all, or one for each place "
-        f"(default: what --speculative-config says of synthetic acceptance, else {DEFAULT_ACCEPTANCE_RATE:g}).",
-        at_least=0,
-        at_most=1,
-    )
-    speculative_draft_time: int = option(
-        0,
-        "Microseconds that drafting adds to each step that samples.",
-        at_least=0,
-        at_most=LONGEST_DELAY_US,
-        metavar="US",
-    )
-    speculative_seed: int = option(0, "Seed of the draws that accept drafted tokens.", at_least=0)
+    drafts: SpeculationOptions = section(SpeculationOptions)
     enable_chunked_prefill: bool = option(
         True, "Split prompts that exceed the token budget. With --engine vllm only.", heading="With --engine vllm alone"
     )
@@ -382,19 +358,4 @@ class DeploymentOptions:
     @property
     def speculation(self) -> "Speculation | None":
         """The settings of speculative decoding, None without it. Raises OptionError."""
-        said = (self.speculative_config, self.spec_method, self.spec_model, self.spec_tokens)
-        if not any((*said, self.speculative_acceptance_rate, self.speculative_draft_time, self.speculative_seed)):
-            return None
-        from blis_sim.engine.speculative_config import SpeculationFlags, parse_speculation  # few engines draft
-
-        flags = SpeculationFlags(
-            config=self.speculative_config,
-            method=self.spec_method,
-            model=self.spec_model,
-            num_tokens=self.spec_tokens,
-            acceptance_rates=self.speculative_acceptance_rate,
-            default_acceptance_rate=DEFAULT_ACCEPTANCE_RATE,
-            draft_time_us=self.speculative_draft_time,
-            seed=self.speculative_seed,
-        )
-        return parse_speculation(flags)
+        return self.drafts.speculation

@@ -19,7 +19,8 @@ from blis_sim.engine.latency.roofline import Roofline
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
 from blis_sim.engine.latency.wrapped import RangeWatch
 from blis_sim.engine.speculation import Speculation
-from blis_sim.options import BlisError, OptionError, check_options, option, options_of
+from blis_sim.engine.speculation_options import SpeculationOptions
+from blis_sim.options import BlisError, OptionError, check_options, option, options_from, options_of
 
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 2}'
 SCOUT = "redhatai/llama-4-scout-17b-16e-instruct-fp8-dynamic"
@@ -64,7 +65,7 @@ def test_blis_brings_defaults_of_its_own() -> None:
     ],
 )
 def test_limits_of_a_step_are_those_of_vllm_on_the_gpu(given: dict[str, Any], tokens: int, seqs: int) -> None:
-    config = resolve(DeploymentOptions(model="qwen3-14b", tp=1, **given)).config
+    config = resolve(options_from(DeploymentOptions, model="qwen3-14b", tp=1, **given)).config
     assert (config.max_num_batched_tokens, config.max_num_seqs) == (tokens, seqs)
 
 
@@ -222,7 +223,7 @@ def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
         ({"alpha_coeffs": (1.0,), "beta_coeffs": (-1.0,)}, "--beta-coeffs must be at least 0, got -1.0"),
         (
             {"latency_model": "oracle"},
-            "--latency-model must be one of auto, trained-physics, roofline, blackbox, fitted, kernels, got 'oracle'",
+            "--latency-model must be one of auto, trained-physics, roofline, blackbox, fitted, kernels, operators, got 'oracle'",
         ),
         ({"tp": -1}, "--tp must be at least 0, got -1"),
         ({"gpu_memory_utilization": 1.5}, "--gpu-memory-utilization must be at most 1, got 1.5"),
@@ -250,7 +251,7 @@ def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
 )
 def test_flags_out_of_bounds_are_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(OptionError) as refusal:
-        DeploymentOptions(**{"model": "qwen3-14b", **given})  # type: ignore[arg-type]
+        options_from(DeploymentOptions, **{"model": "qwen3-14b", **given})
     assert str(refusal.value) == message
 
 
@@ -274,15 +275,18 @@ def test_a_blank_name_of_a_model_is_refused() -> None:
 )
 def test_deployment_settings_that_do_not_fit_together_are_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(EngineError) as refusal:
-        resolve(DeploymentOptions(**{"model": "qwen3-14b", **given}))  # type: ignore[arg-type]
+        resolve(options_from(DeploymentOptions, **{"model": "qwen3-14b", **given}))
     assert str(refusal.value).startswith(message)
 
 
 def test_speculative_decoding_reaches_the_engine_with_a_note_of_what_is_accepted() -> None:
-    options = DeploymentOptions(
-        model="qwen3-14b", speculative_config=NGRAM, speculative_acceptance_rate=(0.8, 0.25), speculative_draft_time=50,
+    drafts = SpeculationOptions(
+        speculative_config=NGRAM,
+        speculative_acceptance_rate=(0.8, 0.25),
+        speculative_draft_time=50,
         speculative_seed=3,
-    )  # fmt: skip
+    )
+    options = DeploymentOptions(model="qwen3-14b", drafts=drafts)
     deployment = resolve(options)
     assert deployment.config.speculation == Speculation(
         method="ngram", num_tokens=2, acceptance_rates=(0.8, 0.25), draft_time_us=50, seed=3
@@ -332,6 +336,6 @@ def test_prompts_that_may_not_be_split_must_fit_the_token_budget() -> None:
 
 def test_a_budget_too_small_for_drafts_is_refused() -> None:
     drafts: dict[str, Any] = {"model": "qwen3-14b", "spec_method": "ngram", "spec_tokens": 4}
-    assert resolve(DeploymentOptions(**drafts, max_num_batched_tokens=5)).config.speculation is not None
+    assert resolve(options_from(DeploymentOptions, **drafts, max_num_batched_tokens=5)).config.speculation is not None
     with pytest.raises(EngineError, match="--max-num-batched-tokens must be at least 5 with 4 drafts of ngram"):
-        resolve(DeploymentOptions(**drafts, max_num_batched_tokens=4))
+        resolve(options_from(DeploymentOptions, **drafts, max_num_batched_tokens=4))

@@ -8,11 +8,11 @@ from blis_sim.engine.cpu_tier_config import CpuTierConfig, OffloadConfig
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, options_from
 
 
 def options(**given: Any) -> DeploymentOptions:
-    return DeploymentOptions(model="qwen3-14b", **({"engine": "blis"} | given))
+    return options_from(DeploymentOptions, model="qwen3-14b", **({"engine": "blis"} | given))
 
 
 def test_without_blocks_there_is_no_tier() -> None:
@@ -99,7 +99,7 @@ GIB = 2**30
 
 def offload(**given: Any) -> OffloadConfig | None:
     settings: dict[str, Any] = {"model": "qwen3-14b", "hardware": "H100", "tp": 2, **given}
-    return resolve(DeploymentOptions(**settings)).config.offload
+    return resolve(options_from(DeploymentOptions, **settings)).config.offload
 
 
 def test_cpu_memory_holds_the_blocks_of_all_gpus_and_each_loads_its_part_over_pcie() -> None:
@@ -131,7 +131,7 @@ def test_options_that_are_not_modelled_together_with_cpu_memory_give_a_warning(
     given: dict[str, Any], cause: str
 ) -> None:
     settings: dict[str, Any] = {"model": "qwen3-14b", "hardware": "H100", "tp": 2, "kv_offloading_size": 5.0, **given}
-    deployment = resolve(DeploymentOptions(**settings))
+    deployment = resolve(options_from(DeploymentOptions, **settings))
     assert deployment.config.offload is None
     assert [note for note in deployment.notes if "CPU memory" in note] == [
         f"warning: KV blocks in CPU memory are not modelled with {cause}: KV blocks that are evicted are lost"

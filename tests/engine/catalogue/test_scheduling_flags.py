@@ -9,11 +9,11 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, options_from
 
 
 def deployed(**settings: Any) -> Deployment:
-    return resolve(DeploymentOptions(**{"model": "qwen3-14b", "hardware": "H100", "tp": 1, **settings}))
+    return resolve(options_from(DeploymentOptions, **{"model": "qwen3-14b", "hardware": "H100", "tp": 1, **settings}))
 
 
 def config(**settings: Any) -> EngineConfig:
