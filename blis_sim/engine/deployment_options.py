@@ -34,6 +34,7 @@ class DeploymentOptions:
         "Engine to simulate: vLLM 0.33, the simulator BLIS, or a scheduler that the simulator Vidur has. Each brings "
         "its own scheduler and its own defaults of memory, batches and step times.",
         choices=ENGINES,
+        open_to=lambda: ENGINES,
         former_flags=("--scheduling",),
     )
     hardware: str = option("", "GPU to simulate, such as H100 (default: the catalogue's choice for the model).")
@@ -75,6 +76,7 @@ class DeploymentOptions:
         "one, whichever is closer by what was measured "
         "(default: auto, trained-physics with --engine blis).",
         choices=("", AUTO, *LATENCY_MODELS),
+        open_to=lambda: LATENCY_MODELS,
         heading="Step times",
     )
     alpha_coeffs: tuple[float, ...] = option(

@@ -10,7 +10,7 @@ import math
 import types
 import typing
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ class Option:
     former_flags: tuple[str, ...] = ()
     positional: bool = False
     allowed: tuple[str, ...] | Callable[[], Iterable[str]] = ()
+    open_to: Callable[[], Container[str]] | None = None
     at_least: float | None = None
     at_most: float | None = None
     above: float | None = None
@@ -51,6 +52,12 @@ class Option:
     def choices(self) -> tuple[str, ...]:
         """The strings that it may be; empty for any."""
         return self.allowed if isinstance(self.allowed, tuple) else tuple(self.allowed())
+
+    def allows(self, value: object) -> bool:
+        """Whether it may be this string. Raises OptionError for a policy of another package that cannot be loaded."""
+        if not self.choices or value in self.choices:
+            return True
+        return self.open_to is not None and value in self.open_to()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,7 @@ def option(
     former_flags: tuple[str, ...] = (),
     positional: bool = False,
     choices: Iterable[str] | Callable[[], Iterable[str]] = (),
+    open_to: Callable[[], Container[str]] | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
     above: float | None = None,
@@ -135,7 +143,8 @@ def option(
     """A dataclass field that is also a setting. Without a default the setting is required.
 
     `at_least` and `at_most` include their limit, `above` does not. `infinity` is the word for a number without limit,
-    which is refused where there is no such word. `choices` closes the set of strings. A `repeatable` tuple may be given
+    which is refused where there is no such word. `choices` closes the set of strings, but for
+    those in the table that `open_to` returns. A `repeatable` tuple may be given
     in several places, and its items are taken as they are. `writes` are the endings that its value gets in the names of
     the files that are written there, with the kinds of these files where they may replace earlier ones. What follows
     stands below `heading` in the help, up to the next one. `former_flags` are spellings of earlier versions, which are
@@ -148,6 +157,7 @@ def option(
         former_flags=former_flags,
         positional=positional,
         allowed=choices if callable(choices) else tuple(choices),
+        open_to=open_to,
         at_least=at_least,
         at_most=at_most,
         above=above,
@@ -168,11 +178,11 @@ def section(kind: type) -> Any:
     return field(default_factory=kind, metadata={_SECTION: kind})
 
 
-def names_in(module: str, table: str) -> Callable[[], Iterable[str]]:
+def names_in(module: str, table: str) -> Callable[[], Collection[str]]:
     """The keys of a table, for `choices`. Its module, and with it all that the table names, is imported when needed."""
 
-    def names() -> Iterable[str]:
-        found: Iterable[str] = getattr(importlib.import_module(module), table)
+    def names() -> Collection[str]:
+        found: Collection[str] = getattr(importlib.import_module(module), table)
         return found
 
     return names
@@ -266,7 +276,7 @@ def check_options(options: Any) -> None:
 
 def _check_value(setting: Setting, value: Any) -> None:
     known = setting.option
-    if known.choices and value not in known.choices:
+    if not known.allows(value):
         raise OptionError(f"{setting.label} must be one of {', '.join(filter(None, known.choices))}, got {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
         if known.infinity is not None and value > 0:

@@ -12,6 +12,7 @@ from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
 from blis_sim.engine.units import Micros
 from blis_sim.options.addition import added_up
+from blis_sim.options.registry import Registry
 
 
 class AdmissionPolicy(Protocol):
@@ -193,7 +194,7 @@ class AdmissionSettings:
             raise EngineError(f"tier_shed_threshold must be at least 0, got {self.tier_shed_threshold}")
 
 
-ADMISSIONS: dict[str, Callable[[AdmissionSettings], AdmissionPolicy]] = {
+ADMISSIONS = Registry[Callable[[AdmissionSettings], AdmissionPolicy]]("blis.admission_policies") | {
     "always-admit": lambda _: Stateless(always_admit),
     "token-bucket": lambda settings: TokenBucket(settings.token_bucket_capacity, settings.token_bucket_refill_rate),
     "reject-all": lambda _: Stateless(reject_all),

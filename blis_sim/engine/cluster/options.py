@@ -46,7 +46,9 @@ class ClusterOptions:
         at_most=MOST_INSTANCES,
         heading="Several instances",
     )
-    admission_policy: str = option("always-admit", "Policy that admits or rejects requests.", choices=_ADMISSIONS)
+    admission_policy: str = option(
+        "always-admit", "Policy that admits or rejects requests.", choices=_ADMISSIONS, open_to=_ADMISSIONS
+    )
     admission_latency: int = option(
         0,
         "Microseconds from the arrival of a request to its admission or rejection.",
@@ -60,7 +62,9 @@ class ClusterOptions:
     token_bucket_refill_rate: float = option(
         1_000.0, "Prompt tokens per second that refill the bucket of --admission-policy token-bucket.", above=0
     )
-    routing_policy: str = option("round-robin", "Policy that picks the instance of a request.", choices=_ROUTERS)
+    routing_policy: str = option(
+        "round-robin", "Policy that picks the instance of a request.", choices=_ROUTERS, open_to=_ROUTERS
+    )
     routing_latency: int = option(
         0,
         "Microseconds from the admission of a request until it enters its instance.",

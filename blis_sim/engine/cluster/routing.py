@@ -10,6 +10,7 @@ from blis_sim.engine.cluster.settings import DEFAULT_WEIGHTS, TieBreaker, Weight
 from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.request import Request
 from blis_sim.options.addition import added_up
+from blis_sim.options.registry import Registry
 
 
 class Choice(NamedTuple):
@@ -194,7 +195,7 @@ def _weighted(settings: RouterSettings) -> Router:
     return Weighted([(SCORERS[name](settings.scorers), weight) for name, weight in settings.weights], settings.ties)
 
 
-ROUTERS: dict[str, Callable[[RouterSettings], Router]] = {
+ROUTERS = Registry[Callable[[RouterSettings], Router]]("blis.routers") | {
     "round-robin": lambda _: RoundRobin(),
     "least-loaded": lambda settings: least_loaded(settings.ties),
     "least-outstanding": lambda _: LeastOutstanding(),

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from blis_sim.engine.cluster.routed_prefixes import RoutedPrefixes
 from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.request import Request
+from blis_sim.options.registry import Registry
 
 Scores: TypeAlias = Sequence[float]
 """Scores of all candidates, in their order, between 0 and 1: the larger the better."""
@@ -212,7 +213,7 @@ def _by_reports(score: Callable[[Request, RoutingState], Scores]) -> Scorer:
     return Scorer(score, reads_in_flight=False, holds=always)
 
 
-SCORERS: dict[str, Callable[[ScorerSettings], Scorer]] = {
+SCORERS = Registry[Callable[[ScorerSettings], Scorer]]("blis.scorers") | {
     "precise-prefix-cache": lambda _: Scorer(
         precise_prefix_cache, reads_in_flight=False, reads_caches=True, holds=without_shared_blocks
     ),

@@ -13,6 +13,7 @@ from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.model_spec import ModelSpec
 from blis_sim.engine.network_options import TABLES, NetworkOptions
+from blis_sim.options.registry import Registry
 
 if TYPE_CHECKING:
     from blis_sim.engine.latency.collectives.network import Network
@@ -159,7 +160,7 @@ def _network(choice: LatencyChoice) -> "Network | None":
     return network_of(choice.network, choice.gpu, choice.tp, choice.pp)
 
 
-LATENCY_MODELS: Mapping[str, Callable[[LatencyChoice], LatencyModel]] = {
+LATENCY_MODELS = Registry[Callable[[LatencyChoice], LatencyModel]]("blis.latency_models") | {
     "trained-physics": _trained_physics,
     "roofline": _roofline,
     "blackbox": _blackbox,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.scheduler.stepping import Stepping
+from blis_sim.options.registry import Registry
 
 if TYPE_CHECKING:
     from blis_sim.engine.instance import Instance
@@ -54,7 +55,7 @@ def new_batches(instance: "Instance", reports_steps: bool) -> Stepping:
     return new_batch_stepping(instance, reports_steps)
 
 
-ENGINES: dict[str, Callable[["Instance", bool], Stepping]] = {
+ENGINES = Registry[Callable[["Instance", bool], Stepping]]("blis.schedulers") | {
     "vllm": new_vllm,
     "blis": new_blis,
     "sarathi": new_batches,

@@ -1,0 +1,78 @@
+"""Tables of policies by name, open to those of other packages: `module:Class`, or an entry point."""
+
+import importlib
+import os
+import sys
+from functools import cache
+from typing import Any, Generic, TypeVar
+
+from blis_sim.options.errors import OptionError
+
+Row = TypeVar("Row")
+
+
+class Registry(dict[str, Row], Generic[Row]):
+    """A table whose rows are ours, and whose other names are looked for outside.
+
+    `Registry[Router]("blis.routers") | {"first": First()}` has one row. `table["my_package.routing:ByPrompt"]` is
+    that attribute of that module, and `table["by-prompt"]` what a package installed with an entry point of this name in
+    `group`. Iteration gives our rows alone.
+    """
+
+    def __init__(self, group: str) -> None:
+        super().__init__()
+        self.group = group
+
+    def __or__(self, rows: dict[str, Row]) -> "Registry[Row]":  # type: ignore[override]
+        """Return the table with further rows."""
+        table: Registry[Row] = Registry(self.group)
+        table.update(self)
+        table.update(rows)
+        return table
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or (isinstance(name, str) and _outside(self.group, name) is not None)
+
+    def __missing__(self, name: str) -> Row:
+        found: Row | None = _outside(self.group, name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+
+@cache
+def _outside(group: str, name: str) -> Any | None:
+    """Return what a name stands for outside of our tables, None for nothing. Raises OptionError where it is broken."""
+    if ":" in name:
+        return _attribute(name)
+    from importlib.metadata import entry_points  # Imported here: it takes 10 ms, and few names need it.
+
+    found = list(entry_points(group=group, name=name))
+    if not found:
+        return None
+    try:
+        return found[0].load()
+    except Exception as error:
+        raise OptionError(f"the entry point {name} of {group} cannot be loaded: {_line(error)}") from error
+
+
+def _attribute(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    here = os.getcwd()
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)  # as for a script in this folder
+    try:
+        found = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise OptionError(f"{name} cannot be imported: {_line(error)}") from error
+    finally:
+        if added:
+            sys.path.remove(here)
+    return found
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
