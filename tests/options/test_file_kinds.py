@@ -23,6 +23,7 @@ SAMPLES = {
     "coefficients": b"# Learned\nlatency_model: fitted\n",
     "kernel times": b'{\n"kernel_profile": 1,\n',
     "points": b"point,rate,completed_requests,injected_requests,total_output_tokens\n",
+    "simulations": b'{"file": "simulations of blis plan"}\n{"key": "1",',
     "offline results": b'{\n    "model_id": "m",\n',
     "benchmark results": b'{"date": "x", "endpoint_type": "vllm"}',
     "picture": b"\x89PNG\r\n",

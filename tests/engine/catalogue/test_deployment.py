@@ -223,7 +223,8 @@ def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
         ({"alpha_coeffs": (1.0,), "beta_coeffs": (-1.0,)}, "--beta-coeffs must be at least 0, got -1.0"),
         (
             {"latency_model": "oracle"},
-            "--latency-model must be one of auto, trained-physics, roofline, blackbox, fitted, kernels, operators, got 'oracle'",
+            "--latency-model must be one of auto, trained-physics, roofline, blackbox, fitted, kernels, operators, "
+            "got 'oracle'",
         ),
         ({"tp": -1}, "--tp must be at least 0, got -1"),
         ({"gpu_memory_utilization": 1.5}, "--gpu-memory-utilization must be at most 1, got 1.5"),
