@@ -9,9 +9,9 @@ from blis_sim.engine.kv_cache.block_counts import BlockCounts
 from blis_sim.engine.pipeline import Pipeline
 from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.batch_rules import Batch, BatchRules, Job
+from blis_sim.engine.scheduler.cohort_steps import MOST_TOLD_STEPS
 from blis_sim.engine.scheduler.hold import Hold
 from blis_sim.engine.scheduler.leap import MIN_LEAP_STEPS, Leaper
-from blis_sim.engine.scheduler.multi_step import MOST_TOLD_STEPS
 from blis_sim.engine.scheduler.waiting import ORDERS
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
