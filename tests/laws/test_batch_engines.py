@@ -1,4 +1,4 @@
-"""What holds for every workload with the engines whose rules compose one batch after the other."""
+"""Laws that hold for every workload with the engines whose rules compose one batch after the other."""
 
 import os
 from dataclasses import replace
@@ -50,7 +50,7 @@ def events_of(workload: Workload, reports_steps: bool = True, leaps: bool = Fals
 
 
 def lives(events: list[Event]) -> list[tuple[object, ...]]:
-    """What became of requests, as plain values."""
+    """Return the outcomes of requests, as plain values."""
     return [
         (
             type(event).__name__,

@@ -34,7 +34,7 @@ class Cluster:
     rules: type[BatchRules]
     is_original: bool
     notes: tuple[str, ...] = ()
-    """What was assumed."""
+    """Lines that say what was assumed."""
 
 
 @dataclass(frozen=True, slots=True)

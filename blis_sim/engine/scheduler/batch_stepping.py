@@ -263,7 +263,7 @@ class BatchStepping:
             self._complete(_sequence(job), at)
 
     def _batch_done(self, running: RunningBatch, at: Micros) -> BatchDone:
-        """Return what is told of a batch before its tokens are processed."""
+        """Return the report of a batch, before its tokens are processed."""
         prompts: list[tuple[Sequence, int]] = []
         decoding: list[Sequence] = []
         for job, count in zip(running.batch.jobs, running.batch.tokens, strict=True):
@@ -307,7 +307,7 @@ class BatchStepping:
 
 
 def shape_of(batch: Batch, recent_prompt_tokens: int) -> BatchShape:
-    """What the latency model sees of a batch."""
+    """Return the shape of a batch for the latency model."""
     context_work = prompt_work = 0
     if batch.prefills:
         for job, count in zip(batch.jobs, batch.tokens, strict=True):

@@ -37,7 +37,7 @@ class CohortSteps(ABC):
         self._free = free
         self._take_blocks = take
         self._most_calm = max_decodes
-        """The same where members of the cohort take blocks by their sums alone, else 0."""
+        """`max_decodes` where members of the cohort take blocks by their sums alone, else 0."""
         self._counts_taken_blocks = False
         """Whether the cache counts every block that is taken."""
         self._block_size = instance.config.block_size_tokens

@@ -1,4 +1,4 @@
-"""What the schedulers of all rule sets share: the loop that takes one step after the other."""
+"""The loop that takes one step after the other, which the schedulers of all rule sets share."""
 
 from abc import abstractmethod
 from collections.abc import Callable

@@ -31,7 +31,7 @@ NO_NEWCOMERS: list[Sequence] = []
 
 
 def shape_of(step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
-    """What the latency model sees of a step."""
+    """Return the shape of a step for the latency model."""
     num_decodes, context, tokens, newcomers = step
     if tokens or not newcomers:
         return batch_shape(tokens, num_decodes, context, recent_prompt_tokens)

@@ -156,7 +156,7 @@ class SpeculativeScheduler(VllmScheduler):
 
 
 def step_shape(step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
-    """What the latency model sees of a step."""
+    """Return the shape of a step for the latency model."""
     shape = draft_shape(step[2])
     return shape._replace(recent_prefill_tokens=recent_prompt_tokens if shape.prefill_tokens else 0)
 

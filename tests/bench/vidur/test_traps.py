@@ -67,7 +67,7 @@ def test_prompts_of_a_vllm_batch_count_as_padded_to_the_longest(is_original: boo
 
 @ORIGINAL
 def test_a_prompt_beyond_the_tokens_of_a_batch_blocks_the_queue_in_the_original_alone(is_original: bool) -> None:
-    """It waits there for ever, and so do all behind it; here it gets a batch of its own."""
+    """Such a prompt and all behind it wait for ever in Vidur; here the prompt gets a batch of its own."""
     rules = VidurVllmRules(limits(is_original=is_original, tokens=16))
     rules.add(job(30, 2))
     rules.add(job(4, 2))

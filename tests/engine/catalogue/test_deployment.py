@@ -231,7 +231,11 @@ def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
         ({"gpu_memory_utilization": 0.0}, "--gpu-memory-utilization must be above 0, got 0.0"),
         ({"max_num_seqs": 0}, "--max-num-seqs must be at least 1, got 0"),
         ({"total_kv_blocks": 0}, "--num-gpu-blocks-override must be at least 1, got 0"),
-        ({"engine": "sarathi"}, "--engine must be one of vllm, blis, got 'sarathi'"),
+        (
+            {"engine": "slurm"},
+            "--engine must be one of vllm, blis, sarathi, vidur-vllm, orca, lightllm, faster-transformer, splitwise, "
+            "got 'slurm'",
+        ),
         (
             {"speculative_config": "{}"},
             "--speculative-config: method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, "

@@ -13,7 +13,7 @@ from blis_sim.engine.latency.collectives.ratios import Ratios
 NVLINK_GB_S = {"A100": 240.0, "A800": 160.0, "H100": 370.8, "H20": 370.8, "H800": 164.8}
 """Bandwidth of the NVLink bus of a GPU that collectives reach."""
 NIC_GB_S = {"cx6": 23.5, "cx7": 48.5, "bf3": 48.5}
-"""The same of a network adapter."""
+"""Bandwidth of a network adapter that collectives reach."""
 _REACHED = 370.8 / 450
 """Share of NVLink's rate that H100 reaches, for GPUs that are not in the table."""
 _REACHED_BY_NIC = 48.5 / 50
@@ -33,7 +33,7 @@ class Placement(NamedTuple):
 
 
 class Bus(NamedTuple):
-    """What limits a collective."""
+    """The link that limits a collective."""
 
     gb_s: float
     is_nvlink: bool

@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import os
 import shlex
 import subprocess
 import tempfile
@@ -15,7 +16,7 @@ from blis_sim.engine.latency.collectives.workload import all_reduce_workload
 TIMEOUT_S = 3600
 """After this a run of the program is given up."""
 _SETTINGS = {"AS_SEND_LAT": "6", "AS_NVLS_ENABLE": "1"}
-"""What SimAI sets in the environment: the latency of a send in nanoseconds, and NVLink SHARP."""
+"""Environment that SimAI sets: the latency of a send in nanoseconds, and NVLink SHARP."""
 
 
 @dataclass(slots=True)
@@ -60,7 +61,9 @@ class PacketSimulation:
             else:
                 result = self._run(workload)
                 self.cache.mkdir(parents=True, exist_ok=True)
-                path.write_text(result)
+                aside = path.with_suffix(f".{os.getpid()}")
+                aside.write_text(result)
+                aside.replace(path)
             known = self._known[num_gpus, size_bytes] = exposed_us(result, str(path)) * 1e3
         return known
 
