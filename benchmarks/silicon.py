@@ -144,6 +144,11 @@ def checkpoint_folder(row: Deployed, folder: Path) -> Path:
     return target
 
 
+def _moe_backend(row: Deployed) -> str:
+    """Return the kernels of experts that the scripts chose: Marlin's for MXFP4 on Hopper (VLLM_MXFP4_USE_MARLIN)."""
+    return "marlin" if row.kind == "moe-mxfp4" and row.system in ("h100_sxm", "h200_sxm") else "auto"
+
+
 def _plain(name: str) -> set[str]:
     """Return names that the configuration of a checkpoint may have without its precision and tuning."""
     lowered = name.lower()
@@ -187,6 +192,7 @@ def predict(row: Deployed, latency_model: str) -> Predicted:
                 max_num_batched_tokens=row.max_num_batched_tokens,
                 max_model_len=row.input_tokens + row.output_tokens + 256,
                 kv_cache_dtype="fp8" if row.kv_dtype == "fp8" else "auto",
+                moe_backend=_moe_backend(row) if latency_model == "kernels" else "auto",
                 latency_model=latency_model,
             )
             deployment = resolve(options)

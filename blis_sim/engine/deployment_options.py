@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.engine_defaults import AUTO, PERFORMANCE_MODES, engine_defaults, engine_problem
+from blis_sim.engine.latency.kernels.operations import AUTO as AUTO_MOE_BACKEND
+from blis_sim.engine.latency.kernels.operations import MOE_BACKENDS
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.network_options import NetworkOptions
@@ -108,6 +110,11 @@ class DeploymentOptions:
         "Times of the operators of a layer, for --latency-model operators: vidur-tables:PREFIX takes Vidur's lookup "
         "tables, PREFIX_compute.csv, PREFIX_attn_decode.csv and PREFIX_attn_prefill.csv, gzipped or not.",
         metavar="SOURCE",
+    )
+    moe_backend: str = option(
+        AUTO_MOE_BACKEND,
+        "Kernels of the experts: marlin acts on those in MXFP4. With --latency-model kernels only.",
+        choices=MOE_BACKENDS,
     )
     enforce_eager: bool = option(
         False, "Start the kernels of each step one by one, without CUDA graphs. With --latency-model kernels only."
@@ -345,6 +352,7 @@ class DeploymentOptions:
             quantization=self.quantization,
             dtype=self.dtype,
             profile=self.kernel_profile,
+            moe_backend=self.moe_backend,
             eager=self.enforce_eager,
         )
 

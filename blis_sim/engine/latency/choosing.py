@@ -38,8 +38,8 @@ def choose(step_times: str, choice: LatencyChoice) -> Chosen:
         latency = _said_of_fitted(latency, choice, step_times == AUTO, notes)
     elif name == "kernels":
         notes.extend(_said_of_kernels(latency))
-    if name != "kernels" and choice.placement is not None and choice.placement.eager:
-        notes.append(f"warning: --enforce-eager has no effect on step times of {name}, only on those of kernels")
+    if choice.placement is not None:
+        notes.extend(_said_of_placement(choice.placement, name))
     return Chosen(name, latency, tuple(notes))
 
 
@@ -126,6 +126,19 @@ def _said_of_fitted(latency: LatencyModel, choice: LatencyChoice, is_automatic: 
     if learned_elsewhere and is_automatic:
         return latency.model  # the note above covers more than a line on each range that a run leaves
     return latency
+
+
+def _said_of_placement(placement: "KernelPlacement", name: str) -> Iterator[str]:
+    """Yield a line on each flag about kernels that does not act."""
+    from blis_sim.engine.latency.kernels.operations import AUTO, MARLIN
+
+    if name != "kernels" and placement.eager:
+        yield f"warning: --enforce-eager has no effect on step times of {name}, only on those of kernels"
+    if placement.moe_backend != AUTO and (name, placement.moe_backend) != ("kernels", MARLIN):
+        yield (
+            f"warning: --moe-backend {placement.moe_backend} has no effect on step times of {name}, "
+            f"only {MARLIN} on those of kernels"
+        )
 
 
 def _said_of_kernels(latency: LatencyModel) -> Iterator[str]:

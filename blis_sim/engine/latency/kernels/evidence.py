@@ -4,7 +4,13 @@ from dataclasses import dataclass
 
 from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.kernels.interconnect import has_nvlink
-from blis_sim.engine.latency.kernels.operations import Experts, LatentAttention, Matmul, StepOperations
+from blis_sim.engine.latency.kernels.operations import (
+    MXFP4_BY_MARLIN,
+    Experts,
+    LatentAttention,
+    Matmul,
+    StepOperations,
+)
 
 FULL = "bfloat16"
 
@@ -28,7 +34,10 @@ MEASURED: dict[str, MedianErrors] = {
     "models in 16 bits": MedianErrors(0.038, 0.068),
 }
 """By class: docs/silicon.md, and for 16 bits the eight servers of docs/published.md, predicted from kernels."""
-_FORMATS = {"fp8": "FP8", "block fp8": "FP8 by blocks", "nvfp4": "NVFP4", "mxfp4": "MXFP4", "int4": "INT4"}
+_FORMATS = {
+    "fp8": "FP8", "block fp8": "FP8 by blocks", "nvfp4": "NVFP4", "mxfp4": "MXFP4", MXFP4_BY_MARLIN: "MXFP4",
+    "int4": "INT4",
+}  # fmt: skip
 
 
 def class_of(operations: StepOperations) -> str:

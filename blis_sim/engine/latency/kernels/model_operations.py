@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.kernels.operations import (
+    AUTO,
+    MARLIN,
+    MXFP4_BY_MARLIN,
     AllReduce,
     AttentionOperation,
     Elementwise,
@@ -45,6 +48,7 @@ class Placed:
     sharding: Sharding
     format_of: FormatOf
     kv_dtype: str
+    moe_backend: str = AUTO
 
 
 def step_operations(placed: Placed) -> StepOperations:
@@ -113,7 +117,10 @@ def _feed_forward(placed: Placed, part: FeedForward, prefix: str) -> Iterator[To
         yield Elementwise((_BYTES_OF_SUM + _BYTES_PER_ACTIVATION) * hidden)
     for module in modules:
         if module.role == EXPERTS:
-            yield Routing(part.experts, _weights(placed, module))
+            weights = _weights(placed, module)
+            if weights == "mxfp4" and placed.moe_backend == MARLIN:
+                weights = MXFP4_BY_MARLIN
+            yield Routing(part.experts, weights)
             yield Experts(
                 hidden_size=part.latent_size or hidden,
                 inner_size=part.intermediate_size,
@@ -121,7 +128,7 @@ def _feed_forward(placed: Placed, part: FeedForward, prefix: str) -> Iterator[To
                 chosen=part.experts_per_token,
                 tp=1 if sharding.expert_parallel else sharding.tp,
                 ep=sharding.tp if sharding.expert_parallel else 1,
-                weights=_weights(placed, module),
+                weights=weights,
                 has_gate=part.has_gate,
             )
         else:

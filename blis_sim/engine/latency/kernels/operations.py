@@ -2,7 +2,19 @@
 
 from dataclasses import dataclass
 
-_BITS = {"fp8": 8, "block fp8": 8, "mxfp8": 8, "int8": 8, "nvfp4": 4, "mxfp4": 4, "int4": 4, "nf4": 4}
+AUTO, MARLIN = "auto", "marlin"
+MOE_BACKENDS = (
+    AUTO, MARLIN, "aiter", "aiter_mega_moe", "aiter_triton_mxfp4_bf16", "aiter_triton_mxfp4_mxfp4", "b12x",
+    "batched_triton", "cutlass", "deep_gemm", "deep_gemm_mega_moe", "emulation", "flashinfer_b12x",
+    "flashinfer_cutedsl", "flashinfer_cutlass", "flashinfer_moe_ep_cutedsl", "flashinfer_moe_ep_mega_deep_gemm",
+    "flashinfer_trtllm", "flydsl", "hpc", "humming", "rdna3", "triton", "triton_unfused",
+)  # fmt: skip
+"""The kernels of experts that vLLM can be asked for."""
+MXFP4_BY_MARLIN = "mxfp4 by marlin"
+"""The weights of experts in MXFP4 whose kernels are Marlin's."""
+_BITS = {
+    "fp8": 8, "block fp8": 8, "mxfp8": 8, "int8": 8, "nvfp4": 4, "mxfp4": 4, MXFP4_BY_MARLIN: 4, "int4": 4, "nf4": 4,
+}  # fmt: skip
 
 
 def bits_of(values: str) -> int:

@@ -9,7 +9,7 @@ from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.kernels.baking import bake
 from blis_sim.engine.latency.kernels.grids import KernelGrids
 from blis_sim.engine.latency.kernels.model_operations import Placed, step_operations
-from blis_sim.engine.latency.kernels.operations import StepOperations
+from blis_sim.engine.latency.kernels.operations import AUTO, StepOperations
 from blis_sim.engine.latency.kernels.profile import digest_of, read_profile, shipped_profile
 from blis_sim.engine.latency.kernels.repairs import RepairedTables
 from blis_sim.engine.latency.kernels.tables import INSTALL, SYSTEMS, Tables, are_installed
@@ -32,6 +32,8 @@ class KernelPlacement:
     dtype: str = "auto"
     profile: str | None = None
     """The file of a baked profile; None takes one that ships, or else the tables."""
+    moe_backend: str = AUTO
+    """Kernels of the experts, as vLLM calls them; only those of MXFP4 are known by two names."""
     eager: bool = False
     """Whether kernels are started one by one, without CUDA graphs."""
 
@@ -48,6 +50,7 @@ def operations_of(model: ModelSpec, placement: KernelPlacement) -> StepOperation
         sharding=Sharding(model=model.name, tp=placement.tp, expert_parallel=placement.expert_parallel),
         format_of=quantization.format_of,
         kv_dtype="fp8" if kv_dtype.startswith("fp8") else "bfloat16",
+        moe_backend=placement.moe_backend,
     )
     return step_operations(placed)
 

@@ -17,6 +17,7 @@ from blis_sim.engine.latency.kernels.interconnect import (
     staged_all_reduce_us,
 )
 from blis_sim.engine.latency.kernels.operations import (
+    MXFP4_BY_MARLIN,
     AllReduce,
     AttentionOperation,
     Elementwise,
@@ -51,6 +52,21 @@ _LEAST_SHARE_OF_MODULE = 0.1
 """Least share of attention itself in the time of a module of latent attention."""
 
 
+_MARLIN_MEASURED = Experts(
+    hidden_size=3584, inner_size=3072, experts=896, chosen=16, tp=1, ep=1, weights="mxfp4"
+)  # fmt: skip
+"""Experts in MXFP4 that were measured with Marlin, on GPUs where those of gpt-oss were measured with other kernels."""
+_MARLIN_MEASURED_START_US, _MARLIN_START_US = 60.0, 22.0
+"""What one token takes with ever narrower experts: those that were measured, 896, and 8 to 256 of them in other tables
+of Marlin's kernels on Hopper, which say 15 to 26."""
+_MARLIN_WIDTH = 128
+"""vLLM pads the inner width of a GPU to multiples of this and the hidden size to multiples of twice as much."""
+
+
+def _padded(width: int, multiple: int) -> int:
+    return -(-width // multiple) * multiple
+
+
 def elementwise_us(gpu: GpuSpec, operation: Elementwise, tokens: tuple[int, ...]) -> Times:
     """Return the times of a small kernel: a start, and its traffic at a rate that such kernels reach."""
     rate = _ELEMENTWISE_SHARE * gpu.bandwidth_tb_s * 1e6
@@ -82,6 +98,8 @@ class RepairedTables:
         if isinstance(operation, Elementwise):
             return elementwise_us(self._gpu, operation, tokens)
         measured = operation.matmul if isinstance(operation, SharedExpert) else operation
+        if isinstance(measured, Experts) and measured.weights == MXFP4_BY_MARLIN:
+            return self._marlin_us(measured, tokens)
         operation, backend = self._source(measured)
         times = np.array([self._tables.token_us(operation, each, backend) for each in tokens])
         if isinstance(operation, Matmul):
@@ -102,9 +120,30 @@ class RepairedTables:
             return replace(operation, weights=MXFP4_WITH_MXFP8), SGLANG
         return operation, VLLM
 
+    def _marlin_us(self, experts: Experts, tokens: tuple[int, ...]) -> Times:
+        """Time of experts in MXFP4 by Marlin: that of the ones measured, with as many tokens for each expert.
+
+        As vLLM pads for Marlin, both have equal widths on each GPU where they are shared in equal ways.
+        """
+        self._notes["experts in MXFP4 by Marlin are those of another model with as many tokens for each"] = None
+        donor = replace(_MARLIN_MEASURED, tp=experts.tp, ep=experts.ep)
+        inner_size = _padded(-(-experts.inner_size // experts.tp), _MARLIN_WIDTH)
+        work = experts.experts * _padded(experts.hidden_size, 2 * _MARLIN_WIDTH) * inner_size
+        share = work / (donor.experts * donor.hidden_size * (donor.inner_size // donor.tp))
+        more = experts.chosen / experts.experts / (donor.chosen / donor.experts)
+        measured = np.array([self._tables.token_us(donor, max(1, round(more * each))) for each in tokens])
+        times = _MARLIN_START_US + share * np.maximum(0.0, measured - _MARLIN_MEASURED_START_US)
+        least: Times = np.minimum.accumulate(times[::-1])[::-1]
+        return least
+
     def _routes_inside(self, routing: Routing) -> bool:
-        """Whether the kernel of the experts chooses them, too: Triton's for MXFP4, and TensorRT-LLM's on Blackwell."""
+        """Whether the kernel of the experts chooses them, too: Triton's for MXFP4, and TensorRT-LLM's on Blackwell.
+
+        Marlin's does not.
+        """
         is_blackwell = self._gpu.compute_capability // 1 == _BLACKWELL
+        if routing.weights == MXFP4_BY_MARLIN:
+            return False
         return routing.weights == "mxfp4" or (is_blackwell and not routing.weights.startswith("int"))
 
     def _all_reduce_us(self, operation: AllReduce, tokens: tuple[int, ...]) -> Times:

@@ -105,6 +105,19 @@ def test_eager_mode_takes_longer() -> None:
     assert eager.latency.step_time(decodes(1, 100)) > graphs.latency.step_time(decodes(1, 100))
 
 
+def test_kernels_of_experts_that_are_not_known_are_named() -> None:
+    notes = deployment("llama-3.1-8b", latency_model="kernels", moe_backend="flashinfer_cutlass").notes
+    assert "warning: --moe-backend flashinfer_cutlass has no effect on step times of kernels, only marlin on " in str(
+        notes
+    )
+    fitted = deployment("llama-3.1-8b", moe_backend="marlin").notes
+    assert any(
+        note.startswith("warning: --moe-backend marlin has no effect on step times of fitted") for note in fitted
+    )
+    marlin = deployment("llama-3.1-8b", latency_model="kernels", moe_backend="marlin").notes
+    assert not any("--moe-backend" in note for note in marlin)
+
+
 def test_expected_errors_are_those_of_the_page_of_measured_deployments() -> None:
     page = (Path(__file__).parents[4] / "docs" / "silicon.md").read_text()
     rows = dict(re.findall(r"^\| ([\w-]+) \| \d+ (\|.*)\|$", page.partition("## kernels")[2], re.MULTILINE))
