@@ -87,13 +87,19 @@ def _automatic(choice: LatencyChoice, notes: list[str]) -> str:
 
 
 def _kernels_are_closer(choice: LatencyChoice) -> bool:
-    """Whether what was measured speaks for kernels: all but what the shipped coefficients were compared with."""
+    """Whether what was measured speaks for kernels: all but what the shipped coefficients are closer for.
+
+    Those were learned on one GPU. Of the servers they were compared with, kernels are closer for the dense models that
+    several GPUs share, `fitted` for those on one GPU and for Mixtral.
+    """
     from blis_sim.engine.latency.coefficients_file import unlike_measured
     from blis_sim.engine.latency.kernels.evidence import exchanges_over_pcie
 
     if choice.engine != "vllm":
         return False
-    return bool(unlike_measured(choice.model, choice.gpu, choice.tp)) or exchanges_over_pcie(choice.gpu, choice.tp)
+    is_dense_and_shared = choice.tp > 1 and not choice.model.is_moe
+    is_unlike_measured = bool(unlike_measured(choice.model, choice.gpu, choice.tp))
+    return is_dense_and_shared or is_unlike_measured or exchanges_over_pcie(choice.gpu, choice.tp)
 
 
 def _are_covered(choice: LatencyChoice, placement: "KernelPlacement", notes: list[str]) -> bool:

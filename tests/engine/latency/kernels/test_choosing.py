@@ -31,7 +31,10 @@ def deployment(model: str, **settings: Any) -> Deployment:
     [
         ("qwen3-14b", {}, "fitted"),  # learned for exactly this
         ("llama-3.1-8b", {}, "fitted"),  # like the servers that the coefficients were compared with
-        ("mixtral-8x7b", {}, "fitted"),
+        ("mixtral-8x7b", {"hardware": "H100", "tp": 2}, "fitted"),
+        ("llama-2-7b-hf", {"hardware": "H100", "tp": 1}, "fitted"),
+        ("codellama-34b-instruct-hf", {"hardware": "H100", "tp": 2}, "kernels"),
+        ("llama-2-70b-hf", {"hardware": "H100", "tp": 4}, "kernels"),
         ("llama-3.1-8b", {"hardware": "RTX-PRO-6000", "tp": 1}, "fitted"),
         ("qwen3-32b", {"hardware": "RTX-PRO-6000", "tp": 2}, "kernels"),  # over PCIe
         ("llama-3.1-8b", {"hardware": "A100", "tp": 1}, "kernels"),
