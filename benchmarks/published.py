@@ -48,8 +48,8 @@ prompts of about 575 tokens, which soon were all in the prefix cache, at two rat
 rate has random gaps (exponential, scaled to fill the ten minutes), and so have the requests simulated here. Nothing is
 learned from them. `fitted` is what `--latency-model fitted` does without `--coefficients`: its [coefficients were
 learned](../blis_sim/engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml) from Qwen3-14B on one GPU.
-`kernels` adds up [measured kernels](kernels.md). `auto` takes whichever is closer: kernels for CodeLlama and Llama-2-70b,
-`fitted` for Llama-2-7b and Mixtral.
+`kernels` adds up [measured kernels](kernels.md). `auto` takes whichever is closer: kernels for CodeLlama and
+Llama-2-70b, `fitted` for Llama-2-7b and Mixtral.
 `trained-physics` is the default of `--engine blis`. Errors of the means over both rates are signed. The time between
 tokens is the mean duration after the first token over the tokens asked for.
 
@@ -97,9 +97,10 @@ are not ours, and the sets are not the same.
 
 ANOTHER_GPU = """## Another GPU
 
-vLLM 0.19 on one RTX PRO 6000 or two, 300 requests at 10/s, most of which wait for one of 128 places; time stamps of the server
-itself. `blis fit` has learned from the first half, and predicts the second. The others as above predict all, without what passes outside of the engine: what the former has learned from an H100 carries over with the
-peak rates of this GPU. The sizes of tiles were [chosen](accuracy-limits.md) knowing this recording. LLMServingSim's
+vLLM 0.19 on one RTX PRO 6000 or two, 300 requests at 10/s, most of which wait for one of 128 places; time stamps of
+the server itself. `blis fit` has learned from the first half, and predicts the second. The others as above predict all,
+without what passes outside of the engine: what `fitted` has learned from an H100 carries over with the peak rates of
+this GPU. The sizes of tiles were [chosen](accuracy-limits.md) knowing this recording. LLMServingSim's
 errors are those of its own prediction of all 300, made from kernel profiles.
 
 | recording | predicted by | TTFT MAPE | E2E MAPE | ITL MAPE |
