@@ -6,9 +6,11 @@ from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.kernels.interconnect import has_nvlink
 from blis_sim.engine.latency.kernels.operations import (
     MXFP4_BY_MARLIN,
+    DeltaNet,
     Experts,
     LatentAttention,
     Matmul,
+    SparseLatentAttention,
     StepOperations,
 )
 
@@ -34,6 +36,11 @@ MEASURED: dict[str, MedianErrors] = {
     "models in 16 bits": MedianErrors(0.038, 0.068),
 }
 """By class: docs/silicon.md, and for 16 bits the eight servers of docs/published.md, predicted from kernels."""
+_LAYERS: dict[type, str] = {
+    LatentAttention: "latent attention",
+    SparseLatentAttention: "sparse latent attention",
+    DeltaNet: "gated delta nets",
+}
 _FORMATS = {
     "fp8": "FP8", "block fp8": "FP8 by blocks", "nvfp4": "NVFP4", "mxfp4": "MXFP4", MXFP4_BY_MARLIN: "MXFP4",
     "int4": "INT4",
@@ -46,14 +53,11 @@ def class_of(operations: StepOperations) -> str:
     matmuls = [each for each, _ in operations.per_token if isinstance(each, Matmul)]
     weights = experts[0].weights if experts else max(matmuls, key=lambda each: each.rows * each.columns).weights
     if weights == FULL:
-        return "models in 16 bits"
-    kind = (
-        f"experts in {_FORMATS.get(weights, weights)}"
-        if experts
-        else f"dense models in {_FORMATS.get(weights, weights)}"
-    )
-    is_latent = any(isinstance(each, LatentAttention) for each, _ in operations.attention)
-    return f"latent attention, {kind}" if is_latent else kind
+        kind = "models in 16 bits"
+    else:
+        kind = f"{'experts' if experts else 'dense models'} in {_FORMATS.get(weights, weights)}"
+    layers = {_LAYERS.get(type(each), "") for each, _ in operations.attention} - {""}
+    return ", ".join((*sorted(layers), kind))
 
 
 def expectation(operations: StepOperations) -> str:

@@ -11,6 +11,7 @@ from blis_sim.engine.latency.kernels.operations import (
     MXFP4_BY_MARLIN,
     AllReduce,
     AttentionOperation,
+    DeltaNet,
     Elementwise,
     Experts,
     HeadAttention,
@@ -18,6 +19,7 @@ from blis_sim.engine.latency.kernels.operations import (
     Matmul,
     Routing,
     SharedExpert,
+    SparseLatentAttention,
     StepOperations,
     TokenOperation,
 )
@@ -38,6 +40,14 @@ _NORM_OVER_GPUS = ("MiniMaxM2ForCausalLM",)
 _ROUTERS_OF_32_BITS = ("MiniMaxM2ForCausalLM",)
 """Architectures that bring what their router reads to 32 bits."""
 _NORMED_HEADS = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", *_NORM_OVER_GPUS)
+_FEWEST_ROWS = 64
+"""Narrower multiplications were not measured; they take as long."""
+_NOT_MEASURED = {
+    shapes.Attention: "sparse attention with its own heads",
+    shapes.LatentAttention: "sparse attention without an indexer of its own",
+    shapes.Mamba2: "Mamba-2",
+    shapes.KimiDelta: "Kimi delta attention",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +100,14 @@ def _token_operations(placed: Placed, layer: Layer, prefix: str) -> Iterator[Tok
 
 
 def _before_attention(placed: Placed, mixer: shapes.Mixer) -> Iterator[TokenOperation]:
-    """Yield what happens to queries and keys: rotation, and a norm over all heads where a model has one."""
+    """Yield what happens to queries and keys: rotation, and a norm over all heads where a model has one.
+
+    The values of a gated delta net are normed and gated.
+    """
+    if isinstance(mixer, shapes.GatedDeltaNet):
+        values = placed.sharding.part(mixer.value_heads, "linear value heads") * mixer.value_head_size
+        yield Elementwise(3 * values * _BYTES_PER_ACTIVATION)
+        return
     if not isinstance(mixer, shapes.Attention):
         return
     sharding, architecture = placed.sharding, placed.shape.architecture
@@ -138,7 +155,7 @@ def _feed_forward(placed: Placed, part: FeedForward, prefix: str) -> Iterator[To
 
 def _matmuls(placed: Placed, module: Module) -> Iterator[Matmul]:
     for rows, columns in module.matrices:
-        yield Matmul(rows, columns, _weights(placed, module))
+        yield Matmul(max(rows, _FEWEST_ROWS), columns, _weights(placed, module))
 
 
 def _weights(placed: Placed, module: Module) -> str:
@@ -166,5 +183,22 @@ def _attention(placed: Placed, mixer: shapes.Mixer, prefix: str) -> AttentionOpe
             weights=_weights(placed, modules[0]),
             projections=tuple(matmul for module in modules for matmul in _matmuls(placed, module)),
         )
-    kind = "sparse attention" if isinstance(mixer, shapes.Attention | shapes.LatentAttention) else type(mixer).__name__
+    if isinstance(mixer, shapes.LatentAttention) and mixer.has_indexer:
+        modules = list(mixer_modules(mixer, shape.hidden_size, prefix, sharding))
+        return SparseLatentAttention(
+            architecture=shape.architecture,
+            heads=sharding.part(mixer.heads, "attention heads"),
+            kv_dtype=placed.kv_dtype,
+            projections=tuple(matmul for module in modules for matmul in _matmuls(placed, module)),
+        )
+    if isinstance(mixer, shapes.GatedDeltaNet):
+        return DeltaNet(
+            hidden_size=shape.hidden_size,
+            key_heads=sharding.part(mixer.key_heads, "linear key heads"),
+            key_head_size=mixer.key_head_size,
+            value_heads=sharding.part(mixer.value_heads, "linear value heads"),
+            value_head_size=mixer.value_head_size,
+            conv_kernel=mixer.conv_kernel,
+        )
+    kind = _NOT_MEASURED.get(type(mixer), "attention of another kind")
     raise EngineError(f"{shape.model} has layers of {kind}, which the kernels model cannot time")

@@ -98,9 +98,31 @@ class LatentAttention:
     projections: tuple[Matmul, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseLatentAttention:
+    """Latent attention to tokens that an indexer of the layer chooses, as a model of `architecture` has it."""
+
+    architecture: str
+    heads: int
+    kv_dtype: str
+    projections: tuple[Matmul, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNet:
+    """A gated delta net, with its convolution, without its projections: it keeps a state instead of a KV cache."""
+
+    hidden_size: int
+    key_heads: int
+    key_head_size: int
+    value_heads: int
+    value_head_size: int
+    conv_kernel: int
+
+
 TokenOperation = Matmul | Experts | SharedExpert | AllReduce | Elementwise | Routing
 """An operation whose time depends on the number of tokens in a step alone."""
-AttentionOperation = HeadAttention | LatentAttention
+AttentionOperation = HeadAttention | LatentAttention | SparseLatentAttention | DeltaNet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,12 +20,14 @@ from blis_sim.engine.latency.kernels.operations import (
     MXFP4_BY_MARLIN,
     AllReduce,
     AttentionOperation,
+    DeltaNet,
     Elementwise,
     Experts,
     HeadAttention,
     Matmul,
     Routing,
     SharedExpert,
+    SparseLatentAttention,
     TokenOperation,
     bits_of,
 )
@@ -161,7 +163,7 @@ class RepairedTables:
 
     def context_us(self, attention: AttentionOperation, requests: int, new: int, before: int) -> float:
         """Return the time of the attention of prompts, without the projections that are counted by tokens."""
-        if isinstance(attention, HeadAttention):
+        if isinstance(attention, HeadAttention | DeltaNet):
             return self._tables.context_us(attention, requests, new, before)
         time_us = self._tables.context_us(attention, requests, new, before)
         return self._beside_projections(time_us, attention.projections, requests * new)
@@ -171,8 +173,16 @@ class RepairedTables:
         tokens."""
         if isinstance(attention, HeadAttention):
             return self._heads_us(attention, requests, context)
-        time_us = self._tables.decode_us(attention, requests, context, self._latent_backend())
+        if isinstance(attention, DeltaNet):
+            return self._tables.decode_us(attention, requests, context)
+        is_sparse = isinstance(attention, SparseLatentAttention)
+        backend = self._sparse_backend() if is_sparse else self._latent_backend()
+        time_us = self._tables.decode_us(attention, requests, context, backend)
         return self._beside_projections(time_us, attention.projections, requests)
+
+    def _sparse_backend(self) -> str:
+        self._notes["sparse attention is that of SGLang"] = None
+        return SGLANG
 
     def _latent_backend(self) -> str:
         self._notes["latent attention is that of TensorRT-LLM"] = None

@@ -9,10 +9,12 @@ from typing import Any
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.kernels.operations import (
     AllReduce,
+    AttentionOperation,
+    DeltaNet,
     Experts,
-    HeadAttention,
     LatentAttention,
     Matmul,
+    SparseLatentAttention,
 )
 
 MeasuredOperation = Matmul | Experts | AllReduce
@@ -73,6 +75,10 @@ _EXPERT_WEIGHTS = {
     "mxfp4": "w4a16_mxfp4",
     MXFP4_WITH_MXFP8: "w4a8_mxfp4_mxfp8",
 }
+_COMPUTED = "sol"
+"""The source of times that the distribution computes where nothing was measured."""
+_TOKENS_CHOSEN = 2048
+"""What an indexer of sparse attention chooses. Tables hold nothing else."""
 _EVENLY_CHOSEN = 16
 """Up to so many experts are chosen about equally often, as their training has them; more are not."""
 
@@ -94,26 +100,37 @@ class Tables:
 
     def token_us(self, operation: MeasuredOperation, num_tokens: int, backend: str = VLLM) -> float:
         """Time of an operation on so many tokens. Raises EngineError when it was not measured."""
-        return self._asked(backend, token_spec(operation), num_tokens, 1, 0, is_context=True)
+        return self._asked(operation, backend, token_spec(operation), (num_tokens, 1, 0), is_context=True)
 
     def context_us(
-        self, attention: HeadAttention | LatentAttention, requests: int, new: int, before: int, backend: str = VLLM
+        self, attention: AttentionOperation, requests: int, new: int, before: int, backend: str = VLLM
     ) -> float:
         """Time of the attention of `requests` prompts with `new` tokens each, after `before` tokens."""
-        return self._asked(backend, context_spec(attention), requests, new, before, is_context=True)
+        before = 0 if isinstance(attention, DeltaNet) else before
+        return self._asked(attention, backend, context_spec(attention), (requests, new, before), is_context=True)
 
-    def decode_us(
-        self, attention: HeadAttention | LatentAttention, requests: int, context: int, backend: str = VLLM
-    ) -> float:
+    def decode_us(self, attention: AttentionOperation, requests: int, context: int, backend: str = VLLM) -> float:
         """Time of the attention of `requests` that decode, each with `context` tokens, the new one included."""
-        return self._asked(backend, decode_spec(attention), requests, context, 0, is_context=False)
+        context = 1 if isinstance(attention, DeltaNet) else context
+        return self._asked(attention, backend, decode_spec(attention), (requests, context, 0), is_context=False)
 
-    def _asked(self, backend: str, spec: str, batch: int, tokens: int, before: int, *, is_context: bool) -> float:
+    def _asked(
+        self,
+        operation: MeasuredOperation | AttentionOperation,
+        backend: str,
+        spec: str,
+        sizes: tuple[int, int, int],
+        *,
+        is_context: bool,
+    ) -> float:
+        """Return the time of a batch of `sizes`: how many, the tokens of each, and those before them."""
         engine = _engine(self._system, backend)
         try:
-            found = engine.evaluate_ops_json(spec, is_context, batch, tokens, before, 1.0, None)
-        except (ValueError, RuntimeError, KeyError) as error:
-            raise EngineError(f"the tables of {self._system} ({backend}) have no {spec}: {error}") from None
+            found = engine.evaluate_ops_json(spec, is_context, *sizes, 1.0, None)
+        except (ValueError, RuntimeError, KeyError):
+            found = None
+        if found is None or any(each[3] == _COMPUTED for each in found):
+            raise EngineError(f"the tables of {self._system} ({backend}) have no times of {operation} at {sizes}")
         return float(sum(each[1] for each in found)) * 1e3
 
 
@@ -184,8 +201,12 @@ def _expert_spec(experts: Experts) -> str:
 
 
 @cache
-def context_spec(attention: HeadAttention | LatentAttention) -> str:
+def context_spec(attention: AttentionOperation) -> str:
     """Return the attention of prompts as the tables spell it."""
+    if isinstance(attention, SparseLatentAttention):
+        return _sparse_spec("DsaContext", attention)
+    if isinstance(attention, DeltaNet):
+        return _delta_net_spec(attention, "context", ("causal_conv1d_fn", "chunk_gated_delta_rule"))
     if isinstance(attention, LatentAttention):
         return _latent_spec("MlaModuleContext", attention)
     return _spec(
@@ -203,8 +224,13 @@ def context_spec(attention: HeadAttention | LatentAttention) -> str:
 
 
 @cache
-def decode_spec(attention: HeadAttention | LatentAttention) -> str:
+def decode_spec(attention: AttentionOperation) -> str:
     """Return the attention of requests that decode as the tables spell it."""
+    if isinstance(attention, SparseLatentAttention):
+        return _sparse_spec("DsaGeneration", attention)
+    if isinstance(attention, DeltaNet):
+        kernels = ("causal_conv1d_update", "fused_sigmoid_gating_delta_rule_update")
+        return _delta_net_spec(attention, "generation", kernels)
     if isinstance(attention, LatentAttention):
         return _latent_spec("MlaModuleGeneration", attention)
     return _spec(
@@ -229,6 +255,27 @@ def _latent_spec(kind: str, attention: LatentAttention) -> str:
     )
 
 
+def _sparse_spec(kind: str, attention: SparseLatentAttention) -> str:
+    return _spec(
+        kind,
+        num_heads=attention.heads,
+        kv_cache_dtype=attention.kv_dtype,
+        fmha_quant_mode="bfloat16",
+        gemm_quant_mode="fp8_block",
+        architecture=attention.architecture,
+        index_topk=_TOKENS_CHOSEN,
+    )
+
+
+def _delta_net_spec(net: DeltaNet, phase: str, kernels: tuple[str, ...]) -> str:
+    sizes = {
+        "d_model": net.hidden_size, "d_conv": net.conv_kernel, "num_k_heads": net.key_heads,
+        "head_k_dim": net.key_head_size, "num_v_heads": net.value_heads, "head_v_dim": net.value_head_size,
+    }  # fmt: skip
+    specs = [_fields("Gdn", kernel_source=kernel, phase=phase, **sizes) for kernel in kernels]
+    return json.dumps(specs)
+
+
 def _quantised(names: Mapping[str, str], weights: str) -> str:
     if weights not in names:
         raise EngineError(f"no kernels with weights in {weights} were measured, only in {', '.join(names)}")
@@ -236,4 +283,8 @@ def _quantised(names: Mapping[str, str], weights: str) -> str:
 
 
 def _spec(kind: str, **fields: object) -> str:
-    return json.dumps([{kind: {"name": kind, "scale_factor": 1.0, **fields}}])
+    return json.dumps([_fields(kind, **fields)])
+
+
+def _fields(kind: str, **fields: object) -> dict[str, object]:
+    return {kind: {"name": kind, "scale_factor": 1.0, **fields}}
