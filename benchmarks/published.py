@@ -100,7 +100,7 @@ ANOTHER_GPU = """## Another GPU
 vLLM 0.19 on one RTX PRO 6000 or two, 300 requests at 10/s, most of which wait for one of 128 places; time stamps of
 the server itself. `blis fit` has learned from the first half, and predicts the second. The others as above predict all,
 without what passes outside of the engine: what `fitted` has learned from an H100 carries over with the peak rates of
-this GPU. The sizes of tiles were [chosen](accuracy-limits.md) knowing this recording. LLMServingSim's
+this GPU. The sizes of tiles were [chosen](accuracy-limits.md) with this recording at hand. LLMServingSim's
 errors are those of its own prediction of all 300, made from kernel profiles.
 
 | recording | predicted by | TTFT MAPE | E2E MAPE | ITL MAPE |

@@ -26,14 +26,14 @@ class MedianErrors:
 
 
 MEASURED: dict[str, MedianErrors] = {
-    "dense models in FP8": MedianErrors(0.051, 0.113),
-    "dense models in NVFP4": MedianErrors(0.068, 0.226),
-    "experts in MXFP4": MedianErrors(0.056, 0.321),
-    "experts in FP8 by blocks": MedianErrors(0.073, 0.194),
-    "experts in NVFP4": MedianErrors(0.055, 0.192),
-    "latent attention, experts in INT4": MedianErrors(0.041, 0.105),
-    "latent attention, experts in NVFP4": MedianErrors(0.039, 0.202),
-    "models in 16 bits": MedianErrors(0.038, 0.068),
+    "dense models in FP8": MedianErrors(0.046, 0.102),
+    "dense models in NVFP4": MedianErrors(0.068, 0.169),
+    "experts in MXFP4": MedianErrors(0.050, 0.083),
+    "experts in FP8 by blocks": MedianErrors(0.073, 0.176),
+    "experts in NVFP4": MedianErrors(0.056, 0.158),
+    "latent attention, experts in INT4": MedianErrors(0.042, 0.082),
+    "latent attention, experts in NVFP4": MedianErrors(0.039, 0.173),
+    "models in 16 bits": MedianErrors(0.038, 0.055),
 }
 """By class: docs/silicon.md, and for 16 bits the eight servers of docs/published.md, predicted from kernels."""
 _LAYERS: dict[type, str] = {

@@ -121,6 +121,44 @@ def test_kernels_of_experts_that_are_not_known_are_named() -> None:
     assert not any("--moe-backend" in note for note in marlin)
 
 
+SERVERS = {
+    "codellama-34b-tp2": ("codellama-34b-instruct-hf", 2),
+    "llama-2-70b": ("llama-2-70b-hf", 4),
+    "llama-2-7b": ("llama-2-7b-hf", 1),
+    "mixtral-8x7b": ("mixtral-8x7b-v0.1", 2),
+}
+"""Model and tensor parallelism of the published experiments, by how their names begin."""
+
+
+def errors_of_published(predictor: str) -> dict[str, float]:
+    page = (Path(__file__).parents[4] / "docs" / "published.md").read_text()
+    section = page.partition(f"## {predictor}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([\w-]+-tp\d-\w+) \|.*\| ([+-][\d.]+)% \| [+-][\d.]+% \|$", section, re.MULTILINE)
+    return {name: abs(float(e2e)) for name, e2e in rows}
+
+
+def test_auto_takes_the_closer_model_for_each_published_server() -> None:
+    fitted, kernels = errors_of_published("fitted"), errors_of_published("kernels")
+    assert len(fitted) == len(kernels) == 8
+    for name, errors in fitted.items():
+        model, tp = next(known for begin, known in SERVERS.items() if name.startswith(begin))
+        taken = deployment(model, hardware="H100", tp=tp).latency_name
+        error = {"fitted": errors, "kernels": kernels[name]}[taken]
+        assert error == min(errors, kernels[name]), name
+        assert error <= 10 or name == "llama-2-7b-tp1-general"  # requests there share prompts in the GPU's cache
+
+
+@pytest.mark.parametrize(
+    ("recording", "model", "tp"), [("Llama-3.1-8B", "llama-3.1-8b", 1), ("Qwen3-32B", "qwen3-32b", 2)]
+)
+def test_auto_takes_the_closer_model_on_the_gpu_without_nvlink(recording: str, model: str, tp: int) -> None:
+    page = (Path(__file__).parents[4] / "docs" / "published.md").read_text()
+    rows = re.findall(rf"^\| RTXPRO6000_{recording} \| (\w+) \| [\d.]+% \| ([\d.]+)% \|", page, re.MULTILINE)
+    errors = {name: float(e2e) for name, e2e in rows if name in ("fitted", "kernels")}
+    taken = deployment(model, hardware="RTX-PRO-6000", tp=tp).latency_name
+    assert errors[taken] == min(errors.values()) < 10
+
+
 def test_expected_errors_are_those_of_the_page_of_measured_deployments() -> None:
     page = (Path(__file__).parents[4] / "docs" / "silicon.md").read_text()
     rows = dict(re.findall(r"^\| ([\w-]+) \| \d+ (\|.*)\|$", page.partition("## kernels")[2], re.MULTILINE))
