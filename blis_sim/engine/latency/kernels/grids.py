@@ -1,11 +1,12 @@
 """Kernel times of one deployment on grids, in microseconds: what is interpolated to time a step."""
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-Times = npt.NDArray[np.float64]
+Times: TypeAlias = npt.NDArray[np.float64]  # mypyc takes it for a variable unless it says what it is
 
 GRAPH_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 1025, 16))
 """The batches that vLLM captures CUDA graphs of, up to its largest default."""
