@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import os
 import shlex
 import subprocess
 import tempfile
@@ -61,7 +60,7 @@ class PacketSimulation:
             else:
                 result = self._run(workload)
                 self.cache.mkdir(parents=True, exist_ok=True)
-                aside = path.with_suffix(f".{os.getpid()}")
+                aside = path.with_suffix(".part")
                 aside.write_text(result)
                 aside.replace(path)
             known = self._known[num_gpus, size_bytes] = exposed_us(result, str(path)) * 1e3
