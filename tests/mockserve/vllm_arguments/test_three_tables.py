@@ -49,15 +49,9 @@ def test_flags_about_logs_and_loading_are_unseen() -> None:
     assert {"--load-format", "--download-dir", "--log-level", "--master-addr", "--trust-remote-code"} <= unseen
 
 
-<<<<<<< HEAD
 def test_a_warning_names_the_assumption() -> None:
-    assert list(warnings_of(["--load-format", "--moe-backend"])) == [
-        "warning: --moe-backend is not modelled: kernels are those that vLLM takes by default"
-=======
-def test_a_warning_says_what_is_assumed() -> None:
     assert list(warnings_of(["--load-format", "--attention-backend"])) == [
         "warning: --attention-backend is not modelled: kernels are those that vLLM takes by default"
->>>>>>> 2a96d090 (--moe-backend marlin acts on kernels of MXFP4 experts: the measured servers of gpt-oss on Hopper ran them)
     ]
 
 
