@@ -301,8 +301,8 @@ FORCED_AS_JSON = frozenset(
     }
 )
 """Parsers whose models write calls that are forced as bare JSON: a list of them, or the arguments of a named one."""
-FORCED_CALLS: Mapping[str, Write] = {"deepseek_v3": _deepseek("\n")}
-"""By parser: calls that are forced where the grammar has something between them."""
+FORCED_CALLS: Mapping[str, Write] = {"deepseek_v3": _deepseek("\n"), "mistral": _listed("", "")}
+"""By parser: calls that are forced where the grammar has another form for them."""
 BEFORE_FORCED = {
     **dict.fromkeys(("deepseek_v32", "deepseek_v4", "deepseek_v41"), "\n\n"),
     "kimi_k3": "<|open|>response<|sep|><|close|>response<|sep|>",
