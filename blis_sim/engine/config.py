@@ -103,7 +103,7 @@ class EngineConfig:
 
     @property
     def kv_capacity_tokens(self) -> int:
-        """Tokens the whole KV cache holds. vLLM keeps one block for itself, as do engines that do not say otherwise."""
+        """Tokens the whole KV cache holds. vLLM keeps one block for itself, as do other engines by default."""
         if self.kv_groups:
             return capacity_tokens(self.kv_groups, self.total_kv_blocks, self.max_in_flight_tokens)
         usable = self.total_kv_blocks - engine_defaults(self.engine).keeps_block

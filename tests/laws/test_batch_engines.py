@@ -95,7 +95,9 @@ def test_every_request_ends_once_with_all_its_tokens_in_the_order_of_time(worklo
 
 @settings(max_examples=EXAMPLES)
 @given(batched(), st.sampled_from([1, 40, 700, GRID_US, 20 * GRID_US]))
-def test_how_a_driver_advances_and_whether_steps_are_told_changes_nothing(workload: Workload, stride_us: int) -> None:
+def test_how_a_driver_advances_and_whether_steps_are_reported_changes_nothing(
+    workload: Workload, stride_us: int
+) -> None:
     told = events_of(workload)
     expected = lives(told)
     assert lives(events_of(workload, stride_us=stride_us)) == expected

@@ -48,10 +48,10 @@ class BatchLog:
 
     def __init__(self) -> None:
         self.starts = array("d")
-        """Of each batch."""
+        """Start of each batch."""
         self.ends = array("d")
         self.numbers = array("i")
-        """Of batches in a row that are equal; what follows is theirs."""
+        """Number of equal batches in a row; the following columns describe one of them."""
         self.sizes = array("i")
         self.decodes = array("i")
         self.prefill_tokens = array("i")

@@ -18,7 +18,7 @@ from blis_sim.engine.units import Micros
 
 
 class SequenceJob(Job):
-    """A request as rules see it, with what the engine knows of it."""
+    """A request as rules see it, with its sequence in the engine."""
 
     __slots__ = ("sequence",)
 
@@ -168,7 +168,7 @@ class BatchStepping:
         return batch
 
     def _report(self, at: Micros) -> None:
-        """Tell which requests began, and which lost their blocks."""
+        """Report which requests began, and which lost their blocks."""
         instance = self._instance
         for job in self.rules.restarted:
             sequence = _sequence(job)

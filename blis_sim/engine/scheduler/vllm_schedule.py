@@ -129,7 +129,8 @@ class VllmComposition(BatchScheduler):
         return range(composed - num_in_flight, composed)
 
     def settle_ended(self, sequence: Sequence) -> None:
-        """`settle` for good, where the last token of a member has just been processed. It does not run any more."""
+        """`settle` for good, where the last token of a member has just been processed. The member does not run any
+        more."""
         span, counting = sequence.span, self._counting
         assert span is not None
         assert counting is not None

@@ -9,7 +9,8 @@ from tests.bench.vidur.goldens import rows_of
 
 OPERATORS = "attn_pre_proj,attn_post_proj,mlp_up_proj,mlp_down_proj,mlp_act,attn_rope,input_layernorm,add"
 LAYERS = 32
-"""Of Llama-2-7b, whose layers take as many milliseconds as tokens, rounded up to a multiple of 8, in one operator."""
+"""Tables of Llama-2-7b, whose layers take as many milliseconds as tokens, rounded up to a multiple of 8, in one
+operator."""
 
 
 def tables(folder: Path) -> str:

@@ -48,7 +48,7 @@ def test_prompts_of_vllm_come_before_decodes_and_apart_from_them(tmp_path: Path)
 @pytest.mark.parametrize("num_blocks", [12, 60])
 def test_a_replica_takes_the_same_batches_event_by_event(name: str, is_original: bool, num_blocks: int) -> None:
     if name == "faster-transformer" and is_original:
-        num_blocks = 1000  # the original loses blocks, and ends for want of them
+        num_blocks = 1000  # the original loses blocks, and ends when they run out
     within = limits(is_original=is_original, num_blocks=num_blocks, tokens=24)
     rules = BATCH_RULES[name]
 

@@ -91,7 +91,8 @@ def test_the_least_loaded_replica_has_the_fewest_waiting_requests_in_the_origina
 
 @ORIGINAL
 def test_a_restart_within_a_prompt_makes_the_rest_of_it_output_in_the_original_alone(is_original: bool) -> None:
-    """There a prompt of 20 tokens that lost its blocks after 8 gets 12 decodes for the tokens it knows already."""
+    """A prompt of 20 tokens that lost its blocks after 8 gets 12 decodes in the original for the tokens it has
+    already."""
     rules = SarathiRules(limits(is_original=is_original, tokens=8))
     begun = job(20, 2)
     rules.add(begun)
@@ -117,7 +118,7 @@ def test_times_for_each_token_are_of_the_output_after_a_restart_in_the_original_
 
 @ORIGINAL
 def test_a_decode_that_needs_no_block_asks_for_one_in_the_original_alone(is_original: bool) -> None:
-    """There a request loses its blocks although the token that follows has room in them."""
+    """A request loses its blocks in the original although the token that follows has room in them."""
     rules = SarathiRules(limits(is_original=is_original, num_blocks=2))
     rules.add(job(6, 3))
     next_batch(rules)
@@ -129,7 +130,7 @@ def test_a_decode_that_needs_no_block_asks_for_one_in_the_original_alone(is_orig
 
 @ORIGINAL
 def test_the_watermark_keeps_a_lone_request_waiting_in_the_original_alone(is_original: bool) -> None:
-    """Nothing runs there, so nothing will ever make more room than there is."""
+    """No request runs in the original, so there will never be more room than there is."""
     rules = SarathiRules(limits(is_original=is_original, num_blocks=10))
     rules.num_watermark_blocks = 2
     rules.add(job(36, 2))
@@ -138,7 +139,7 @@ def test_the_watermark_keeps_a_lone_request_waiting_in_the_original_alone(is_ori
 
 @ORIGINAL
 def test_blocks_of_a_member_of_a_static_batch_that_ends_first_are_lost_in_the_original_alone(is_original: bool) -> None:
-    """The original ends with an AssertionError for want of blocks; here they are freed as it is complete."""
+    """The original ends with an AssertionError when blocks run out; here they are freed as it is complete."""
     rules = FasterTransformerRules(limits(is_original=is_original, num_blocks=20))
     rules.add(job(4, 2))
     rules.add(job(4, 4))
@@ -148,8 +149,8 @@ def test_blocks_of_a_member_of_a_static_batch_that_ends_first_are_lost_in_the_or
 
 
 @ORIGINAL
-def test_lightllm_knows_the_true_length_of_outputs_in_the_original_alone(is_original: bool) -> None:
-    """No engine knows how long an output will be: here the declared length counts."""
+def test_lightllm_uses_the_true_length_of_outputs_in_the_original_alone(is_original: bool) -> None:
+    """No engine can see how long an output will be: here the declared length counts."""
     within = limits(is_original=is_original, num_blocks=40)
     rules = LightLLMRules(within)
     for _ in range(2):
@@ -180,7 +181,7 @@ def test_static_intervals_are_0_as_there_is_no_setting_for_them(tmp_path: Path) 
         ("--trace_request_generator_config_trace_file no.csv", "no.csv"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused_in_one_line(
+def test_an_impossible_simulation_is_refused_in_one_line(
     flags: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [

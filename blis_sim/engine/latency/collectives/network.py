@@ -1,4 +1,4 @@
-"""The seam between collectives and what knows their times."""
+"""The interface between collectives and the models of their times."""
 
 from enum import StrEnum
 from typing import Protocol

@@ -12,7 +12,7 @@ from blis_sim.engine.errors import EngineError
 
 _COLUMN_OF_NODES = {1: 1, 2: 2, 4: 3, 8: 4, 16: 5, 32: 6, 64: 7, 128: 8, 9: 9}
 _USUAL_COLUMN = 5
-"""Of 16 nodes, for all other numbers of nodes."""
+"""Column of 16 nodes, for all other numbers of nodes."""
 
 
 @dataclass(frozen=True, slots=True)

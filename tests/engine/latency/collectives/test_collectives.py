@@ -144,7 +144,9 @@ def test_a_packet_simulation_is_not_run_again_for_the_same_content(simulated: Ne
         cached.write_text(f"total exposed comm,{2 * exposed_us(cached.read_text(), '')}\n")
 
 
-def test_what_a_packet_simulation_lacks_is_said_in_one_line(simulated: NetworkOptions, tmp_path: Path) -> None:
+def test_a_missing_part_of_a_packet_simulation_is_reported_in_one_line(
+    simulated: NetworkOptions, tmp_path: Path
+) -> None:
     missing = NetworkOptions(collectives="ns3:SimAI_simulator", network_config=str(tmp_path / "SimAI.conf"))
     with pytest.raises(EngineError, match="SimAI_simulator is not installed"):
         network_of(missing, h100(), tp=8)
