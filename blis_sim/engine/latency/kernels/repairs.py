@@ -59,7 +59,7 @@ _MARLIN_MEASURED = Experts(
 )  # fmt: skip
 """Experts in MXFP4 that were measured with Marlin, on GPUs where those of gpt-oss were measured with other kernels."""
 _MARLIN_MEASURED_START_US, _MARLIN_START_US = 60.0, 22.0
-"""What one token takes with ever narrower experts: those that were measured, 896, and 8 to 256 of them in other tables
+"""Times of one token with ever narrower experts: those that were measured, 896, and 8 to 256 of them in other tables
 of Marlin's kernels on Hopper, which say 15 to 26."""
 _MARLIN_WIDTH = 128
 """vLLM pads the inner width of a GPU to multiples of this and the hidden size to multiples of twice as much."""

@@ -78,7 +78,7 @@ _EXPERT_WEIGHTS = {
 _COMPUTED = "sol"
 """The source of times that the distribution computes where nothing was measured."""
 _TOKENS_CHOSEN = 2048
-"""What an indexer of sparse attention chooses. Tables hold nothing else."""
+"""Number of tokens that an indexer of sparse attention chooses. Tables hold nothing else."""
 _EVENLY_CHOSEN = 16
 """Up to so many experts are chosen about equally often, as their training has them; more are not."""
 
