@@ -38,8 +38,8 @@ class TimesDecodes(Protocol):
     """A latency model that times steps of decodes without being shown their shapes."""
 
     def decode_timer(self) -> Callable[[int, int], Micros]:
-        """Return a function to `step_time` of a step in which so many sequences with so many context tokens
-        decode and no prompt runs."""
+        """Return a function from the number of sequences that decode, and the sum of their contexts, to `step_time` of
+        a step without prompts."""
         ...
 
 

@@ -133,8 +133,8 @@ class TrainedPhysics:
         return value + betas[3] * work.all_reduce(dp * (tokens + sequences)) + betas[5] * (requests + sequences)
 
     def decode_timer(self) -> Callable[[int, int], Micros]:
-        """Return a function to `step_time` of a step in which so many sequences with so many context tokens
-        decode and no prompt runs.
+        """Return a function from the number of sequences that decode, and the sum of their contexts, to `step_time` of
+        a step without prompts.
 
         No time is asked for more often, so the usual case is a function of its own with the same operations in the
         same order: 0.1 us a call.
