@@ -42,7 +42,8 @@ for name, flags in json.loads(sys.argv[1]).items():
 PYTEST_WITH_IT = """
 import sys, blis_sim.engine.core, pytest
 assert not blis_sim.engine.core.__file__.endswith(".py")
-sys.exit(pytest.main(sys.argv[1:]))
+already = "ignore:Module already imported"  # the package has a pytest plugin, whose asserts pytest would rewrite
+sys.exit(pytest.main(["-W", already, *sys.argv[1:]]))
 """
 TESTS_BY_SUBCLASSES = (
     "tests/engine/scheduler/test_groups.py::test_blocks_of_groups_change_hands_as_with_vllm",

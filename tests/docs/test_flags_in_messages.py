@@ -19,6 +19,8 @@ _OF_OTHERS = (
     "mockserve/inference_sim",
     "blis_sim/bench/serve",
     "blis_sim/bench/offline",
+    "blis_sim/bench/capacity/serving.py",
+    "blis_sim/pytest_plugin.py",
 )
 """Where flags of other programs are used or translated."""
 
