@@ -107,8 +107,9 @@ class DeploymentOptions:
     )
     operators: str | None = option(
         None,
-        "Times of the operators of a layer, for --latency-model operators: vidur-tables:PREFIX takes Vidur's lookup "
-        "tables, PREFIX_compute.csv, PREFIX_attn_decode.csv and PREFIX_attn_prefill.csv, gzipped or not.",
+        "Times of the operators of a layer, for --latency-model operators: a folder of Vidur's profiling tables, "
+        "forest:DIR or polynomial:DIR to learn those otherwise, or vidur-tables:PREFIX for Vidur's lookup tables, "
+        "PREFIX_compute.csv, PREFIX_attn_decode.csv and PREFIX_attn_prefill.csv, gzipped or not.",
         metavar="SOURCE",
     )
     moe_backend: str = option(
@@ -357,12 +358,11 @@ class DeploymentOptions:
         )
 
     def check_coefficients(self, *other_latency_models: str) -> None:
-        """Raise OptionError for --coefficients or --operators without a latency model, here or elsewhere, for them."""
-        if self.coefficients is not None and not {"fitted", "kernels", AUTO}.intersection(
-            (self.step_times, *other_latency_models)
-        ):
+        """Raise OptionError for --coefficients or --operators that no latency model reads, on whatever instance."""
+        models = (self.step_times, *other_latency_models)
+        if self.coefficients is not None and not {"fitted", "kernels", AUTO}.intersection(models):
             raise OptionError(f"--coefficients needs --latency-model fitted or kernels, got {self.step_times}")
-        if self.operators is not None and "operators" not in (self.step_times, *other_latency_models):
+        if self.operators is not None and "operators" not in models:
             raise OptionError(f"--operators needs --latency-model operators, got {self.step_times}")
 
     @property

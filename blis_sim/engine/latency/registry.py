@@ -141,14 +141,13 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
 
 def _operators(choice: LatencyChoice) -> LatencyModel:
     from blis_sim.engine.latency.operators.sources import build_operators
-    from blis_sim.engine.latency.operators.steps import OperatorSteps
 
-    model, network = build_operators(choice), _network(choice)
-    if network is not None and isinstance(model, OperatorSteps):
-        from blis_sim.engine.latency.collectives.sources import exchange_line
+    network = _network(choice)
+    if network is None:
+        return build_operators(choice)
+    from blis_sim.engine.latency.collectives.sources import exchange_line
 
-        model.times.tables.compute["all_reduce"] = exchange_line(network, choice.model, choice.tp)
-    return model
+    return build_operators(choice, exchange_line(network, choice.model, choice.tp))
 
 
 def _network(choice: LatencyChoice) -> "Network | None":

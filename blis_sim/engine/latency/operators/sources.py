@@ -1,12 +1,14 @@
 """Where the times of operators come from: the part of --operators before its colon. A new source is one row here."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.errors import EngineError
 
 if TYPE_CHECKING:
     from blis_sim.engine.latency.model import LatencyModel
+    from blis_sim.engine.latency.operators.tables import Line
     from blis_sim.engine.latency.registry import LatencyChoice
 
 
@@ -19,25 +21,61 @@ def _vidur_tables(prefix: str, choice: "LatencyChoice") -> "LatencyModel":
     return OperatorSteps(OperatorTimes(read_lookup_tables(prefix), layers))
 
 
+def _profiles(method: str, folder: str, choice: "LatencyChoice") -> "LatencyModel":
+    from pathlib import Path
+
+    from blis_sim.engine.latency.operators.cpu import WithCpu
+    from blis_sim.engine.latency.operators.profiled import learned_tables
+    from blis_sim.engine.latency.operators.profiles import read_profiles
+    from blis_sim.engine.latency.operators.steps import LayerShape, OperatorSteps, OperatorTimes
+
+    model, profiles = choice.model, read_profiles(folder, choice)
+    tables, overhead = learned_tables(profiles, method, Path.home() / ".cache" / "blis" / "operators")
+    layers = LayerShape(model.num_layers, choice.tp, shares_kv_heads=model.num_heads > model.num_kv_heads)
+    steps = OperatorSteps(OperatorTimes(tables, layers))
+    return steps if overhead is None else WithCpu(steps, overhead)
+
+
+PROFILES = "profiles"
+"""The source of a folder that is given without one."""
+
 SOURCES: Mapping[str, Callable[[str, "LatencyChoice"], "LatencyModel"]] = {
+    PROFILES: partial(_profiles, "interpolation"),
+    "forest": partial(_profiles, "forest"),
+    "polynomial": partial(_profiles, "polynomial"),
     "vidur-tables": _vidur_tables,
 }
 """Functions by name, from what follows the colon and the deployment to a latency model. Each raises EngineError."""
 
 
-def build_operators(choice: "LatencyChoice") -> "LatencyModel":
-    """Return the latency model that --operators asks for. Raises EngineError."""
+def build_operators(choice: "LatencyChoice", all_reduce: "Line | None" = None) -> "LatencyModel":
+    """Return the latency model that --operators asks for, perhaps with other all-reduces. Raises EngineError."""
     allowed = ", ".join(f"{name}:PATH" for name in SOURCES)
     if choice.operators is None:
         raise EngineError(f"--latency-model operators needs --operators with one of {allowed}")
     name, colon, place = choice.operators.partition(":")
+    if not colon:
+        name, colon, place = PROFILES, ":", choice.operators
     if not colon or name not in SOURCES or not place:
-        raise EngineError(f"--operators must be one of {allowed}, got {choice.operators!r}")
+        raise EngineError(f"--operators must be a folder or one of {allowed}, got {choice.operators!r}")
     if choice.beta:
         raise EngineError("the operators model takes no alpha_coeffs and beta_coeffs, it has tables")
     if choice.dp > 1:
         raise EngineError(f"the operators model does not know dp; dp must be 1, got {choice.dp}")
-    return SOURCES[name](place, choice)
+    model = SOURCES[name](place, choice)
+    if all_reduce is not None:
+        _replace_exchanges(model, all_reduce)
+    return model
+
+
+def _replace_exchanges(model: "LatencyModel", all_reduce: "Line") -> None:
+    from blis_sim.engine.latency.operators.steps import OperatorSteps
+    from blis_sim.engine.latency.wrapped import WrappedLatency
+
+    while isinstance(model, WrappedLatency):
+        model = model.model
+    if isinstance(model, OperatorSteps):
+        model.times.tables.compute["all_reduce"] = all_reduce
 
 
 def notes_on_operators(latency: "LatencyModel") -> list[str]:

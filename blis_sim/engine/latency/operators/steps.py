@@ -144,6 +144,19 @@ class OperatorSteps:
     def queueing_time(self, input_tokens: int) -> Micros:
         return 0
 
+    @property
+    def operation_names(self) -> tuple[str, ...]:
+        return (*self.times.tables.compute, "attn_prefill", "attn_decode")
+
+    def operation_times_ms(self, shape: BatchShape) -> tuple[float, ...]:
+        """Return the time of each operator in one layer; exchanges and additions are as often in it as Vidur says."""
+        tables, decodes = self.times.tables, shape.decode_requests
+        found = [line.at(_rounded(shape.num_tokens)) for line in tables.compute.values()]
+        chunk = math.sqrt(shape.prefill_tokens_squared)
+        prefill_ms = tables.prefill.at(chunk, shape.prefill_context_tokens) if shape.prefill_requests else 0.0
+        decode_ms = tables.decode.at(decodes, shape.decode_context_tokens / decodes + 1) if decodes else 0.0
+        return (*found, prefill_ms, decode_ms)
+
     def exceeded(self) -> list[str]:
         """Return a line for each figure that was beyond what the tables hold."""
         tables = self.times.tables
