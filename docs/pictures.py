@@ -8,7 +8,7 @@ with a recording: the folder that `examples/demo.py --output FOLDER` has filled.
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,10 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 
+from blis_sim.bench.compare.command import CompareOptions, rewritten
+from blis_sim.bench.compare.measuring import measured, workload_of
+from blis_sim.bench.compare.picture import draw as draw_sides
+from blis_sim.bench.compare.sides import sides_of
 from blis_sim.bench.points.plan import plan_of
 from blis_sim.bench.points.simulate import Job, compute
 from blis_sim.bench.sweep.frontier import draw
@@ -26,6 +30,8 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.events import Scheduled, StepDone
 from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.virtual import run_virtual
+from blis_sim.options import options_from
+from blis_sim.options.command_line import read_command_line
 from calibrate.network import Network, latencies, rtt_us_of
 from calibrate.pair import pair
 from traces import read_results, read_trace
@@ -129,6 +135,27 @@ def draw_frontier(path: Path) -> None:
     sys.stdout.write(f"{path}\n")
 
 
+COMPARISONS: Mapping[str, Sequence[str]] = {
+    "urgency.svg": (
+        *("--names", "fifo,urgency,urgency and gap", "--workload-spec", "examples/mixed-priority.yaml"),
+        *("--", "--max-num-seqs", "64"),
+        *("--", "--max-num-seqs", "64", "--priority-policy", "slo-urgency"),
+        *("--", "--max-num-seqs", "64", "--priority-policy", "slo-urgency", "--preemption-policy", "gap"),
+    ),
+    "adaptive-burst.svg": ("--baseline", "fifo", "--workload", "burst", "--duration", "15"),
+}
+"""Pictures of `blis compare` by name, with its arguments."""
+
+
+def draw_comparison(arguments: Sequence[str], path: Path) -> None:
+    """The picture of a comparison on its page."""
+    words = read_command_line(CompareOptions, rewritten(list(arguments)))
+    options = options_from(CompareOptions, **words.values)
+    sides = sides_of(options)
+    draw_sides(sides, [measured(side, workload_of(options, 0)) for side in sides], str(path))
+    sys.stdout.write(f"{path}\n")
+
+
 def draw_closed_loop(recording: Path, path: Path) -> None:
     """TTFT of a served recording against its replay: request by request, and as distributions."""
     trace = read_trace(recording / "trace.yaml")
@@ -165,6 +192,8 @@ def main() -> int:
     arguments = parser.parse_args()
     draw_schedulings(arguments.output / "schedulings.svg")
     draw_frontier(arguments.output / "frontier.svg")
+    for name, words in COMPARISONS.items():
+        draw_comparison(words, arguments.output / name)
     if arguments.recording is not None:
         draw_closed_loop(arguments.recording, arguments.output / "closed-loop.svg")
     return 0

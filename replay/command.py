@@ -153,6 +153,7 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.deployment import notes_after, resolve
     from replay.arrivals.recorded import arrivals_of
+    from replay.figures.deadlines import with_deadlines
     from replay.output.report import Sending, questions_of, recording_tokens, report
     from replay.progress import progress_bar
     from replay.running.simulate import Simulated
@@ -164,6 +165,7 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
     if trace.header.kv_offload and trace.header.mode != "real":
         _say(f"{header_path}: its kv_offload is not simulated; --kv-cpu-blocks simulates one tier of CPU memory")
     questions = questions_of(options.report, trace.header.goodput_slo_targets)
+    options = replace(options, cluster=with_deadlines(options.cluster, questions.targets))
     deployment = resolve(options.cluster.deployment)
     for note in (*questions.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
         _say(note)

@@ -22,6 +22,7 @@ def run(options: RunOptions) -> int:
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.cluster.settings import SeededTieBreaker
     from blis_sim.engine.deployment import notes_after, resolve
+    from replay.figures.deadlines import with_deadlines
     from replay.loops.sessions import simulate_workload
     from replay.metrics_dir.observing import observing
     from replay.output.report import questions_of, recording_tokens, report
@@ -33,14 +34,15 @@ def run(options: RunOptions) -> int:
     options.report.check_files(options, *spec.files)
     workload = _workload(options, spec)
     questions = questions_of(options.report, workload.goodput_slo_targets)
-    deployment = resolve(options.cluster.deployment)
+    cluster = with_deadlines(options.cluster, questions.targets)
+    deployment = resolve(cluster.deployment)
     for note in (*questions.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
         _say(note)
     total = workload.max_requests if workload.sessions else len(workload.requests)
     with recording_tokens(options.report) as on_tokens, progress_bar("simulating", total) as advance:
         ties, decisions = SeededTieBreaker(spec.seed), options.report.decision_log
         simulation = build_simulation(
-            options.cluster,
+            cluster,
             deployment,
             ties=ties,
             decisions=decisions,
@@ -72,9 +74,15 @@ def spec_of(options: RunOptions) -> "WorkloadSpec":
 
 
 def _synthetic_spec(options: RunOptions) -> "WorkloadSpec":
-    from traces.workload import Arrival, rate_spec, users_spec
+    from traces.workload import Arrival, WorkloadSpec, rate_spec, users_spec
+    from traces.workload.scenario_spec import SCENARIO_NAMES, Scenario
 
     seed = DEFAULT_SEED if options.seed is None else options.seed
+    if options.workload in SCENARIO_NAMES:
+        scenario = Scenario(name=options.workload, **({} if options.rate is None else {"rate": options.rate}))
+        num_requests = options.num_requests or 0
+        horizon_us = options.horizon or 0
+        return WorkloadSpec(version="2", seed=seed, scenario=scenario, num_requests=num_requests, horizon=horizon_us)
     if options.concurrency:
         spec = users_spec(
             options.lengths,

@@ -9,6 +9,7 @@ from blis_sim.options.room import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOK
 from replay.report_options import ReportOptions
 from traces.workload import DISTRIBUTION, PRESETS, Lengths, Preset
 from traces.workload.checks import problem_of_cv
+from traces.workload.scenario_spec import SCENARIO_NAMES
 from traces.workload.spec import PROCESSES, Arrival
 
 DEFAULT_RATE = 1.0
@@ -33,8 +34,9 @@ class RunOptions:
     workload: str | None = option(
         None,
         "Kind of workload without a spec: a preset, or the lengths of --prompt-tokens and --output-tokens "
-        f"(default: {DISTRIBUTION}).",
-        choices=(DISTRIBUTION, *PRESETS),
+        f"(default: {DISTRIBUTION}). steady, burst and mixed-priority are scenarios of 20 seconds with priorities and "
+        "deadlines.",
+        choices=(DISTRIBUTION, *PRESETS, *SCENARIO_NAMES),
     )
     rate: float | None = option(
         None,

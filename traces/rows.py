@@ -11,7 +11,7 @@ from traces.table import Column
 
 _METADATA_KEY = "column"
 STATUSES = ("ok", "error", "timeout", "incomplete")
-_WHERE_SET = ("slo_target_us", "adapter", "think_time_us", "context_tokens")
+_WHERE_SET = ("slo_target_us", "adapter", "think_time_us", "context_tokens", "slo_e2e_us")
 """Optional columns that are written as soon as a row has a value in them."""
 
 
@@ -97,6 +97,9 @@ class TraceRow:
         at_least=0,
         at_most=MOST_TOKENS,
         on_request=True,
+    )
+    slo_e2e_us: int = _column(
+        0, "the wanted time to the last token, 0 for none", at_least=0, at_most=LATEST_US, on_request=True
     )
 
 

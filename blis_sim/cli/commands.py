@@ -118,6 +118,12 @@ COMMANDS: dict[str, CommandRow] = {
         "PlanOptions",
         has_other_syntax=True,
     ),
+    "compare": CommandRow(
+        "Simulate the same requests with two or more configurations, side by side.",
+        "blis_sim.bench.compare.command",
+        "CompareOptions",
+        has_other_syntax=True,
+    ),
     "models": CommandRow(
         "Plan a model's memory as vLLM does: weights per GPU, KV cache groups, blocks and their capacity in tokens. "
         "Without a model, list those of the catalogue.",

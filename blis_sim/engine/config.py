@@ -7,6 +7,8 @@ from blis_sim.engine.engine_defaults import BLIS_LIMITS, engine_defaults
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec, blocks_after, capacity_tokens, most_blocks
 from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
+from blis_sim.engine.units import Micros
+from blis_sim.engine.urgency import DEFAULT_URGENCY, UrgencySettings
 
 if TYPE_CHECKING:
     from blis_sim.engine.cpu_tier_config import CpuTierConfig, OffloadConfig
@@ -42,6 +44,10 @@ class EngineConfig:
     """The importance of each SLO class."""
     preemption_policy: str = "fcfs"
     """Choice of the request that is preempted, a key of `blis_sim.engine.scheduler.preemption.VICTIMS`."""
+    urgency: UrgencySettings = DEFAULT_URGENCY
+    """Deadlines, and preemption by priority."""
+    timer_us: Micros = 0
+    """Time between two instants at which a sleep can end, for the adaptive engine; 0 for any instant."""
     engine: str = "vllm"
     """Engine whose rules compose the steps, a key of `blis_sim.engine.scheduler.registry.ENGINES`."""
     cpu_tier: "CpuTierConfig | None" = None
@@ -134,6 +140,17 @@ class EngineConfig:
     def max_concurrent_batches(self) -> int:
         """Most steps in flight: one in each pipeline stage, and with asynchronous scheduling one composed ahead."""
         return self.num_stages + self.async_scheduling
+
+    @property
+    def uses_deadlines(self) -> bool:
+        """Whether scheduling depends on when requests should have ended."""
+        gated = self.speculation is not None and self.speculation.gates is not None
+        return (
+            self.priority_policy == "slo-urgency"
+            or self.preemption_policy == "gap"
+            or self.scheduler in ("priority-deadline", "priority-slo-target")
+            or gated
+        )
 
     @property
     def kv_size_tokens(self) -> int:

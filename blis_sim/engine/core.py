@@ -63,7 +63,7 @@ class Engine:
         self._instance.tells_batches = tells_batches
         self._queue = self._instance.queue
         self._stepping = ENGINES[config.engine](self._instance, reports_steps)
-        self._reports_steps = reports_steps
+        self._reports_steps, self._ends_late_requests = reports_steps, config.urgency.ends_late_requests
         self._num_surely_served = num_surely_served(config)
         self._priority = PRIORITIES[config.priority_policy](config.slo_priorities)
 
@@ -352,7 +352,8 @@ class Engine:
         if sequence.outcome is not None:
             return
         instance, request = self._instance, sequence.request
-        counters, input_tokens, deadline_us = instance.counters, request.input_tokens, request.deadline_us
+        counters, input_tokens = instance.counters, request.input_tokens
+        deadline_us = request.deadline_us if self._ends_late_requests else 0
         counters.num_enqueued += 1
         most = self._num_surely_served
         is_usual = 0 < input_tokens <= most and 0 < sequence.max_output_tokens <= most

@@ -9,10 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from blis_sim.engine.adaptive_defaults import ADAPTIVE_BLOCKS
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.drafting import active_seqs, is_async, scheduled_tokens, speculation_of
-from blis_sim.engine.engine_defaults import LOW_LATENCY_BACKEND, BatchLimits, engine_defaults, vllm_limits
+from blis_sim.engine.drafting import active_seqs, check_drafts_fit, is_async, scheduled_tokens, speculation_of
+from blis_sim.engine.engine_defaults import (
+    ADAPTIVE_ENGINES,
+    LOW_LATENCY_BACKEND,
+    BatchLimits,
+    engine_defaults,
+    vllm_limits,
+)
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.flags_without_effect import flags_without_effect
 from blis_sim.engine.gpu_spec import GpuSpec
@@ -188,6 +195,8 @@ def _config(
         scheduler=options.scheduler,
         priority_policy=options.priority_policy,
         preemption_policy=options.preemption_policy,
+        urgency=options.urgency.settings(options.priority_policy, options.engine),
+        timer_us=options.urgency.timer_resolution if options.engine in ADAPTIVE_ENGINES else 0,
         engine=options.engine,
         async_scheduling=is_async(options, speculation, notes),
         pipeline=None if options.pp == 1 else pipeline_stages(model, gpu, tp, options.pp),
@@ -202,7 +211,7 @@ def _config(
         kv_groups=cache.groups,
     )
     _check_whole_prompts(config)
-    _check_drafts_fit(config)
+    check_drafts_fit(config)
     return config, cache.memory
 
 
@@ -241,23 +250,6 @@ def _check_whole_prompts(config: EngineConfig) -> None:
         raise EngineError(
             f"--max-num-batched-tokens must be at least the longest context, {least}, with "
             f"--no-enable-chunked-prefill, got {config.max_num_batched_tokens}"
-        )
-
-
-def _check_drafts_fit(config: EngineConfig) -> None:
-    """Refuse a budget in which vLLM's scheduler never admits a request whose prompt is known but for one token.
-
-    A request of this kind is filled up to the width of one that decodes with drafts, and waits until the budget has
-    room.
-    """
-    speculation = config.speculation
-    if speculation is None:
-        return
-    least = 1 + speculation.num_tokens + speculation.rows_per_request
-    if config.max_num_batched_tokens < least:
-        raise EngineError(
-            f"--max-num-batched-tokens must be at least {least} with {speculation.num_tokens} drafts of "
-            f"{speculation.method}, or requests wait for ever, got {config.max_num_batched_tokens}"
         )
 
 
@@ -306,6 +298,9 @@ def _kv_cache(
         raise EngineError(
             f"--num-gpu-blocks-override must be at least 2 with --engine {options.engine}, which keeps one, got 1"
         )
+    if options.engine in ADAPTIVE_ENGINES:
+        size, blocks = options.block_size or _DEFAULT_BLOCK_SIZE, options.total_kv_blocks or ADAPTIVE_BLOCKS
+        return KVCache(blocks, size, (blocks - 1) * size)
     if options.engine == "blis":
         return _sized_cache(options, model, gpu, tp, notes)
     try:

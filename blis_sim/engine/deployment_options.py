@@ -15,6 +15,7 @@ from blis_sim.engine.scheduler.registry import ENGINES
 from blis_sim.engine.scheduler.waiting import ORDERS
 from blis_sim.engine.speculation_options import SpeculationOptions
 from blis_sim.engine.units import LARGEST_COEFFICIENT
+from blis_sim.engine.urgency_options import UrgencyOptions, implied_policies
 from blis_sim.options import OptionError, check_options, names_in, option, section
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class DeploymentOptions:
     )
     engine: str = option(
         "vllm",
-        "Engine to simulate: vLLM 0.33, the simulator BLIS, or a scheduler that the simulator Vidur has. Each brings "
-        "its own scheduler and its own defaults of memory, batches and step times.",
+        "Engine to simulate: vLLM 0.33, the simulator BLIS, a scheduler that the simulator Vidur has, or the published "
+        "adaptive scheduler. Each brings its own scheduler and its own defaults of memory, batches and step times.",
         choices=ENGINES,
         open_to=lambda: ENGINES,
         former_flags=("--scheduling",),
@@ -225,14 +226,17 @@ class DeploymentOptions:
     priority_policy: str = option(
         "slo-class",
         "How urgent a request is, for the priority schedulers and --preemption-policy priority: by its own priority or "
-        "SLO class, all alike (constant), the older the more (slo-based) or the less (inverted-slo).",
+        "SLO class, all alike (constant), the older the more (slo-based) or the less (inverted-slo). slo-urgency also "
+        "raises a request that waits near its deadline, and means --scheduler priority-deadline.",
         choices=PRIORITIES,
     )
     preemption_policy: str = option(
         "fcfs",
-        "Request that is preempted when KV blocks run out: the last admitted, or the least urgent.",
+        "Request that is preempted when KV blocks run out: the last admitted, or the least urgent, which with gap also "
+        "loses its place to an urgent one when --max-num-seqs run. gap means --scheduler priority-deadline.",
         choices=VICTIMS,
     )
+    urgency: UrgencyOptions = section(UrgencyOptions)
     async_scheduling: bool = option(
         True, "With --engine vllm, compose a step while the one before it executes, as vLLM does."
     )
@@ -302,6 +306,8 @@ class DeploymentOptions:
             raise OptionError(problem)
         self._check_limits()
         self._take_scheduling_policy()
+        for name, value in implied_policies(self).items():
+            object.__setattr__(self, name, value)
 
     def _check_limits(self) -> None:
         """Let --max-num-scheduled-tokens mean what it does for the engine, and refuse what vLLM does."""

@@ -5,7 +5,11 @@ Facts: vllm/config/vllm.py, `_set_max_num_scheduled_tokens` and `_get_v2_model_r
 
 from typing import TYPE_CHECKING
 
+from blis_sim.engine.adaptive_defaults import adaptive_speculation
+from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.engine_defaults import ADAPTIVE_ENGINES
+from blis_sim.engine.errors import EngineError
 from blis_sim.engine.speculation import DRAFTERS
 
 if TYPE_CHECKING:
@@ -15,6 +19,8 @@ if TYPE_CHECKING:
 def speculation_of(options: DeploymentOptions, notes: list[str]) -> "Speculation | None":
     """Return the settings of speculative decoding, with a note on what is accepted; None without it."""
     speculation = options.speculation
+    if speculation is None and options.engine in ADAPTIVE_ENGINES:
+        return adaptive_speculation(options.drafts.speculative_seed)
     if speculation is not None:
         rates = dict.fromkeys(f"{rate:.3g}" for rate in speculation.acceptance_rates)
         notes.append(
@@ -60,3 +66,20 @@ def active_seqs(options: DeploymentOptions, max_num_seqs: int, tokens: int, spec
     if speculation is not None and DRAFTERS[speculation.method].has_own_pass:
         most = max(1, min(most, tokens // speculation.num_lookahead_tokens))
     return most
+
+
+def check_drafts_fit(config: EngineConfig) -> None:
+    """Refuse a budget in which vLLM's scheduler never admits a request whose prompt is known but for one token.
+
+    A request of this kind is filled up to the width of one that decodes with drafts, and waits until the budget has
+    room.
+    """
+    speculation = config.speculation
+    if speculation is None:
+        return
+    least = 1 + speculation.num_tokens + speculation.rows_per_request
+    if config.max_num_batched_tokens < least:
+        raise EngineError(
+            f"--max-num-batched-tokens must be at least {least} with {speculation.num_tokens} drafts of "
+            f"{speculation.method}, or requests wait for ever, got {config.max_num_batched_tokens}"
+        )

@@ -43,7 +43,11 @@ class EngineDefaults:
     """Whether layers may keep other tokens than the whole context."""
 
 
+ADAPTIVE_ENGINES = ("adaptive", "adaptive-fifo")
+"""The worker of the published adaptive scheduler, with its policies and first come, first served."""
+
 BLIS_LIMITS = BatchLimits(2048, 256)
+ADAPTIVE_LIMITS = BatchLimits(2048, 32)
 
 
 def _of_vidur(max_num_batched_tokens: int, block_size_tokens: int = 16) -> EngineDefaults:
@@ -68,6 +72,8 @@ ENGINE_DEFAULTS = {
     "lightllm": _of_vidur(4096, block_size_tokens=1),
     "faster-transformer": _of_vidur(4096),
     "splitwise": _of_vidur(4096),
+    "adaptive": EngineDefaults(gpu_memory_utilization=0.92, latency_model="adaptive-toy", limits=ADAPTIVE_LIMITS),
+    "adaptive-fifo": EngineDefaults(gpu_memory_utilization=0.92, latency_model="adaptive-toy", limits=ADAPTIVE_LIMITS),
 }
 """Defaults by the name of the engine. Other engines take vLLM's."""
 
@@ -81,7 +87,7 @@ def engine_problem(engine: str, pp: int, block_size: int | None, offloads: bool,
     """Return why an engine cannot have as many stages, such blocks, a KV cache in CPU memory or drafts; or None."""
     if offloads and engine not in ("vllm", "blis"):
         return f"a KV cache in CPU memory needs --engine vllm or blis, got {engine}"
-    if drafts and engine != "vllm":
+    if drafts and engine not in ("vllm", *ADAPTIVE_ENGINES):
         return f"speculative decoding needs --engine vllm, got {engine}"
     if pp > 1 and engine in ("blis", "lightllm"):
         return f"--pipeline-parallel-size must be 1 with --engine {engine}, got {pp}"

@@ -34,7 +34,7 @@ def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:
         missing |= dict.fromkeys(_OF_VLLM_AND_BLIS, "--engine vllm or blis")
     if not options.long_prefill_token_threshold:
         missing["long_prefill_token_threshold_adaptive"] = "--long-prefill-token-threshold"
-    if "priority" not in options.scheduler and options.preemption_policy != "priority":
+    if "priority" not in options.scheduler and options.preemption_policy == "fcfs":
         missing["priority_policy"] = "a priority scheduler or --preemption-policy priority"
     if options.engine == "vllm":
         missing |= dict.fromkeys(_OF_CPU_TIER, "--engine blis")

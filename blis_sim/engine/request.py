@@ -124,3 +124,5 @@ class Request(NamedTuple):
     """On whose behalf it is sent; only clusters look at it."""
     slo_target_us: Micros = 0
     """Target for the time to its first token; 0 for none. Only a gateway looks at it."""
+    slo_e2e_us: Micros = 0
+    """Target for the time to its last token; 0 for none."""

@@ -32,6 +32,9 @@ class ExtraTokens:
         return self._totals[bisect_right(self._steps, step_index)]
 
 
+NO_DEADLINE: Micros = 2**62
+"""Later than any instant."""
+
 NOWHERE = -1
 """The instance of a request that a cluster has not routed."""
 
@@ -81,6 +84,7 @@ class Sequence:
         "arrived_at",
         "block_ids",
         "blocks_aligned",
+        "deadline_at",
         "decodes_from",
         "extra_tokens",
         "first_token_at",
@@ -129,7 +133,9 @@ class Sequence:
         """Instant at which it joined the wait queue; None before, and for a request that never did."""
         self.scheduled_at: Micros | None = None
         """The latest admission into the running batch; None before the first."""
-        self.priority = 0  # smaller is more urgent; set once, when the request is queued
+        self.priority = 0  # smaller is more urgent; set when the request is queued
+        self.deadline_at = NO_DEADLINE
+        """By when it should have ended. Only set where scheduling depends on it."""
         self.max_output_tokens = request.max_output_tokens
         """The declared budget; without one, what max_model_len leaves."""
         self.running = False

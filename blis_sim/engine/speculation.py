@@ -49,6 +49,34 @@ MOST_DRAFTS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationGates:
+    """Conditions under which a request gets drafts. None does not ask. Defaults are those of the adaptive scheduler."""
+
+    max_utilization: float | None = 0.8
+    """Drafts need less of the engine in use than this share."""
+    min_slack_us: Micros | None = 50_000
+    """Drafts need more time to the deadline than this."""
+    min_priority: int | None = 3
+    """Drafts need at least this priority value, so urgent requests get none."""
+    min_tokens_left: int | None = None
+    """Drafts need at least so many tokens to come."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_utilization", "min_slack_us", "min_tokens_left"):
+            if (value := getattr(self, name)) is not None and value < 0:
+                raise EngineError(f"{name} must be at least 0, got {value}")
+
+    def lets_pass(self, priority: int, slack_us: Micros, num_tokens_left: int, utilization: float) -> bool:
+        """Whether a request gets drafts for its next step."""
+        return (
+            (self.max_utilization is None or utilization < self.max_utilization)
+            and (self.min_slack_us is None or slack_us > self.min_slack_us)
+            and (self.min_priority is None or priority >= self.min_priority)
+            and (self.min_tokens_left is None or num_tokens_left >= self.min_tokens_left)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
     """Settings of speculative decoding. Raises EngineError for values out of bounds.
 
@@ -69,6 +97,10 @@ class Speculation:
     computed."""
     keeps_last_hit_block: bool = False
     """Neither of the two: share as without drafts."""
+    gates: SpeculationGates | None = None
+    """Conditions of drafts; None drafts for every request."""
+    draft_cost: float | None = None
+    """Time of drafting as a share of a step, for the theoretical speed-up; None reports none."""
 
     def __post_init__(self) -> None:
         if self.method not in DRAFTERS:
@@ -82,6 +114,22 @@ class Speculation:
         for rate in self.acceptance_rates:
             if not 0 <= rate <= 1:
                 raise EngineError(f"an acceptance rate must be at least 0 and at most 1, got {rate}")
+        if self.draft_cost is not None and not 0 <= self.draft_cost <= 1:
+            raise EngineError(f"draft_cost must be at least 0 and at most 1, got {self.draft_cost}")
+
+    @property
+    def expected_accepted_tokens(self) -> float:
+        """Mean number of drafts before the first miss."""
+        chance, expected = 1.0, 0.0
+        for rate in self.acceptance_rates:
+            chance *= rate
+            expected += chance
+        return expected
+
+    @property
+    def theoretical_speedup(self) -> float:
+        """The published estimate (1 + K p) / (1 + a): all drafts are judged alike, and drafting costs a of a step."""
+        return (1 + sum(self.acceptance_rates)) / (1 + (self.draft_cost or 0.0))
 
     @property
     def num_lookahead_tokens(self) -> int:

@@ -4,11 +4,12 @@ Facts: vllm/config/speculative.py, `SpeculativeConfig`.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from blis_sim.engine.speculation import DRAFTERS, MOST_DRAFTS, Speculation
+from blis_sim.engine.speculation import DRAFTERS, MOST_DRAFTS, Speculation, SpeculationGates
 from blis_sim.options import OptionError
 from blis_sim.options.text import load_json
 
@@ -19,7 +20,7 @@ REJECTION_SAMPLE_METHODS = ("standard", "synthetic", "block", "fly")
 _FIELDS = (
     "method", "model", "num_speculative_tokens", "parallel_drafting", "disable_eagle_block_drop",
     "disable_lookahead_block_hashes", "rejection_sample_method", "synthetic_acceptance_rates",
-    "synthetic_acceptance_length",
+    "synthetic_acceptance_length", "gates", "draft_cost",
 )  # fmt: skip
 _WITHOUT_EFFECT = (
     "prompt_lookup_max", "prompt_lookup_min", "draft_tensor_parallel_size", "quantization", "revision",
@@ -34,6 +35,7 @@ _ALLOWED = tuple(sorted((*_FIELDS, *_WITHOUT_EFFECT)))
 
 
 _SUFFIX_TREE_DEPTH = 24
+_LARGEST_GATE = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,10 @@ def parse_speculation(flags: SpeculationFlags) -> Speculation | None:
         parallel_drafting=parallel,
         hashes_next_token=not fields.flag("disable_lookahead_block_hashes"),
         keeps_last_hit_block=fields.flag("disable_eagle_block_drop"),
+        gates=_gates(fields, num_tokens),
+        draft_cost=fields.of_type(
+            "draft_cost", "a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1
+        ),
     )
 
 
@@ -149,6 +155,31 @@ class _Fields:
         if count is None and method == "suffix":
             count = self.of_type("suffix_decoding_max_tree_depth", allowed, _is_number_of_drafts) or _SUFFIX_TREE_DEPTH
         return count if count is not None else refuse("num_speculative_tokens must be given")
+
+
+_GATES = ("max_utilization", "min_slack_ms", "min_priority", "min_tokens_left")
+
+
+def _gates(fields: _Fields, num_tokens: int) -> SpeculationGates | None:
+    """The conditions of drafts; a condition that is not given has the adaptive scheduler's value, and null is none."""
+    given = fields.of_type("gates", "a JSON object", lambda value: isinstance(value, dict))
+    if given is None:
+        return None
+    for name, value in given.items():
+        if name not in _GATES:
+            refuse(f"gates knows {', '.join(_GATES)}, got {name}")
+        is_whole = name in ("min_priority", "min_tokens_left")
+        fits = value is None or (_is_number(value) and (not is_whole or isinstance(value, int)))
+        if not fits or (name != "min_priority" and value is not None and not 0 <= value <= _LARGEST_GATE):
+            kind = "whole number" if is_whole else "number"
+            refuse(f"{name} of gates must be a {kind} from 0, or null, got {json.dumps(value)}")
+    slack_ms = given.get("min_slack_ms", 50)
+    return SpeculationGates(
+        max_utilization=given.get("max_utilization", 0.8),
+        min_slack_us=None if slack_ms is None else int(slack_ms * 1000),
+        min_priority=given.get("min_priority", 3),
+        min_tokens_left=given.get("min_tokens_left", num_tokens),
+    )
 
 
 def _method(fields: _Fields) -> str:
@@ -222,7 +253,7 @@ def _is_number_of_drafts(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _is_list_of_numbers(value: Any) -> bool:

@@ -107,6 +107,7 @@ def _sent_at(request: web.Request) -> float | None:
 CLASS_HEADER = istr("X-Gateway-Inference-Objective")
 TENANT_HEADER = istr("X-Gateway-Inference-Fairness-Id")
 TARGET_HEADER = istr("X-Slo-Ttft-Ms")
+E2E_TARGET_HEADER = istr("X-Slo-E2e-Ms")
 """Names that gateways for inference read, and `blis observe` sends."""
 
 
@@ -119,15 +120,20 @@ class Caller:
     slo_class: str = ""
     tenant: str = ""
     slo_target_us: Micros = 0
+    slo_e2e_us: Micros = 0
 
     def named_in(self, request: Request) -> Request:
         """The request with the caller's metadata, for admission and scheduling."""
-        if not (self.slo_class or self.tenant or self.slo_target_us):
+        if not (self.slo_class or self.tenant or self.slo_target_us or self.slo_e2e_us):
             return request
         # Requests without a priority have a priority of 0.
         priority = None if self.slo_class and not request.priority else request.priority
         return request._replace(
-            slo_class=self.slo_class, tenant=self.tenant, slo_target_us=self.slo_target_us, priority=priority
+            slo_class=self.slo_class,
+            tenant=self.tenant,
+            slo_target_us=self.slo_target_us,
+            slo_e2e_us=self.slo_e2e_us or request.slo_e2e_us,
+            priority=priority,
         )
 
 
@@ -139,15 +145,26 @@ def caller_of(request: web.Request) -> Caller:
     headers = request.headers
     rank, target_ms = requested_rank(request), headers.get(TARGET_HEADER, "")
     slo_class, tenant = headers.get(CLASS_HEADER, ""), headers.get(TENANT_HEADER, "")
-    if rank is None and not (target_ms or slo_class or tenant):
+    e2e_ms = headers.get(E2E_TARGET_HEADER, "")
+    if rank is None and not (target_ms or slo_class or tenant or e2e_ms):
         return ANYBODY
     return Caller(
         rank=rank,
         slo_class=slo_class,
         tenant=tenant,
-        slo_target_us=int(target_ms) * 1000 if target_ms.isascii() and target_ms.isdigit() else 0,
+        slo_target_us=_target_us(target_ms),
+        slo_e2e_us=_target_us(e2e_ms),
     )
 
+
+def _target_us(milliseconds: str) -> Micros:
+    """A target of a header; 0 for text that is no number of at most nine digits."""
+    is_number = milliseconds.isascii() and milliseconds.isdigit() and len(milliseconds) <= _MOST_DIGITS
+    return int(milliseconds) * 1000 if is_number else 0
+
+
+_MOST_DIGITS = 9
+"""Of a target in milliseconds, which is 11 days then."""
 
 LOOK_EVERY_S = 0.1
 """Seconds between two looks at a stream that has fallen behind."""

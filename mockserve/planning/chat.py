@@ -18,6 +18,7 @@ from mockserve.planning.prompts import (
     num_top,
     prompt_scores,
     read_beams,
+    wanted_e2e_us,
 )
 from mockserve.protocol.asked.sampling import check_max_tokens, check_prompt_start
 from mockserve.protocol.bodies import Choice, Usage
@@ -81,10 +82,10 @@ async def plan_chat(
     form = _form(model, body, text)
     params = chat.common.kv_transfer_params
     check_with_model(model, body, sampling, params, searches_beams=beams is not None)
-    if beams is not None:
-        form = form._replace(constraint=None)
-    urgency = chat.common.priority if priority is None else priority
-    terms = Terms(reply_id, chat.common.cache_salt, adapter, urgency, model.external_prompt(params, len(ids)))
+    form = form if beams is None else form._replace(constraint=None)
+    external = model.external_prompt(params, len(ids))
+    priority = chat.common.priority if priority is None else priority
+    terms = Terms(reply_id, chat.common.cache_salt, adapter, priority, external, wanted_e2e_us(body))
     generations = await planner.plan(ids, sampling, terms, form, num_prompts=num_prompts)
     prompt = PlannedPrompt(
         token_ids=ids,

@@ -16,6 +16,7 @@ from mockserve.planning.prompts import (
     prompt_scores,
     read_beams,
     text_ids,
+    wanted_e2e_us,
 )
 from mockserve.protocol.asked.sampling import check_max_tokens, check_prompt_start
 from mockserve.protocol.completions.bodies import CompletionBodies
@@ -49,7 +50,7 @@ async def plan_completion(
         check_prompt_start(asked.common, len(prompt_ids))
     check_with_model(model, body, sampling, asked.common.kv_transfer_params, searches_beams=beams is not None)
     urgency = asked.common.priority if priority is None else priority
-    terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency)
+    terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency, slo_e2e_us=wanted_e2e_us(body))
     prompts = [
         await _planned(model, asked, body, prompt, prompt_ids, terms, len(ids))
         for prompt, prompt_ids in zip(asked.prompts, ids, strict=True)

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from blis_sim.engine.units import LONGEST_DELAY_US, Micros
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.protocol.asked.sampling import MAX_CHOICES, Delivery, Sampling, Wanted, check_sampling
 from mockserve.protocol.asked.vocabulary_checks import check_extra_arguments, check_vocabulary
@@ -34,6 +35,15 @@ def check_with_model(
             body.get("thinking_token_budget"), model.options.content.reasoning.reasoning_parser is not None
         )
     check_extra_arguments(body.get("vllm_xargs"), kv_transfer_params)
+
+
+def wanted_e2e_us(body: Mapping[str, Any]) -> Micros:
+    """The time to the last token that `slo_e2e_ms` of `vllm_xargs` asks for; 0 without a number above 0."""
+    arguments = body.get("vllm_xargs")
+    wanted_ms = arguments.get("slo_e2e_ms") if arguments else None
+    if not isinstance(wanted_ms, int | float) or not 0 < wanted_ms <= LONGEST_DELAY_US / 1000:
+        return 0
+    return int(wanted_ms * 1000)
 
 
 WHOLE_CONTEXT = -1

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from blis_sim.engine.request import BlockIdentities, ExternalPrompt, Request
+from blis_sim.engine.units import Micros
 from mockserve.content.answer import Answer, as_beam
 from mockserve.content.chat_templates.conversations import Conversations
 from mockserve.content.composer import MOST_TOKENS_AT_ONCE, Composer
@@ -53,6 +54,8 @@ class Terms(NamedTuple):
     lora: Lora | None = None
     priority: int = 0
     external: ExternalPrompt | None = None
+    slo_e2e_us: Micros = 0
+    """The time to its last token that the client wants; 0 for none."""
 
 
 class _Drawing(local):
@@ -178,7 +181,7 @@ class Planner:
         number: int,
     ) -> Generation:
         """Return one choice. Equal arguments give equal choices."""
-        request_id, cache_salt, lora, priority, external = terms
+        request_id, cache_salt, lora, priority, external, slo_e2e_us = terms
         scope = ANYWHERE if lora is None and not cache_salt else Scope(cache_salt or "", lora)
         repeatable = sampling.is_greedy or sampling.seed is not None
         seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
@@ -199,6 +202,7 @@ class Planner:
             reads_prefix_cache=sampling.num_prompt_logprobs is None,
             adapter="" if lora is None else lora.name,
             external=external,
+            slo_e2e_us=slo_e2e_us,
         )
         return Generation(request, answer, crc32(seed.encode("utf-8", "surrogatepass")))
 
@@ -241,7 +245,7 @@ class Planner:
         terms: Terms,
     ) -> Request:
         """The request for a prompt that is only read: it ends with the token of its prefill."""
-        request_id, cache_salt, lora, priority, _ = terms
+        request_id, cache_salt, lora, priority = terms[:4]
         check_engine_message(request_id, priority)
         engine_id = f"{request_id}-{next(self._numbers)}"
         return Request(

@@ -98,9 +98,9 @@ def arrivals_of(
     arrivals = [
         Arrival(
             at=row.send_time_us - offset if row.send_time_us > 0 and not as_scheduled else row.arrival_time_us,
-            request=_request(row, ids[place], prompt_tokens[place], conversations[place])
+            request=_request(row, ids[place], _priority(row, config), prompt_tokens[place], conversations[place])
             if place in conversations
-            else _request(row, ids[place], *_prompt(row, ids[place], prefix_tokens, config)),
+            else _request(row, ids[place], _priority(row, config), *_prompt(row, ids[place], prefix_tokens, config)),
             row=row,
         )
         for place, row in enumerate(served)
@@ -159,7 +159,19 @@ def _prompt(
     return total, blocks
 
 
-def _request(row: TraceRow, request_id: str, input_tokens: int, blocks: BlockIdentities) -> Request:
+def _priority(row: TraceRow, config: EngineConfig) -> int | None:
+    """The priority of a request as a server takes it: 0 means none where its SLO class has one.
+
+    BLIS goes by the SLO class alone, and so do schedulers without deadlines.
+    """
+    if not config.uses_deadlines or row.vllm_priority is None:
+        return None
+    return row.vllm_priority or (None if row.slo_class else 0)
+
+
+def _request(
+    row: TraceRow, request_id: str, priority: int | None, input_tokens: int, blocks: BlockIdentities
+) -> Request:
     return Request(  # by position, for there are millions
         request_id,
         input_tokens,
@@ -168,10 +180,11 @@ def _request(row: TraceRow, request_id: str, input_tokens: int, blocks: BlockIde
         row.output_tokens,
         row.deadline_us,
         row.slo_class,
-        None,
+        priority,
         True,
         row.adapter,
         None,
         row.tenant_id,
         row.slo_target_us,
+        row.slo_e2e_us,
     )

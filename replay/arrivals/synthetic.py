@@ -91,6 +91,8 @@ def arrivals_of_some(requests: Sequence[WorkloadRequest], number: int, config: E
         "adapter": given["adapter"],
         "tenant": given["tenant_id"],
         "slo_target_us": given["slo_target_us"],
+        "priority": given["priority"],
+        "slo_e2e_us": given["slo_e2e_us"],
     }
     rows = zip(*(columns.get(name) or repeat(_DEFAULTS[name]) for name in Request._fields), strict=False)
     # What _make does, without its call per request.

@@ -1,17 +1,19 @@
 """The figures and files of a run: aggregate metrics, results per request. Field names and order are the original's."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from blis_sim.engine.cluster.snapshot import instance_name
+from blis_sim.engine.core import Engine
 from blis_sim.engine.scheduler.stepping import KVUsage
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.stats import EngineCounters
 from blis_sim.options.addition import added_up
 from replay.figures.clusters import without_prompts
 from replay.figures.columns import columns_of
+from replay.figures.deadlines import deadline_figures
 from replay.figures.totals import totals_of
 from replay.running.pool import Pool, pool_of
 from replay.running.record import NEVER, Ints, Measured, Record
@@ -85,6 +87,9 @@ def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
     metrics["timed_out_requests"] = ended[Outcome.TIMED_OUT]
     if any(engine.config.speculation is not None for engine in engines):
         metrics |= _drafts(totals)
+        metrics |= _estimates(engines, totals)
+    if instance is None and engines and engines[0].config.uses_deadlines:
+        metrics |= deadline_figures(record, engines[0].config.urgency).as_json()
     return metrics
 
 
@@ -160,6 +165,18 @@ def _drafts(counters: EngineCounters) -> JsonObject:
         "spec_decode_num_draft_tokens": counters.num_draft_tokens,
         "spec_decode_num_accepted_tokens": counters.num_accepted_tokens,
         "spec_decode_num_accepted_tokens_per_pos": counters.num_accepted_per_position,
+    }
+
+
+def _estimates(engines: Iterable[Engine], counters: EngineCounters) -> JsonObject:
+    """What drafts should bring by arithmetic, beside what they brought, where a draft cost or gates are given."""
+    speculation = next(each.config.speculation for each in engines if each.config.speculation is not None)
+    if speculation.gates is None and speculation.draft_cost is None:
+        return {}
+    return {
+        "spec_decode_expected_accepted_per_draft": round(speculation.expected_accepted_tokens, 4),
+        "spec_decode_accepted_per_draft": round(counters.num_accepted_tokens / max(1, counters.num_drafts), 4),
+        "spec_decode_theoretical_speedup": round(speculation.theoretical_speedup, 4),
     }
 
 

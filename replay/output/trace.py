@@ -38,7 +38,10 @@ def trace_rows(simulated: Simulated, keeps_schedule: bool = False) -> Iterator[T
 
 def _columns(record: Record) -> set[str]:
     # Not slo_target_us: BLIS misreads the columns before it where it is present, and then serves no request.
-    wanted = {name for name in ("adapter", "think_time_us") if any(getattr(row, name) for row in record.rows)}
+    names = ("adapter", "think_time_us", "slo_e2e_us")
+    wanted = {name for name in names if any(getattr(row, name) for row in record.rows)}
+    if any(isinstance(row, WorkloadRequest) and row.priority is not None for row in record.rows):
+        wanted.add("vllm_priority")
     if any(map(_repeats, record.rows)):
         wanted.add("context_tokens")
     return wanted
@@ -106,6 +109,8 @@ def _generated(request: WorkloadRequest, number: int) -> TraceRow:
         model=request.model,
         deadline_us=request.deadline_us,
         slo_target_us=request.slo_target_us,
+        slo_e2e_us=request.slo_e2e_us,
+        vllm_priority=request.priority,
         arrival_time_us=request.arrival_us,
         adapter=request.adapter,
         think_time_us=request.think_time_us,

@@ -58,9 +58,14 @@ def _check_sources(spec: WorkloadSpec) -> None:
     if spec.vidur is not None:
         _check_vidur(spec)
         return
+    if spec.scenario is not None:
+        _check_alone(spec, "scenario")
+        return
     if spec.inference_perf is None:
         if not spec.clients and not spec.cohorts:
-            raise _ProblemError("clients: expected at least one client or cohort, inference_perf or vidur, got none")
+            raise _ProblemError(
+                "clients: expected at least one client or cohort, inference_perf, vidur or scenario, got none"
+            )
         return
     if spec.clients or spec.cohorts:
         other = "clients" if spec.clients else "cohorts"
@@ -73,10 +78,14 @@ def _check_sources(spec: WorkloadSpec) -> None:
         raise _ProblemError(f"inference_perf.shared_prefix: expected at most {MAX_USERS} users, got {num_users}")
 
 
+def _check_alone(spec: WorkloadSpec, section: str) -> None:
+    for name in ("clients", "cohorts", "inference_perf", "vidur", "scenario"):
+        if name != section and getattr(spec, name):
+            raise _ProblemError(f"{section}: expected no {name} beside it, got both")
+
+
 def _check_vidur(spec: WorkloadSpec) -> None:
-    for name in ("clients", "cohorts", "inference_perf"):
-        if getattr(spec, name):
-            raise _ProblemError(f"vidur: expected no {name} beside it, got both")
+    _check_alone(spec, "vidur")
     problem = problem_of_vidur(spec.vidur) if spec.vidur is not None else None
     if problem is not None:
         raise _ProblemError(f"vidur.{problem}")
@@ -209,6 +218,8 @@ def _notes(spec: WorkloadSpec) -> Iterator[str]:
         yield from _notes_on_arrival(f"{where}.arrival", traffic.arrival)
     if spec.vidur is not None and spec.aggregate_rate:
         yield "aggregate_rate has no effect beside vidur, whose interval has a qps"
+    if spec.scenario is not None and spec.aggregate_rate:
+        yield "aggregate_rate has no effect beside scenario, which has a rate"
     if spec.inference_perf is not None and spec.aggregate_rate:
         yield "aggregate_rate has no effect beside inference_perf, whose stages have rates"
 

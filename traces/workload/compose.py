@@ -16,6 +16,8 @@ T = TypeVar("T", Client, Cohort)
 def composed(named: Sequence[tuple[str, WorkloadSpec]]) -> tuple[WorkloadSpec, list[str]]:
     """One spec, and notes on what it could not take over. Raises TraceError for specs that do not go together."""
     for source, spec in named:
+        if spec.scenario is not None:
+            raise TraceError(f"{source}: has a section scenario, whose requests cannot be mixed with those of clients")
         if spec.vidur is not None:
             raise TraceError(f"{source}: has a section vidur, whose requests cannot be mixed with those of clients")
         if spec.inference_perf is not None:

@@ -55,6 +55,8 @@ class Drawn:
             repeat(client.slo_target_us),
             *self._session_columns(places),
             *self._content_columns(places),
+            repeat(client.priority),
+            repeat(client.slo_e2e_us),
         )
         # Constant columns repeat forever. What _make does, without its call per request.
         return map(partial(tuple.__new__, WorkloadRequest), zip(*columns, strict=False))

@@ -9,6 +9,7 @@ import numpy as np
 
 from traces.errors import TraceError
 from traces.slo import SloTargets
+from traces.workload.adaptive import scenario_requests
 from traces.workload.arrivals import Ints
 from traces.workload.drawn import NEVER, Drawn, draw
 from traces.workload.inference_perf import inference_perf_sources
@@ -64,6 +65,8 @@ def user_sessions(users: Users, timeout_us: int) -> Iterator[Session]:
             streaming=client.streaming,
             deadline_us=arrival_us + timeout_us if timeout_us else 0,
             slo_target_us=client.slo_target_us,
+            priority=client.priority,
+            slo_e2e_us=client.slo_e2e_us,
             session_id=f"concurrency_{users.label}_user_{number}",
             round_index=0,
             think_time_us=0,
@@ -86,6 +89,8 @@ def generate(spec: WorkloadSpec, timeout_us: int | None = None) -> Workload:
     """
     if spec.vidur is not None:
         return _of_vidur(spec, spec.vidur, timeout_us or 0)
+    if spec.scenario is not None:
+        return _given(spec, scenario_requests(spec.scenario, spec.seed), timeout_us or 0)
     sources, users = _sources(spec)
     _demand_end(spec, sources, users)
     limit_us = spec.horizon or NEVER
@@ -108,7 +113,15 @@ def generate(spec: WorkloadSpec, timeout_us: int | None = None) -> Workload:
 
 
 def _of_vidur(spec: WorkloadSpec, section: Vidur, timeout_us: int) -> Workload:
-    requests = vidur_requests(section, spec.seed, spec.num_requests, spec.horizon)
+    return _given(spec, vidur_requests(section, spec.seed, spec.num_requests, spec.horizon), timeout_us)
+
+
+def _given(spec: WorkloadSpec, requests: list[WorkloadRequest], timeout_us: int) -> Workload:
+    """The workload of these requests, as far as the spec takes them."""
+    if spec.horizon:
+        requests = [request for request in requests if request.arrival_us <= spec.horizon]
+    if spec.num_requests:
+        requests = requests[: spec.num_requests]
     if timeout_us:
         requests = [request._replace(deadline_us=request.arrival_us + timeout_us) for request in requests]
     return Workload(

@@ -38,6 +38,10 @@ class WorkloadRequest(NamedTuple):
     audio_tokens: int
     video_tokens: int
     reason_ratio: float
+    priority: int | None = None
+    """vLLM's: the smaller the more urgent; None leaves it to the SLO class."""
+    slo_e2e_us: int = 0
+    """The time to its last token that is wanted; 0 is none."""
 
 
 class Round(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Annotated, TypeAlias
 
 from blis_sim.options.room import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
 from traces.workload.bounds import Bounds
+from traces.workload.scenario_spec import Scenario
 from traces.workload.vidur_spec import Vidur
 
 SLO_CLASSES = ("critical", "standard", "sheddable", "batch", "background")
@@ -139,6 +140,8 @@ class Traffic:
     reasoning: Reasoning | None = None
     timeout: Count | None = None
     slo_target_us: Count = 0
+    slo_e2e_us: Count = 0
+    priority: Count | None = None
     closed_loop: bool | None = None
 
     @property
@@ -260,6 +263,7 @@ class WorkloadSpec:
     num_requests: Annotated[int, Bounds(at_least=0, at_most=MOST_REQUESTS)] = 0
     inference_perf: InferencePerf | None = None
     vidur: Vidur | None = None
+    scenario: Scenario | None = None
     goodput_slo_targets: Mapping[str, GoodputTargets] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=(), metadata={"from_file": False})
     """Notes for the user on keys that the reader changed or ignored."""

@@ -171,6 +171,38 @@ def precise_prefix_cache(request: Request, state: RoutingState) -> Scores:
     return from_least_to_most(state.cached_blocks(request))
 
 
+_PER_CACHED_TOKEN, _PER_UTILIZATION, _PER_FREE_TOKEN, _PER_FREE_PLACE = 10.0, -100.0, 0.1, 0.5
+_LEAST_FEASIBLE = 0.5
+"""The worst score of an instance that can take a request at once; others have 0."""
+
+
+def cache_utilisation(request: Request, state: RoutingState) -> Scores:
+    """The published adaptive scheduler's sum: 10 for each cached token, -100 for a full KV cache, 0.1 for each free
+    token and 0.5 for each free place, brought into 0.5 to 1.
+
+    An instance without a free place, or whose KV cache cannot hold the prompt, has 0. A place is taken when a request
+    is sent.
+    """
+    sums: list[float | None] = []
+    for snapshot, num_blocks in zip(state.candidates, state.cached_blocks(request), strict=True):
+        config, usage = state.config_of(snapshot.instance), snapshot.kv_usage_fraction
+        capacity, num_places = config.kv_capacity_tokens, config.max_num_seqs - snapshot.num_in_flight
+        if num_places <= 0 or request.input_tokens > capacity:
+            sums.append(None)
+            continue
+        sums.append(
+            _PER_CACHED_TOKEN * num_blocks * config.block_size_tokens
+            + _PER_UTILIZATION * usage
+            + _PER_FREE_TOKEN * (1 - usage) * capacity
+            + _PER_FREE_PLACE * num_places
+        )
+    feasible = [each for each in sums if each is not None]
+    if not feasible:
+        return [0.0] * len(sums)
+    scaled = iter(from_least_to_most(feasible))
+    return [0.0 if each is None else _LEAST_FEASIBLE + (1 - _LEAST_FEASIBLE) * next(scaled) for each in sums]
+
+
 class PrefixAffinity:
     """Keeps in mind which blocks each instance was sent, the latest ones only."""
 
@@ -217,6 +249,7 @@ SCORERS = Registry[Callable[[ScorerSettings], Scorer]]("blis.scorers") | {
     "precise-prefix-cache": lambda _: Scorer(
         precise_prefix_cache, reads_in_flight=False, reads_caches=True, holds=without_shared_blocks
     ),
+    "cache-utilisation": lambda _: Scorer(cache_utilisation, reads_caches=True),
     "prefix-affinity": prefix_affinity,
     "no-hit-lru": lambda _: no_hit_lru(),
     "queue-depth": lambda _: _by_reports(queue_depth),

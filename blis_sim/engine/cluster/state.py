@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from blis_sim.engine.cluster.member import Member
 from blis_sim.engine.cluster.settings import Freshness
 from blis_sim.engine.cluster.snapshot import Snapshot
+from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
 
@@ -59,6 +60,10 @@ class RoutingState:
         """Instant from which on `observe` reads new reports."""
         reports_at = self._oldest_report_at + self.freshness.refresh_interval_us
         return min(reports_at, self._copied_at + self.freshness.cache_delay_us) if self.reads_caches else reports_at
+
+    def config_of(self, instance: int) -> EngineConfig:
+        """Return the limits of a candidate."""
+        return self._members[instance].engine.config
 
     def restrict(self, numbers: Container[int]) -> None:
         """Route requests to the instances `numbers` only."""

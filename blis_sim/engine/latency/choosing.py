@@ -53,7 +53,7 @@ def watched_choice(chosen: Chosen, choice: LatencyChoice, max_tokens: int) -> La
     from blis_sim.engine.latency.operators.steps import OperatorSteps
     from blis_sim.engine.latency.peak_watch import watched
 
-    if choice.dp > 1 or choice.beta or choice.placement is None:
+    if choice.dp > 1 or choice.beta or choice.placement is None or chosen.name == "adaptive-toy":
         return chosen.latency
     try:
         peaks = step_peaks(operations_of(choice.model, choice.placement), choice.gpu)

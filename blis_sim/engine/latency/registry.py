@@ -159,6 +159,12 @@ def _network(choice: LatencyChoice) -> "Network | None":
     return network_of(choice.network, choice.gpu, choice.tp, choice.pp)
 
 
+def _adaptive_toy(_choice: LatencyChoice) -> LatencyModel:
+    from blis_sim.engine.latency.adaptive_toy import AdaptiveToy
+
+    return AdaptiveToy()
+
+
 LATENCY_MODELS = Registry[Callable[[LatencyChoice], LatencyModel]]("blis.latency_models") | {
     "trained-physics": _trained_physics,
     "roofline": _roofline,
@@ -166,4 +172,5 @@ LATENCY_MODELS = Registry[Callable[[LatencyChoice], LatencyModel]]("blis.latency
     "fitted": _fitted,
     "kernels": _kernels,
     "operators": _operators,
+    "adaptive-toy": _adaptive_toy,
 }

@@ -51,6 +51,8 @@ class BatchScheduler(CohortScheduler):
         max_decodes = self._token_budget if has_cohort else -1
         super().__init__(instance, reports_steps, depth, max_decodes, free or FreeRuns(0), take)
         self.has_cohort = has_cohort
+        self.takes_newcomers = True
+        """Whether `compose_newcomers` may decide, which takes the queue as it is."""
         self.admitted: list[Sequence] = []
         """Sequences that joined the batch in the latest `schedule`."""
         self._config = config
@@ -58,7 +60,7 @@ class BatchScheduler(CohortScheduler):
         self._limit = limit_tokens
         """Most tokens of one sequence."""
         self._order = ORDERS[config.scheduler]
-        self._by_priority = config.preemption_policy == "priority"
+        self._by_priority = config.preemption_policy != "fcfs"
         longest = limit_tokens - 2  # with a first token and another one
         self._longest_joining = min(longest, config.long_prefill_token_threshold or longest)
         """Most tokens of a prompt that joins the cohort at once beside others."""
@@ -292,6 +294,8 @@ class BatchScheduler(CohortScheduler):
         Newcomers join the cohort at once. The result is that of `schedule` at a third of its cost. False, and nothing
         changed, where only `schedule` decides correctly.
         """
+        if not self.takes_newcomers:
+            return False
         cohort, waiting, step = self.cohort, self.waiting, self.next_step
         num_blocks, num_decodes = cohort.needs[step % self._block_size], cohort.num_decodes
         num_joining, is_blocked = self._num_joining(self._free.num_free - num_blocks)

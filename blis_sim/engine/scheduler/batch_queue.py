@@ -9,11 +9,11 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slots import SlotCache
 from blis_sim.engine.queue import Due
-from blis_sim.engine.scheduler.vllm_schedule import VllmComposition
+from blis_sim.engine.scheduler.vllm_urgency import UrgencyComposition
 from blis_sim.engine.units import Micros
 
 
-class BatchQueueScheduler(VllmComposition):
+class BatchQueueScheduler(UrgencyComposition):
     """Takes steps one after the other with one pipeline stage, and with several as vLLM's batch queue does.
 
     The core composes a batch whenever the queue has room, and an empty one where no request can be granted a token,

@@ -21,4 +21,13 @@ def least_urgent(running: SequenceOf[Sequence]) -> int:
     return max(range(len(running)), key=lambda index: (running[index].priority, running[index].arrived_at, index))
 
 
-VICTIMS: dict[str, ChooseVictim] = {"fcfs": latest_admitted, "priority": least_urgent}
+def least_urgent_latest_due(running: SequenceOf[Sequence]) -> int:
+    """The largest priority value, among equals the latest deadline, among equals the one nearest the tail."""
+    return max(range(len(running)), key=lambda index: (running[index].priority, running[index].deadline_at, index))
+
+
+VICTIMS: dict[str, ChooseVictim] = {
+    "fcfs": latest_admitted,
+    "priority": least_urgent,
+    "gap": least_urgent_latest_due,
+}

@@ -48,5 +48,6 @@ PRIORITIES: dict[str, Callable[[SloPriorities], PriorityPolicy]] = {
     "constant": lambda _: constant,
     "slo-based": lambda _: oldest_first,
     "inverted-slo": lambda _: youngest_first,
+    "slo-urgency": by_slo_class,  # and `Urgency` raises it while it waits
 }
-"""Policy name to priority, given once, when a request is queued."""
+"""Policy name to priority, given when a request is queued."""

@@ -55,6 +55,13 @@ def new_batches(instance: "Instance", reports_steps: bool) -> Stepping:
     return new_batch_stepping(instance, reports_steps)
 
 
+def new_adaptive(instance: "Instance", reports_steps: bool) -> Stepping:
+    """The worker of the published adaptive scheduler."""
+    from blis_sim.engine.scheduler.adaptive import AdaptiveScheduler
+
+    return AdaptiveScheduler(instance, reports_steps)
+
+
 ENGINES = Registry[Callable[["Instance", bool], Stepping]]("blis.schedulers") | {
     "vllm": new_vllm,
     "blis": new_blis,
@@ -64,4 +71,6 @@ ENGINES = Registry[Callable[["Instance", bool], Stepping]]("blis.schedulers") | 
     "lightllm": new_batches,
     "faster-transformer": new_batches,
     "splitwise": new_batches,
+    "adaptive": new_adaptive,
+    "adaptive-fifo": new_adaptive,
 }

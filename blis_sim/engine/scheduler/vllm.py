@@ -41,6 +41,7 @@ class VllmScheduler(BatchQueueScheduler):
         self.preempted = []
         while self.explicit:
             self.preempt(self.explicit.pop())
+        self.lose_all_progress()
         self._instance.counters.num_preemptions += len(self.preempted)
         self._instance.events.extend(Preempted(at, sequence) for sequence in self.preempted)
 
@@ -136,6 +137,7 @@ class VllmScheduler(BatchQueueScheduler):
     def complete(self, sequence: Sequence, at: Micros, finished: list[Event]) -> None:
         if sequence.span is not None:
             self.settle_ended(sequence)
+            self.forget(sequence)
         else:
             self._leave(sequence)
         most, instance = sequence.request.output_tokens, self._instance
@@ -160,6 +162,7 @@ class VllmScheduler(BatchQueueScheduler):
     def _leave(self, sequence: Sequence) -> None:
         """Forget a sequence for good; what steps in flight bring for it is of no interest any more."""
         self._has_left = True
+        self.forget(sequence)
         if sequence.span is not None:
             self.settle(sequence, is_for_good=True)
             sequence.running = False

@@ -13,9 +13,9 @@ from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.loading_cache import LoadingKVCache
 from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, RequestUse
 from blis_sim.engine.queue import Due
+from blis_sim.engine.scheduler.admission import Admission
 from blis_sim.engine.scheduler.scheduled_step import ScheduledStep
 from blis_sim.engine.scheduler.vllm import VllmScheduler
-from blis_sim.engine.scheduler.vllm_schedule import Admission
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 

@@ -4,29 +4,19 @@ There is no prefill and no decode: each sequence has tokens it has and tokens it
 catch up. Facts and order of rules: vllm/v1/core/sched/scheduler.py, `schedule`.
 """
 
-from enum import Enum
-
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.events import Preempted, Scheduled
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slot_caches import new_cohort_cache, new_slot_cache
 from blis_sim.engine.kv_cache.slots import SlotCache
 from blis_sim.engine.pipeline import Pipeline
+from blis_sim.engine.scheduler.admission import NONE_DISPLACED, Admission
 from blis_sim.engine.scheduler.batch import BatchScheduler, hold_none, take_none
+from blis_sim.engine.scheduler.preemption import least_urgent_latest_due
 from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, ScheduledTokens
 from blis_sim.engine.scheduler.state_split import new_state_split
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
-
-
-class Admission(Enum):
-    """Whether a waiting sequence may join the batch."""
-
-    NOW = 0
-    LATER = 1
-    """The request waits for something, and those behind it need not."""
-    BLOCKED = 2
-    """Too few KV blocks are free for the request, so that those behind it wait, too."""
 
 
 class VllmComposition(BatchScheduler):
@@ -69,6 +59,10 @@ class VllmComposition(BatchScheduler):
         self._num_executed_steps = 0
         self._last_prefill_step = -config.prefill_schedule_interval
         self._is_capacity_bound = False
+        self.prepares = False
+        """Whether `prepare` has anything to do."""
+        self.kept: set[Sequence] = set()
+        """Waiting sequences that lost their places and hold their KV blocks."""
 
     @property
     def num_deferred(self) -> int:
@@ -158,12 +152,15 @@ class VllmComposition(BatchScheduler):
         self._budget = self._token_budget - self._drafter_rows
         self._threshold = self._long_prefill_threshold()
         self._had_prefill = False
+        displaced = self.prepare(at) if self.prepares else NONE_DISPLACED
         self._defers = self._defers_prefills()
         num_decodes, context = self._grant_cohort() if self.cohort.members else (0, 0)
         if self.explicit:
             self._grant_explicit()
         if not self.preempted and self._admits and self.may_admit():
             self._admit_waiting()
+        if displaced:
+            self.preempted = displaced + self.preempted
         if self.admitted or self.preempted:
             self._report_composition(at)
         is_scheduled = bool(self._granted) or num_decodes > 0
@@ -182,6 +179,14 @@ class VllmComposition(BatchScheduler):
                 self.admitted if self._counting is None else self._not_joining(self.admitted, not self._is_async)
             )
         return True
+
+    def prepare(self, at: Micros) -> list[Sequence]:
+        """Change priorities and places before a step is composed. Returns the sequences that lost their places."""
+        return NONE_DISPLACED
+
+    def resume_first(self, passed_over: list[Sequence], adapters: set[str] | None) -> int:
+        """Let the first waiting sequence, one of `kept`, continue. Returns its tokens; -1 without enough blocks."""
+        return -1
 
     def _long_prefill_threshold(self) -> int:
         """Tokens by which a long prompt is split for the sake of others; 0 where it is alone, and for no limit."""
@@ -222,23 +227,29 @@ class VllmComposition(BatchScheduler):
     def choose_victim(self) -> int:
         """The last admitted, or with priorities the least urgent, among equals the latest arrival."""
         running = self.explicit
+        if self._config.preemption_policy == "gap":
+            return least_urgent_latest_due(running)
         if not self._by_priority:
             return len(running) - 1
         return max(range(len(running)), key=lambda i: (running[i].priority, running[i].arrived_at, -i))
 
     def preempt(self, victim: Sequence) -> None:
         """Send a victim to the front of the queue; it keeps its output and recomputes the rest."""
-        self.kv.evict(victim)
+        self.discard_progress(victim)
         victim.running = False
-        victim.num_computed_tokens = 0
-        victim.num_stale_tokens = victim.num_in_flight_tokens
-        victim.num_placeholders = 0
-        victim.num_drafts = 0
         victim.num_preemptions += 1
         self.waiting.appendleft(victim)
         self.preempted.append(victim)
 
-    def _admit_waiting(self) -> None:  # noqa: C901 - one loop over all that may join
+    def discard_progress(self, sequence: Sequence) -> None:
+        """Take the KV blocks of a sequence, which computes all its tokens so far anew."""
+        self.kv.evict(sequence)
+        sequence.num_computed_tokens = 0
+        sequence.num_stale_tokens = sequence.num_in_flight_tokens
+        sequence.num_placeholders = 0
+        sequence.num_drafts = 0
+
+    def _admit_waiting(self) -> None:  # noqa: C901 - one loop over the queue
         waiting, kv, config = self.waiting, self.kv, self._config
         self._order_waiting()
         adapters = self._running_adapters()
@@ -246,11 +257,19 @@ class VllmComposition(BatchScheduler):
         num_running = self.num_running
         while waiting and self._budget > 0 and num_running < config.max_num_seqs:
             sequence = waiting[0]
+            if sequence in self.kept:
+                num_tokens = self.resume_first(passed_over, adapters)
+                if num_tokens < 0:
+                    break
+                num_running += num_tokens > 0
+                continue
             admission = self._admission(sequence, adapters)
             if admission is Admission.LATER:
                 passed_over.append(waiting.popleft())
                 continue
             if admission is Admission.BLOCKED:
+                if self.takes_reservation(sequence):
+                    continue
                 break
             hits = kv.cached_prefix(sequence)
             cached = start = kv.num_found_tokens(hits)
@@ -263,23 +282,19 @@ class VllmComposition(BatchScheduler):
             if num_tokens == 0 or not kv.admit(
                 sequence, start - cached + num_tokens, hits, config.reserve_full_prompt, num_running > 0
             ):
+                if num_tokens and self.takes_reservation(sequence):
+                    continue
                 self._note_blocked(sequence, len(hits))
                 break
             kv.count_lookup(sequence, len(hits))
             waiting.popleft()
             num_running += 1
-            self._num_admissions += 1
-            sequence.running, sequence.running_number = True, self._num_admissions
             sequence.num_computed_tokens = start
             if sequence.num_preemptions == 0:
                 sequence.num_cached_tokens = start
                 sequence.num_external_tokens = start - cached
             self._had_prefill |= start < num_known - 1
-            self._granted[sequence] = num_tokens
-            self._budget -= num_tokens + self._drafter_rows
-            self.admitted.append(sequence)
-            if adapters is not None:
-                adapters.add(sequence.request.adapter)
+            self._grant_newcomer(sequence, num_tokens, adapters)
         waiting.extendleft(reversed(passed_over))
         if passed_over or self._deferred:
             self._deferred.update(passed_over)
@@ -296,6 +311,15 @@ class VllmComposition(BatchScheduler):
     def _brought_tokens(self, sequence: Sequence) -> int:
         """Return the tokens of a waiting sequence that were computed elsewhere or before."""
         return num_external_tokens(sequence)
+
+    def _grant_newcomer(self, sequence: Sequence, num_tokens: int, adapters: set[str] | None) -> None:
+        self._num_admissions += 1
+        sequence.running, sequence.running_number = True, self._num_admissions
+        self._granted[sequence] = num_tokens
+        self._budget -= num_tokens + self._drafter_rows
+        self.admitted.append(sequence)
+        if adapters is not None:
+            adapters.add(sequence.request.adapter)
 
     def _running_adapters(self) -> set[str] | None:
         """The adapters of all that run, computed with in this step or not; None where they do not matter."""
@@ -363,6 +387,7 @@ def can_have_cohort(config: EngineConfig) -> bool:
         and config.prefill_schedule_interval == 1
         and config.pipeline is None
         and config.offload is None
+        and config.preemption_policy != "gap"
     )
 
 

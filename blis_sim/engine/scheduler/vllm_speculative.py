@@ -27,6 +27,8 @@ class DraftedTokens(ScheduledTokens):
     num_drafts: int
     num_proposed: int
     """Drafts that a drafter proposed. The others only fill the batch up to an even shape and are never accepted."""
+    is_drafted_for: bool = False
+    """Whether the step drafts for the sequence's next step, as far as the gates say so when it is composed."""
 
 
 class SpeculativeScheduler(VllmScheduler):
@@ -56,15 +58,40 @@ class SpeculativeScheduler(VllmScheduler):
         self._next_number = itertools.count()
         self._pads = False
         self._has_grants = False
+        self._gates = speculation.gates
+        self._now: Micros = 0
+        """Of the latest composition, or end of a step."""
         instance.counters.num_accepted_per_position = [0] * speculation.num_tokens
 
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         self._request_numbers[sequence] = next(self._next_number)
         super().enqueue(sequence, at)
 
+    def schedule(self, at: Micros) -> bool:
+        self._now = at
+        return super().schedule(at)
+
+    def update(self, at: Micros) -> list[Event]:
+        self._now = at
+        return super().update(at)
+
     def added_time(self, step: ScheduledStep) -> Micros:
-        samples = any(tokens.samples for tokens in step[2])
-        return super().added_time(step) + (self._speculation.draft_time_us if samples else 0)
+        if self._gates is None:
+            drafts = any(tokens.samples for tokens in step[2])
+        else:
+            drafts = any(isinstance(tokens, DraftedTokens) and tokens.is_drafted_for for tokens in step[2])
+        return super().added_time(step) + (self._speculation.draft_time_us if drafts else 0)
+
+    def _next_drafts(self, sequence: Sequence) -> int:
+        """How many tokens are drafted for the next step of a sequence."""
+        gates = self._gates
+        if gates is not None:
+            num_left = (sequence.max_output_tokens or sequence.request.output_tokens) - sequence.num_output_tokens
+            kv_usage = self.kv.num_used_blocks / self.kv.num_blocks
+            utilization = max(kv_usage, self.num_running / self._config.max_num_seqs)
+            if not gates.lets_pass(sequence.priority, sequence.deadline_at - self._now, num_left, utilization):
+                return 0
+        return self._speculation.num_tokens
 
     def _admit_waiting(self) -> None:
         self._pads = not self._had_prefill
@@ -89,12 +116,20 @@ class SpeculativeScheduler(VllmScheduler):
         num_proposed = min(num_drafts, sequence.num_drafts)
         tokens = super()._advance(sequence, num_tokens)
         sequence.num_drafts = 0
+        num_next = self._next_drafts(sequence) if tokens.samples else 0
         if tokens.samples and self._is_async:
             # The next step is composed before this one ends, so it counts on drafts that are yet to be made.
             sequence.num_placeholders += num_drafts
-            sequence.num_drafts = self._speculation.num_tokens
+            sequence.num_drafts = num_next
         return DraftedTokens(
-            sequence, num_tokens, tokens.context_tokens, tokens.known_tokens, tokens.samples, num_drafts, num_proposed
+            sequence,
+            num_tokens,
+            tokens.context_tokens,
+            tokens.known_tokens,
+            tokens.samples,
+            num_drafts,
+            num_proposed,
+            num_next > 0,
         )
 
     def process(
@@ -120,7 +155,7 @@ class SpeculativeScheduler(VllmScheduler):
         if self._stops(sequence):
             self.complete(sequence, at, finished)
         elif not self._is_async and not is_stale:
-            sequence.num_drafts = self._speculation.num_tokens
+            sequence.num_drafts = self._next_drafts(sequence)
 
     def _verify(self, tokens: DraftedTokens, is_stale: bool) -> int:
         """Return how many drafts hold. What was computed for the others is taken back, unless it has been thrown

@@ -13,6 +13,17 @@ def by_priority(sequence: Sequence) -> tuple[object, ...]:
     return (sequence.priority, sequence.arrived_at, sequence.request.id)
 
 
+def by_deadline(sequence: Sequence) -> tuple[object, ...]:
+    """The most urgent first, then by deadline, then by arrival, then by id."""
+    return (sequence.priority, sequence.deadline_at, sequence.arrived_at, sequence.request.id)
+
+
+def by_target(sequence: Sequence) -> tuple[object, ...]:
+    """The most urgent first, then by the time allowed from arrival to deadline, then by arrival, then by id."""
+    allowed_us = sequence.deadline_at - sequence.arrived_at
+    return (sequence.priority, allowed_us, sequence.arrived_at, sequence.request.id)
+
+
 def by_prompt_length(sequence: Sequence) -> tuple[object, ...]:
     """The shortest prompt first, then by arrival, then by id."""
     return (sequence.request.input_tokens, sequence.arrived_at, sequence.request.id)
@@ -26,6 +37,8 @@ def by_reverse_priority(sequence: Sequence) -> tuple[object, ...]:
 ORDERS: dict[str, SortKey | None] = {
     "fcfs": None,
     "priority-fcfs": by_priority,
+    "priority-deadline": by_deadline,
+    "priority-slo-target": by_target,
     "sjf": by_prompt_length,
     "reverse-priority": by_reverse_priority,
 }

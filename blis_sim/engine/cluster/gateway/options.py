@@ -25,8 +25,8 @@ class GatewayOptions:
     )
     saturation_detector: str = option(
         "never",
-        "Measure of saturation for --flow-control: never saturated, utilization of queues and KV caches (mean), or "
-        "concurrency of requests in flight.",
+        "Measure of saturation for --flow-control: never saturated, utilization of queues and KV caches (mean), "
+        "concurrency of requests in flight, or places (--max-num-seqs) taken on the instance with most of them free.",
         choices=names_in("blis_sim.engine.cluster.gateway.rules", "SATURATION_DETECTORS"),
     )
     queue_depth_threshold: float = option(

@@ -146,6 +146,12 @@ def concurrency(state: RoutingState, limits: SaturationLimits) -> float:
     return sum(load.num_in_flight for load in loads) / (len(loads) * limits.max_in_flight)
 
 
+def places(state: RoutingState, _limits: SaturationLimits) -> float:
+    """Return the share of taken places on the instance that has most of them free; 1 without instances."""
+    loads = state.candidates
+    return min((load.num_in_flight / state.config_of(load.instance).max_num_seqs for load in loads), default=1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Detector:
     """A saturation measure, and whether it depends on the instances' snapshots."""
@@ -158,6 +164,7 @@ SATURATION_DETECTORS: dict[str, Detector] = {
     "never": Detector(never, reads_loads=False),
     "utilization": Detector(utilization),
     "concurrency": Detector(concurrency),
+    "places": Detector(places),
 }
 """Saturation detectors by name."""
 

@@ -1,0 +1,160 @@
+"""One configuration on one set of requests: its figures, and what happened when."""
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from blis_sim.bench.compare.sides import Side
+from blis_sim.engine.cluster.build import build_simulation
+from blis_sim.engine.cluster.settings import SeededTieBreaker
+from blis_sim.engine.deployment import resolve
+from replay.figures.deadlines import DeadlineFigures, deadline_figures, with_deadlines
+from replay.loops.sessions import simulate_workload
+from replay.output.metrics import cache_hit_rate
+from replay.running.simulate import Simulated
+from traces.workload import Workload, read_spec
+from traces.workload.generate import generate
+from traces.workload.scenario_spec import Scenario
+from traces.workload.spec import WorkloadSpec
+
+if TYPE_CHECKING:
+    from blis_sim.bench.compare.command import CompareOptions
+
+WINDOW_S = 10.0
+"""The published adaptive scheduler counts tokens of so many seconds."""
+DRAIN_S = 2.0
+"""It stops so long after the last arrival may have come."""
+
+Micros = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """A workload with the seed of its ties, and how long it sends."""
+
+    workload: Workload
+    seed: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Counters of a run at instants: seconds, preemptions so far, and the KV hit rate so far."""
+
+    at_s: list[float] = field(default_factory=list)
+    preemptions: list[int] = field(default_factory=list)
+    hit_rate: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one configuration made of the requests. Times are seconds from the start of the run."""
+
+    submitted: int
+    arrived_s: npt.NDArray[np.float64]
+    scheduled_s: npt.NDArray[np.float64]
+    """Not a number for requests that were never scheduled."""
+    first_s: npt.NDArray[np.float64]
+    ended_s: npt.NDArray[np.float64]
+    """Not a number for requests that did not complete."""
+    output_tokens: npt.NDArray[np.int64]
+    instance: npt.NDArray[np.int64]
+    late: npt.NDArray[np.bool_]
+    """Whether each request missed its deadline."""
+    token_s: npt.NDArray[np.float64]
+    """Instants that brought tokens, ascending."""
+    token_counts: npt.NDArray[np.float64]
+    """Tokens of each of these instants."""
+    samples: Samples
+    deadlines: DeadlineFigures
+    duration_s: float
+    hit_rate: float
+    preemptions: int
+    accepted_per_draft: float
+    expected_per_draft: float
+    speedup_estimate: float
+    num_instances: int
+
+
+def workload_of(options: "CompareOptions", number: int) -> Requests:
+    """The requests of the run of this number. Raises BlisError."""
+    spec = _spec_of(options)
+    seed = (spec.seed if options.seed is None else options.seed) + number
+    workload = generate(replace(spec, seed=seed))
+    first = workload.requests[-1:] or [session.first for session in workload.sessions[-1:]]
+    last_s = max((request.arrival_us for request in first), default=0) / 1e6
+    return Requests(workload, seed, options.duration if options.workload_spec is None else last_s)
+
+
+def _spec_of(options: "CompareOptions") -> WorkloadSpec:
+    if options.workload_spec is not None:
+        return read_spec(options.workload_spec)
+    scenario = Scenario(name=options.workload, rate=options.rate, duration_s=options.duration)
+    return WorkloadSpec(version="2", seed=42, scenario=scenario)
+
+
+def measured(side: Side, requests: Requests) -> Run:
+    """Simulate the requests and take the figures."""
+    cluster = with_deadlines(side.cluster, requests.workload.goodput_slo_targets)
+    deployment = side.deployment if cluster is side.cluster else resolve(cluster.deployment)
+    simulation = build_simulation(cluster, deployment, ties=SeededTieBreaker(requests.seed))
+    times: list[tuple[int, Micros]] = []
+    samples = Samples()
+
+    def sample() -> None:
+        now_s = (simulation.now or 0) / 1e6
+        if not samples.at_s or now_s >= samples.at_s[-1] + 0.25:
+            samples.at_s.append(now_s)
+            samples.preemptions.append(sum(engine.counters.num_preemptions for engine in simulation.instances))
+            samples.hit_rate.append(cache_hit_rate(simulated_so_far))
+
+    simulated_so_far = Simulated(simulation, None)  # type: ignore[arg-type]  # the hit rate reads engines alone
+    simulated = simulate_workload(
+        simulation, requests.workload, None, sample, lambda number, instants: times.append((number, instants))
+    )
+    return _run(simulated, times, samples, requests.duration_s)
+
+
+def _run(simulated: Simulated, times: list[tuple[int, Micros]], samples: Samples, duration_s: float) -> Run:
+    record, engines = simulated.requests, list(simulated.simulation.instances)
+    config = engines[0].config
+    rows = list(record)
+    output = {each.number: each.output_tokens for each in rows}
+    instants = np.concatenate([at for _, at in times]) if times else np.zeros(0, np.int64)
+    counts = np.concatenate([np.full(len(at), output[n] / max(1, len(at))) for n, at in times]) if times else instants
+    order = np.argsort(instants, kind="stable")
+    nan = float("nan")
+    counted = replace(config.urgency, ends_late_requests=False)
+    ended = [nan if each.e2e_us is None else (each.arrived_at + each.e2e_us) / 1e6 for each in rows]
+    due = [counted.deadline_of(each.row, each.arrived_at) / 1e6 for each in rows]
+    drafts = sum(engine.counters.num_drafts for engine in engines)
+    accepted = sum(engine.counters.num_accepted_tokens for engine in engines)
+    speculation = config.speculation
+    return Run(
+        submitted=len(rows),
+        arrived_s=np.array([each.arrived_at / 1e6 for each in rows]),
+        scheduled_s=np.array(
+            [
+                nan if each.scheduling_delay_us is None else (each.arrived_at + each.scheduling_delay_us) / 1e6
+                for each in rows
+            ]
+        ),
+        first_s=np.array([nan if each.ttft_us is None else (each.arrived_at + each.ttft_us) / 1e6 for each in rows]),
+        ended_s=np.array(ended),
+        output_tokens=np.array([each.output_tokens for each in rows], np.int64),
+        instance=np.array([each.instance for each in rows], np.int64),
+        late=~(np.array(ended) <= np.array(due)),
+        token_s=instants[order] / 1e6,
+        token_counts=np.asarray(counts, np.float64)[order],
+        samples=samples,
+        deadlines=deadline_figures(record, config.urgency),
+        duration_s=duration_s,
+        hit_rate=cache_hit_rate(simulated),
+        preemptions=sum(engine.counters.num_preemptions for engine in engines),
+        accepted_per_draft=accepted / drafts if drafts else 0.0,
+        expected_per_draft=0.0 if speculation is None else speculation.expected_accepted_tokens,
+        speedup_estimate=0.0 if speculation is None else speculation.theoretical_speedup,
+        num_instances=len(engines),
+    )

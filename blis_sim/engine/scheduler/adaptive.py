@@ -1,0 +1,364 @@
+"""The worker of the published adaptive scheduler: newcomers compute their prompts one after another, then all decode.
+
+In a pass over the batch, requests that pass the gates verify drafts first; then the others decode, in a forward pass of
+their own. A sleep ends at the next tick of the host's timer, as in a program that waits with asyncio.
+"""
+
+import itertools
+from collections import deque
+
+from blis_sim.engine.batch_shape import BatchShape, decodes
+from blis_sim.engine.events import Finished, Preempted, Scheduled, StepDone
+from blis_sim.engine.instance import Instance
+from blis_sim.engine.kv_cache.prompt_store import PromptStore
+from blis_sim.engine.queue import Due
+from blis_sim.engine.scheduler.hold import Hold
+from blis_sim.engine.scheduler.places import Places
+from blis_sim.engine.scheduler.waiting import ORDERS
+from blis_sim.engine.sequence import Outcome, Sequence
+from blis_sim.engine.speculation import Acceptance
+from blis_sim.engine.units import Micros
+from blis_sim.engine.urgency import Urgency
+
+_FEWEST_PASSES, _MOST_PASSES = 3, 256
+"""Passes that are taken at once."""
+
+
+class AdaptiveScheduler:
+    """One worker with a number of places. Each prompt, verification and decode pass is a step of the log."""
+
+    num_deferred = 0
+    rests = False
+
+    def __init__(self, instance: Instance, reports_steps: bool) -> None:
+        config = instance.config
+        self.kv = PromptStore(config.total_kv_blocks - 1, config.block_size_tokens)
+        self._instance = instance
+        self._config = config
+        self._limit = config.limit_tokens
+        self._reports_steps = reports_steps
+        self._order = ORDERS[config.scheduler]
+        self._urgency = Urgency(config.urgency) if config.priority_policy == "slo-urgency" else None
+        self._places = Places(config.urgency.min_preempt_gap) if config.preemption_policy == "gap" else None
+        self._speculation = config.speculation
+        self._acceptance = None if config.speculation is None else Acceptance(config.speculation)
+        if config.speculation is not None:
+            instance.counters.num_accepted_per_position = [0] * config.speculation.num_tokens
+        self._numbers = itertools.count()
+        self._number_of: dict[Sequence, int] = {}
+        self._waiting: list[Sequence] = []
+        self._newcomers: deque[Sequence] = deque()
+        """Requests with a place whose prompts are to be computed."""
+        self._running: list[Sequence] = []
+        """Requests that decode."""
+        self._kept: set[Sequence] = set()
+        """Waiting requests that need not compute their prompts again."""
+        self._pass: deque[list[tuple[Sequence, int]]] = deque()
+        """Forward passes still to come over the batch: requests and their tokens, 0 for one without drafts."""
+        self._is_pass_due = False
+        """Whether all decode once before more newcomers are admitted."""
+        self._step: tuple[Micros, list[tuple[Sequence, int]], bool] | None = None
+        """The executing step: its start, requests with their drafts, and whether it computes a prompt."""
+        self._leaving: list[tuple[Sequence, Outcome]] = []
+        self._hold = Hold.NONE
+        self._is_planned = False
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running) + len(self._newcomers)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_begun_steps(self) -> int:
+        return len(self._instance.steps)
+
+    def enqueue(self, sequence: Sequence, at: Micros) -> None:
+        sequence.deadline_at = self._config.urgency.deadline_of(sequence.request, sequence.arrived_at)
+        self._number_of[sequence] = next(self._numbers)
+        self._wait(sequence)
+        self._plan(at)
+
+    def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
+        if sequence.running and self._step is not None:
+            self._leaving.append((sequence, outcome))
+            return
+        self._take_out(sequence, outcome, at)
+        self._plan(at)
+
+    def step(self, at: Micros) -> None:
+        self._is_planned = False
+        if self._step is None:
+            self._go_on(at)
+
+    def step_ended(self, report: object, at: Micros) -> None:
+        self._end_step(at)
+        self._go_on(at)
+
+    def set_hold(self, hold: Hold, at: Micros) -> None:
+        self._hold = hold
+        self._plan(at)
+
+    def preempt_all(self, at: Micros) -> None:
+        victims = [*self._running, *self._newcomers]
+        for victim in reversed(victims):
+            self._lose_place(victim, at)
+        self._running, self._newcomers = [], deque()
+        self._kept.clear()
+        self._pass.clear()
+        self._plan(at)
+
+    def _wait(self, sequence: Sequence) -> None:
+        self._waiting.append(sequence)
+        if self._urgency is not None:
+            self._urgency.watch(sequence)
+
+    def _tick(self, at: Micros) -> Micros:
+        """The instant at which a sleep until `at` ends."""
+        timer_us = self._config.timer_us
+        return -(-at // timer_us) * timer_us if timer_us else at
+
+    def _plan(self, at: Micros) -> None:
+        if self._step is None and not self._is_planned:
+            self._is_planned = True
+            self._instance.queue.push(self._tick(at), Due.STEP)
+
+    def _go_on(self, at: Micros) -> None:
+        """Take steps from `at` on, at which none executes, up to the first during which something else is due."""
+        instance = self._instance
+        while self._hold is not Hold.EVERYTHING:
+            if not (self._pass or self._newcomers or (self._is_pass_due and self._running)):
+                self._admit(at)
+            if self._newcomers:
+                ends_at = self._begin_prompt(at)
+            elif self._running and (ended_at := self._leap(at)) > at:
+                at = ended_at
+                continue
+            elif self._pass or self._running:
+                ends_at = self._begin_pass(at)
+            else:
+                break
+            next_at = instance.queue.next_at()
+            if ends_at > instance.until or (next_at is not None and next_at <= ends_at):
+                instance.queue.push(ends_at, Due.STEP_END)
+                break
+            at = ends_at
+            self._end_step(at)
+        instance.clock = max(at, instance.clock)
+
+    def _admit(self, at: Micros) -> None:
+        """Give places to waiting requests, those of less urgent requests, too."""
+        if self._hold is not Hold.NONE or not self._waiting:
+            return
+        if self._urgency is not None:
+            self._urgency.rise(at)
+        if self._order is not None and len(self._waiting) > 1:
+            self._waiting.sort(key=self._order)
+        num_free = self._config.max_num_seqs - self.num_running
+        num_taken = self._take_places(at) if num_free <= 0 else num_free
+        admitted, self._waiting = self._waiting[:num_taken], self._waiting[num_taken:]
+        for sequence in admitted:
+            sequence.running = True
+            if sequence.scheduled_at is None:
+                sequence.scheduled_at = at
+            if sequence in self._kept:
+                self._kept.discard(sequence)
+                self._running.append(sequence)
+            else:
+                self._newcomers.append(sequence)
+            if self._instance.tells_admissions:
+                self._instance.events.append(Scheduled(at, sequence))
+
+    def _take_places(self, at: Micros) -> int:
+        """Let urgent requests take the places of others. Returns how many they took."""
+        if self._places is None:
+            return 0
+        num_taken = 0
+        for candidate in list(self._waiting):
+            index = self._places.find_victim(candidate, self._running)
+            if index is None:
+                break
+            victim = self._running.pop(index)
+            self._lose_place(victim, at)
+            if self._config.urgency.keeps_progress:
+                self._kept.add(victim)
+            num_taken += 1
+        return num_taken
+
+    def _lose_place(self, victim: Sequence, at: Micros) -> None:
+        victim.running = False
+        victim.num_preemptions += 1
+        self._wait(victim)
+        self._instance.counters.num_preemptions += 1
+        self._instance.events.append(Preempted(at, victim))
+
+    def _begin(self, at: Micros, duration_us: Micros, sequences: list[tuple[Sequence, int]], is_prompt: bool) -> Micros:
+        ends_at = self._tick(at + duration_us)
+        self._instance.steps.append(at, ends_at)
+        self._step = at, sequences, is_prompt
+        return ends_at
+
+    def _begin_prompt(self, at: Micros) -> Micros:
+        sequence = self._newcomers[0]
+        request, num_active = sequence.request, self.num_running
+        cached = self.kv.look_up(request)
+        if sequence.num_preemptions == 0:
+            sequence.num_cached_tokens = cached
+        new = max(0, request.input_tokens - cached)
+        shape = BatchShape(num_active, new, new * new, cached, new * cached, new * request.input_tokens)
+        self._instance.last_shape = shape
+        # A prompt that is found whole takes the time of one token's share, which is the shortest there is.
+        duration_us = self._instance.latency.step_time(shape if new else shape._replace(prefill_tokens=1))
+        return self._begin(at, duration_us, [(sequence, 0)], is_prompt=True)
+
+    def _begin_pass(self, at: Micros) -> Micros:
+        if not self._pass:
+            self._compose_passes(at)
+        group = self._pass[0]
+        context = sum([sequence.num_computed_tokens for sequence in self._running])
+        shape = decodes(len(self._running), context)
+        self._instance.last_shape = shape
+        duration_us = self._instance.latency.step_time(shape)
+        if group[0][1] and self._speculation is not None:
+            at_verification = self._tick(at + self._speculation.draft_time_us)
+            duration_us += at_verification - at
+        return self._begin(at, duration_us, group, is_prompt=False)
+
+    def _leap(self, at: Micros) -> Micros:
+        """Take passes in which all decode one token, up to the one before a request ends or something else is due.
+
+        Returns the end of the last one; `at` where passes must be taken one by one.
+        """
+        if self._pass or self._waiting or self._leaving or self._reports_steps or not self._is_without_drafts():
+            return at
+        instance, limit = self._instance, self._limit
+        most = min(
+            min(each.request.output_tokens - each.num_output_tokens, limit - each.num_tokens) for each in self._running
+        )
+        if most < _FEWEST_PASSES:
+            return at
+        next_at = instance.queue.next_at()
+        last = instance.until if next_at is None else min(instance.until, next_at - 1)
+        shape = decodes(len(self._running), sum([each.num_computed_tokens for each in self._running]))
+        first, num_passes = len(instance.steps), 0
+        for duration_us in instance.latency.decode_times(shape, min(most - 1, _MOST_PASSES)).tolist():
+            ends_at = self._tick(at + duration_us)
+            if ends_at > last:
+                break
+            instance.steps.append(at, ends_at)
+            at = ends_at
+            num_passes += 1
+        if num_passes:
+            self._is_pass_due = False
+        for sequence in self._running:
+            sequence.add_token_steps(first, num_passes)
+            sequence.num_output_tokens += num_passes
+            sequence.num_computed_tokens += num_passes
+        return at
+
+    def _is_without_drafts(self) -> bool:
+        """Whether no request gets drafts before another prompt is stored."""
+        if self._speculation is None:
+            return True
+        gates = self._speculation.gates
+        return gates is not None and gates.max_utilization is not None and self.kv.utilization >= gates.max_utilization
+
+    def _compose_passes(self, at: Micros) -> None:
+        """Split the batch: requests whose drafts are verified, and those that decode one token."""
+        self._is_pass_due = False
+        speculation = self._speculation
+        if speculation is None:
+            self._pass.append([(sequence, 0) for sequence in self._running])
+            return
+        drafted: list[tuple[Sequence, int]] = []
+        others: list[tuple[Sequence, int]] = []
+        gates, usage = speculation.gates, self.kv.utilization
+        for sequence in self._running:
+            num_left = sequence.max_output_tokens - sequence.num_output_tokens
+            slack_us = sequence.deadline_at - at
+            if gates is None or gates.lets_pass(sequence.priority, slack_us, num_left, usage):
+                drafted.append((sequence, speculation.num_tokens))
+            else:
+                others.append((sequence, 0))
+        self._pass.extend(group for group in (drafted, others) if group)
+
+    def _end_step(self, at: Micros) -> None:
+        assert self._step is not None
+        started_at, sequences, is_prompt = self._step
+        self._step = None
+        instance, index = self._instance, len(self._instance.steps) - 1
+        for sequence, outcome in self._leaving:
+            if sequence.outcome is None:
+                self._take_out(sequence, outcome, at)
+        self._leaving.clear()
+        emitted: list[Sequence] = []
+        if is_prompt:
+            self._end_prompt(sequences[0][0], index, at, emitted)
+        else:
+            self._pass.popleft()
+            for sequence, num_drafts in sequences:
+                if sequence.running and sequence.outcome is None:
+                    num_tokens = self._num_tokens(sequence, num_drafts, index) if num_drafts else 1
+                    sequence.add_token_step(index)
+                    sequence.num_output_tokens += num_tokens
+                    sequence.num_computed_tokens += num_tokens
+                    if num_tokens > 1:
+                        sequence.add_extra_tokens(index, num_tokens - 1)
+                    emitted.append(sequence)
+        if self._reports_steps:
+            instance.events.append(StepDone(at, index, started_at, emitted))
+        limit = self._limit
+        for sequence in emitted:
+            if sequence.num_output_tokens >= sequence.request.output_tokens or sequence.num_tokens >= limit:
+                self._finish(sequence, at)
+
+    def _end_prompt(self, sequence: Sequence, index: int, at: Micros, emitted: list[Sequence]) -> None:
+        if not sequence.running or sequence.outcome is not None:
+            return
+        self._newcomers.popleft()
+        self._running.append(sequence)
+        self._is_pass_due = True
+        self.kv.store(sequence.request)
+        if sequence.first_token_step is None:  # else it has been here before, and goes on
+            sequence.num_computed_tokens = sequence.request.input_tokens
+            sequence.first_token_step, sequence.first_token_at = index, at
+            sequence.num_output_tokens = 1
+            emitted.append(sequence)
+
+    def _num_tokens(self, sequence: Sequence, num_drafts: int, index: int) -> int:
+        """How many tokens a verification brings: the drafts that hold, or one."""
+        assert self._acceptance is not None
+        # Each step has draws of its own: a draft that missed may be drafted again, as no token takes its place.
+        accepted = self._acceptance.num_accepted(self._number_of[sequence], index * num_drafts, num_drafts)
+        self._instance.counters.count_drafts(num_drafts, accepted)
+        num_left = sequence.request.output_tokens - sequence.num_output_tokens
+        return max(1, min(accepted, num_left))
+
+    def _finish(self, sequence: Sequence, at: Micros) -> None:
+        request = sequence.request
+        is_complete = sequence.num_output_tokens >= request.output_tokens
+        outcome = Outcome.COMPLETED if is_complete else Outcome.LENGTH_CAPPED
+        sequence.num_output_tokens = min(sequence.num_output_tokens, request.output_tokens)
+        self._running.remove(sequence)
+        self._forget(sequence)
+        self._instance.counters.output_tokens += sequence.num_output_tokens
+        self._instance.end(sequence, outcome)
+        self._instance.events.append(Finished(at, sequence, outcome))
+
+    def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
+        for place in (self._waiting, self._newcomers, self._running):
+            if sequence in place:
+                place.remove(sequence)
+        self._forget(sequence)
+        self._instance.end_now(sequence, outcome, at)
+
+    def _forget(self, sequence: Sequence) -> None:
+        sequence.running = False
+        self._number_of.pop(sequence, None)
+        self._kept.discard(sequence)
+        if self._urgency is not None:
+            self._urgency.forget(sequence)
+        if self._places is not None:
+            self._places.forget(sequence)
