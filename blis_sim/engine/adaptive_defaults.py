@@ -1,4 +1,4 @@
-"""What the published adaptive scheduler's worker drafts, and for which requests."""
+"""Drafts of the published adaptive scheduler's worker, and the requests that get them."""
 
 from blis_sim.engine.speculation import Speculation, SpeculationGates
 

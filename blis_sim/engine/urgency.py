@@ -20,7 +20,7 @@ DEFAULT_GAP = 3
 
 
 class HasDeadline(Protocol):
-    """What says when a request should have ended: the request itself, or its row of a trace or workload."""
+    """The source of a deadline: the request itself, or its row of a trace or workload."""
 
     @property
     def slo_class(self) -> str: ...
@@ -39,7 +39,7 @@ class UrgencySettings:
     window_us: Micros = DEFAULT_WINDOW_US
     """Time before its deadline from which on a waiting request is more urgent."""
     step: int = DEFAULT_STEP
-    """What one rise takes off the priority."""
+    """The decrement of the priority at one rise."""
     ceiling: int = 0
     """The priority that rises end at."""
     interval_us: Micros = 0

@@ -61,7 +61,7 @@ KINDS: Mapping[str, FileKind] = {
 }
 """Patterns see the first 64 KiB as Latin-1 text; `.` matches line ends only where the kind is JSON or HTML."""
 
-_ACROSS_LINES = ("run metrics", "calibration", "page", "benchmark results")
+_ACROSS_LINES = ("run metrics", "calibration", "page", "comparison page", "benchmark results")
 
 
 def obstacle(path: str, kind: str) -> str | None:

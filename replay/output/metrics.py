@@ -169,7 +169,7 @@ def _drafts(counters: EngineCounters) -> JsonObject:
 
 
 def _estimates(engines: Iterable[Engine], counters: EngineCounters) -> JsonObject:
-    """What drafts should bring by arithmetic, beside what they brought, where a draft cost or gates are given."""
+    """Gain of drafts by arithmetic, beside the measured gain, where a draft cost or gates are given."""
     speculation = next(each.config.speculation for each in engines if each.config.speculation is not None)
     if speculation.gates is None and speculation.draft_cost is None:
         return {}

@@ -107,7 +107,9 @@ def test_refuses_a_pause_that_no_clock_holds(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("t.yaml").write_text(contents.TRACE_HEADER)
-    Path("t.csv").write_text(f"{ROWS.rstrip().rpartition(',0,')[0]},{2**63 - 1},0\n")
+    lines = [line.split(",") for line in ROWS.splitlines()]
+    lines[-1][lines[0].index("think_time_us")] = str(2**63 - 1)
+    Path("t.csv").write_text("".join(",".join(cells) + "\n" for cells in lines))
     assert run(["replay", "t.yaml", "--model", "qwen/qwen3-14b", "--session-mode", "closed-loop"]) == 2
     assert "t.csv line 7 column think_time_us: expected a whole number between 0 and 9007" in capsys.readouterr().err
 

@@ -109,7 +109,7 @@ def spellings(setting: Setting) -> list[str]:
     """The words of a setting as they stand in a help text."""
     known: Option = setting.option
     if known.positional:
-        return [known.metavar or setting.name.upper()]
+        return (known.metavar or setting.name.upper()).split()
     first, *others = setting.flags
     negated = [f"--no-{first.removeprefix('--')}"] if setting.type is bool and setting.default else []
     return [first, *others, *negated]

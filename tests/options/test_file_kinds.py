@@ -20,6 +20,7 @@ SAMPLES = {
     "saturation": b'{\n  "final": {\n    "composite": "STABLE"',
     "calibration": b'{\n  "trace_info": {\n',
     "page": b'<!doctype html>\n<html lang="en"><head><title>Calibration: a',
+    "comparison page": b'<!doctype html>\n<html lang="en"><head><title>Comparison: a',
     "coefficients": b"# Learned\nlatency_model: fitted\n",
     "kernel times": b'{\n"kernel_profile": 1,\n',
     "points": b"point,rate,completed_requests,injected_requests,total_output_tokens\n",

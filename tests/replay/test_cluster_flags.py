@@ -30,7 +30,8 @@ POOLS = ["--num-instances", "4", "--prefill-instances", "2", "--decode-instances
         (["--pd-transfer-bandwidth", "0"], "--pd-transfer-bandwidth must be at least 1e-06, got 0.0"),
         (
             [*POOLS, "--decode-latency-model", "x"],
-            "must be one of auto, trained-physics, roofline, blackbox, fitted, kernels, operators, got 'x'",
+            "must be one of auto, trained-physics, roofline, blackbox, fitted, kernels, operators, adaptive-toy, "
+            "got 'x'",
         ),
         (["--routing-latency", "9223372036854775807"], "--routing-latency must be at most 1e+15"),
         (["--admission-latency", "9" * 30], "--admission-latency must be at most 1e+15"),

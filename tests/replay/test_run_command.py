@@ -217,7 +217,8 @@ def test_lost_properties_of_a_trace_are_noted(tmp_path: Path, capsys: Captured) 
         ("--think-time-ms 5", "--think-time-ms needs --concurrency"),
         (
             "--workload nope --rate 1",
-            "--workload must be one of distribution, chatbot, summarization, contentgen, multidoc, got 'nope'",
+            "--workload must be one of distribution, chatbot, summarization, contentgen, multidoc, steady, "
+            "burst, mixed-priority, got 'nope'",
         ),
         (
             "--prompt-tokens-stdev 1 --num-requests 2",

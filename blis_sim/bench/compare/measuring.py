@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WINDOW_S = 10.0
 """The published adaptive scheduler counts tokens of so many seconds."""
 DRAIN_S = 2.0
-"""It stops so long after the last arrival may have come."""
+"""The run stops so long after the last arrival may have come."""
 
 Micros = npt.NDArray[np.int64]
 
@@ -50,7 +50,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one configuration made of the requests. Times are seconds from the start of the run."""
+    """The figures of one configuration. Times are seconds from the start of the run."""
 
     submitted: int
     arrived_s: npt.NDArray[np.float64]

@@ -32,7 +32,7 @@ class Side:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of it before a run."""
+        """Notes on the configuration, shown before a run."""
         return [*self.deployment.notes, *notes_on_cluster(self.cluster, self.deployment)]
 
 

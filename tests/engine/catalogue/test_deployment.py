@@ -224,7 +224,7 @@ def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
         (
             {"latency_model": "oracle"},
             "--latency-model must be one of auto, trained-physics, roofline, blackbox, fitted, kernels, operators, "
-            "got 'oracle'",
+            "adaptive-toy, got 'oracle'",
         ),
         ({"tp": -1}, "--tp must be at least 0, got -1"),
         ({"gpu_memory_utilization": 1.5}, "--gpu-memory-utilization must be at most 1, got 1.5"),
@@ -234,7 +234,7 @@ def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
         (
             {"engine": "slurm"},
             "--engine must be one of vllm, blis, sarathi, vidur-vllm, orca, lightllm, faster-transformer, splitwise, "
-            "got 'slurm'",
+            "adaptive, adaptive-fifo, got 'slurm'",
         ),
         (
             {"speculative_config": "{}"},

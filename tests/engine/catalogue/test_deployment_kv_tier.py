@@ -50,7 +50,7 @@ def test_blocks_alone_give_the_documented_defaults() -> None:
         ),
         (
             {"priority_policy": "age"},
-            "--priority-policy must be one of slo-class, constant, slo-based, inverted-slo, got 'age'",
+            "--priority-policy must be one of slo-class, constant, slo-based, inverted-slo, slo-urgency, got 'age'",
         ),
     ],
 )

@@ -201,7 +201,8 @@ def test_every_request_leaves_once_or_is_refused(
 
 def state(*loads: tuple[int, float, int]) -> RoutingState:
     """Instances by number of waiting requests, used fraction of the KV cache and number of requests in flight."""
-    seen = RoutingState({}, Freshness())
+    seen = RoutingState(cluster(len(loads) or 1, max_num_seqs=40).members, Freshness())
+    seen.candidates.clear()
     for number, (num_waiting, kv_usage_fraction, num_in_flight) in enumerate(loads):
         snapshot = Snapshot(number)
         snapshot.num_waiting, snapshot.kv_usage_fraction = num_waiting, kv_usage_fraction
@@ -213,11 +214,11 @@ def state(*loads: tuple[int, float, int]) -> RoutingState:
 def test_each_detector_measures_against_its_limits() -> None:
     seen, limits = state((5, 0.2, 10), (0, 0.4, 30)), SaturationLimits()
     saturation = {name: detector.saturation(seen, limits) for name, detector in SATURATION_DETECTORS.items()}
-    assert saturation == {"never": 0.0, "utilization": pytest.approx(0.75), "concurrency": 0.2}
+    assert saturation == {"never": 0.0, "utilization": pytest.approx(0.75), "concurrency": 0.2, "places": 0.25}
 
 
 def test_without_instances_saturation_is_1() -> None:
-    for name in ("utilization", "concurrency"):
+    for name in ("utilization", "concurrency", "places"):
         assert SATURATION_DETECTORS[name].saturation(state(), SaturationLimits()) == 1.0
 
 

@@ -34,7 +34,9 @@ def learned_tables(profiles: Profiles, method: str, cache: Path) -> tuple[Operat
     tables = _predicted(profiles, method)
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(_plain(tables)))
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(_plain(tables)))
+        part.replace(path)
     except OSError as error:
         raise EngineError(f"{path}: cannot be written, {error}") from None
     return tables, _cpu_line(profiles)
