@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.bench.capacity.search import Trial
-from blis_sim.engine.latency.catalogue.models import knows_model, model_entry
+from blis_sim.engine.latency.catalogue.models import knows_model, model_entry, short_name
 from traces.text_file import naming_write_errors, write_text
 
 _PORT = 8000
@@ -72,7 +72,7 @@ _SWITCHES = ("enable_expert_parallel", "enforce_eager")
 
 
 def _arguments(settings: Mapping[str, Any], model: str, tp: int) -> tuple[str, ...]:
-    found = [_served_name(model), "--tensor-parallel-size", str(tp)]
+    found = [served_name(model), "--tensor-parallel-size", str(tp)]
     if settings.get("pp", 1) > 1:
         found += ["--pipeline-parallel-size", str(settings["pp"])]
     for name in _PASSED_ON:
@@ -85,12 +85,14 @@ def _arguments(settings: Mapping[str, Any], model: str, tp: int) -> tuple[str, .
     return tuple(found)
 
 
-def _served_name(model: str) -> str:
+def served_name(model: str) -> str:
     """Return the name under which vLLM finds the model."""
     if not knows_model(model):
         return model
-    organisation = model_entry(model).organisation
-    return f"{organisation}/{model}" if organisation and "/" not in model else model
+    entry, short = model_entry(model), short_name(model)
+    if short not in {entry.name, *(each.lower() for each in entry.aliases)}:
+        return f"{entry.organisation}/{short}-instruct"  # a family that has no base model of this name
+    return f"{entry.organisation}/{model}" if entry.organisation and "/" not in model else model
 
 
 def write_manifests(folder: str, winner: Trial, model: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from blis_sim.bench.capacity.command import PlanOptions, rewritten, run
+from blis_sim.bench.capacity.serving import served_name
 from blis_sim.bench.points.simulate import Job, compute
 from blis_sim.options import BlisError
 from blis_sim.options.command_line import read_command_line
@@ -167,3 +168,19 @@ def test_a_file_that_is_no_list_of_simulations_is_left_alone(tmp_path: Path) -> 
 def test_flags_of_the_simulation_may_stand_anywhere() -> None:
     words = rewritten(["--model", "m", "--ttft-p99", "1s", "--rate", "3", "--gpus", "H100"])
     assert words == ["--ttft-p99", "1s", "--gpus", "H100", "--", "--model", "m", "--rate", "3"]
+
+
+@pytest.mark.parametrize(
+    ("model", "served"),
+    [
+        ("qwen3-14b", "Qwen/qwen3-14b"),
+        ("llama-3.3-70b-instruct", "meta-llama/llama-3.3-70b-instruct"),
+        ("some/folder", "some/folder"),
+    ],
+)
+def test_the_command_line_names_the_model_as_a_hub_does(model: str, served: str) -> None:
+    assert served_name(model) == served
+
+
+def test_a_family_without_a_base_model_is_named_with_its_suffix() -> None:
+    assert served_name("llama-3.3-70b") == "meta-llama/llama-3.3-70b-instruct"
