@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any, TypeAlias
 
 from blis_sim.bench.capacity.candidates import Candidate, Candidates, Choices, candidates_of, with_other_settings
@@ -15,7 +16,6 @@ from blis_sim.bench.capacity.stress import (
     bounds,
     highest_rate,
     judge_with,
-    needed_num_requests,
     stresses,
 )
 from blis_sim.bench.capacity.sureness import Sureness, sureness_of
@@ -122,8 +122,13 @@ def _with_load_defaults(question: Question) -> dict[str, Any]:
         return settings
     rate = settings.setdefault("rate", 1.0)
     settings.setdefault("arrival", "poisson")
-    settings.setdefault("num_requests", needed_num_requests(rate))
+    settings.setdefault("num_requests", _needed_num_requests(rate))
     return settings
+
+
+def _needed_num_requests(rate: float) -> int:
+    """Return the requests of a simulation: a minute of them, within bounds that keep percentiles and time in hand."""
+    return min(5000, max(1000, ceil(60 * rate)))
 
 
 def _load(sims: Simulations, question: Question) -> Load:

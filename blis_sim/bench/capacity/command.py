@@ -28,14 +28,8 @@ _SEARCHED = (
 
 
 def _target(latency: str, percentile: str) -> Any:
-    return option(
-        None,
-        f"Longest {latency} that {percentile.removeprefix('p')} of 100 requests may have, such as 40ms or 1s."
-        if latency != "time between tokens"
-        else f"Longest time between two tokens that {percentile.removeprefix('p')} of 100 gaps may have, such as 40ms.",
-        metavar="DURATION",
-        heading="Targets",
-    )
+    text = f"Longest {latency} at the {percentile.removeprefix('p')}th percentile, such as 40ms or 1s."
+    return option(None, text, metavar="DURATION", heading="Targets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 from blis_sim.bench.capacity.candidates import Counts
-from blis_sim.bench.capacity.search import Search, Trial, cheapest, in_rounds
+from blis_sim.bench.capacity.search import Trial, cheapest, in_rounds
 from blis_sim.bench.capacity.simulations import Simulations
 from blis_sim.bench.capacity.sureness import scaled
 from blis_sim.bench.capacity.targets import Judgement, Targets
@@ -85,22 +84,14 @@ def bounds(sims: Simulations, winner: Trial, targets: Targets, step_error: float
 
     Steps that take s times as long are the same simulation on another clock: s times the rate, limits divided by s.
     """
-    settings = winner.candidate.settings
-    if "rate" not in settings:
+    if "rate" not in winner.candidate.settings:
         return []
-    factors = (1 - step_error, 1 + step_error)
-    searches: list[Search] = [cheapest([scaled(winner.candidate, factor)], most_gpus) for factor in factors]
-    judges: Mapping[float, Targets] = {factor: targets.tightened(factor) for factor in factors}
-
-    def judge(asked: Sequence[tuple[Any, Counts]]) -> list[Judgement]:
-        outcomes = sims.outcomes([candidate.settings_with(counts) for candidate, counts in asked])
-        found = []
-        for (candidate, _), outcome in zip(asked, outcomes, strict=True):
-            factor = min(factors, key=lambda each: abs(candidate.settings["rate"] - settings["rate"] * each))
-            found.append(judges[factor].judge(outcome))
-        return found
-
-    return [Bound(factor - 1, trial) for factor, trial in zip(factors, in_rounds(searches, judge), strict=True)]
+    found = []
+    for factor in (1 - step_error, 1 + step_error):
+        search = cheapest([scaled(winner.candidate, factor)], most_gpus)
+        (trial,) = in_rounds([search], judge_with(sims, targets.tightened(factor)))
+        found.append(Bound(factor - 1, trial))
+    return found
 
 
 def judge_with(sims: Simulations, targets: Targets) -> Callable[[Sequence[tuple[Any, Counts]]], list[Judgement]]:
@@ -111,8 +102,3 @@ def judge_with(sims: Simulations, targets: Targets) -> Callable[[Sequence[tuple[
         return [targets.judge(each) for each in sims.outcomes(settings)]
 
     return judge
-
-
-def needed_num_requests(rate: float) -> int:
-    """Return the requests of a simulation: a minute of them, within bounds that keep percentiles and time in hand."""
-    return min(5000, max(1000, ceil(60 * rate)))

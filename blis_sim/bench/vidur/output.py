@@ -15,31 +15,9 @@ from blis_sim.bench.vidur.catalogue import DEVICES, MODELS, NODES
 from blis_sim.bench.vidur.options import chosen, values_of
 from blis_sim.bench.vidur.replica import BatchLog, TimedJob
 from blis_sim.bench.vidur.simulation import Simulated
+from replay.metrics_dir.request_rows import VIDUR_COLUMNS
 from traces.text_file import write_text, writing
 
-REQUEST_COLUMNS = (
-    "Request Id",
-    "request_e2e_time",
-    "request_e2e_time_normalized",
-    "request_execution_time",
-    "request_execution_time_normalized",
-    "request_model_execution_time",
-    "request_model_execution_time_normalized",
-    "request_preemption_time",
-    "request_scheduling_delay",
-    "request_execution_plus_preemption_time",
-    "request_execution_plus_preemption_time_normalized",
-    "prefill_e2e_time",
-    "prefill_time_execution_plus_preemption",
-    "prefill_time_execution_plus_preemption_normalized",
-    "decode_time_execution_plus_preemption_normalized",
-    "request_inter_arrival_delay",
-    "request_num_tokens",
-    "request_num_prefill_tokens",
-    "request_num_decode_tokens",
-    "request_pd_ratio",
-    "request_num_restarts",
-)
 BATCH_COLUMNS = (
     "Batch Id",
     "batch_num_tokens",
@@ -109,7 +87,7 @@ def write_requests(simulated: Simulated, folder: Path) -> None:
     """Write a row for each request."""
     with writing(folder / "request_metrics.csv") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(REQUEST_COLUMNS)
+        writer.writerow(VIDUR_COLUMNS)
         writer.writerows(request_rows(simulated.jobs, is_original=simulated.cluster.is_original))
 
 

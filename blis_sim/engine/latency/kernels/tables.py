@@ -12,6 +12,7 @@ from blis_sim.engine.latency.kernels.operations import (
     AttentionOperation,
     DeltaNet,
     Experts,
+    HeadAttention,
     LatentAttention,
     Matmul,
     SparseLatentAttention,
@@ -209,18 +210,8 @@ def context_spec(attention: AttentionOperation) -> str:
         return _delta_net_spec(attention, "context", ("causal_conv1d_fn", "chunk_gated_delta_rule"))
     if isinstance(attention, LatentAttention):
         return _latent_spec("MlaModuleContext", attention)
-    return _spec(
-        "ContextAttention",
-        n=attention.heads,
-        n_kv=attention.kv_heads,
-        head_size=attention.head_size,
-        window_size=attention.window_tokens,
-        kv_cache_dtype=attention.kv_dtype,
-        fmha_quant_mode="bfloat16",
-        use_qk_norm=attention.has_norm,
-        cp_size=1,
-        lane_order=_LANES,
-    )
+    of_prompts = {"fmha_quant_mode": "bfloat16", "use_qk_norm": attention.has_norm, "cp_size": 1}
+    return _full_spec("ContextAttention", attention, **of_prompts)
 
 
 @cache
@@ -233,13 +224,19 @@ def decode_spec(attention: AttentionOperation) -> str:
         return _delta_net_spec(attention, "generation", kernels)
     if isinstance(attention, LatentAttention):
         return _latent_spec("MlaModuleGeneration", attention)
+    return _full_spec("GenerationAttention", attention)
+
+
+def _full_spec(kind: str, attention: HeadAttention, **more: object) -> str:
+    """Return attention with keys and values for each head; the order of the members is that of the tables."""
     return _spec(
-        "GenerationAttention",
+        kind,
         n=attention.heads,
         n_kv=attention.kv_heads,
         head_size=attention.head_size,
         window_size=attention.window_tokens,
         kv_cache_dtype=attention.kv_dtype,
+        **more,
         lane_order=_LANES,
     )
 
