@@ -132,6 +132,10 @@ class Flight:
     """Prompt tokens that the prefix cache held at its first admission, or that another instance has computed."""
     num_external_tokens: int = 0
     """Prompt tokens that another instance has computed."""
+    first_token_latency_us: Micros = 0
+    """Time from the arrival to the instant at which the client gets the first token."""
+    e2e_latency_us: Micros = 0
+    """Time from the arrival to the instant at which the client gets the last token."""
     siblings: Siblings = field(default_factory=lambda: new_siblings(1))
 
     @property

@@ -127,6 +127,7 @@ class RunningServer:
         await asyncio.gather(self.front.close(CLOSING_GRACE_S), self.runner.cleanup())
         self.service.close()
         await self.service.delivery.aside.wait_closed()
+        await self.service.delivery.close_observers()
 
 
 async def start(

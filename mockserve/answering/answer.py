@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -174,6 +175,7 @@ async def _stream_once_routed(
 ) -> web.StreamResponse:
     """A router answers a request that comes to no instance with a status, so nothing is sent before that is known."""
     stream = HeldStream(replies, request.version >= HttpVersion11)
+    started_ns = time.time_ns() if delivery.observers else 0
     try:
         _submit(delivery, replies, _streamed_choices(stream), arrived_at)
         await driver.until_routed([each.request.id for prompt in replies.job.prompts for each in prompt.generations])
@@ -183,6 +185,8 @@ async def _stream_once_routed(
             stream.let_go(outlet)
             with KeepAlive(outlet, delivery.keep_alive_s):
                 await replies.done
+        if started_ns:
+            _note_completed(delivery, replies, started_ns)
     finally:
         _free(delivery, replies)
     return outlet.response
@@ -203,15 +207,28 @@ async def fly(delivery: ReplyDelivery, replies: ReplySet, choices: Sequence[Repl
         for choice in choices:
             choice.finish(0)
         return
+    started_ns = time.time_ns() if delivery.observers else 0
     try:
         _submit(delivery, replies, choices, arrived_at)
         await replies.done
+        if started_ns:
+            _note_completed(delivery, replies, started_ns)
     finally:
         _free(delivery, replies)
 
 
+def _note_completed(delivery: ReplyDelivery, replies: ReplySet, started_ns: int) -> None:
+    flights = iter(replies.flights)
+    for number, prompt in enumerate(replies.job.prompts):
+        for generation, flight in zip(prompt.generations, flights, strict=False):
+            for observer in delivery.observers:
+                observer.completed(replies.job, number, generation, flight, replies.caller, started_ns)
+
+
 def _submit(delivery: ReplyDelivery, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
     driver, caller = delivery.driver, replies.caller
+    for observer in delivery.observers:
+        observer.received(replies.job)
     waiting = iter(choices)
     for prompt in replies.job.prompts:
         siblings = new_siblings(len(prompt.generations))

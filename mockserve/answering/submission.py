@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
+from mockserve.connections.clients import ANYBODY, Caller
 from mockserve.flight import ENDED_REPLY, Flight, Reply, Siblings, new_siblings
 from mockserve.protocol.errors import ApiError, internal_error, paused
 from mockserve.replies.choices import failure
@@ -39,6 +40,7 @@ class _Place(NamedTuple):
 
     choice: int
     prompt: PlannedPrompt
+    prompt_number: int
     number: int
     siblings: Siblings
 
@@ -97,6 +99,7 @@ class _Turns:
         self._replies = replies
         self._new_reply = new_reply
         self._arrived_at = arrived_at
+        self._started_ns = time.time_ns()
         self._places = _places(replies)
         self._open: dict[str, Flight] = {}
         self._open_tokens = 0
@@ -163,6 +166,10 @@ class _Turns:
             flight = self._open.pop(request.id, None)
             if flight is not None:
                 flight.reply = ENDED_REPLY
+                if flight.e2e_latency_us:
+                    job, prompt_number = self._replies.job, place.prompt_number
+                    for observer in self._delivery.observers:
+                        observer.completed(job, prompt_number, generation, flight, caller, self._started_ns)
             self._open_tokens -= planned.size_tokens
             if isinstance(place.prompt.generations, LateGenerations):
                 place.prompt.generations.forget(place.number)
@@ -178,6 +185,8 @@ class _Turns:
 
 async def fly_in_turn(delivery: ReplyDelivery, replies: ReplySet, new_reply: NewReply, arrived_at: Micros) -> None:
     """Submit every choice in turn and wait for the last. Whatever ends the wait, what is in the engine is freed."""
+    for observer in delivery.observers:
+        observer.received(replies.job)
     turns = _Turns(delivery, replies, new_reply, arrived_at)
     submitting = asyncio.ensure_future(turns.submit_all())
     try:
@@ -199,10 +208,10 @@ def _kept(generations: Generations, number: int) -> Generation:
 def _places(replies: ReplySet) -> Iterator[_Place]:
     """Every choice in its order."""
     index = 0
-    for prompt in replies.job.prompts:
+    for prompt_number, prompt in enumerate(replies.job.prompts):
         siblings = new_siblings(len(prompt.generations))
         for number in range(len(prompt.generations)):
-            yield _Place(index, prompt, number, siblings)
+            yield _Place(index, prompt, prompt_number, number, siblings)
             index += 1
 
 
@@ -216,10 +225,13 @@ LONG_TOKENS = 20_000
 class _Batch:
     """The prompts of one HTTP request."""
 
-    def __init__(self, num_requests: int) -> None:
+    def __init__(self, num_requests: int, note: Callable[[Flight], None] | None = None) -> None:
+        """`note` gets each request that has been read."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.open: set[str] = set()
         """Ids of those in the engine."""
+        self._flights: dict[str, Flight] = {}
+        self._note = note
         self._num_left = num_requests
         self._moved = asyncio.Event()
 
@@ -228,8 +240,15 @@ class _Batch:
         self._moved.clear()
         await self._moved.wait()
 
+    def submitted(self, flight: Flight) -> None:
+        """Keep a request that is in the engine, if there is a receiver of those that have been read."""
+        if self._note is not None:
+            self._flights[flight.request.id] = flight
+
     def one_done(self, request_id: str) -> None:
         self.open.discard(request_id)
+        if self._note is not None and (flight := self._flights.pop(request_id, None)) is not None:
+            self._note(flight)
         self._moved.set()
         self._num_left -= 1
         if not self._num_left and not self.done.done():
@@ -275,17 +294,24 @@ async def prefill(
     terms: Terms,
     arrived_at: Micros,
     finish_reason: str = "stop",
+    caller: Caller = ANYBODY,
 ) -> None:
     """Return when the engine has read all prompts. Whatever ends the wait, what is still in the engine is freed.
 
     With many prompts, only some are in the engine at a time. `num_tokens` is the length of all prompts together. The
-    metrics page counts the requests under `finish_reason`.
+    metrics page counts the requests under `finish_reason`; spans are children of that of `caller`.
 
     Raises ApiError when the engine refuses a prompt.
     """
     if delivery.suspension.rejects_new:
         raise paused()
-    batch = _Batch(len(prompts))
+    observers, started_ns = delivery.observers, time.time_ns()
+
+    def note(flight: Flight) -> None:
+        for observer in observers:
+            observer.prefilled(flight, caller, started_ns)
+
+    batch = _Batch(len(prompts), note if observers else None)
     try:
         with delivery.open_replies:
             await _submit_all(
@@ -320,7 +346,7 @@ async def _submit_all(
             if batch.done.done():
                 return
             batch.open.add(request.id)
-            delivery.driver.submit(request, _Prefill(batch, request.id, finish_reason), arrived_at)
+            batch.submitted(delivery.driver.submit(request, _Prefill(batch, request.id, finish_reason), arrived_at))
             if time.monotonic() >= until_s:
                 await asyncio.sleep(0)
                 until_s = time.monotonic() + SLICE_S

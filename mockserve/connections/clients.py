@@ -109,6 +109,9 @@ TENANT_HEADER = istr("X-Gateway-Inference-Fairness-Id")
 TARGET_HEADER = istr("X-Slo-Ttft-Ms")
 E2E_TARGET_HEADER = istr("X-Slo-E2e-Ms")
 """Names that gateways for inference read, and `blis observe` sends."""
+TRACE_PARENT_HEADER = istr("traceparent")
+TRACE_STATE_HEADER = istr("tracestate")
+"""Headers of W3C trace context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,9 @@ class Caller:
     tenant: str = ""
     slo_target_us: Micros = 0
     slo_e2e_us: Micros = 0
+    traceparent: str = ""
+    """The W3C trace context of the client's span."""
+    tracestate: str = ""
 
     def named_in(self, request: Request) -> Request:
         """The request with the caller's metadata, for admission and scheduling."""
@@ -145,8 +151,8 @@ def caller_of(request: web.Request) -> Caller:
     headers = request.headers
     rank, target_ms = requested_rank(request), headers.get(TARGET_HEADER, "")
     slo_class, tenant = headers.get(CLASS_HEADER, ""), headers.get(TENANT_HEADER, "")
-    e2e_ms = headers.get(E2E_TARGET_HEADER, "")
-    if rank is None and not (target_ms or slo_class or tenant or e2e_ms):
+    e2e_ms, traceparent = headers.get(E2E_TARGET_HEADER, ""), headers.get(TRACE_PARENT_HEADER, "")
+    if rank is None and not (target_ms or slo_class or tenant or e2e_ms or traceparent):
         return ANYBODY
     return Caller(
         rank=rank,
@@ -154,6 +160,8 @@ def caller_of(request: web.Request) -> Caller:
         tenant=tenant,
         slo_target_us=_target_us(target_ms),
         slo_e2e_us=_target_us(e2e_ms),
+        traceparent=traceparent,
+        tracestate=headers.get(TRACE_STATE_HEADER, ""),
     )
 
 

@@ -12,6 +12,7 @@ from email.utils import formatdate
 from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
+from http.client import responses
 from typing import TypeAlias
 
 from aiohttp import HttpVersion11, web
@@ -24,15 +25,16 @@ from mockserve.connections.aiohttp_internals import (
     name_http_1_1,
     writing_through,
 )
-from mockserve.connections.headers import SERVER_NAME, Network, write_as_uvicorn
+from mockserve.connections.headers import SERVER_NAME, Network, header_text, write_as_uvicorn
 from mockserve.faults.shaping import HEADER as FAULT_HEADER
 from mockserve.faults.shaping import STATUS_HEADER, ShapedTransport
+from mockserve.log_lines import fields
 from mockserve.metrics.server import NO_ROUTE
 from mockserve.options.faults import ERRORS, FaultSettings
 from mockserve.protocol.errors import ApiError, engine_dead, internal_error
 from mockserve.realtime.interface import EngineFailedError
 from mockserve.routes.control import OPENAPI, OpenApiText
-from mockserve.routes.shared import ROOM_TAKEN, UNTYPED, Handler, json_response
+from mockserve.routes.shared import ID_HEADER, ROOM_TAKEN, UNTYPED, Handler, json_response
 from mockserve.routes.table import ROUTES
 from mockserve.serving.service import SERVICE, Service
 
@@ -296,10 +298,24 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         status, sent_bytes = response.status, response.content_length or 0
         return response
     finally:
-        path = _route_of(request, service.network)
+        path, lasted_s = _route_of(request, service.network), time.monotonic() - started_s
         service.metrics_source.http.observe(
-            path, request.method, status, request.content_length or 0, sent_bytes, time.monotonic() - started_s
+            path, request.method, status, request.content_length or 0, sent_bytes, lasted_s
         )
+        if service.options.observability.access_log:
+            _log_access(request, status, lasted_s)
+
+
+def _log_access(request: web.Request, status: int, lasted_s: float) -> None:
+    """Log a request that has been answered, in the form of uvicorn's access log."""
+    peer = request.transport.get_extra_info("peername") if request.transport is not None else None
+    client = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
+    found = fields(
+        client=client, method=request.method, path=request.path_qs, status=status, duration_ms=round(lasted_s * 1e3, 3),
+        request_id=header_text(request, ID_HEADER),
+    )  # fmt: skip
+    phrase = responses.get(status, "")
+    _logger.info('%s - "%s %s HTTP/1.1" %d %s', client, request.method, request.path_qs, status, phrase, extra=found)
 
 
 MIDDLEWARES = (admit, inject_faults, errors)

@@ -34,6 +34,8 @@ class ServerEnvironment:
     """PYTHONHASHSEED: what block hashes start from."""
     keeps_alive_on_engine_death: bool = False
     """VLLM_KEEP_ALIVE_ON_ENGINE_DEATH: go on saying that the engine has died, instead of ending the process."""
+    logs_prompts: bool = False
+    """VLLM_LOGGING_LEVEL is DEBUG: request logs have the prompts."""
     allows_long_context: bool = False
     """VLLM_ALLOW_LONG_MAX_MODEL_LEN: let --max-model-len exceed what the model was made for."""
 
@@ -50,6 +52,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> ServerEnviro
         kv_events_use_int_hashes=bool(_whole_number(found, "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", 1)),
         side_channel_host=found.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "localhost"),
         side_channel_port=_whole_number(found, "VLLM_NIXL_SIDE_CHANNEL_PORT", DEFAULT_SIDE_CHANNEL_PORT),
+        logs_prompts=found.get("VLLM_LOGGING_LEVEL", "").strip().upper() == "DEBUG",
         allows_long_context=bool(_whole_number(found, "VLLM_ALLOW_LONG_MAX_MODEL_LEN", 0)),
         python_hash_seed=found.get("PYTHONHASHSEED"),
         keeps_alive_on_engine_death=bool(_whole_number(found, "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", 0)),

@@ -19,6 +19,7 @@ from mockserve.options.engine_features import (
 )
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.faults import FaultOptions
+from mockserve.options.observability import ObservabilityOptions
 from mockserve.options.server import InstanceOptions, NetworkOptions, ProcessOptions, ReplyOptions, RouteOptions
 
 
@@ -59,6 +60,7 @@ class ServeOptions:
     process: ProcessOptions = section(ProcessOptions)
     replies: ReplyOptions = section(ReplyOptions)
     routes: RouteOptions = section(RouteOptions)
+    observability: ObservabilityOptions = section(ObservabilityOptions)
     model_argument: str = option(
         "",
         "Model to serve: a name of the catalogue, with or without its organisation, "

@@ -95,10 +95,9 @@ async def plan_chat(
         shows_text=chat.wanted.prompt_text and not is_tokenized,
     )
     delivery = delivery_of(model, chat.delivery)
-    shape = _shape(model, chat, body, form)._replace(parsing=_parsing(model, form, request_type))
     return ReplyJob(
         bodies=_bodies(model, chat, reply_id, adapter, delivery.include_usage),
-        new_writer=shape.writer,
+        new_writer=_shape(model, chat, body, form)._replace(parsing=_parsing(model, form, request_type)).writer,
         delivery=delivery,
         prompts=[prompt],
         accounting=_accounting(model, media, searches_beams=beams is not None),
@@ -108,6 +107,7 @@ async def plan_chat(
         is_empty=beams is not None and beams.is_empty,
         kv_transfer_params=model.handover(params, generations),
         is_long=is_long_reply(sampling, [prompt], repeats_prompts=False),
+        sampling=sampling,
     )
 
 

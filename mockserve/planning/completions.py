@@ -87,6 +87,7 @@ async def plan_completion(
         errors=OTHER_ERRORS,
         is_empty=beams is not None and beams.is_empty,
         is_long=is_long_reply(sampling, prompts, repeats_prompts=asked.echo or wanted.token_ids),
+        sampling=sampling,
     )
 
 

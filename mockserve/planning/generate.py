@@ -77,6 +77,7 @@ async def plan_generate(
         kv_transfer_params=model.handover(params, generations),
         errors=OTHER_ERRORS,
         is_long=is_long_reply(sampling, [prompt], repeats_prompts=asked.returns_prompt_ids),
+        sampling=sampling,
     )
 
 

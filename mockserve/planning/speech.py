@@ -141,6 +141,7 @@ async def plan_speech(
         delivery=Delivery(asked.streams, asked.include_usage, asked.continuous_usage),
         prompts=prompts,
         errors=OTHER_ERRORS,
+        sampling=sampling,
     )
     return SpeechPlan(length_s, job)
 

@@ -188,6 +188,8 @@ class Facts(NamedTuple):
     num_preemptions: int
     num_cached_tokens: int
     num_external_tokens: int
+    first_token_latency_us: Micros
+    e2e_latency_us: Micros
 
 
 class Finish(NamedTuple):

@@ -265,7 +265,8 @@ class Deliveries:
             else:
                 flight.first_token_at = at
                 num_prompt_tokens += flight.num_computed_prompt_tokens
-                output.recorder.first_token(flight, due_at - flight.arrived_at)
+                flight.first_token_latency_us = due_at - flight.arrived_at
+                output.recorder.first_token(flight, flight.first_token_latency_us)
             flight.last_token_at = at
             if number >= flight.request.output_tokens:
                 continue  # it comes with the end
@@ -331,7 +332,8 @@ class Deliveries:
         if event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
             engine, number = output.engine, flight.num_tokens
             due_at = event.at + output_delay(engine.config, engine.latency, number, output.num_outputs, is_last=True)
-            output.recorder.completed(flight, due_at - flight.arrived_at, flight.reply.finish_reason)
+            flight.e2e_latency_us = due_at - flight.arrived_at
+            output.recorder.completed(flight, flight.e2e_latency_us, flight.reply.finish_reason)
             self._send_last(due_at, now, flight, number)
         else:
             flight.reply.fail(f"the request was {event.outcome}: {event.detail}", self._status_of(event))

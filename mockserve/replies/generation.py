@@ -18,6 +18,14 @@ class Generation(NamedTuple):
     """The seed of random numbers about its tokens."""
 
 
+def external_id(generation: Generation, prompt_number: int) -> str:
+    """Return the id by which vLLM's engine names the request of a choice: completions and responses number them."""
+    name, _, _ = generation.request.id.rpartition("-")
+    if name.startswith("cmpl-"):
+        return f"{name}-{prompt_number}"
+    return f"{name}_0" if name.startswith("resp_") else name
+
+
 class LateGenerations:
     """Choices that are planned when they are asked for, and again if they are asked for once more.
 

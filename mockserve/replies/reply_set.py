@@ -9,7 +9,7 @@ from mockserve.connections.clients import ANYBODY, Caller
 from mockserve.content.answer import Answer, Delta, Kind
 from mockserve.flight import ENDED_REPLY, Flight
 from mockserve.metrics.server import ToolParsing
-from mockserve.protocol.asked.sampling import Delivery
+from mockserve.protocol.asked.sampling import Delivery, Sampling
 from mockserve.protocol.bodies import Bodies, Usage
 from mockserve.protocol.errors import ApiError
 from mockserve.replies.call_style import CALL_KINDS
@@ -154,6 +154,8 @@ class ReplyJob(NamedTuple):
 
     is_long: bool = False
     """Whether the choices are submitted in turn and the reply is written on another thread."""
+    sampling: Sampling | None = None
+    """Sampling parameters of the choices, for request logs and spans."""
 
     @property
     def num_choices(self) -> int:
@@ -176,6 +178,11 @@ class ReplySet:
     def add_flight(self, flight: Flight) -> None:
         """One of the requests that the engine has for this reply, in the order of the choices."""
         self._flights.append(flight)
+
+    @property
+    def flights(self) -> Sequence[Flight]:
+        """The requests that the engine has for this reply; of choices in turn only the first and the last."""
+        return self._flights
 
     def add_in_turn(self, flight: Flight, num_reasoning_tokens: int) -> None:
         """One of many requests, which are not all there at once: of those the first and the last are kept."""

@@ -9,7 +9,7 @@ from blis_sim.engine.units import Micros
 from mockserve.answering.answer import collect, fly
 from mockserve.answering.event_streams import SpokenStream
 from mockserve.answering.outlet import EventOutlet
-from mockserve.connections.clients import arrived_at
+from mockserve.connections.clients import Caller, arrived_at, caller_of
 from mockserve.flight import unix_time
 from mockserve.planning.speech import SpeechPlan, plan_speech
 from mockserve.protocol.errors import bad_value
@@ -61,7 +61,7 @@ async def _answer(request: web.Request, speech: Speech) -> web.StreamResponse:
     if asked.streams:
         chunks = SpeechChunks(id=name, created=unix_time(), model=model, speech=speech)
         return await _stream(request, service.delivery, asked, plan, chunks, arrived)
-    _, choices = await collect(service.delivery, plan.job, arrived)
+    _, choices = await collect(service.delivery, plan.job, arrived, _traced(request))
     return json_reply(whole_speech(asked, speech, plan.heard(list(choices)), plan.duration_s))
 
 
@@ -89,7 +89,7 @@ async def _stream(
     chunks: SpeechChunks,
     arrived: Micros,
 ) -> web.StreamResponse:
-    replies = ReplySet(plan.job)
+    replies = ReplySet(plan.job, _traced(request))
     with delivery.open_replies:
         async with EventOutlet(request) as outlet:
             stream = SpokenStream(replies, plan, asked, chunks, lambda chunk: outlet.send(event(chunk)))
@@ -99,3 +99,9 @@ async def _stream(
                 await fly(delivery, replies, stream.replies(), arrived)
             outlet.send(DONE)
         return outlet.response
+
+
+def _traced(request: web.Request) -> Caller:
+    """The trace context of a client; vLLM's speech routes read no other header about the caller."""
+    caller = caller_of(request)
+    return Caller(traceparent=caller.traceparent, tracestate=caller.tracestate)

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from mockserve.answering.answer import json_body
 from mockserve.answering.submission import prefill
-from mockserve.connections.clients import arrived_at
+from mockserve.connections.clients import arrived_at, caller_of
 from mockserve.content.pooler import Pooler
 from mockserve.flight import unix_time
 from mockserve.planning.prompts import fitted, padded
@@ -134,7 +134,9 @@ async def _pooled(
     service.model.pooler.check_dimensions(asked.dimensions, service.model.names[0])
     head = PoolingHead(reply_id(request, prefix, asked.request_id), unix_time(), service.model.reply_name(adapter))
     terms = Terms(head.id, asked.cache_salt, adapter, asked.priority)
-    await prefill(service.delivery, service.model.planner, prompts, _total(prompts), terms, arrived)
+    await prefill(
+        service.delivery, service.model.planner, prompts, _total(prompts), terms, arrived, caller=caller_of(request)
+    )
     return head, prompts
 
 
@@ -210,7 +212,10 @@ async def cohere_embed(request: web.Request) -> web.StreamResponse:
     check_lengths(asked, [len(each) for each in prompts])
     id = reply_id(request, "embd", None)
     num_tokens = sum(map(len, prompts))
-    await prefill(service.delivery, service.model.planner, prompts, num_tokens, Terms(id, lora=adapter), arrived)
+    terms = Terms(id, lora=adapter)
+    await prefill(
+        service.delivery, service.model.planner, prompts, num_tokens, terms, arrived, caller=caller_of(request)
+    )
 
     def reply() -> dict[str, Any]:
         vectors = [pooler.embedding(each, asked.dimensions) for each in prompts]

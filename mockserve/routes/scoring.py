@@ -8,7 +8,7 @@ from aiohttp import web
 
 from mockserve.answering.answer import json_body
 from mockserve.answering.submission import prefill
-from mockserve.connections.clients import arrived_at
+from mockserve.connections.clients import arrived_at, caller_of
 from mockserve.content.answer import label_score
 from mockserve.content.pooler import Pooler, best_match_sum, relevance, similarity
 from mockserve.flight import unix_time
@@ -65,8 +65,9 @@ async def _scored(request: web.Request, asked: ScoringRequest) -> tuple[PoolingH
     queries, documents, prompts = await aside(request, _all_token_ids, service.model, pooler, asked)
     head = PoolingHead(reply_id(request, "score", asked.request_id), unix_time(), service.model.reply_name(adapter))
     num_tokens = sum(prompts.lengths())
+    terms = Terms(head.id, asked.cache_salt, adapter)
     await prefill(
-        service.delivery, service.model.planner, prompts, num_tokens, Terms(head.id, asked.cache_salt, adapter), arrived
+        service.delivery, service.model.planner, prompts, num_tokens, terms, arrived, caller=caller_of(request)
     )
 
     def scores() -> list[float]:
@@ -167,7 +168,8 @@ async def generative_scoring(request: web.Request) -> web.StreamResponse:
     await aside(request, prompts.check_ids, service.model.deployment.model.vocab_size)
     terms = Terms(id, asked.cache_salt, adapter, asked.priority)
     prompt_tokens = sum(prompts.lengths())
-    await prefill(service.delivery, service.model.planner, prompts, prompt_tokens, terms, arrived, "length")
+    caller = caller_of(request)
+    await prefill(service.delivery, service.model.planner, prompts, prompt_tokens, terms, arrived, "length", caller)
 
     def reply() -> dict[str, Any]:
         seed = service.options.content.seed

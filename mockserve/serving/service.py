@@ -1,6 +1,7 @@
 """One server as its routes share it: the model, the delivery of replies, its life and its engines."""
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -40,6 +41,7 @@ from mockserve.serving.aside import Aside
 from mockserve.serving.gates import Gate, open_gates
 from mockserve.serving.lifecycle import Lifecycle, OpenReplies, QueueLimits, RequestQueue
 from mockserve.serving.model import Adapters, ServedModel, with_modules
+from mockserve.serving.observers import RequestObserver, open_observers
 from mockserve.serving.planner import Planner
 from mockserve.serving.response_store import ResponseStore
 from mockserve.serving.suspension import Suspension, SuspensionOfAll
@@ -64,6 +66,13 @@ class ReplyDelivery:
     slow_readers: SlowReaders
     keep_alive_s: int
     """Seconds between comments in a stream that is silent; 0 for none."""
+    observers: Sequence[RequestObserver] = ()
+    """Writers of request logs and spans."""
+
+    async def close_observers(self) -> None:
+        """Let observers send what they hold, which may take until a collector's time is up."""
+        for observer in self.observers:
+            await asyncio.to_thread(observer.close)
 
 
 @dataclass(slots=True)
@@ -131,6 +140,7 @@ def build_service(
         heads=StreamHeads(network),
         slow_readers=backend.slow_readers,
         keep_alive_s=options.replies.sse_keep_alive_interval,
+        observers=open_observers(options.observability, environment.logs_prompts),
     )
     model = _served_model(options, deployment, environment, backend, delivery.aside)
     faults = FaultSource(options.faults.settings, options.faults.fault_seed)
