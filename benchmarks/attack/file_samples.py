@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from benchmarks.attack import file_contents as contents
+from benchmarks.attack import file_recordings
 from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
 
 MODEL = ("--model", "qwen/qwen3-14b")
@@ -114,6 +115,10 @@ def _sources() -> Iterator[FileSample]:
         ("vllm-bench", "json", contents.VLLM_BENCH),
         ("guidellm", "json", contents.GUIDELLM),
         ("inference-perf", "yaml", contents.INFERENCE_PERF),
+        ("aiperf", "lines", file_recordings.AIPERF),
+        ("genai-perf", "json", file_recordings.GENAI_PERF),
+        ("inference-perf-results", "json", file_recordings.INFERENCE_PERF_RESULTS),
+        ("sglang-bench", "lines", file_recordings.SGLANG_BENCH),
     ):
         yield FileSample(f"convert {source}", kind, "s", text, ("convert", source, "s", "--output", "out"), {}, 6)
     sharegpt = ("convert", "sharegpt", "s", "--output", "out", "--rate", "2")

@@ -21,6 +21,7 @@ _OF_OTHERS = (
     "blis_sim/bench/offline",
     "blis_sim/bench/capacity/serving.py",
     "blis_sim/pytest_plugin.py",
+    "traces/importers/sglang_bench.py",
 )
 """Where flags of other programs are used or translated."""
 

@@ -8,6 +8,7 @@ from traces.header import TraceHeader
 from traces.rows import TraceRow
 
 if TYPE_CHECKING:
+    from traces.importers.settings import ConvertOptions
     from traces.workload import WorkloadSpec
 
 
@@ -34,6 +35,33 @@ def in_order(rows: Iterable[TraceRow]) -> list[TraceRow]:
         replace(row, request_id=number, arrival_time_us=row.arrival_time_us - start_us)
         for number, row in enumerate(by_arrival)
     ]
+
+
+def recording(
+    options: "ConvertOptions",
+    requests: Iterable[tuple[TraceRow, Sequence[int]]],
+    notes: tuple[str, ...] = (),
+    **left_out: int,
+) -> Imported:
+    """A recording of requests with their chunk times, in order of arrival; a time of arrival of 0 is that of sending.
+
+    `left_out` counts by reason, with `_` for a blank. At most --num-requests are taken.
+    """
+    found = [(replace(row, arrival_time_us=row.arrival_time_us or row.send_time_us), times) for row, times in requests]
+    found.sort(key=lambda each: each[0].arrival_time_us)
+    kept = found[: options.num_requests]
+    start_us = kept[0][0].arrival_time_us if kept else 0
+    counts = {reason.replace("_", " "): count for reason, count in left_out.items()}
+    return Imported(
+        header=TraceHeader(time_unit="us", mode="real", workload_spec=options.path.name),
+        rows=[
+            replace(row, request_id=number, arrival_time_us=row.arrival_time_us - start_us)
+            for number, (row, _) in enumerate(kept)
+        ],
+        chunks={number: times for number, (_, times) in enumerate(kept) if times},
+        left_out={**counts, "requests beyond --num-requests": len(found) - len(kept)},
+        notes=notes,
+    )
 
 
 def workload_header(source: str) -> TraceHeader:

@@ -44,6 +44,19 @@ FORMATS: Mapping[str, Format] = {
     "vidur": Format("vidur", "a trace of Vidur", "splitwise_conv.csv", flags=("rate", "seed", "num_requests")),
     "vllm-bench": Format("vllm_bench", "results of vllm bench serve --save-detailed", "openai-2qps.json"),
     "guidellm": Format("guidellm", "results of guidellm", "benchmarks.json"),
+    "aiperf": Format("aiperf", "records of aiperf", "profile_export.jsonl"),
+    "genai-perf": Format(
+        "genai_perf", "a profile of genai-perf", "profile_export.json", flags=("num_requests", "tokenizer")
+    ),
+    "inference-perf-results": Format(
+        "inference_perf_results", "requests of a report of inference-perf", "per_request_lifecycle_metrics.json"
+    ),
+    "sglang-bench": Format(
+        "sglang_bench",
+        "results of sglang.bench_serving with output details",
+        "sglang_1123_100_random.jsonl",
+        flags=("num_requests", "seed", "rate"),
+    ),
 }
 
 

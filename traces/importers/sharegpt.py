@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from blis_sim.options import OptionError
 from traces.importers.arrivals import drawn_arrivals_us
+from traces.importers.counting import token_counter
 from traces.importers.imported import Imported, in_order, workload_header
 from traces.importers.json_fields import expect
 from traces.importers.settings import ConvertOptions
@@ -14,14 +14,13 @@ from traces.text_file import read_json
 
 _HUMAN = ("human", "user")
 _MODEL = ("gpt", "assistant", "chatgpt", "bard", "bing")
-_CHARACTERS_PER_TOKEN = 4
 
 
 def convert(options: ConvertOptions) -> Imported:
     """A session per conversation, begun at --rate; each prompt has all that was said before. Raises BlisError."""
     path = options.path
     entries = expect(str(path), "a list", read_json(path))
-    count_tokens, how = _counter(options)
+    count_tokens, how = token_counter(options)
     left_out: Counter[str] = Counter()
     conversations = []
     for place, entry in enumerate(entries):
@@ -41,22 +40,6 @@ def convert(options: ConvertOptions) -> Imported:
     ]
     notes = (how, "rounds of a conversation follow each other by --think-time-ms and 1 us per output token")
     return Imported(header=workload_header(path.name), rows=in_order(rows), left_out=left_out, notes=notes)
-
-
-def _counter(options: ConvertOptions) -> tuple[Callable[[str], int], str]:
-    if options.tokenizer is None:
-        return _estimate, f"tokens are estimated as one per {_CHARACTERS_PER_TOKEN} characters, give --tokenizer"
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(options.tokenizer)
-    except Exception as error:  # the library raises nothing more precise
-        raise OptionError(f"--tokenizer must be a tokenizer.json, got {options.tokenizer}: {error}") from error
-    return (lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)), "tokens are those of --tokenizer"
-
-
-def _estimate(text: str) -> int:
-    return -(-len(text) // _CHARACTERS_PER_TOKEN)
 
 
 def _rounds(
