@@ -63,7 +63,7 @@ def _chars_to_last_call(script: Sequence[Segment]) -> int:
     """Return how many characters of a script the parser needs to find all of its calls: the last end mark may lack."""
     num_chars = sum(len(each.text) for each in script)
     last = script[-1]
-    return num_chars - len(last.text.removeprefix("}")) if last.kind is Kind.MARKUP else num_chars
+    return num_chars - len(last.text.removeprefix("}")) if last.text.endswith(">") else num_chars
 
 
 def _cut_calls(script: Sequence[Segment], num_chars: int) -> CutCalls:
@@ -72,7 +72,7 @@ def _cut_calls(script: Sequence[Segment], num_chars: int) -> CutCalls:
     num_begun = num_complete = 0
     for place, segment in enumerate(script):
         if segment.kind is Kind.TOOL_NAME:
-            mark = script[place - 1].text
+            mark = script[place - 1].text if place else ""
             start = ends[place] - len(segment.text) - len(mark)
             num_begun += num_chars >= start + mark.find(">") + 1
         elif segment.kind is Kind.TOOL_ARGUMENTS:
@@ -137,7 +137,8 @@ def sorted_by_kind(texts: Sequence[str], script: Sequence[Segment]) -> list[tupl
             at = until
             continue
         found: list[Delta] = []
-        while current < len(script) and at < until:
+        # A segment without text comes with the end of the one before it.
+        while current < len(script) and (at < until or not script[current].text):
             segment, end = script[current], ends[current]
             upto = min(until, end)
             delta = _part(segment, at - (end - len(segment.text)), upto - (end - len(segment.text)))

@@ -16,6 +16,7 @@ from mockserve.content.constraints.size import is_small_schema
 from mockserve.content.script import Segment
 from mockserve.options.content import ANY, StructuredOutputsConfig, Taste
 from mockserve.protocol.errors import ApiError, late
+from mockserve.protocol.forced_calls import forced_schema
 from mockserve.protocol.json_text import compact_json
 
 MOST_CALLS = 8
@@ -49,6 +50,8 @@ class ToolUse:
     is_forced: bool = False
     is_named: bool = False
     is_parallel: bool = True
+    is_json: bool = False
+    """Whether vLLM holds a forced call to a JSON schema: a list of calls, or the arguments of a named function."""
     probability: float = 1.0
     extra_probability: float = 0.0
     taste: Taste = ANY
@@ -98,10 +101,16 @@ def read_tool_use(
 
 
 def call_script(use: ToolUse, functions: Sequence[Function], random: Random, generosity: int) -> list[Segment]:
-    """Calls of these functions, one after the other, as Hermes models write them."""
+    """Calls of these functions, one after the other, as Hermes models write them or as the JSON they are held to."""
+    arguments = [_arguments(use, function, random, generosity) for function in functions]
+    if use.is_json:
+        return _json_calls(use, functions, arguments)
+    return _marked_calls(use, functions, arguments)
+
+
+def _marked_calls(use: ToolUse, functions: Sequence[Function], arguments: Sequence[str]) -> list[Segment]:
     script: list[Segment] = []
-    for call, function in enumerate(functions):
-        arguments = _arguments(use, function, random, generosity)
+    for call, (function, given) in enumerate(zip(functions, arguments, strict=True)):
         # Models put calls on lines of their own; vLLM's grammar for calls that are forced has nothing between them.
         opening = "<tool_call>\n" if call == 0 or use.is_forced else "\n<tool_call>\n"
         script += [
@@ -109,10 +118,26 @@ def call_script(use: ToolUse, functions: Sequence[Function], random: Random, gen
             # The name is known to be complete with the quotation mark after it.
             Segment(Kind.TOOL_NAME, f'{function.name}"', call, shown=function.name),
             Segment(Kind.MARKUP, ', "arguments": '),
-            Segment(Kind.TOOL_ARGUMENTS, arguments, call),
+            Segment(Kind.TOOL_ARGUMENTS, given, call),
             Segment(Kind.MARKUP, "}\n</tool_call>"),
         ]
     return script
+
+
+def _json_calls(use: ToolUse, functions: Sequence[Function], arguments: Sequence[str]) -> list[Segment]:
+    """A list of calls; of a function that the client named the arguments alone, with a name that takes no token."""
+    if use.is_named:
+        name = functions[0].name
+        return [Segment(Kind.TOOL_NAME, "", shown=name), Segment(Kind.TOOL_ARGUMENTS, arguments[0])]
+    script: list[Segment] = []
+    for call, (function, given) in enumerate(zip(functions, arguments, strict=True)):
+        script += [
+            Segment(Kind.MARKUP, '[{"name": "' if call == 0 else '}, {"name": "'),
+            Segment(Kind.TOOL_NAME, f'{function.name}"', call, shown=function.name),
+            Segment(Kind.MARKUP, ', "parameters": '),
+            Segment(Kind.TOOL_ARGUMENTS, given, call),
+        ]
+    return [*script, Segment(Kind.MARKUP, "}]")]
 
 
 def _unpacked_function(name: str, schema: bytes, is_strict: bool) -> Function:
@@ -120,7 +145,14 @@ def _unpacked_function(name: str, schema: bytes, is_strict: bool) -> Function:
 
 
 def tool_demand(use: ToolUse, config: StructuredOutputsConfig) -> Demand | None:
-    """The structural tag that vLLM holds calls to: where a call is forced, or a function is strict."""
+    """The structural tag or the JSON schema that vLLM holds calls to: where a call is forced, or a function is strict.
+
+    Raises ApiError for forced calls whose functions have definitions that differ.
+    """
+    if use.is_json:
+        tools = [{"function": {"name": each.name, "parameters": each.schema}} for each in use.functions]
+        choice = {"function": {"name": use.functions[0].name}} if use.is_named else "required"
+        return Demand("json", forced_schema(tools, choice, use.is_parallel), config)
     if not (use.is_forced or any(each.is_strict for each in use.functions)):
         return None
     schemas = [each.schema if each.is_strict else True for each in use.functions]
@@ -130,14 +162,15 @@ def tool_demand(use: ToolUse, config: StructuredOutputsConfig) -> Demand | None:
 
 def _arguments(use: ToolUse, function: Function, random: Random, generosity: int) -> str:
     """The arguments as JSON. A schema that cannot be met spoils only a call that is held to it."""
+    is_held = function.is_strict or use.is_json
     try:
-        if not function.is_strict:
+        if not is_held:
             check_schema(function.schema)
         return constrained_text(
-            JsonForm(function.schema, use.taste, "xgrammar" if function.is_strict else None), random, generosity
+            JsonForm(function.schema, use.taste, "xgrammar" if is_held else None), random, generosity
         )
     except (ApiError, SchemaError, RegexError) as error:
-        if isinstance(error, ApiError) and function.is_strict:
+        if isinstance(error, ApiError) and (function.is_strict or (use.is_json and use.is_named)):
             raise late(error) from None
         return "{}"
 

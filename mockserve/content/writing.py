@@ -12,7 +12,14 @@ from mockserve.content.constraints.demand import Demand
 from mockserve.content.constraints.kinds import Constraint, DeferredForm, constrained_text, demanded_form, read_deferred
 from mockserve.content.script import Segment, Thinking, read_thinking
 from mockserve.content.tool_calls import Function, ToolUse, call_script, read_tool_use, tool_demand
-from mockserve.options.content import AUTO, ONE_CALL_PARSERS, ContentOptions, StructuredOutputsConfig, json_object
+from mockserve.options.content import (
+    AUTO,
+    FORCED_AS_JSON,
+    ONE_CALL_PARSERS,
+    ContentOptions,
+    StructuredOutputsConfig,
+    json_object,
+)
 from mockserve.protocol.completions.messages import effort_arguments, read_messages
 from mockserve.protocol.errors import ApiError, late
 from mockserve.protocol.json_text import compact_json
@@ -101,9 +108,11 @@ def _constraint(
 def _tools(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:
     tools = options.tools
     found = read_tool_use(body, tools.tool_call_probability, tools.tool_call_extra_probability, tools.arguments.taste)
-    if found is not None and not found.is_forced and tools.tool_call_parser in ONE_CALL_PARSERS:
-        return replace(found, is_parallel=False)
-    return found
+    if found is None:
+        return None
+    if found.is_forced:
+        return replace(found, is_json=tools.tool_call_parser in FORCED_AS_JSON)
+    return replace(found, is_parallel=False) if tools.tool_call_parser in ONE_CALL_PARSERS else found
 
 
 def _thinking(body: Mapping[str, Any], options: ContentOptions) -> Thinking | None:
@@ -172,8 +181,9 @@ def form_checks(form: AnswerForm) -> Iterator[Job[str | None]]:
         yield Job(deferred_backend, (form.constraint,), is_small=False)
     demand = None if form.tools is None else tool_demand(form.tools, form.structured_outputs)
     if demand is not None and form.tools is not None and (form.tools.is_forced or form.constraint is None):
-        is_small = all(each.is_small(form.tools.taste) for each in form.tools.functions if each.is_strict)
-        yield Job(tool_backend, (compact_json(demand.value), demand.config), is_small)
+        tools = form.tools
+        is_small = all(each.is_small(tools.taste) for each in tools.functions if each.is_strict or tools.is_json)
+        yield Job(tool_backend, (demand.kind, compact_json(demand.value), demand.config), is_small)
 
 
 def deferred_backend(form: DeferredForm) -> str | None:
@@ -181,10 +191,13 @@ def deferred_backend(form: DeferredForm) -> str | None:
     return read_deferred(form).backend
 
 
-def tool_backend(tag: bytes, config: StructuredOutputsConfig) -> str:
-    """The backend of the structural tag, as JSON, that calls are held to. Raises ApiError when there is none."""
+def tool_backend(kind: str, value: bytes, config: StructuredOutputsConfig) -> str:
+    """The backend of the structural tag or the schema, as JSON, that calls are held to.
+
+    Raises ApiError when there is none.
+    """
     try:
-        return resolve_backend(Demand("structural_tag", json.loads(tag), config))
+        return resolve_backend(Demand(kind, json.loads(value), config))
     except ApiError as error:
         raise late(error) from None
 

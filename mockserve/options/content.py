@@ -76,6 +76,14 @@ REASONING_PARSERS = (
 )
 ONE_CALL_PARSERS = frozenset({"gigachat3", "internlm"})
 """Parsers of models that make one call at a time: vLLM reads a second one as content, or refuses the answer."""
+FORCED_AS_JSON = frozenset(
+    {
+        *("apertus", "ernie45", "functiongemma", "gigachat3", "granite", "granite-20b-fc", "granite4", "hunyuan_a13b"),
+        *("hy_v3", "internlm", "jamba", "lfm2", "llama4_pythonic", "minicpm5", "olmo3", "phi4_mini_json", "pythonic"),
+        *("seed_oss", "step3", "xlam"),
+    }
+)
+"""Parsers that do not get forced calls: vLLM reads those as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

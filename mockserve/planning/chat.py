@@ -7,6 +7,7 @@ from typing import Any
 from mockserve.content.writing import AnswerForm, chat_form
 from mockserve.flight import new_id, unix_time
 from mockserve.metrics.server import CHAT, RESPONSES
+from mockserve.options.content import FORCED_AS_JSON
 from mockserve.planning.prompts import (
     check_with_model,
     conversation_ids,
@@ -23,17 +24,17 @@ from mockserve.planning.prompts import (
 from mockserve.protocol.asked.sampling import check_max_tokens, check_prompt_start
 from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.completions.bodies import ChatBodies
-from mockserve.protocol.completions.messages import MEDIA_MARK, Medium, has_media, media_of
+from mockserve.protocol.completions.content_parts import MEDIA_MARK
+from mockserve.protocol.completions.messages import Medium, has_media, media_of
 from mockserve.protocol.completions.requests import ChatRequest, parse_chat
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.forced_calls import forced_schema
+from mockserve.protocol.forced_calls import forced_schema, shown_tools
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.responses.bodies import ResponseObject, raw_message
 from mockserve.protocol.responses.input_items import chat_messages
 from mockserve.protocol.responses.items import output_items
 from mockserve.protocol.responses.requests import ResponseRequest, chat_body
 from mockserve.replies.call_style import (
-    FORCED_AS_JSON,
     PLAIN,
     CallStyle,
     Fillers,
@@ -260,7 +261,7 @@ async def plan_response(
     adapter = model.check_model(asked.model)
     messages = conversation(responses, asked)
     body = chat_body(asked, messages)
-    chat = parse_chat(body)
+    chat = parse_chat(body, is_typed=False)
     chat = chat._replace(sampling=model.planner.defaults.applied(chat.sampling, body))
     if chat.sampling.max_tokens_param == "max_completion_tokens":
         chat = chat._replace(sampling=replace(chat.sampling, max_tokens_param=OUTPUT_PARAM))
@@ -308,7 +309,8 @@ def _with_forced_form(asked: ResponseRequest, schema: Mapping[str, Any] | None) 
     if schema is None:
         return asked
     form = {"type": "json_schema", "name": "tool_calling_response", "schema": schema, "strict": True}
-    return replace(asked, body={**asked.body, "text": {"format": form}})
+    tools = shown_tools(asked.body["tools"], schema)
+    return replace(asked, body={**asked.body, "tools": tools, "text": {"format": form}})
 
 
 def response_id(asked: ResponseRequest) -> str:

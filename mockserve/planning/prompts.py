@@ -9,7 +9,8 @@ from blis_sim.engine.units import LONGEST_DELAY_US, Micros
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.protocol.asked.sampling import MAX_CHOICES, Delivery, Sampling, Wanted, check_sampling
 from mockserve.protocol.asked.vocabulary_checks import check_extra_arguments, check_vocabulary
-from mockserve.protocol.completions.messages import MEDIA_MARK, Medium
+from mockserve.protocol.completions.content_parts import MEDIA_MARK
+from mockserve.protocol.completions.messages import Medium
 from mockserve.protocol.errors import ApiError, EmptyPromptError, bad_value, late
 from mockserve.protocol.logprob_shapes import ScoredPrompt
 from mockserve.protocol.refusals import refuse_thinking_budget

@@ -169,7 +169,8 @@ MOST_SHOWN_CHARS = 50
 def unreadable(title: str, problems: Sequence[Problem]) -> ApiError:
     """A value that pydantic cannot read as `title`. The locations of the problems begin with the list's."""
     plural = "" if len(problems) == 1 else "s"
-    return ApiError(f"{len(problems)} validation error{plural} for {title}{''.join(map(_shown, problems))}")
+    shown = "".join(map(_shown, problems))
+    return ApiError(sanitized(f"{len(problems)} validation error{plural} for {title}{shown}"))
 
 
 def _shown(problem: Problem) -> str:

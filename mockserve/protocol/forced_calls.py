@@ -5,6 +5,7 @@ from typing import Any
 
 from mockserve.protocol.errors import bad_value
 
+DEFINITIONS = "$defs"
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -28,7 +29,28 @@ def forced_schema(tools: Sequence[Any], choice: Any, parallel: bool | None) -> d
     if parallel is False:
         schema["maxItems"] = 1
     definitions = _definitions(functions)
-    return {**schema, "$defs": definitions} if definitions else schema
+    return {**schema, DEFINITIONS: definitions} if definitions else schema
+
+
+def shown_tools(tools: Sequence[Any], schema: Mapping[str, Any]) -> list[Any]:
+    """Return tools as a reply repeats them whose calls are held to `schema`.
+
+    A list of calls takes the definitions of all functions: vLLM repeats the parameters without them.
+    """
+    return [_without_definitions(each) for each in tools] if schema.get("type") == "array" else list(tools)
+
+
+def _without_definitions(tool: Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(tool.get("function"), Mapping):
+        return {**tool, "function": _without_definitions(tool["function"])}
+    parameters = tool.get("parameters")
+    if not isinstance(parameters, Mapping):
+        return dict(tool)
+    return {**tool, "parameters": _bare(parameters)}
+
+
+def _bare(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if name != DEFINITIONS}
 
 
 def _call(function: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,7 +58,7 @@ def _call(function: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "properties": {
             "name": {"type": "string", "enum": [function["name"]]},
-            "parameters": {name: value for name, value in parameters.items() if name != "$defs"},
+            "parameters": _bare(parameters),
         },
         "required": ["name", "parameters"],
     }
@@ -46,7 +68,7 @@ def _definitions(functions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The definitions of all functions, which stand at the top of the schema."""
     found: dict[str, Any] = {}
     for function in functions:
-        own = (function.get("parameters") or {}).get("$defs", {})
+        own = (function.get("parameters") or {}).get(DEFINITIONS, {})
         if not isinstance(own, dict):
             message = (
                 f"`$defs` in the parameters of tool '{function['name']}' must be an object, got {type(own).__name__}."

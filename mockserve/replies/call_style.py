@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from mockserve.content.answer import Delta, Kind
 from mockserve.flight import new_id
+from mockserve.options.content import FORCED_AS_JSON
 from mockserve.protocol.completions.bodies import TOOL_CALL_PREFIX
 from mockserve.replies.cut_calls import CUT_FORMS, ENDS_AT_NAMES, CutForm
 
@@ -60,6 +61,7 @@ class Filler(Enum):
     NULL = "a null content"
     EMPTY = "an empty content"
     CALL = "an empty part of the arguments of the latest call"
+    LINE = "a content of one line break"
 
 
 class Part(Enum):
@@ -114,6 +116,7 @@ _NULL_CONTENT = CallStyle(null_content=NullContent.ALWAYS)
 _DEEPSEEK = CallStyle(
     fillers=Fillers(opening=Filler.EMPTY, closing=Filler.EMPTY, after_calls=Filler.EMPTY, after_words=Filler.EMPTY)
 )
+_DEEPSEEK_LINES = _DEEPSEEK._replace(fillers=_DEEPSEEK.fillers._replace(between=Filler.LINE))
 _LLAMA = CallStyle(
     no_arguments=NoArguments.SKIPPED,
     fillers=Fillers(between=Filler.CALL, after_calls=Filler.CALL, after_words=Filler.EMPTY),
@@ -126,7 +129,8 @@ _NULL_WHOLE = CallStyle(arrival=Arrival.WHOLE, null_content=NullContent.ALWAYS)
 _JOINS_NOTHING = CallStyle(no_arguments=NoArguments.JOINED)
 _STYLES: Mapping[str, CallStyle] = {
     **dict.fromkeys(("apertus", "hermes", "longcat", "qwen3_json"), _NULL_CONTENT),
-    **dict.fromkeys(("deepseek_v3", "deepseek_v31"), _DEEPSEEK),
+    "deepseek_v3": _DEEPSEEK_LINES,
+    "deepseek_v31": _DEEPSEEK,
     **dict.fromkeys(("dots", "k2_horizon"), _NULL_TOGETHER),
     **dict.fromkeys(("glm45", "glm47", "ling3", "mimo", "minimax_m3"), _JOINS_NOTHING),
     **dict.fromkeys(("granite-20b-fc", "llama3_json", "llama4_json"), _LLAMA),
@@ -166,15 +170,6 @@ STYLES: Mapping[str, CallStyle] = {
 
 _FORCED = CallStyle(arrival=Arrival.WITH_ARGUMENTS, part=Part.NULL_NAME, cut=CutForm.LEFT_OUT)
 _NAMED = CallStyle(arrival=Arrival.WITH_ARGUMENTS, fillers=Fillers(after_calls=Filler.CALL), cut=CutForm.RAW)
-FORCED_AS_JSON = frozenset(
-    {
-        *("apertus", "ernie45", "functiongemma", "gigachat3", "granite", "granite-20b-fc", "granite4", "hunyuan_a13b"),
-        *("hy_v3", "internlm", "jamba", "lfm2", "llama4_pythonic", "minicpm5", "olmo3", "phi4_mini_json", "pythonic"),
-        *("seed_oss", "step3", "xlam"),
-    }
-)
-"""Parsers that do not get forced calls: vLLM reads those as JSON."""
-
 SILENT_BEFORE_FORCED = frozenset({"hy_v4"})
 """Parsers that bring nothing for the mark at the end of reasoning where a call is forced."""
 
@@ -367,7 +362,7 @@ def _filled(told: list[tuple[Delta, ...]], fillers: Fillers, calls: _Calls) -> l
     _fill(told, range(start, last), fillers.within, 0)
     for number, following in pairwise(numbers):
         between = range(calls.last_place[number] + 1, calls.first_place[following])
-        if calls.texts[number] != EMPTY_OBJECT:
+        if calls.texts[number] != EMPTY_OBJECT or fillers.between is Filler.LINE:
             _fill(told, between, fillers.between, number, most=1)
     if fillers.closes_one or len(numbers) > 1:
         _fill(told, range(last + 1, end), fillers.closing, numbers[-1], most=1)
@@ -397,4 +392,6 @@ def filling(filler: Filler, call: int = 0) -> tuple[Delta, ...]:
         return ()
     if filler is Filler.CALL:
         return (Delta(Kind.TOOL_ARGUMENTS, "", call),)
+    if filler is Filler.LINE:
+        return (Delta(Kind.CONTENT, "\n"),)
     return (Delta(Kind.CONTENT if filler is Filler.EMPTY else Kind.NOTHING, ""),)

@@ -101,7 +101,7 @@ async def render_messages(request: web.Request) -> web.StreamResponse:
 def _asked(service: Service, body: dict[str, Any]) -> tuple[ChatRequest, dict[str, Any]]:
     """The equivalent chat request, and its body."""
     asked = _chat_body(service, body)
-    return parse_chat(asked), asked
+    return parse_chat(asked, is_typed=False), asked
 
 
 def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:
 
 def _num_tokens(model: ServedModel, body: dict[str, Any]) -> int:
     asked = count_chat_body(body, model.answers.calls_tools)
-    chat = parse_chat(asked)
+    chat = parse_chat(asked, is_typed=False)
     model.check_model(chat.model)
     refuse_unavailable(asked, model.answers.calls_tools)
     text = model.planner.conversations.prompt(asked)

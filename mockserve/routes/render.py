@@ -31,6 +31,7 @@ from mockserve.protocol.completions.messages import media_of, template_arguments
 from mockserve.protocol.completions.requests import CompletionRequest, Prompt, parse_chat, parse_completion
 from mockserve.protocol.derender import is_chunk_of_chat, is_chunk_of_completion
 from mockserve.protocol.errors import ApiError, EmptyPromptError
+from mockserve.protocol.forced_calls import shown_tools
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.server.rendering import SKIPS_SPECIAL_TOKENS, Rendered, parse_context, sampling_object
 from mockserve.routes.shared import aside, is_long, read_body, reply_id
@@ -78,7 +79,7 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
 
     With `refuses_tools`, calls of tools that the server does not parse are refused, too.
     """
-    chat = parse_chat(body)
+    chat = parse_chat(body, is_typed=False)
     model.check_model(chat.model)
     _refuse_beams(chat.sampling.use_beam_search)
     planner, options = model.planner, model.options
@@ -99,7 +100,10 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
     finds_calls = has_tools and marks_calls(options.content.tools)
     arguments = template_arguments(body, planner.conversations.default_arguments)
     schema = forced_calls_schema(model, body)
-    held = body if schema is None else {**body, "structured_outputs": {"json": schema}, "response_format": None}
+    held, shown = body, body
+    if schema is not None:
+        held = {**body, "structured_outputs": {"json": schema}, "response_format": None}
+        shown = {**body, "tools": shown_tools(body["tools"], schema)}
     return Rendered(
         request_id=name,
         token_ids=ids,
@@ -111,7 +115,7 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
         reasoning_parser_kwargs={"chat_template_kwargs": arguments}
         if options.content.reasoning.reasoning_parser is not None
         else None,
-        parse_context=parse_context(body, arguments),
+        parse_context=parse_context(shown, arguments),
     )
 
 

@@ -231,7 +231,7 @@ _GLM = _keys("<tool_call>", "</tool_call>", "", line="")
 CALLS: Mapping[str, Write] = {
     "apertus": _apertus,
     **dict.fromkeys(("cohere_command3", "cohere_command4"), _cohere),
-    "deepseek_v3": _deepseek(),
+    "deepseek_v3": _deepseek("\n"),
     "deepseek_v31": _deepseek_31,
     "deepseek_v32": _dsml("function_calls"),
     "deepseek_v4": _dsml("tool_calls"),
@@ -301,7 +301,7 @@ FORCED_AS_JSON = frozenset(
     }
 )
 """Parsers whose models write calls that are forced as bare JSON: a list of them, or the arguments of a named one."""
-FORCED_CALLS: Mapping[str, Write] = {"deepseek_v3": _deepseek("\n"), "mistral": _listed("", "")}
+FORCED_CALLS: Mapping[str, Write] = {"mistral": _listed("", "")}
 """By parser: calls that are forced where the grammar has another form for them."""
 BEFORE_FORCED = {
     **dict.fromkeys(("deepseek_v32", "deepseek_v4", "deepseek_v41"), "\n\n"),

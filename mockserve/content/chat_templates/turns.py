@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from mockserve.protocol.completions.messages import MEDIA_PARTS, TEXT_PARTS, TOOL_REFERENCE, part_text
+from mockserve.protocol.completions.content_parts import (
+    MEDIA_PARTS,
+    TEXT_PARTS,
+    TOOL_REFERENCE,
+    flattened,
+    has_text,
+    kind_of,
+    part_text,
+)
 from mockserve.protocol.errors import ApiError
 
 Turn: TypeAlias = Mapping[str, Any]
@@ -142,27 +150,30 @@ def _content(message: Mapping[str, Any], takes_parts: bool) -> Any:
     if role == "system":
         parts = _without_billing(parts)
     if not takes_parts:
-        return "\n".join(part_text(part) for part in parts)
-    shown = [_shown_part(part) for part in parts]
+        return flattened(parts)
+    shown = [_shown_part(part) for part in parts if has_text(part)]
     # Templates take results of tools as strings, unless there is more than text in them.
     if role == "tool" and all(each["type"] == "text" for each in shown):
         return "\n".join(each["text"] for each in shown)
     return shown
 
 
-def _without_billing(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    kept: list[Mapping[str, Any]] = []
+def _without_billing(parts: Sequence[Any]) -> list[Any]:
+    kept: list[Any] = []
     for part in parts:
-        text = part.get("text") if part.get("type") == "text" else None
+        is_object = isinstance(part, Mapping)
+        text = part if not is_object else part.get("text") if part.get("type") == "text" else None
         if not isinstance(text, str) or not text.startswith(BILLING_HEADER):
             kept.append(part)
         elif rest := text.partition("\n")[2]:
-            kept.append({**part, "text": rest})
+            kept.append({**part, "text": rest} if is_object else rest)
     return kept
 
 
-def _shown_part(part: Mapping[str, Any]) -> dict[str, Any]:
-    kind = part["type"]
+def _shown_part(part: Any) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    kind = kind_of(part) or ""
     if kind == TOOL_REFERENCE:
         return {"type": kind, "name": part.get("name")}
     others = {key: value for key, value in part.items() if key not in _KNOWN_PART_KEYS}

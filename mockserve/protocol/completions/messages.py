@@ -1,10 +1,11 @@
 """The shapes of chat messages in vLLM's order, its errors for others, and further arguments of chat templates."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from mockserve.protocol.completions.content_parts import MEDIA_PARTS, check_content, flattened, kind_of, parts_of
 from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value, internal_error, unreadable
 from mockserve.protocol.reading.containers import AnyOf, Iterable, ListOf, Named, Nullable, Record
 from mockserve.protocol.reading.types import Anything, FieldType, OneOf, Text, as_flag
@@ -110,33 +111,8 @@ TOOL_CALL: FieldType = AnyOf(
 """One call of an assistant message."""
 
 
-TEXT_PARTS = ("text", "input_text", "output_text", "refusal", "thinking")
-MEDIA_PARTS = {
-    "image_url": "image",
-    "input_image": "image",
-    "image_pil": "image",
-    "image_embeds": "image",
-    "audio_url": "audio",
-    "input_audio": "audio",
-    "audio_embeds": "audio",
-    "video_url": "video",
-    "video_embeds": "video",
-}
-"""Types of content parts to their modality."""
-
-RESPONSE_PARTS = ("input_text", "output_text")
-"""Types that are not chat's own; vLLM lets them through only with roles that are not either."""
-CHAT_ROLES = frozenset({"developer", "system", "user", "assistant", "tool"})
-TOOL_REFERENCE = "tool_reference"
-PROMPT_EMBEDS = "prompt_embeds"
-OTHER_PARTS = (PROMPT_EMBEDS, TOOL_REFERENCE)
-NO_PROMPT_EMBEDS = "You must set `--enable-prompt-embeds` to input `prompt_embeds`"
-_TEXT_KEYS = {"refusal": "refusal", "thinking": "thinking", TOOL_REFERENCE: "name"}
-"""Keys of the text of parts that do not name it `text`."""
 FEWEST_UNREADABLE_CHARS = 500
 """Shorter arguments have neither thousands of digits nor objects too deep to be read."""
-MEDIA_MARK = "\ue000"
-"""Stands in a prompt's text where a picture or a recording is; no model has a token for it."""
 
 
 class Message(NamedTuple):
@@ -158,21 +134,21 @@ def read_messages(messages: list[Any]) -> tuple[Message, ...]:
     """The conversation as text. Raises ApiError when it is empty."""
     if not messages:
         raise ApiError("Cannot apply chat template to an empty conversation. Provide at least one message.")
-    return tuple(Message(str(each["role"]), _flatten(each.get("content"))) for each in messages)
+    return tuple(Message(str(each["role"]), flattened(each.get("content"))) for each in messages)
 
 
 def has_media(messages: list[Any]) -> bool:
     """Whether there is a picture or a recording."""
-    return any(part.get("type") in MEDIA_PARTS for message in messages for part in _parts(message))
+    return any(kind_of(part) in MEDIA_PARTS for message in messages for part in parts_of(message))
 
 
 def media_of(messages: list[Any]) -> list[Medium]:
     """Every picture and recording, in order."""
     return [
-        Medium(MEDIA_PARTS[part["type"]], str(part.get(part["type"])))
+        Medium(MEDIA_PARTS[kind], str(part.get(kind)))
         for message in messages
-        for part in _parts(message)
-        if part.get("type") in MEDIA_PARTS
+        for part in parts_of(message)
+        if (kind := kind_of(part)) in MEDIA_PARTS
     ]
 
 
@@ -184,7 +160,7 @@ def check_iterable_calls(messages: Any) -> None:
             raise ApiError(f"{type(calls).__name__!r} object is not iterable")
 
 
-def check_parts(messages: list[Any], read_as: str | None = None) -> None:
+def check_parts(messages: list[Any], read_as: str | None = None, is_typed: bool = True) -> None:
     """Raise ApiError for content parts and tool calls that have the right place and the wrong form.
 
     `read_as` names the class of pydantic that finds wrong calls, where vLLM shows pydantic's message.
@@ -192,8 +168,7 @@ def check_parts(messages: list[Any], read_as: str | None = None) -> None:
     for message in messages:
         if "role" not in message:  # harmony's messages have an author instead, which no chat template supports
             raise ApiError("a message must have a 'role'")
-        for part in _parts(message):
-            _check_part(part, message["role"])
+        check_content(message, is_typed)
         _check_calls(message, read_as)
 
 
@@ -236,55 +211,7 @@ def _check_arguments(call: Any) -> None:
 def last_content(messages: list[Any], role: str) -> str:
     """The text of the last message, if it has this role: what `echo` repeats."""
     last = messages[-1]
-    return _flatten(last.get("content")) if last["role"] == role else ""
-
-
-def _parts(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    content = message.get("content")
-    if content is None or isinstance(content, str) or not isinstance(content, list | dict):
-        return
-    for part in content:
-        if not isinstance(part, dict):
-            raise ApiError(f"a content part must be an object, got {type(part).__name__}")
-        yield part
-
-
-def _check_part(part: dict[str, Any], role: Any) -> None:
-    kind = part.get("type")
-    if not isinstance(kind, str):
-        raise ApiError("a content part must have a 'type'")
-    if kind in RESPONSE_PARTS and role in CHAT_ROLES:
-        raise ApiError(f"a content part of a chat message must be of type 'text', got {kind!r}")
-    if kind in ("text", *RESPONSE_PARTS) and not isinstance(part.get("text"), str):
-        raise ApiError(f"a content part of type {kind!r} must have a string as its 'text'")
-    if kind in ("image_url", "audio_url", "video_url") and not isinstance(part.get(kind), dict):
-        raise ApiError(f"a content part of type {kind!r} must have an object as its {kind!r}")
-    if kind in TEXT_PARTS or kind in MEDIA_PARTS or kind == TOOL_REFERENCE:
-        return
-    if kind == PROMPT_EMBEDS:
-        missing = "prompt_embeds content part requires a non-empty `data` field with base64-encoded tensor bytes."
-        raise bad_value(NO_PROMPT_EMBEDS if part.get("data") else missing, PROMPT_EMBEDS)
-    supported = ", ".join(sorted([*TEXT_PARTS, *MEDIA_PARTS, *OTHER_PARTS]))
-    message = f"Unsupported chat content part type: {kind!r}. Supported types: {supported}."
-    raise bad_value(message, "type", kind)
-
-
-def _flatten(content: Any) -> str:
-    """A content string as it is; the text parts of a list joined by newlines; nothing for null."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    return "\n".join(part_text(part) for part in content)
-
-
-def part_text(part: Mapping[str, Any]) -> str:
-    """The text of a content part, with a `MEDIA_MARK` for a picture or a recording."""
-    kind = part.get("type")
-    if kind in MEDIA_PARTS:
-        return MEDIA_MARK
-    text = part.get(_TEXT_KEYS.get(kind, "text") if isinstance(kind, str) else "text")
-    return text if isinstance(text, str) else ""
+    return flattened(last.get("content")) if last["role"] == role else ""
 
 
 NO_EFFORT = "none"

@@ -2,6 +2,7 @@
 
 import marshal
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from blis_sim.options.memo import Memo
@@ -16,16 +17,15 @@ from mockserve.protocol.asked.sampling import (
     read_wanted,
 )
 from mockserve.protocol.asked.vocabulary_checks import check_logit_bias_keys
+from mockserve.protocol.completions.content_parts import NO_PROMPT_EMBEDS, PROMPT_EMBEDS
 from mockserve.protocol.completions.fields import CHAT_FIELDS, CHAT_REQUIRED, COMPLETION_FIELDS
 from mockserve.protocol.completions.messages import (
     MESSAGE,
-    NO_PROMPT_EMBEDS,
-    PROMPT_EMBEDS,
     check_iterable_calls,
     check_parts,
     last_content,
 )
-from mockserve.protocol.errors import ApiError, bad_value, unreadable
+from mockserve.protocol.errors import ApiError, Problem, bad_value, unreadable
 from mockserve.protocol.reading.body import Fields, check_types
 from mockserve.protocol.reading.containers import ListOf, Nullable
 from mockserve.protocol.reading.types import FieldType, Flag, Integer, OneOf, Text, as_integer
@@ -53,10 +53,11 @@ class ChatRequest(NamedTuple):
     includes_reasoning: bool = True
 
 
-def parse_chat(body: dict[str, Any], read_as: str | None = None) -> ChatRequest:
+def parse_chat(body: dict[str, Any], read_as: str | None = None, is_typed: bool = True) -> ChatRequest:
     """Raises ApiError for whatever vLLM refuses before it looks at the model.
 
-    `read_as` names the class of pydantic that finds wrong tool calls, where vLLM shows pydantic's message.
+    `read_as` names the class of pydantic that finds wrong tool calls, where vLLM shows pydantic's message. Messages of
+    other interfaces are not `is_typed`: their content parts have no form for each role.
     """
     messages = body.get("messages")
     if "messages" in body and not isinstance(messages, list | str | dict):
@@ -65,7 +66,7 @@ def parse_chat(body: dict[str, Any], read_as: str | None = None) -> ChatRequest:
     refuse_chat_contradictions(body)
     check_types(body, CHAT_FIELDS, CHAT_REQUIRED)
     assert isinstance(messages, list)
-    check_parts(messages, read_as)
+    check_parts(messages, read_as, is_typed)
     fields = Fields(body)
     sampling = _read_chat_sampling(fields)
     check_logit_bias_keys(body.get("logit_bias"))
@@ -153,9 +154,18 @@ def chats_of(body: dict[str, Any]) -> list[dict[str, Any]]:
     of_chats = [name for name in CHAT_FIELDS if name in shared and name not in BATCH_FIELDS]
     problems = [problem for name in of_chats for problem in CHAT_FIELDS[name].problems(shared[name], name)]
     if problems:
-        raise unreadable(READ_AS, problems)
+        raise unreadable(READ_AS, [_as_instance(each) for each in problems])
     shared.pop("tools", None)  # no prompt of a batch has them
     return [{**shared, "tool_choice": "none", "messages": each} for each in body["messages"]]
+
+
+def _as_instance(problem: Problem) -> Problem:
+    """A problem of a field in the words of pydantic where the chat is made from Python's values: no object is one."""
+    if problem.kind != "model_attributes_type" or not problem.location.startswith("tools."):
+        return problem
+    name = "FunctionDefinition" if problem.location.endswith(".function") else "ChatCompletionToolsParam"
+    message = f"Input should be a valid dictionary or instance of {name}"
+    return replace(problem, kind="model_type", message=message)
 
 
 def _refuse_several_answers(body: dict[str, Any]) -> None:

@@ -119,6 +119,32 @@ def test_fails_inside_on_a_reference_loop_of_a_strict_function() -> None:
         call_script(found, found.functions, Random(1), 1)
 
 
+def test_forced_calls_that_vllm_holds_to_json_are_a_list_or_the_arguments_alone() -> None:
+    tools = ToolOptions(enable_auto_tool_choice=True, tool_call_parser="pythonic")
+    settings = answer_settings(ContentOptions(tools=tools))
+    asked = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
+    required_use = chat_form({**asked, "tool_choice": "required"}, "hi", settings, quotes=False).tools
+    assert required_use is not None
+    script = call_script(required_use, required_use.functions, Random(1), 0)
+    listed = json.loads("".join(each.text for each in script))
+    assert [(each["name"], sorted(each)) for each in listed] == [
+        ("get_weather", ["name", "parameters"]),
+        ("now", ["name", "parameters"]),
+    ]
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    named_use = chat_form({**asked, "tool_choice": named}, "hi", settings, quotes=False).tools
+    assert named_use is not None
+    script = call_script(named_use, named_use.functions, Random(1), 0)
+    Draft202012Validator(CITY).validate(json.loads("".join(each.text for each in script)))
+    answer = perform(script, Performance(BuiltinTokenizer(), Sampling(), 100, names_function=True))
+    assert answer.deltas is not None
+    assert [each.kind for each in answer.deltas[0]] == [Kind.TOOL_NAME, Kind.TOOL_ARGUMENTS]
+    thought = [Segment(Kind.MARKUP, "<think>"), Segment(Kind.REASONING, "hm"), Segment(Kind.MARKUP, "</think>")]
+    answer = perform([*thought, *script], Performance(BuiltinTokenizer(), Sampling(), 100, names_function=True))
+    names = [place for place, found in enumerate(answer.deltas or ()) for each in found if each.kind is Kind.TOOL_NAME]
+    assert answer.token_texts[names[0]].endswith(">")
+
+
 def test_refuses_a_named_function_that_is_offered_twice() -> None:
     body = {"tools": offered({}) * 2, "tool_choice": {"type": "function", "function": {"name": "f"}}}
     with pytest.raises(ApiError, match=r"^Forced tool choice must resolve to exactly one tool\.$"):

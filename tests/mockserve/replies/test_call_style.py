@@ -5,9 +5,8 @@ import re
 import pytest
 
 from mockserve.content.answer import Delta, Kind
-from mockserve.options.content import TOOL_CALL_PARSERS
+from mockserve.options.content import FORCED_AS_JSON, TOOL_CALL_PARSERS
 from mockserve.replies.call_style import (
-    FORCED_AS_JSON,
     STYLES,
     Arrival,
     CallStyle,
@@ -107,6 +106,13 @@ def test_a_call_without_arguments_is_joined_or_brings_its_name_alone() -> None:
     joined = arranged(said, CallStyle(no_arguments=NoArguments.JOINED), is_cut=False)
     assert joined == [(), (NAME, Delta(Kind.TOOL_ARGUMENTS, "{}")), ()]
     assert arranged(said, CallStyle(no_arguments=NoArguments.SKIPPED), is_cut=False) == [(NAME,), (), ()]
+
+
+def test_calls_of_deepseek_v3_have_a_line_break_between_them_in_streams() -> None:
+    second = Delta(Kind.TOOL_NAME, "look", 1)
+    told = arranged([(NAME,), (FIRST, REST), (), (), (second,), ()], call_style("deepseek_v3"), is_cut=False)
+    assert told[2:5] == [(Delta(Kind.CONTENT, "\n"),), (), (second,)]
+    assert call_style("deepseek_v31").fillers.between is Filler.NOTHING
 
 
 @pytest.mark.parametrize(

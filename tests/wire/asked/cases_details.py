@@ -1,6 +1,7 @@
 """Batches with fields that only chats have, forms of text, forced calls, malformed messages, and states of streams."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.wire.asked.setups import Asked
@@ -140,10 +141,19 @@ def forced_cases() -> Sequence[Asked]:
         ("two functions", (SCHEMA, {"type": "object"})),
         ("definitions that differ", (SHARED, OTHER)),
         ("definitions that are none", ({**SCHEMA, "$defs": 7},)),
+        ("definitions", (SHARED,)),
     )
-    return [
-        asked for name, schemas in every for is_named in (False, True) for asked in _forced(name, schemas, is_named)
-    ]
+    refused: tuple[Any, ...] = (
+        {"type": "nope"},
+        {"$ref": "#/$defs/nope"},
+        {"type": "string", "pattern": "("},
+        {"properties": {"a": False}},
+    )
+    found = [asked for name, schemas in every for named in (False, True) for asked in _forced(name, schemas, named)]
+    for schema in refused:
+        found += [asked for named in (False, True) for asked in _forced(f"bad schema {schema}", (schema,), named)[:2]]
+    streamed = _forced("stream of a bad schema", refused[:1], is_named=False)[:2]
+    return [*found, *(replace(each, body={**(each.body or {}), "stream": True}) for each in streamed)]
 
 
 def _forced(name: str, schemas: Sequence[Any], is_named: bool) -> list[Asked]:

@@ -4,6 +4,7 @@ from tests.wire.asked.cases_details import detail_cases, forced_cases
 from tests.wire.asked.cases_fields import beam_cases, field_cases, limit_cases, thinking_cases
 from tests.wire.asked.cases_malformed import malformed_cases
 from tests.wire.asked.cases_oddities import guidance_cases, oddity_cases
+from tests.wire.asked.cases_parts import part_cases
 from tests.wire.asked.cases_prompts import bare_cases, cases, named_cases
 from tests.wire.asked.cases_responses import response_cases
 from tests.wire.asked.setups import FOLDERS_MARK, Setup, as_json
@@ -33,10 +34,12 @@ SETUPS = (
     Setup("malformed", malformed_cases, settings=WITH_TOOLS, environment={"VLLM_SERVER_DEV_MODE": "1"}),
     Setup("oddities", oddity_cases, settings=WITH_TOOLS),
     Setup("details", detail_cases, settings=WITH_TOOLS),
+    Setup("parts", part_cases, settings=WITH_TOOLS),
     Setup(
         "forced",
         forced_cases,
         settings={**SCALE_OUT, "enable_auto_tool_choice": True, "tool_call_parser": "pythonic"},
+        own_settings={"tool_call_not_required_param_probability": 100.0, "max_tool_call_integer_param": 1},
     ),
     Setup(
         "guidance",

@@ -1,0 +1,201 @@
+"""Content parts of chat messages: the form of a message that vLLM reads them by, and its errors for other parts."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from mockserve.protocol.errors import ApiError, bad_value, unreadable
+from mockserve.protocol.reading.containers import AnyOf, Named, Record
+from mockserve.protocol.reading.types import FieldType, OneOf, Text
+
+TEXT_PARTS = ("text", "input_text", "output_text", "refusal", "thinking")
+MEDIA_PARTS = {
+    "image_url": "image",
+    "input_image": "image",
+    "image_pil": "image",
+    "image_embeds": "image",
+    "audio_url": "audio",
+    "input_audio": "audio",
+    "audio_embeds": "audio",
+    "video_url": "video",
+    "video_embeds": "video",
+}
+"""Types of content parts to their modality."""
+
+TOOL_REFERENCE = "tool_reference"
+PROMPT_EMBEDS = "prompt_embeds"
+OTHER_PARTS = (PROMPT_EMBEDS, TOOL_REFERENCE)
+NO_PROMPT_EMBEDS = "You must set `--enable-prompt-embeds` to input `prompt_embeds`"
+MEDIA_MARK = "\ue000"
+"""Stands in a prompt's text where a picture or a recording is; no model has a token for it."""
+
+_TEXT_KEYS = {"refusal": "refusal", "thinking": "thinking", TOOL_REFERENCE: "name"}
+"""Keys of the text of parts that do not name it `text`."""
+_UNTYPED_MEDIA = (
+    *("image_url", "image_pil", "image_embeds", "audio_embeds", "video_embeds", PROMPT_EMBEDS, "audio_url"),
+    *("input_audio", "video_url"),
+)
+"""Keys by which a part without a type, or with an id of its own, is known, in vLLM's order."""
+
+
+def _part(kind: str, inner: FieldType, key: str = "") -> Record:
+    name = key or kind
+    return Record({name: inner, "type": OneOf((kind,))}, (name, "type"), kind="dict_type")
+
+
+def _nested(**fields: FieldType) -> Record:
+    return Record(fields, tuple(each for each in fields if each != "detail"), kind="dict_type")
+
+
+_TEXT_PART = _part("text", Text())
+_URLS: Mapping[str, tuple[str, Record]] = {
+    "image_url": (
+        "ChatCompletionContentPartImageParam",
+        _part("image_url", _nested(url=Text(), detail=OneOf(("auto", "low", "high")))),
+    ),
+    "audio_url": ("ChatCompletionContentPartAudioParam", _part("audio_url", _nested(url=Text()))),
+    "video_url": ("ChatCompletionContentPartVideoParam", _part("video_url", _nested(url=Text()))),
+}
+_AUDIO_PART = _part("input_audio", _nested(data=Text(), format=OneOf(("wav", "mp3"))))
+_FILE = Record({name: Text() for name in ("file_data", "file_id", "filename")}, kind="dict_type")
+_FILE_PART = _part("file", _FILE)
+_REFUSAL_PART = _part("refusal", Text())
+_EMBEDS_PART = _part(PROMPT_EMBEDS, Text(), "data")
+_THOUGHT_PART = _part("thinking", Text())
+
+_NAMED_TEXT = Named("ChatCompletionContentPartTextParam", _TEXT_PART)
+_FORMS: Mapping[str, FieldType] = {
+    **dict.fromkeys(("developer", "system", "tool"), _TEXT_PART),
+    "user": AnyOf(
+        (
+            _NAMED_TEXT,
+            Named(*_URLS["image_url"]),
+            Named("ChatCompletionContentPartInputAudioParam", _AUDIO_PART),
+            Named("File", _FILE_PART),
+        )
+    ),
+    "assistant": AnyOf((_NAMED_TEXT, Named("ChatCompletionContentPartRefusalParam", _REFUSAL_PART))),
+}
+"""Forms of a part by the role of its message."""
+_KNOWN_PARTS: tuple[Record, ...] = (
+    *(_TEXT_PART, _AUDIO_PART, _FILE_PART, _REFUSAL_PART, _EMBEDS_PART, _THOUGHT_PART),
+    *(form for _, form in _URLS.values()),
+)
+_LOOSE_TYPES = frozenset({"image_embeds", "audio_embeds", "video_embeds", TOOL_REFERENCE})
+_LOOSE_KEYS = ("image_url", "audio_url", "video_url", "image_pil", "uuid", "name")
+"""Keys that a part may have without a type, as text or as null."""
+_OTHER_FIELDS = ("reasoning", "tools", "task")
+"""Fields that only messages of vLLM's own form have."""
+
+
+def parts_of(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The content parts of a message that are objects."""
+    content = message.get("content")
+    return (part for part in content if isinstance(part, dict)) if isinstance(content, list) else iter(())
+
+
+def check_content(message: Mapping[str, Any], is_typed: bool = True) -> None:
+    """Raise ApiError for content parts that vLLM refuses.
+
+    Known forms of messages are read part by part as the prompt is made; vLLM's own form, which takes any role, has
+    looser parts, and is taken where it knows more fields of the message.
+    """
+    content = message.get("content")
+    if not isinstance(content, list | dict):
+        return
+    if is_typed and _is_read_by_role(message, content):
+        form = _FORMS[message["role"]]
+        for index, part in enumerate(content):
+            if problems := form.problems(part, str(index)):
+                raise unreadable("ValidatorIterator", problems)
+        return
+    num_texts = 0
+    for part in content:
+        num_texts += _check_part(part, num_texts)
+
+
+def _is_read_by_role(message: Mapping[str, Any], content: Any) -> bool:
+    role = message["role"]
+    if role not in _FORMS or (role == "tool" and not isinstance(message.get("tool_call_id"), str)):
+        return False
+    if not isinstance(content, list) or not all(isinstance(part, dict | str) for part in content):
+        return True
+    if any(name in message for name in _OTHER_FIELDS) or message.get("tool_calls"):
+        return False
+    return not any(_is_known(part) for part in content)
+
+
+def _is_known(part: Any) -> bool:
+    """Whether vLLM's own form of a message knows a field of the part."""
+    if not isinstance(part, dict):
+        return False
+    if any(isinstance(part.get(key, 0), str | None) for key in _LOOSE_KEYS):
+        return True
+    kind = part.get("type")
+    return (isinstance(kind, str) and kind in _LOOSE_TYPES) or any(not form.problems(part, "") for form in _KNOWN_PARTS)
+
+
+def _check_part(part: Any, place: int) -> bool:
+    """Whether a part has text for the prompt, at this place among the texts. Raises ApiError for one that has none."""
+    if isinstance(part, str):
+        return bool(part)
+    if not isinstance(part, dict):
+        raise ApiError(f"a content part must be an object, got {type(part).__name__}")
+    kind = kind_of(part)
+    if kind is None:
+        word = "Missing" if part.get("type") is None or part.get("uuid") is not None else "Invalid"
+        raise bad_value(f"{word} 'type' field in multimodal part.", "type")
+    if kind in _URLS and part.get("type") == kind and part.get("uuid") is None:
+        title, form = _URLS[kind]
+        if problems := form.problems(part, title):
+            inside = f"{title}."
+            raise unreadable(title, [replace(each, location=each.location.removeprefix(inside)) for each in problems])
+    if kind in TEXT_PARTS or kind == TOOL_REFERENCE:
+        text = part.get(_TEXT_KEYS.get(kind, "text"))
+        if text and not isinstance(text, str):
+            raise ApiError(f"sequence item {place}: expected str instance, {type(text).__name__} found")
+        return bool(text)
+    if kind in MEDIA_PARTS:
+        return False
+    if kind == PROMPT_EMBEDS:
+        missing = "prompt_embeds content part requires a non-empty `data` field with base64-encoded tensor bytes."
+        raise bad_value(NO_PROMPT_EMBEDS if part.get("data") else missing, PROMPT_EMBEDS)
+    supported = ", ".join(sorted([*TEXT_PARTS, *MEDIA_PARTS, *OTHER_PARTS]))
+    message = f"Unsupported chat content part type: {kind!r}. Supported types: {supported}."
+    raise bad_value(message, "type", kind)
+
+
+def kind_of(part: Mapping[str, Any]) -> str | None:
+    """The type of a part; that of its medium where it has no type or an id of its own, None where there is none."""
+    kind = part.get("type")
+    has_id = part.get("uuid") is not None
+    if isinstance(kind, str) and not (has_id and (kind in TEXT_PARTS or kind in MEDIA_PARTS or kind in OTHER_PARTS)):
+        return kind
+    if kind is None or has_id:
+        return next((key for key in (*_UNTYPED_MEDIA, TOOL_REFERENCE) if key in part), None)
+    return None
+
+
+def flattened(content: Any) -> str:
+    """A content string as it is; the text parts of a list joined by newlines; nothing for null."""
+    if content is None:
+        return ""
+    return content if isinstance(content, str) else "\n".join(filter(None, map(part_text, content)))
+
+
+def part_text(part: Any) -> str:
+    """The text of a content part, with a `MEDIA_MARK` for a picture or a recording."""
+    if not isinstance(part, dict):
+        return part if isinstance(part, str) else ""
+    kind = kind_of(part)
+    if kind in MEDIA_PARTS:
+        return MEDIA_MARK
+    text = part.get(_TEXT_KEYS.get(kind or "", "text"))
+    return text if isinstance(text, str) else ""
+
+
+def has_text(part: Any) -> bool:
+    """Whether a part is something to the prompt: vLLM skips texts that are null."""
+    if not isinstance(part, dict) or (kind := kind_of(part)) not in TEXT_PARTS:
+        return True
+    return part.get(_TEXT_KEYS.get(kind or "", "text")) is not None
