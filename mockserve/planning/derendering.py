@@ -78,7 +78,11 @@ def continued_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[in
 
 
 def readable_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int], hides_special: bool) -> str:
-    """The text that ids add to a prompt, without a last incomplete character, which appears with its last token."""
+    """The text that ids add to a prompt, without a last incomplete character, which appears with its last token.
+
+    An id that no tokenizer can have brings no text.
+    """
+    ids = [each for each in ids if 0 <= each <= LARGEST_TOKEN_ID]
     for num_left in range(CHARACTER_TOKENS):
         text = continued_text(tokenizer, prompt, ids[: len(ids) - num_left], hides_special)
         if not text.endswith(UNREADABLE):

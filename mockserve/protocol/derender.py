@@ -132,7 +132,7 @@ _STATE: FieldType = Nullable(
                 "role_sent": Flag(),
                 "logprob_context_token_ids": ListOf(Integer(), at_most=MAX_CONTEXT_TOKENS),
                 "logprob_text_offset": Integer(at_least=0),
-                "output_token_ids": ListOf(Integer(at_least=0)),
+                "output_token_ids": ListOf(Integer()),
                 "output_chunk_lens": ListOf(Integer(above=0)),
                 "tools_streamed": Flag(),
                 "last_tool_call_ids": ListOf(Text()),
@@ -211,20 +211,21 @@ def _is_chunk(body: dict[str, Any], whole: FieldType, chunk: FieldType) -> bool:
     wrong_chunk = chunk.problems(body, "body") if wrong_whole else []
     if wrong_chunk:
         raise bad_fields([*wrong_whole, *wrong_chunk])
-    _convert_integers(body)
+    # Chunks are decoded token by token, which takes any integer for an id.
+    _convert_integers(body, is_chunk=bool(wrong_whole))
     return bool(wrong_whole)
 
 
-def _convert_integers(value: Any) -> None:
+def _convert_integers(value: Any, is_chunk: bool) -> None:
     """Make integers of what `Integer` takes for one, in the fields of a checked body that hold any."""
     if isinstance(value, list):
         for each in value:
-            _convert_integers(each)
+            _convert_integers(each, is_chunk)
     elif isinstance(value, dict):
         for name in value.keys() & _INTEGER_FIELDS:
-            value[name] = _integers(value[name], is_id=name != "prompt_tokens")
+            value[name] = _integers(value[name], is_id=not is_chunk and name != "prompt_tokens")
         for name in value.keys() & _FIELDS_WITH_INTEGERS:
-            _convert_integers(value[name])
+            _convert_integers(value[name], is_chunk)
 
 
 def _integers(value: Any, is_id: bool) -> Any:

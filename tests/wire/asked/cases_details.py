@@ -19,7 +19,7 @@ MOST_PROMPTS = 1024
 
 def detail_cases() -> Sequence[Asked]:
     """All requests to a server with a parser that reads forced calls."""
-    return [*_batches(), *_texts(), *_messages(), *_states(), *_usages(), *_long_prompts()]
+    return [*_batches(), *_texts(), *_messages(), *_states(), *_odd_chunks(), *_usages(), *_long_prompts()]
 
 
 def _batches() -> list[Asked]:
@@ -92,6 +92,7 @@ def _states() -> list[Asked]:
         ("lengths that are too many", {"output_token_ids": [5, 6], "output_chunk_lens": [3]}),
         ("length of zero", {"output_token_ids": [5], "output_chunk_lens": [1, 0]}),
         ("right lengths", {"output_token_ids": [5, 6], "output_chunk_lens": [1, 1]}),
+        ("ids that no tokenizer has", {"output_token_ids": [-1, 7, 2**63], "output_chunk_lens": [3]}),
     )
     return [
         *(Asked(f"chat state: {name}", DERENDERED_CHAT, _chat_chunk(state)) for name, state in every),
@@ -109,6 +110,15 @@ def _usages() -> list[Asked]:
             (DERENDERED_TEXT, _text_chunk(None, usage=usage)),
         )
     ]
+
+
+def _odd_chunks() -> list[Asked]:
+    found = []
+    for ids in ([-1, 5], [5, -1, 6], [2**40, 5], [2**63, 5]):
+        choices = [{"index": 0, "token_ids": ids}]
+        found.append(Asked(f"chat state: chunk of {ids}", DERENDERED_CHAT, _chat_chunk(None, choices=choices)))
+        found.append(Asked(f"text state: chunk of {ids}", DERENDERED_TEXT, _text_chunk(None, choices=choices)))
+    return found
 
 
 def _chunk(state: dict[str, Any] | None, **fields: Any) -> dict[str, Any]:
