@@ -79,10 +79,11 @@ async def plan_chat(
     is_tokenized = planner.conversations.makes_token_ids(body)
     per_medium, adds_marks = model.options.replies.tokens_per_medium, chat.add_special_tokens and not is_tokenized
     ids = conversation_ids(planner, text, media, per_medium, adds_marks, sampling)
-    check_prompt_start(chat.common, len(ids))
     form = _form(model, body, text)
     params = chat.common.kv_transfer_params
+    planner.budget(sampling, len(ids))
     check_with_model(model, body, sampling, params, searches_beams=beams is not None)
+    check_prompt_start(chat.common, len(ids))
     form = form if beams is None else form._replace(constraint=None)
     external = model.external_prompt(params, len(ids))
     priority = chat.common.priority if priority is None else priority
@@ -150,6 +151,16 @@ def forced_calls_schema(model: ServedModel, body: Mapping[str, Any]) -> dict[str
     if model.options.content.tools.tool_call_parser not in FORCED_AS_JSON:
         return None
     return forced_schema(body["tools"], body.get("tool_choice"), body.get("parallel_tool_calls"))
+
+
+def holds_calls(model: ServedModel, body: Mapping[str, Any]) -> bool:
+    """Whether the grammar of the parser holds an answer to calls, which replaces other forms that are asked for."""
+    choice = body.get("tool_choice", "auto")
+    if not (body.get("tools") and model.answers.calls_tools) or choice in (None, "none"):
+        return False
+    if model.options.content.tools.tool_call_parser in FORCED_AS_JSON:
+        return False
+    return choice != "auto" or any(each["function"].get("strict") for each in body["tools"])
 
 
 def _style(model: ServedModel, form: AnswerForm, chat: ChatRequest, body: Mapping[str, Any]) -> CallStyle:
@@ -266,11 +277,12 @@ async def plan_response(
     if chat.sampling.max_tokens_param == "max_completion_tokens":
         chat = chat._replace(sampling=replace(chat.sampling, max_tokens_param=OUTPUT_PARAM))
     name = response_id(asked)
+    schema = forced_calls_schema(model, body)
     response = ResponseObject(
         id=name,
         created=unix_time(),
         model=model.reply_name(adapter),
-        asked=_with_forced_form(asked, forced_calls_schema(model, body)),
+        asked=_without_form(asked) if holds_calls(model, body) else _with_forced_form(asked, schema),
         sampling=chat.sampling,
         budget=0,
     )
@@ -311,6 +323,11 @@ def _with_forced_form(asked: ResponseRequest, schema: Mapping[str, Any] | None) 
     form = {"type": "json_schema", "name": "tool_calling_response", "schema": schema, "strict": True}
     tools = shown_tools(asked.body["tools"], schema)
     return replace(asked, body={**asked.body, "tools": tools, "text": {"format": form}})
+
+
+def _without_form(asked: ResponseRequest) -> ResponseRequest:
+    """The request without the form of the text, which vLLM drops where the parser holds an answer to calls."""
+    return replace(asked, body={**asked.body, "text": None})
 
 
 def response_id(asked: ResponseRequest) -> str:

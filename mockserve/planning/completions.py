@@ -47,8 +47,10 @@ async def plan_completion(
     check_max_tokens(sampling, model.planner.max_model_len)
     ids = [_ids(model, each, asked) for each in asked.prompts]
     for prompt_ids in ids:
-        check_prompt_start(asked.common, len(prompt_ids))
+        planner.budget(sampling, len(prompt_ids))
     check_with_model(model, body, sampling, asked.common.kv_transfer_params, searches_beams=beams is not None)
+    for prompt_ids in ids:
+        check_prompt_start(asked.common, len(prompt_ids))
     urgency = asked.common.priority if priority is None else priority
     terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency, slo_e2e_us=wanted_e2e_us(body))
     prompts = [

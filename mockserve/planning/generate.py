@@ -32,15 +32,16 @@ async def plan_generate(
     limit = planner.max_model_len
     check_room(len(asked.token_ids), limit)
     planner.check_ids(asked.token_ids)
-    check_vocabulary(sampling, asked.logit_bias, planner.vocabulary_size, model.options.replies.max_logprobs)
-    refuse_thinking_budget(asked.thinking_token_budget, model.options.content.reasoning.reasoning_parser is not None)
+    has_ceiling = sampling.max_tokens is None
     if sampling.max_tokens is not None:
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, limit))
+    planner.budget(sampling, len(asked.token_ids), has_ceiling)
+    check_vocabulary(sampling, asked.logit_bias, planner.vocabulary_size, model.options.replies.max_logprobs)
+    refuse_thinking_budget(asked.thinking_token_budget, model.options.content.reasoning.reasoning_parser is not None)
     urgency = asked.common.priority if priority is None else priority
     params = asked.common.kv_transfer_params
     external = model.external_prompt(params, len(asked.token_ids))
     terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency, external)
-    has_ceiling = sampling.max_tokens is None
     generations = await planner.plan(asked.token_ids, sampling, terms, _form(model, asked), has_ceiling)
     if asked.output_mode != "derender":
         generations = _each_unread(generations)

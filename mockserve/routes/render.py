@@ -12,7 +12,7 @@ from mockserve.content.script import END, START
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.flight import new_id, unix_time
 from mockserve.options.content import ToolOptions
-from mockserve.planning.chat import forced_calls_schema
+from mockserve.planning.chat import forced_calls_schema, holds_calls
 from mockserve.planning.derendered_chunks import StreamState, chat_chunk, completion_chunk
 from mockserve.planning.derendering import (
     ChatReader,
@@ -101,7 +101,9 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
     arguments = template_arguments(body, planner.conversations.default_arguments)
     schema = forced_calls_schema(model, body)
     held, shown = body, body
-    if schema is not None:
+    if holds_calls(model, body):
+        held = {**body, "structured_outputs": None, "response_format": None}
+    elif schema is not None:
         held = {**body, "structured_outputs": {"json": schema}, "response_format": None}
         shown = {**body, "tools": shown_tools(body["tools"], schema)}
     return Rendered(

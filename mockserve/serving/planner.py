@@ -137,6 +137,15 @@ class Planner:
         if largest >= max(self.vocabulary_size, self.tokenizer.vocabulary_size):
             raise late(ApiError(f"Token id {largest} is out of vocabulary"))
 
+    def budget(self, sampling: Sampling, num_prompt_tokens: int, has_ceiling: bool = True) -> int:
+        """The most tokens of an answer. Raises ApiError for sampling fields out of bounds.
+
+        Without `has_ceiling` a limit of output tokens that the request sets is not lowered to the server's.
+        """
+        budget = self.defaults.output_budget(sampling, num_prompt_tokens, self.max_model_len, has_ceiling)
+        check_sampling(sampling, budget)
+        return budget
+
     async def plan(
         self,
         prompt: Sequence[int],
@@ -150,12 +159,10 @@ class Planner:
 
         Choices that would not all fit into memory are planned when they are asked for, on a thread for long work.
 
-        Without `has_ceiling` a limit of output tokens that the request sets is not lowered to the server's.
         Raises ApiError for sampling fields out of bounds, and for a form that no answer can have.
         """
+        budget = self.budget(sampling, len(prompt), has_ceiling)
         backend = await self._checked_backend(form)
-        budget = self.defaults.output_budget(sampling, len(prompt), self.max_model_len, has_ceiling)
-        check_sampling(sampling, budget)
         check_engine_message(terms.request_id, terms.priority, sampling)
         if backend is not None:
             self._structured_outputs.claim(backend)

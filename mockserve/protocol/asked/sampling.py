@@ -7,7 +7,7 @@ from dataclasses import fields as dataclass_fields
 from operator import attrgetter
 from typing import Any
 
-from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.errors import ApiError, bad_value, late
 from mockserve.protocol.reading.body import Fields
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
 from mockserve.protocol.reading.types import Anything, FieldType, Flag, Text, as_integer
@@ -368,7 +368,8 @@ def check_prompt_start(common: Common, prompt_tokens: int) -> None:
     start = common.routed_experts_prompt_start
     if start > prompt_tokens:
         name = "routed_experts_prompt_start"
-        raise bad_value(f"{name} must be between 0 and the prompt length ({prompt_tokens}), inclusive.", name, start)
+        message = f"{name} must be between 0 and the prompt length ({prompt_tokens}), inclusive."
+        raise late(bad_value(message, name, start))
 
 
 def read_wanted(fields: Fields, sampling: Sampling) -> Wanted:

@@ -42,9 +42,6 @@ def check_vocabulary(sampling: Sampling, logit_bias: Any, vocabulary_size: int, 
 
 
 def _check_ids(sampling: Sampling, logit_bias: Any, vocabulary_size: int) -> None:
-    if any(each and not each.strip() for each in sampling.bad_words):
-        message = "bad_words entries must tokenize to at least one token."
-        raise bad_value(message, "bad_words", list(sampling.bad_words))
     biased = unknown_ids([int(key) for key in logit_bias or {}], vocabulary_size)
     if biased:
         _refuse_ids("logit_bias", biased, vocabulary_size)
@@ -58,6 +55,9 @@ def _check_ids(sampling: Sampling, logit_bias: Any, vocabulary_size: int) -> Non
         foreign = unknown_ids(allowed, vocabulary_size)
         if foreign:
             raise bad_value("allowed_token_ids contains out-of-vocab token id!", "allowed_token_ids", foreign)
+    if any(each and not each.strip() for each in sampling.bad_words):
+        message = "bad_words entries must tokenize to at least one token."
+        raise bad_value(message, "bad_words", list(sampling.bad_words))
 
 
 def _check_logprobs(sampling: Sampling, vocabulary_size: int, most: int) -> None:

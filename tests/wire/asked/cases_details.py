@@ -19,7 +19,7 @@ MOST_PROMPTS = 1024
 
 def detail_cases() -> Sequence[Asked]:
     """All requests to a server with a parser that reads forced calls."""
-    return [*_batches(), *_texts(), *_messages(), *_states(), *_odd_chunks(), *_usages(), *_long_prompts()]
+    return [*_batches(), *_texts(), *_messages(), *_states(), *_odd_chunks(), *_two_mistakes(), *_held(), *_usages(), *_long_prompts()]
 
 
 def _batches() -> list[Asked]:
@@ -118,6 +118,38 @@ def _odd_chunks() -> list[Asked]:
         choices = [{"index": 0, "token_ids": ids}]
         found.append(Asked(f"chat state: chunk of {ids}", DERENDERED_CHAT, _chat_chunk(None, choices=choices)))
         found.append(Asked(f"text state: chunk of {ids}", DERENDERED_TEXT, _text_chunk(None, choices=choices)))
+    return found
+
+
+def _two_mistakes() -> list[Asked]:
+    """Requests with a limit of tokens out of bounds and another mistake, and mistakes that a stream begins with."""
+    every: tuple[dict[str, Any], ...] = (
+        {"max_tokens": 0, "bad_words": [" "]},
+        {"max_tokens": 0, "stop_token_ids": [1000000]},
+        {"max_tokens": 0, "structured_outputs": {"regex": "("}},
+        {"routed_experts_prompt_start": 99},
+        {"logit_bias": {"999999": 1}, "bad_words": [" "]},
+    )
+    found = []
+    for stream in (False, True):
+        for each in every:
+            name, fields = f"{each}, stream {stream}", {"model": "m", "max_tokens": 2, "stream": stream, **each}
+            found.append(Asked(f"text with {name}", TEXT, {"prompt": "hi", **fields}))
+            found.append(Asked(f"chat with {name}", CHAT, {"messages": USER, **fields}))
+    return found
+
+
+def _held() -> list[Asked]:
+    """Responses whose calls are held to the grammar of the parser, beside another form of the text."""
+    text = {"format": {"type": "json_object"}, "verbosity": "low"}
+    body = {"model": "m", "input": "hi", "text": text, "max_output_tokens": 2}
+    found = []
+    for is_strict in (False, True):
+        tools = [{"type": "function", "name": "f", "parameters": SCHEMA, "strict": is_strict}]
+        for choice in ("auto", "none", "required", {"type": "function", "name": "f"}):
+            held = {**body, "tools": tools, "tool_choice": choice}
+            name = f"{choice}, strict {is_strict}"
+            found.append(Asked(f"held response {name}", RESPONSES, held, said="<tool_call>"))
     return found
 
 
