@@ -109,8 +109,9 @@ class DeploymentOptions:
     operators: str | None = option(
         None,
         "Times of the operators of a layer, for --latency-model operators: a folder of Vidur's profiling tables, "
-        "forest:DIR or polynomial:DIR to learn those otherwise, or vidur-tables:PREFIX for Vidur's lookup tables, "
-        "PREFIX_compute.csv, PREFIX_attn_decode.csv and PREFIX_attn_prefill.csv, gzipped or not.",
+        "forest:DIR or polynomial:DIR to learn those otherwise, vidur-tables:PREFIX for Vidur's lookup tables, "
+        "PREFIX_compute.csv, PREFIX_attn_decode.csv and PREFIX_attn_prefill.csv, gzipped or not, or aicb:DIR for the "
+        "layers of models with experts that AICB measured.",
         metavar="SOURCE",
     )
     moe_backend: str = option(

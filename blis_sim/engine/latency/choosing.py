@@ -38,6 +38,10 @@ def choose(step_times: str, choice: LatencyChoice) -> Chosen:
         latency = _said_of_fitted(latency, choice, step_times == AUTO, notes)
     elif name == "kernels":
         notes.extend(_said_of_kernels(latency))
+    elif name == "operators":
+        from blis_sim.engine.latency.operators.sources import notes_on_tables
+
+        notes.extend(notes_on_tables(latency))
     if choice.placement is not None:
         notes.extend(_said_of_placement(choice.placement, name))
     return Chosen(name, latency, tuple(notes))
@@ -50,7 +54,7 @@ def watched_choice(chosen: Chosen, choice: LatencyChoice, max_tokens: int) -> La
     """
     from blis_sim.engine.latency.kernels.peaks import step_peaks
     from blis_sim.engine.latency.kernels.placing import operations_of
-    from blis_sim.engine.latency.operators.steps import OperatorSteps
+    from blis_sim.engine.latency.operators.asked import HasTables
     from blis_sim.engine.latency.peak_watch import watched
 
     if choice.dp > 1 or choice.beta or choice.placement is None or chosen.name == "adaptive-toy":
@@ -60,7 +64,7 @@ def watched_choice(chosen: Chosen, choice: LatencyChoice, max_tokens: int) -> La
     except EngineError:  # without its layers nothing is known of the least time of a step
         return chosen.latency
     latency = watched(chosen.latency, chosen.name, peaks, max_tokens, choice.max_num_seqs)
-    if isinstance(chosen.latency, OperatorSteps):
+    if isinstance(chosen.latency, HasTables):
         chosen.latency.forget_asked()
     return latency
 

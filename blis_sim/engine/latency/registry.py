@@ -142,12 +142,7 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
 def _operators(choice: LatencyChoice) -> LatencyModel:
     from blis_sim.engine.latency.operators.sources import build_operators
 
-    network = _network(choice)
-    if network is None:
-        return build_operators(choice)
-    from blis_sim.engine.latency.collectives.sources import exchange_line
-
-    return build_operators(choice, exchange_line(network, choice.model, choice.tp))
+    return build_operators(choice, _network(choice))
 
 
 def _network(choice: LatencyChoice) -> "Network | None":

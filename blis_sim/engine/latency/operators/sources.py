@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING
 from blis_sim.engine.errors import EngineError
 
 if TYPE_CHECKING:
+    from blis_sim.engine.latency.collectives.network import Network
     from blis_sim.engine.latency.model import LatencyModel
-    from blis_sim.engine.latency.operators.tables import Line
+    from blis_sim.engine.latency.operators.tables import OperatorTables
     from blis_sim.engine.latency.registry import LatencyChoice
 
 
-def _vidur_tables(prefix: str, choice: "LatencyChoice") -> "LatencyModel":
+def _vidur_tables(prefix: str, choice: "LatencyChoice", network: "Network | None") -> "LatencyModel":
     from blis_sim.engine.latency.operators.steps import LayerShape, OperatorSteps, OperatorTimes
     from blis_sim.engine.latency.operators.tables import read_lookup_tables
 
     model = choice.model
     layers = LayerShape(model.num_layers, choice.tp, shares_kv_heads=model.num_heads > model.num_kv_heads)
-    return OperatorSteps(OperatorTimes(read_lookup_tables(prefix), layers))
+    tables = read_lookup_tables(prefix)
+    _replace_exchanges(tables, network, choice)
+    return OperatorSteps(OperatorTimes(tables, layers))
 
 
-def _profiles(method: str, folder: str, choice: "LatencyChoice") -> "LatencyModel":
+def _profiles(method: str, folder: str, choice: "LatencyChoice", network: "Network | None") -> "LatencyModel":
     from pathlib import Path
 
     from blis_sim.engine.latency.operators.cpu import WithCpu
@@ -31,25 +34,34 @@ def _profiles(method: str, folder: str, choice: "LatencyChoice") -> "LatencyMode
 
     model, profiles = choice.model, read_profiles(folder, choice)
     tables, overhead = learned_tables(profiles, method, Path.home() / ".cache" / "blis" / "operators")
+    _replace_exchanges(tables, network, choice)
     layers = LayerShape(model.num_layers, choice.tp, shares_kv_heads=model.num_heads > model.num_kv_heads)
     steps = OperatorSteps(OperatorTimes(tables, layers))
     return steps if overhead is None else WithCpu(steps, overhead)
 
 
+def _aicb(folder: str, choice: "LatencyChoice", network: "Network | None") -> "LatencyModel":
+    from blis_sim.engine.latency.operators.aicb_steps import build_aicb
+
+    return build_aicb(folder, choice, network)
+
+
 PROFILES = "profiles"
 """The source of a folder that is given without one."""
 
-SOURCES: Mapping[str, Callable[[str, "LatencyChoice"], "LatencyModel"]] = {
+SOURCES: Mapping[str, Callable[[str, "LatencyChoice", "Network | None"], "LatencyModel"]] = {
     PROFILES: partial(_profiles, "interpolation"),
     "forest": partial(_profiles, "forest"),
     "polynomial": partial(_profiles, "polynomial"),
     "vidur-tables": _vidur_tables,
+    "aicb": _aicb,
 }
-"""Functions by name, from what follows the colon and the deployment to a latency model. Each raises EngineError."""
+"""Functions by name, from what follows the colon, the deployment and the network that --collectives asks for, if it
+does, to a latency model. Each raises EngineError."""
 
 
-def build_operators(choice: "LatencyChoice", all_reduce: "Line | None" = None) -> "LatencyModel":
-    """Return the latency model that --operators asks for, perhaps with other all-reduces. Raises EngineError."""
+def build_operators(choice: "LatencyChoice", network: "Network | None" = None) -> "LatencyModel":
+    """Return the latency model that --operators asks for, perhaps with other exchanges. Raises EngineError."""
     allowed = ", ".join(f"{name}:PATH" for name in SOURCES)
     if choice.operators is None:
         raise EngineError(f"--latency-model operators needs --operators with one of {allowed}")
@@ -62,27 +74,27 @@ def build_operators(choice: "LatencyChoice", all_reduce: "Line | None" = None) -
         raise EngineError("the operators model takes no alpha_coeffs and beta_coeffs, it has tables")
     if choice.dp > 1:
         raise EngineError(f"the operators model does not know dp; dp must be 1, got {choice.dp}")
-    model = SOURCES[name](place, choice)
-    if all_reduce is not None:
-        _replace_exchanges(model, all_reduce)
-    return model
+    return SOURCES[name](place, choice, network)
 
 
-def _replace_exchanges(model: "LatencyModel", all_reduce: "Line") -> None:
-    from blis_sim.engine.latency.operators.steps import OperatorSteps
-    from blis_sim.engine.latency.wrapped import WrappedLatency
+def _replace_exchanges(tables: "OperatorTables", network: "Network | None", choice: "LatencyChoice") -> None:
+    if network is not None:
+        from blis_sim.engine.latency.collectives.sources import exchange_line
 
-    while isinstance(model, WrappedLatency):
-        model = model.model
-    if isinstance(model, OperatorSteps):
-        model.times.tables.compute["all_reduce"] = all_reduce
+        tables.compute["all_reduce"] = exchange_line(network, choice.model, choice.tp)
+
+
+def notes_on_tables(latency: "LatencyModel") -> list[str]:
+    """Return a line for tables that are those of another deployment."""
+    from blis_sim.engine.latency.operators.aicb_steps import AicbSteps
+
+    return list(latency.notes) if isinstance(latency, AicbSteps) else []
 
 
 def notes_on_operators(latency: "LatencyModel") -> list[str]:
     """Return a line where a latency model of operators was asked for more than its tables hold."""
-    from blis_sim.engine.latency.operators.steps import OperatorSteps
+    from blis_sim.engine.latency.operators.asked import HasTables
 
-    exceeded = latency.exceeded() if isinstance(latency, OperatorSteps) else []
-    if not exceeded:
+    if not isinstance(latency, HasTables) or not (exceeded := latency.exceeded()):
         return []
-    return [f"warning: outside the tables of --operators, whose last slopes go on: {'; '.join(exceeded)}"]
+    return [f"warning: outside the tables of --operators, {latency.beyond_tables}: {'; '.join(exceeded)}"]

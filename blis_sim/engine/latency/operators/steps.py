@@ -5,12 +5,14 @@ Facts: vidur/execution_time_predictor, vidur/entities/execution_time.py.
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.latency.model import whole_micros
+from blis_sim.engine.latency.operators.asked import Asked
 from blis_sim.engine.latency.operators.tables import OperatorTables
 from blis_sim.engine.units import Micros
 
@@ -110,11 +112,13 @@ def _rounded(num_tokens: int) -> int:
 class OperatorSteps:
     """A latency model of `times`: nothing but operators takes time."""
 
+    beyond_tables: ClassVar[str] = "whose last slopes go on"
+
     times: OperatorTimes
     output_token_time: Micros = 0
     output_sequence_time: Micros = 0
     post_decode_time: Micros = 0
-    _most_asked: dict[str, int] = field(default_factory=dict)
+    _asked: Asked = field(default_factory=Asked)
 
     def step_time(self, shape: BatchShape) -> Micros:
         decodes = shape.decode_requests
@@ -123,17 +127,17 @@ class OperatorSteps:
         seconds = self.times.seconds(
             shape.num_tokens, decodes, kv_tokens, shape.prefill_requests, shape.prefill_context_tokens, chunk
         )
-        self._note("tokens in a step", shape.num_tokens)
-        self._note("decodes in a step", decodes)
-        self._note("tokens in the KV cache of a decode", int(kv_tokens))
-        self._note("prompt tokens in a step", int(chunk))
-        self._note("tokens in the KV caches of prompts", shape.prefill_context_tokens)
+        self._asked.note("tokens in a step", shape.num_tokens)
+        self._asked.note("decodes in a step", decodes)
+        self._asked.note("tokens in the KV cache of a decode", int(kv_tokens))
+        self._asked.note("prompt tokens in a step", int(chunk))
+        self._asked.note("tokens in the KV caches of prompts", shape.prefill_context_tokens)
         return whole_micros(seconds * 1e6)
 
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         decodes, context = shape.decode_requests, shape.decode_context_tokens
-        self._note("decodes in a step", decodes)
-        self._note("tokens in the KV cache of a decode", context // max(decodes, 1) + steps)
+        self._asked.note("decodes in a step", decodes)
+        self._asked.note("tokens in the KV cache of a decode", context // max(decodes, 1) + steps)
         seconds = self.times.seconds
         times = [
             whole_micros(seconds(decodes, decodes, (context + step * decodes) / decodes + 1 if decodes else 0) * 1e6)
@@ -167,17 +171,8 @@ class OperatorSteps:
             "prompt tokens in a step": tables.prefill.rows[-1],
             "tokens in the KV caches of prompts": tables.prefill.columns[-1],
         }
-        asked = self._most_asked
-        return [
-            f"up to {asked[name]:,} {name}, the tables have up to {most:,}"
-            for name, most in held.items()
-            if asked.get(name, 0) > most
-        ]
+        return self._asked.beyond(held)
 
     def forget_asked(self) -> None:
         """Forget how large the batches were, once the model has been probed."""
-        self._most_asked.clear()
-
-    def _note(self, name: str, figure: int) -> None:
-        if figure > self._most_asked.get(name, 0):
-            self._most_asked[name] = figure
+        self._asked.most.clear()

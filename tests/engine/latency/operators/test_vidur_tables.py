@@ -104,7 +104,7 @@ def test_a_wrong_table_is_refused_in_one_line(tmp_path: Path, texts: dict[str, s
         ("--latency-model operators", "--latency-model operators needs --operators with one of profiles:PATH"),
         (
             "--latency-model operators --operators x:y",
-            "polynomial:PATH, vidur-tables:PATH, got 'x:y'",
+            "polynomial:PATH, vidur-tables:PATH, aicb:PATH, got 'x:y'",
         ),
         ("--latency-model operators --operators vidur-tables:/no/x", "/no/x_compute.csv.gz: no such file"),
         ("--latency-model roofline --operators vidur-tables:x", "--operators needs --latency-model operators"),

@@ -1,0 +1,158 @@
+"""Step times from AICB's tables of layers with experts: computation by tokens, and what experts exchange.
+
+SimAI looks a batch up by one sequence length; here prompts count by their tokens, decodes by their number and their
+mean context. Between tables lie straight lines that never fall. Beyond the longest prompt the last slope goes on, or
+the share for each token where there is one table; beyond decodes and their contexts the last table stands. Bytes are
+those of the closest table for each token, as AICB counts them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from blis_sim.engine.latency.operators.aicb_files import ATTENTION, DECODE, MLP, MOE, PREFILL, Layers
+from blis_sim.engine.latency.operators.learning import monotone
+from blis_sim.engine.latency.operators.tables import Line
+
+DISPATCHED = 0.515625
+"""Bytes that AICB counts for the dispatch of a token, in FP8 with scales, over those of the combine in 16 bits."""
+
+
+class Exchanges(Protocol):
+    """A source of times of what GPUs exchange in a layer, in seconds."""
+
+    def all_to_all_s(self, phase: str, size_bytes: float) -> float:
+        """Return the time of dispatch and combine, which are `size_bytes` together."""
+        ...
+
+    def all_reduce_s(self, size_bytes: float) -> float:
+        """Return the time of an all-reduce of tensor parallelism."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LinkExchanges:
+    """Bytes over the rate of a link: between nodes for prompts, NVLink for decodes. The tables have no all-reduces."""
+
+    network_bytes_per_s: float
+    nvlink_bytes_per_s: float
+
+    def all_to_all_s(self, phase: str, size_bytes: float) -> float:
+        return size_bytes / (self.network_bytes_per_s if phase == PREFILL else self.nvlink_bytes_per_s)
+
+    def all_reduce_s(self, size_bytes: float) -> float:
+        return 0.0
+
+
+class _Curve:
+    """Nanoseconds over tokens, or over decodes and their context."""
+
+    __slots__ = ("_lines", "_sizes", "phase")
+
+    def __init__(self, phase: str, points: Mapping[tuple[int, int], float]) -> None:
+        self.phase = phase
+        by_size: dict[int, dict[int, float]] = {}
+        for (size, tokens), value in sorted(points.items()):
+            # The computation of prompts depends on all of their tokens, however many prompts they are.
+            by_size.setdefault(size if phase == DECODE else 1, {}).setdefault(tokens, value)
+        self._lines = {
+            size: Line(list(found), monotone(np.array(list(found.values())), np.ones(len(found))).tolist())
+            for size, found in by_size.items()
+        }
+        self._sizes = sorted(by_size)
+
+    def at(self, size: int, tokens: float) -> float:
+        """Return the nanoseconds of a batch."""
+        if self.phase == PREFILL:
+            return _beyond(self._lines[1], tokens)
+        places = [min(max(size, self._sizes[0]), self._sizes[-1])]
+        if places[0] in self._lines:
+            return _within(self._lines[places[0]], tokens)
+        values = [_within(self._lines[each], tokens) for each in self._sizes]
+        return Line(self._sizes, values).at(places[0])
+
+
+def _within(line: Line, place: float) -> float:
+    return line.at(min(max(place, line.places[0]), line.places[-1]))
+
+
+def _beyond(line: Line, place: float) -> float:
+    if len(line.places) == 1 and place > line.places[0]:
+        return line.values[0] * place / line.places[0]
+    return line.at(max(place, line.places[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTables:
+    """The tables of one phase by batch size and tokens, as curves."""
+
+    phase: str
+    tables: Mapping[tuple[int, int], Layers]
+    _curves: dict[str, _Curve] = field(default_factory=dict)
+    _bytes_per_token: dict[str, float] = field(default_factory=dict)
+    """Of one exchange of a part."""
+    num_layers: dict[str, int] = field(default_factory=dict)
+    """Layers with a part."""
+    most: tuple[int, int] = (0, 0)
+    """Most decodes, and most tokens of prompts or of a context."""
+
+    def __post_init__(self) -> None:
+        first = self.tables[min(self.tables)]
+        for part in (ATTENTION, MLP, MOE):
+            points = {
+                key: sum(layer[part].compute_ns for layer in layers if part in layer)
+                for key, layers in self.tables.items()
+            }
+            self._curves[part] = _Curve(self.phase, points)
+            sizes = [layer[part].exchange_bytes for layer in first if part in layer]
+            size, tokens = min(self.tables)
+            count = tokens if self.phase == PREFILL else size
+            self.num_layers[part] = len(sizes)
+            self._bytes_per_token[part] = sum(sizes) / len(sizes) / count if sizes else 0.0
+        most = max(size for size, _ in self.tables), max(tokens for _, tokens in self.tables)
+        object.__setattr__(self, "most", most)
+
+    def compute_ns(self, part: str, size: int, tokens: float) -> float:
+        """Return the computation of all layers with a part."""
+        return self._curves[part].at(size, tokens)
+
+    def exchange_bytes(self, part: str, num_tokens: float) -> float:
+        """Return the bytes that one layer with a part exchanges for so many tokens computed."""
+        return self._bytes_per_token[part] * num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class AicbTimes:
+    """Times of whole batches through all layers, in seconds."""
+
+    prefill: PhaseTables
+    decode: PhaseTables
+    exchanges: Exchanges
+
+    def seconds(self, prefill_tokens: int, decodes: int, context_tokens: float) -> float:
+        """Return the time of a batch; `context_tokens` are those in the KV cache of each decode.
+
+        In a batch of both phases attention is computed apart, and MLP and experts take all tokens together.
+        """
+        if not prefill_tokens:
+            return self._of_phase(self.decode, decodes, context_tokens, decodes)
+        num_tokens = prefill_tokens + decodes
+        seconds = self._of_phase(self.prefill, 1, num_tokens, num_tokens)
+        if decodes:
+            of_all = self.prefill.compute_ns(ATTENTION, 1, num_tokens)
+            apart = self.prefill.compute_ns(ATTENTION, 1, prefill_tokens)
+            seconds += (apart - of_all + self.decode.compute_ns(ATTENTION, decodes, context_tokens)) * 1e-9
+        return seconds
+
+    def _of_phase(self, tables: PhaseTables, size: int, tokens: float, num_tokens: int) -> float:
+        if not num_tokens:
+            return 0.0
+        seconds = sum(tables.compute_ns(part, size, tokens) for part in (ATTENTION, MLP, MOE)) * 1e-9
+        exchanges, layers = self.exchanges, tables.num_layers
+        seconds += exchanges.all_to_all_s(tables.phase, tables.exchange_bytes(MOE, num_tokens)) * layers[MOE]
+        for part in (ATTENTION, MLP):
+            if size_bytes := tables.exchange_bytes(part, num_tokens):
+                seconds += exchanges.all_reduce_s(size_bytes) * layers[part]
+        return seconds
