@@ -1,10 +1,11 @@
-"""Vidur's catalogue of models, GPUs and nodes."""
+"""The catalogues of Vidur and SimAI: models, GPUs and nodes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from blis_sim.bench.errors import BenchError
+from blis_sim.bench.vidur.experts import DEEPSEEK, QWEN_MOE, QWEN_NEXT, ExpertModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class VidurModel:
     vocab_size: int
     use_gated_mlp: bool = True
     post_attn_norm: bool = True
+    experts: ExpertModel | None = None
+    """The sizes that SimAI has for a model with experts."""
 
     @property
     def head_size(self) -> int:
@@ -43,10 +46,20 @@ _MODELS = (
     VidurModel("internlm/internlm2-20b", 48, 48, 8, 6144, 16384, 92544),
     VidurModel("Qwen/Qwen-72B", 80, 64, 64, 8192, 24576, 152064),
     VidurModel("microsoft/phi-2", 32, 32, 32, 2560, 10240, 51200, use_gated_mlp=False, post_attn_norm=False),
+    VidurModel("NousResearch/Llama-2-7b-hf", 32, 32, 32, 4096, 11008, 32000),
+    VidurModel("deepseek-671B", 61, 128, 128, 7168, 18432, 129280, experts=DEEPSEEK),
+    VidurModel("qwen3-moe-235B", 94, 64, 4, 4096, 12288, 151936, experts=QWEN_MOE),
+    VidurModel("qwen3-next-80B", 48, 16, 2, 2048, 5120, 151936, experts=QWEN_NEXT),
 )
 MODELS: Mapping[str, VidurModel] = {model.name: model for model in _MODELS}
 
-DEVICES: Mapping[str, tuple[float, int]] = {"a40": (150, 45), "a100": (312, 80), "h100": (1000, 80)}
+DEVICES: Mapping[str, tuple[float, int]] = {
+    "a40": (150, 45),
+    "a100": (312, 80),
+    "h100": (1000, 80),
+    "h800": (989, 80),
+    "h20": (148, 141),
+}
 """TFLOP/s at 16 bits, and GiB of memory, by the name of a GPU."""
 
 NODES: Mapping[str, tuple[int, str]] = {
@@ -55,6 +68,8 @@ NODES: Mapping[str, tuple[int, str]] = {
     "h100_pairwise_nvlink": (4, "h100"),
     "a100_dgx": (8, "a100"),
     "h100_dgx": (8, "h100"),
+    "h800_dgx": (8, "h800"),
+    "h20_dgx": (8, "h20"),
 }
 """GPUs of a node and their kind, by the name of its network."""
 

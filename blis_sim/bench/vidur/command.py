@@ -11,10 +11,11 @@ __all__ = ["VidurOptions", "rewritten", "run"]
 
 def run(options: Any) -> int:
     """Simulate, write the output folder, print its path; all else goes to standard error."""
+    from blis_sim.bench.vidur.cluster import cluster_of
     from blis_sim.bench.vidur.effects import flags_without_effect
     from blis_sim.bench.vidur.operators import operator_tables
     from blis_sim.bench.vidur.output import new_folder, write_batches, write_config, write_requests
-    from blis_sim.bench.vidur.simulation import cluster_of, simulated
+    from blis_sim.bench.vidur.simulation import simulated
     from traces.collector import no_cycle_search
 
     with no_cycle_search():
@@ -27,8 +28,9 @@ def run(options: Any) -> int:
             return 0
         folder = new_folder(options)
         write_config(options, folder)
+        of_simai = options.compat == "simai" or len(cluster.pools) > 1
         if options.metrics_config_store_request_metrics:
-            write_requests(result, folder)
+            write_requests(result, folder, of_simai=of_simai)
         if options.metrics_config_store_batch_metrics and options.metrics_config_keep_individual_batch_metrics:
             write_batches(result.logs, folder)
     sys.stdout.write(f"{folder}\n")

@@ -1,10 +1,12 @@
-"""Flags of Vidur that were given and change nothing here."""
+"""Flags of Vidur and SimAI that were given and change nothing here."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from blis_sim.bench.vidur import settings as vidur
-from blis_sim.bench.vidur.options import chosen
+from blis_sim.bench.vidur.cluster import SPLIT_WISE
+from blis_sim.bench.vidur.operators import AICB, ANALYTICAL, SIMULATION, is_aicb
+from blis_sim.bench.vidur.options import chosen, is_original, values_of
 from blis_sim.options import options_of
 
 _WITH_TABLES = "the times of operators come from --operators"
@@ -26,31 +28,63 @@ _REASONS = {
     **{f"metrics_config_wandb_{name}": _NOWHERE for name in ("project", "group", "run_name", "sweep_id", "run_id")},
 }
 """Reasons by the name of a setting why it has no effect. A flag that turns off what is not there has none."""
-_ACTING = (
+_ACTING_ON_TABLES = (
     "attention_decode_batching_overhead_fraction",
     "attention_prefill_batching_overhead_fraction",
     "nccl_cpu_launch_overhead_ms",
     "nccl_cpu_skew_overhead_per_device_ms",
 )
-"""Settings of a predictor that act on tables."""
+"""Settings of a predictor that act on tables of operators."""
+_OF_SIMULATION = ("simai_dir", "simai_simulation_topo", "simai_simulation_config")
+_OF_TRANSFERS = ("pd_p2p_comm_bandwidth", "pd_node_ratio", "num_prefill_replicas")
+_OF_PHASES = (
+    "prefill_tensor_parallel_size",
+    "prefill_num_pipeline_stages",
+    "decode_tensor_parallel_size",
+    "decode_num_pipeline_stages",
+)
 
 
 def flags_without_effect(options: Any) -> Iterator[str]:
     """Yield a line for each flag that was given another value than its default and changes nothing."""
-    reasons = {**_REASONS, **_of_predictors(), **_of_others(options)}
+    reasons = {**_REASONS, **_of_predictors(options), **_of_replicas(options), **_of_others(options)}
     for setting in options_of(type(options)):
         value = setting.of(options)
         if setting.name in reasons and value != setting.default and value is not False:
             yield f"{setting.label} has no effect: {reasons[setting.name]}"
 
 
-def _of_predictors() -> dict[str, str]:
+def _of_predictors(options: Any) -> dict[str, str]:
+    acting = set(_ACTING_ON_TABLES)
+    backend = values_of(options, chosen(options, vidur.PREDICTOR))["backend"]
+    if is_aicb(options):
+        acting = {"backend"} if backend == AICB else set()
+        acting |= {"aicb_force_bs1"} if is_original(options) else set()
+    elif backend in (ANALYTICAL, SIMULATION):
+        acting |= {"backend", *(_OF_SIMULATION if backend == SIMULATION else ())}
     return {
         vidur.setting_name(group, setting): _WITH_TABLES
         for group in vidur.PREDICTOR.kinds.values()
         for setting in group.settings
-        if setting.name not in _ACTING
+        if setting.name not in acting
     } | {vidur.PREDICTOR.flag: _WITH_TABLES}
+
+
+def _of_replicas(options: Any) -> dict[str, str]:
+    """Settings of SimAI's replicas: links, and separate replicas for prompts and decodes."""
+    found = {"expert_model_parallel_size": "all GPUs of a phase share the experts"}
+    if chosen(options, vidur.REPLICA_SCHEDULER).name != SPLIT_WISE:
+        reason = f"--{vidur.REPLICA_SCHEDULER.flag} is not {SPLIT_WISE}"
+        found |= dict.fromkeys((*_OF_TRANSFERS, *_OF_PHASES), reason)
+        if not is_aicb(options):
+            found["pd_p2p_comm_dtype"] = reason
+    elif not is_aicb(options) and is_original(options):
+        found |= dict.fromkeys((*_OF_PHASES, "num_prefill_replicas"), "SimAI has it act on AICB's tables alone")
+    if not is_aicb(options):
+        found |= dict.fromkeys(("nvlink_bandwidth", "rdma_bandwidth"), "--operators is not aicb")
+    elif is_original(options):
+        found["nvlink_bandwidth"] = "SimAI never reads it"
+    return {f"{vidur.REPLICA.prefix}_{name}": reason for name, reason in found.items()}
 
 
 def _of_others(options: Any) -> dict[str, str]:

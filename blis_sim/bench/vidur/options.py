@@ -1,4 +1,4 @@
-"""The command line of Vidur as settings of ours: a flag for each setting of each group, spelled as there."""
+"""The command line of Vidur and SimAI as settings of ours: a flag for each setting of each group, spelled as there."""
 
 import dataclasses
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from blis_sim.bench.vidur import settings as vidur
 from blis_sim.options import OptionError, check_options, option
 
-COMPATIBLE = ("vidur",)
+COMPATIBLE = ("vidur", "simai")
 
 
 def _fields() -> list[tuple[str, Any, Any]]:
@@ -41,7 +41,8 @@ _OWN: list[tuple[str, Any, Any]] = [
         option(
             None,
             "Times of the operators of a layer: vidur-tables:PREFIX takes PREFIX_compute.csv, PREFIX_attn_decode.csv "
-            "and PREFIX_attn_prefill.csv, gzipped or not.",
+            "and PREFIX_attn_prefill.csv, gzipped or not; aicb:DIR takes the layers of models with experts that AICB "
+            "measured.",
             metavar="SOURCE",
             heading="Beside Vidur's flags",
         ),
@@ -61,6 +62,11 @@ _OWN: list[tuple[str, Any, Any]] = [
 VidurOptions = dataclasses.make_dataclass(
     "VidurOptions", [*_OWN, *_fields()], frozen=True, slots=True, kw_only=True, namespace={"__post_init__": _check}
 )
+
+
+def is_original(options: Any) -> bool:
+    """Return whether results are to be those of an original, its errors included."""
+    return options.compat in COMPATIBLE
 
 
 def chosen(options: Any, choice: vidur.Choice) -> vidur.Group:

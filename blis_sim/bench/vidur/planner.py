@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 from blis_sim.bench.errors import BenchError
 from blis_sim.bench.vidur.catalogue import VidurModel
+from blis_sim.bench.vidur.experts import FP8, ExpertModel
 from blis_sim.options import BlisError
 
 _OUR_GPUS: Mapping[str, str] = {"a100": "A100-SXM", "h100": "H100"}
 """By Vidur's names, those of the catalogue."""
+_ORIGINAL_TOKENS = 2
+"""Tokens of each request that SimAI plans for models with experts."""
 _BYTES = 2
 """Bytes of a weight, and of an element of the KV cache."""
 
@@ -41,6 +44,36 @@ def planned(
             f"{model.name} with {max_tokens} tokens of context does not fit in {gpu_gib:g} GiB on {tp} x {pp} GPUs"
         )
     return MemoryPlan(num_requests, max_tokens // block_size * num_requests * pp)
+
+
+def planned_with_experts(
+    model: ExpertModel,
+    gpu_gib: float,
+    margin: float,
+    tp: int,
+    pp: int,
+    num_gpus: int,
+    max_tokens: int,
+    dtype: str,
+    *,
+    is_original: bool,
+) -> MemoryPlan:
+    """Return the plan of a replica, where `num_gpus` share the experts. Raises BenchError where no request fits.
+
+    The original counts two tokens of each request, with all heads on every GPU. Latents are on every GPU.
+    """
+    width = 1 if dtype == FP8 else 2
+    weight_bytes = model.weight_bytes(tp, num_gpus, dtype) / pp
+    if is_original:
+        request_bytes = width * model.kv_values(_ORIGINAL_TOKENS)
+    else:
+        request_bytes = (
+            width * model.kv_values(max_tokens) // (1 if model.kv_lora_rank else min(tp, model.num_kv_heads))
+        )
+    num_requests = int((gpu_gib * 2**30 * (1 - margin) - weight_bytes) // request_bytes)
+    if num_requests < 1:
+        raise BenchError(f"{model.aicb_name} does not fit in {gpu_gib:g} GiB on each of {num_gpus} GPUs")
+    return MemoryPlan(num_requests, num_requests)
 
 
 def planned_as_vllm(

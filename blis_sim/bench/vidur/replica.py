@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable
 
 from blis_sim.engine.scheduler.batch_rules import Batch, BatchRules, Job
+from replay.metrics_dir.request_rows import KVTransfer
 
 BatchTime = Callable[[Batch, bool], float]
 """The seconds of a batch in one stage, and whether it goes on to another one."""
@@ -20,6 +21,8 @@ class TimedJob(Job):
 
     __slots__ = (
         "completed_at",
+        "decode_arrived_at",
+        "decode_replica",
         "executed_s",
         "index",
         "left_stage_at",
@@ -27,6 +30,7 @@ class TimedJob(Job):
         "prefilled_at",
         "replica",
         "scheduled_at",
+        "transfer",
     )
 
     def __init__(self, index: int, arrived_at: float, prompt_tokens: int, output_tokens: int) -> None:
@@ -39,12 +43,16 @@ class TimedJob(Job):
         self.executed_s = self.preempted_s = 0.0
         """In batches, and between two of them."""
         self.left_stage_at = 0.0
+        self.decode_replica: int | None = None
+        """The replica among those that only decode; `replica` computes the prompt then."""
+        self.decode_arrived_at: float | None = None
+        self.transfer: KVTransfer | None = None
 
 
 class BatchLog:
     """The batches of one replica in the order in which they were composed; equal ones in a row are kept as one."""
 
-    __slots__ = ("decodes", "ends", "numbers", "prefill_tokens", "sizes", "starts")
+    __slots__ = ("decodes", "ends", "numbers", "prefill_tokens", "sizes", "starts", "unfinished")
 
     def __init__(self) -> None:
         self.starts = array("d")
@@ -55,6 +63,8 @@ class BatchLog:
         self.sizes = array("i")
         self.decodes = array("i")
         self.prefill_tokens = array("i")
+        self.unfinished: list[int] = []
+        """Places of batches that had not ended when the simulation did."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -106,6 +116,11 @@ class Replica:
         """Compose a batch if none runs, and go on with those that begin before `until`."""
         if self._batch is None:
             self._begin(at, until)
+
+    def note_unfinished(self) -> None:
+        """Note the batch of the log that had not ended when the simulation did."""
+        if self._batch is not None:
+            self.log.unfinished.append(len(self.log) - 1)
 
     def _begin(self, at: float, until: float) -> None:
         """Compose a batch at `at`, and take those that are equal to it, as far as they begin before `until`."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from blis_sim.bench.errors import BenchError
 from blis_sim.bench.vidur import settings as vidur
-from blis_sim.bench.vidur.options import chosen, values_of
+from blis_sim.bench.vidur.options import chosen, is_original, values_of
 from blis_sim.bench.vidur.replica import TimedJob
 from traces.errors import TraceError
 from traces.table import Column, read_table
@@ -87,7 +87,7 @@ def _drawn(options: Any, values: dict[str, Any], draws: Random) -> list[tuple[fl
     if problem is not None:
         raise BenchError(problem)
     # The original cuts the gaps of Poisson arrivals, which makes the rate 5 % higher than asked.
-    longest_gap = LONGEST_POISSON_GAP if options.compat == "vidur" else math.inf
+    longest_gap = LONGEST_POISSON_GAP if is_original(options) else math.inf
     arrivals = arrivals_s(section, draws, seed, longest_gap)
     if values["duration"] is not None:
         until = values["duration"]

@@ -1,4 +1,4 @@
-"""The configuration of Vidur: nested groups of settings with its names, order and defaults.
+"""The configuration of Vidur and SimAI: nested groups of settings with their names, order and defaults.
 
 A setting is a flag of the name of its group and its own: `--replica_config_device`. A group with a choice of kinds has
 a flag that ends with `_type`. Facts: vidur/config/config.py.
@@ -67,6 +67,20 @@ def _kinds(
 
 
 MAIN = Group("", (_whole("seed", 42), _text("log_level", "info"), _whole("time_limit", 0)))
+SIMAI_REPLICA = (
+    _whole("pd_p2p_comm_bandwidth", 800, at_least=1),
+    _whole("nvlink_bandwidth", 1600, at_least=1),
+    _whole("rdma_bandwidth", 800, at_least=1),
+    _text("pd_p2p_comm_dtype", "float16"),
+    _number("pd_node_ratio", 1.0),
+    _whole("expert_model_parallel_size", None, at_least=1),
+    _whole("prefill_tensor_parallel_size", None, at_least=1),
+    _whole("prefill_num_pipeline_stages", None, at_least=1),
+    _whole("decode_tensor_parallel_size", None, at_least=1),
+    _whole("decode_num_pipeline_stages", None, at_least=1),
+    _whole("num_prefill_replicas", None, at_least=1),
+)
+"""The settings of a replica that SimAI adds: links in Gbit/s, and separate replicas for prompts and for decodes."""
 CLUSTER = Group("cluster_config", (_whole("num_replicas", 1, at_least=1),))
 REPLICA = Group(
     "replica_config",
@@ -77,12 +91,13 @@ REPLICA = Group(
         _whole("tensor_parallel_size", 1, at_least=1),
         _text("device", "a100"),
         _text("network_device", "a100_pairwise_nvlink"),
+        *SIMAI_REPLICA,
     ),
 )
 GLOBAL_SCHEDULER = Choice(
     "global_scheduler_config_type",
     "round_robin",
-    _kinds("global_scheduler_config", {"random": (), "round_robin": (), "lor": ()}),
+    _kinds("global_scheduler_config", {"random": (), "round_robin": (), "lor": (), "split_wise": ()}),
 )
 _BLOCKS = (
     _whole("batch_size_cap", 128, at_least=1),
@@ -102,6 +117,7 @@ REPLICA_SCHEDULER = Choice(
             "sarathi": (*_BLOCKS, _whole("chunk_size", 512, at_least=1)),
             "vllm": (*_BLOCKS, _PROMPT_TOKENS),
             "lightllm": (*_BLOCKS, _PROMPT_TOKENS, _whole("max_waiting_iters", 10, at_least=1)),
+            "split_wise": (*_BLOCKS, _PROMPT_TOKENS),
         },
     ),
 )
@@ -179,6 +195,14 @@ REQUESTS = Choice(
     ),
 )
 _PROFILES = "./data/profiling"
+SIMAI_PREDICTOR = (
+    _text("backend", "vidur"),
+    _text("simai_dir", "../"),
+    _text("simai_simulation_topo", "../example/topo"),
+    _text("simai_simulation_config", "../astra-sim-alibabacloud/inputs/config/SimAI.conf"),
+    _switch("aicb_force_bs1", default=False),
+)
+"""The settings of a predictor that SimAI adds."""
 _PREDICTOR = (
     _text("compute_input_file", f"{_PROFILES}/compute/{{DEVICE}}/{{MODEL}}/mlp.csv"),
     _text("attention_input_file", f"{_PROFILES}/compute/{{DEVICE}}/{{MODEL}}/attention.csv"),
@@ -197,6 +221,7 @@ _PREDICTOR = (
     _number("nccl_cpu_skew_overhead_per_device_ms", 0.0),
     Setting("num_training_job_threads", -1, int),
     _switch("skip_cpu_overhead_modeling", default=True),
+    *SIMAI_PREDICTOR,
 )
 PREDICTOR = Choice(
     "execution_time_predictor_config_type",

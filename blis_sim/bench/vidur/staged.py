@@ -4,6 +4,7 @@ Events of one instant happen in the order in which they were planned, arrivals f
 Facts: vidur/simulator.py, vidur/events.
 """
 
+import math
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ from blis_sim.bench.vidur.replica import BatchLog, BatchTime, TimedJob, end_batc
 from blis_sim.engine.scheduler.batch_rules import Batch, BatchRules
 
 Event = tuple[float, int, Callable[[float], None]]
+Entry = tuple[Batch, int]
+"""A batch and its place in the log."""
 
 
 class Clockwork:
@@ -27,11 +30,11 @@ class Clockwork:
         """Plan an action at `at`, after all that was planned for that instant before."""
         heappush(self._heap, (at, next(self._numbers), action))
 
-    def run(self) -> None:
-        """Run all planned actions, and those that they plan."""
+    def run(self, limit: float = math.inf) -> None:
+        """Run all planned actions up to `limit`, and those that they plan."""
         heap = self._heap
         heapify(heap)
-        while heap:
+        while heap and heap[0][0] <= limit:
             at, _, action = heappop(heap)
             action(at)
 
@@ -44,7 +47,7 @@ class StagedReplica:
         self.log = BatchLog()
         self._time = time
         self._clockwork = clockwork
-        self._queues: list[deque[tuple[Batch, int]]] = [deque() for _ in range(num_stages)]
+        self._queues: list[deque[Entry]] = [deque() for _ in range(num_stages)]
         """Batches in front of each stage, with their places in the log."""
         self._is_busy = [False] * num_stages
         self._running: dict[int, Batch] = {}
@@ -66,7 +69,7 @@ class StagedReplica:
 
     def schedule(self, at: float) -> None:
         """Compose batches until as many run as there are stages."""
-        composed: list[tuple[Batch, int]] = []
+        composed: list[Entry] = []
         while len(self._running) < len(self._queues) and (batch := self.rules.compose()) is not None:
             place = len(self.log)
             self._running[place] = batch
@@ -79,7 +82,11 @@ class StagedReplica:
         for each in composed:
             self._plan_arrival(at, 0, each)
 
-    def _plan_arrival(self, at: float, stage: int, entry: tuple[Batch, int]) -> None:
+    def note_unfinished(self) -> None:
+        """Note which batches of the log had not ended when the simulation did."""
+        self.log.unfinished.extend(self._running)
+
+    def _plan_arrival(self, at: float, stage: int, entry: Entry) -> None:
         def arrive(now: float) -> None:
             self._queues[stage].append(entry)
             self._clockwork.plan(now, lambda then: self._start(then, stage))
@@ -100,7 +107,7 @@ class StagedReplica:
                 job.preempted_s += at - job.left_stage_at
         self._clockwork.plan(at + seconds, lambda then: self._leave(then, stage, entry, seconds))
 
-    def _leave(self, at: float, stage: int, entry: tuple[Batch, int], seconds: float) -> None:
+    def _leave(self, at: float, stage: int, entry: Entry, seconds: float) -> None:
         self._is_busy[stage] = False
         for job in entry[0].jobs:
             assert isinstance(job, TimedJob)
@@ -112,7 +119,7 @@ class StagedReplica:
         else:
             self._clockwork.plan(at, lambda then: self._end(then, entry))
 
-    def _end(self, at: float, entry: tuple[Batch, int]) -> None:
+    def _end(self, at: float, entry: Entry) -> None:
         batch, place = entry
         del self._running[place]
         self.log.ends[place] = at
@@ -125,8 +132,9 @@ def run_staged(
     clockwork: Clockwork,
     jobs: Sequence[TimedJob],
     choose: Callable[[TimedJob], int],
+    limit: float = math.inf,
 ) -> None:
-    """Let `jobs` arrive, each at the replica that `choose` returns at that instant, and simulate to the end."""
+    """Let `jobs` arrive, each at the replica that `choose` returns at that instant, and simulate to `limit`."""
     pending: list[TimedJob] = []
 
     def dispatch(at: float) -> None:
@@ -149,4 +157,6 @@ def run_staged(
 
     for job in jobs:
         clockwork.plan(job.arrived_at, arrival_of(job))
-    clockwork.run()
+    clockwork.run(limit)
+    for replica in replicas:
+        replica.note_unfinished()

@@ -16,9 +16,10 @@ def differences(ours: list[dict[str, str]], theirs: list[dict[str, str]]) -> lis
     found = [f"{len(ours)} rows, not {len(theirs)}"] if len(ours) != len(theirs) else []
     for place, (our, their) in enumerate(zip(ours, theirs, strict=False)):
         for name, text in their.items():
+            if our[name] == text:
+                continue
             if not text or not our[name]:
-                if text != our[name]:
-                    found.append(f"row {place} {name}: {our[name]!r}, not {text!r}")
+                found.append(f"row {place} {name}: {our[name]!r}, not {text!r}")
             elif abs(float(our[name]) - float(text)) > max(1e-6 * abs(float(text)), 1e-12):
                 found.append(f"row {place} {name}: {our[name]}, not {text}")
     return found

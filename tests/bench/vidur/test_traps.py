@@ -170,7 +170,7 @@ def test_static_intervals_are_0_as_there_is_no_setting_for_them(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("--replica_config_device b7", "--replica_config_device must be one of a40, a100, h100, got 'b7'"),
+        ("--replica_config_device b7", "--replica_config_device must be one of a40, a100, h100, h800, h20, got 'b7'"),
         ("--replica_config_model_name x", "--replica_config_model_name must be one of meta-llama/Llama-2-7b-hf,"),
         ("--replica_config_tensor_parallel_size 3", "must divide the 32 heads"),
         ("--replica_config_tensor_parallel_size 6", "must fit in a node of 4 GPUs, or fill several, got 6 x 1"),

@@ -69,6 +69,7 @@ def test_a_sketch_of_nothing_has_no_quantiles_and_zero_is_a_value() -> None:
 
 
 def test_the_mean_of_a_level_weighs_by_time_from_its_very_beginning() -> None:
+    """Vidur drops the time before the second change, as it takes the instant 0 for none."""
     level = Level()
     level.set(40.0, 0)
     level.set(0.0, 500)
@@ -102,3 +103,24 @@ def test_replica_0_is_the_first_one_and_every_stage_has_figures() -> None:
     assert found["replica_1_stage_1_mfu_weighted_mean"] == 15.0
     assert (found["replica_1_memory_usage_max"], found["replica_1_memory_usage_weighted_mean"]) == (10.0, 5.0)
     assert len(found) == 3 * (3 + 5)
+
+
+def test_memory_is_weighed_by_time_not_by_the_number_of_its_changes() -> None:
+    """Vidur's mean is that of all values that memory had, the first 0 included, however long each lasted."""
+    changes = ((0, 20.0), (10, 60.0), (20, 20.0))
+    use = ReplicaUse.of_stages(1)
+    for at, value in changes:
+        use.memory.set(value, at)
+    found = utilization({0: use}, 100)["replica_0_memory_usage_weighted_mean"]
+    of_vidur = sum(value for _, value in changes) / (len(changes) + 1)
+    assert (found, of_vidur) == (24.0, 25.0)
+
+
+def test_the_figures_of_a_replica_are_not_those_of_the_next_one() -> None:
+    """Vidur keeps the figures of each replica one place too early, those of the first one in the last place."""
+    uses = {number: ReplicaUse.of_stages(1) for number in range(3)}
+    uses[0].stages[0].computes(0, 100, 50.0)
+    found = utilization(uses, 100)
+    busy = [found[f"replica_{number}_stage_0_busy_time_percent_weighted_mean"] for number in range(3)]
+    of_vidur = [*busy[1:], busy[0]]
+    assert (busy, of_vidur) == ([100.0, 0.0, 0.0], [0.0, 0.0, 100.0])

@@ -83,6 +83,10 @@ class AicbFolder:
         """The deployment and the batch of each table, those of JSON files first, in the order of their names."""
         return self._paths
 
+    def is_cached(self, deployment: Deployment, batch: Batch) -> bool:
+        """Return whether a table comes from SimAI's cache."""
+        return self._paths[deployment, batch].suffix == ".json"
+
     def layers(self, deployment: Deployment, batch: Batch) -> Layers:
         """Return a table. Raises EngineError that names the file and the row."""
         path = self._paths[deployment, batch]

@@ -101,17 +101,28 @@ def build_aicb(place: str, choice: "LatencyChoice", network: "Network | None" = 
     model, gpu, tp, pp = choice.model, choice.gpu, choice.tp, choice.pp
     folder = AicbFolder(place)
     own = Deployment(named_in(folder, model.name, model.num_layers), tp * pp, tp, pp, tp * pp)
-    of_phases = {phase: batches_of(folder, phase) for phase in (PREFILL, DECODE)}
-    in_both = sorted(of_phases[PREFILL].keys() & of_phases[DECODE].keys())
-    found = {phase: _closest(folder, phase, batches, own, in_both) for phase, batches in of_phases.items()}
-    tables = {phase: tables_of(folder, phase, where) for phase, where in found.items()}
+    found = closest_tables(folder, {PREFILL: own, DECODE: own})
     exchanges: Exchanges
     if network is None:
         exchanges = LinkExchanges(gpu.network_gb_s * 1e9, (gpu.nvlink_gb_s or gpu.pcie_gb_s) * 1e9)
     else:
-        exchanges = NetworkExchanges(network, tp, {phase: where.ep for phase, where in found.items()})
-    notes = [f"{phase} times are those of AICB's tables of {where}" for phase, where in found.items() if where != own]
-    return AicbSteps(AicbTimes(tables[PREFILL], tables[DECODE], exchanges), tuple(notes))
+        exchanges = NetworkExchanges(network, tp, {phase: where.ep for phase, (where, _) in found.items()})
+    notes = [
+        f"{phase} times are those of AICB's tables of {where}" for phase, (where, _) in found.items() if where != own
+    ]
+    return AicbSteps(AicbTimes(found[PREFILL][1], found[DECODE][1], exchanges), tuple(notes))
+
+
+def closest_tables(folder: AicbFolder, own: Mapping[str, Deployment]) -> dict[str, tuple[Deployment, PhaseTables]]:
+    """Return the tables of both phases: of their deployments, else of the closest ones. Raises EngineError."""
+    of_phases = {phase: batches_of(folder, phase) for phase in own}
+    in_both = sorted(of_phases[PREFILL].keys() & of_phases[DECODE].keys())
+    found: dict[str, tuple[Deployment, PhaseTables]] = {}
+    for phase, batches in of_phases.items():
+        where = _closest(folder, phase, batches, own[phase], in_both)
+        tables = {(each.size, each.sequence_tokens): folder.layers(where, each) for each in batches[where]}
+        found[phase] = where, PhaseTables(phase, tables)
+    return found
 
 
 def batches_of(folder: AicbFolder, phase: str) -> dict[Deployment, list[Batch]]:
@@ -122,12 +133,6 @@ def batches_of(folder: AicbFolder, phase: str) -> dict[Deployment, list[Batch]]:
         if batch.phase == phase and batch.size and batch.sequence_tokens:
             found.setdefault(deployment, []).append(batch)
     return found
-
-
-def tables_of(folder: AicbFolder, phase: str, where: Deployment) -> PhaseTables:
-    """Return the tables of a deployment. Raises EngineError."""
-    batches = batches_of(folder, phase)[where]
-    return PhaseTables(phase, {(each.size, each.sequence_tokens): folder.layers(where, each) for each in batches})
 
 
 def _closest(

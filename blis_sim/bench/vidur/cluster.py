@@ -1,0 +1,186 @@
+"""From a configuration to the replicas of a cluster: their pools, their limits and the links between them."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from blis_sim.bench.errors import BenchError
+from blis_sim.bench.vidur import settings as vidur
+from blis_sim.bench.vidur.catalogue import DEVICES, MODELS, NODES, VidurModel, known
+from blis_sim.bench.vidur.options import chosen, is_original, values_of
+from blis_sim.bench.vidur.planner import MemoryPlan, planned, planned_as_vllm, planned_with_experts
+from blis_sim.bench.vidur.requests import max_tokens_of
+from blis_sim.bench.vidur.transfers import Transfers, transfers_of
+from blis_sim.engine.scheduler.batch_engines import BATCH_RULES
+from blis_sim.engine.scheduler.batch_rules import BatchLimits, BatchRules
+
+SPLIT_WISE = "split_wise"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Replicas that are alike."""
+
+    num_replicas: int
+    tp: int
+    num_stages: int
+    limits: BatchLimits
+    num_gpus: int
+    """GPUs of all replicas, which share the experts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster to simulate: one pool, or one for prompts and one for decodes."""
+
+    model: VidurModel
+    pools: tuple[Pool, ...]
+    rules: type[BatchRules]
+    is_original: bool
+    notes: tuple[str, ...] = ()
+    """Lines that say what was assumed."""
+    transfers: Transfers | None = None
+    """The way of KV caches from one pool to the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A pool without its limits."""
+
+    num_replicas: int
+    tp: int
+    num_stages: int
+    num_gpus: int
+
+
+def cluster_of(options: Any) -> Cluster:
+    """Return what a command line describes. Raises BenchError."""
+    replica = values_of(options, vidur.REPLICA)
+    model: VidurModel = known(MODELS, "--replica_config_model_name", replica["model_name"])
+    known(DEVICES, "--replica_config_device", replica["device"])
+    num_per_node, _ = known(NODES, "--replica_config_network_device", replica["network_device"])
+    shapes = _shapes(options, replica)
+    for shape in shapes:
+        _check_placement(model, shape.tp, shape.num_stages, num_per_node)
+    plans: list[MemoryPlan] = []
+    notes: list[str] = []
+    for shape in shapes:
+        plan, said = _plan(options, model, replica, shape)
+        plans.append(plan)
+        notes.extend(each for each in said if each not in notes)
+    scheduler = chosen(options, vidur.REPLICA_SCHEDULER)
+    if values_of(options, scheduler)["num_blocks"] is not None:
+        notes = []
+    pools: list[Pool] = []
+    for shape, plan in zip(shapes, plans, strict=True):
+        # In the original the first replica to count its blocks counts those of all.
+        counted = replace(plan, num_blocks=plans[0].num_blocks) if is_original(options) else plan
+        limits = _limits(options, scheduler, counted, shape.num_stages)
+        pools.append(Pool(shape.num_replicas, shape.tp, shape.num_stages, limits, shape.num_gpus))
+    name = {"vllm": "vidur-vllm", SPLIT_WISE: "splitwise"}.get(scheduler.name, scheduler.name.replace("_", "-"))
+    transfers = transfers_of(model, replica, is_original=is_original(options)) if len(pools) > 1 else None
+    return Cluster(model, tuple(pools), BATCH_RULES[name], is_original(options), tuple(notes), transfers)
+
+
+def _shapes(options: Any, replica: dict[str, Any]) -> list[_Shape]:
+    """Return the pools of the cluster. Raises BenchError."""
+    number = options.cluster_config_num_replicas
+    tp, pp = replica["tensor_parallel_size"], replica["num_pipeline_stages"]
+    schedulers = [chosen(options, each).name for each in (vidur.GLOBAL_SCHEDULER, vidur.REPLICA_SCHEDULER)]
+    if SPLIT_WISE not in schedulers:
+        return [_Shape(number, tp, pp, tp * pp * number)]
+    if schedulers != [SPLIT_WISE, SPLIT_WISE]:
+        raise BenchError(
+            f"--{vidur.GLOBAL_SCHEDULER.flag} and --{vidur.REPLICA_SCHEDULER.flag} must both be {SPLIT_WISE} or "
+            f"neither, got {schedulers[0]} and {schedulers[1]}"
+        )
+    ratio, given = replica["pd_node_ratio"], replica["num_prefill_replicas"]
+    if given is not None and given >= number:
+        raise BenchError(
+            f"--replica_config_num_prefill_replicas must leave one of the {number} replicas for decodes, got {given}"
+        )
+    if given is None and not 0 < ratio < 1:
+        raise BenchError(f"--replica_config_pd_node_ratio must be between 0 and 1 with {SPLIT_WISE}, got {ratio:g}")
+    if number < 2:
+        raise BenchError(f"--cluster_config_num_replicas must be at least 2 with {SPLIT_WISE}, got {number}")
+    counted = given if given is not None else int(number * ratio)
+    num_prefill = min(max(counted, 1), number - 1)
+    if is_original(options):
+        # The number that is given counts GPUs, and the ratio decides which replicas compute prompts.
+        num_prefill = sum(index < number * ratio for index in range(number))
+        if num_prefill == number:
+            raise BenchError(f"--replica_config_pd_node_ratio leaves no replica for decodes, got {ratio:g} of {number}")
+    found: list[_Shape] = []
+    for phase, own, all_counted in (
+        ("prefill", num_prefill, counted),
+        ("decode", number - num_prefill, number - counted),
+    ):
+        own_tp = replica[f"{phase}_tensor_parallel_size"] or tp
+        own_pp = replica[f"{phase}_num_pipeline_stages"] or pp
+        if is_original(options):
+            # Sizes of a phase count GPUs and change nothing else.
+            found.append(_Shape(own, tp, pp, own_tp * own_pp * all_counted))
+        else:
+            found.append(_Shape(own, own_tp, own_pp, own_tp * own_pp * own))
+    return found
+
+
+def _plan(
+    options: Any, model: VidurModel, replica: dict[str, Any], shape: _Shape
+) -> tuple[MemoryPlan, tuple[str, ...]]:
+    """Return the memory of a replica, and lines that say what was assumed. Raises BenchError."""
+    _, gib = DEVICES[replica["device"]]
+    margin, max_tokens = replica["memory_margin_fraction"], max_tokens_of(options)
+    block_size = values_of(options, chosen(options, vidur.REPLICA_SCHEDULER))["block_size"]
+    tp, pp = shape.tp, shape.num_stages
+    if model.experts is not None:
+        dtype, original = replica["pd_p2p_comm_dtype"], is_original(options)
+        plan = planned_with_experts(
+            model.experts, gib, margin, tp, pp, shape.num_gpus, max_tokens, dtype, is_original=original
+        )
+        return replace(plan, num_blocks=max_tokens // block_size * (plan.num_requests or 1) * pp), ()
+    if is_original(options):
+        return planned(model, gib, margin, tp, pp, max_tokens, block_size), ()
+    return planned_as_vllm(model, replica["device"], gib, margin, tp, pp, max_tokens, block_size)
+
+
+def _limits(options: Any, scheduler: vidur.Group, plan: MemoryPlan, num_stages: int) -> BatchLimits:
+    values, max_tokens = values_of(options, scheduler), max_tokens_of(options)
+    limits = BatchLimits(
+        num_blocks=values["num_blocks"] or plan.num_blocks,
+        block_size_tokens=values["block_size"],
+        max_num_seqs=values["batch_size_cap"],
+        max_num_batched_tokens=values.get("chunk_size") or values.get("max_tokens_in_batch") or max_tokens,
+        max_model_len=max_tokens,
+        num_stages=num_stages,
+        max_full_length_seqs=plan.num_requests,
+        watermark_fraction=values["watermark_blocks_fraction"],
+        max_waiting_iterations=values.get("max_waiting_iters", 10),
+        is_original=is_original(options),
+    )
+    if scheduler.name == "lightllm":
+        _check_lightllm(scheduler, limits)
+    return limits
+
+
+def _check_placement(model: VidurModel, tp: int, pp: int, num_per_node: int) -> None:
+    gpus = tp * pp
+    if gpus > num_per_node and gpus % num_per_node:
+        raise BenchError(
+            f"--replica_config_tensor_parallel_size times --replica_config_num_pipeline_stages must fit in a node of "
+            f"{num_per_node} GPUs, or fill several, got {tp} x {pp}"
+        )
+    if model.num_layers % pp:
+        raise BenchError(
+            f"--replica_config_num_pipeline_stages must divide the {model.num_layers} layers of {model.name}, got {pp}"
+        )
+    if model.num_q_heads % tp or model.embedding_dim % tp:
+        raise BenchError(
+            f"--replica_config_tensor_parallel_size must divide the {model.num_q_heads} heads of {model.name}, got {tp}"
+        )
+
+
+def _check_lightllm(scheduler: vidur.Group, limits: BatchLimits) -> None:
+    if limits.block_size_tokens != 1:
+        raise BenchError(f"--{scheduler.prefix}_block_size must be 1, got {limits.block_size_tokens}")
+    if limits.num_stages != 1:
+        raise BenchError(f"--replica_config_num_pipeline_stages must be 1 with lightllm, got {limits.num_stages}")

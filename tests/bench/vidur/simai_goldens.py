@@ -1,0 +1,60 @@
+"""SimAI's own runs: their command lines with our tables, and what they wrote."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from blis_sim.bench.vidur import settings as vidur
+from blis_sim.cli.main import run
+
+SCENARIOS = tuple(f"simai_aicb_scenario{number}" for number in range(1, 5))
+POOLS = "simai_pd_70b_r4_p2d2"
+
+
+def scenario_arguments(golden: Path) -> list[str]:
+    """Return the flags of a scenario, of which only `config.json` was kept."""
+    config = json.loads((golden / "config.json").read_text())
+    cluster, requests = config["cluster_config"], config["request_generator_config"]
+    words: list[str] = []
+    for group, values in (
+        (vidur.CLUSTER, cluster),
+        (vidur.REPLICA, cluster["replica_config"]),
+        (vidur.REQUESTS.kinds["synthetic"], requests),
+        (vidur.LENGTHS.kinds["fixed"], requests["length_generator_config"]),
+        (vidur.INTERVALS.kinds["poisson"], requests["interval_generator_config"]),
+        (vidur.PREDICTOR.kinds["random_forrest"], config["execution_time_predictor_config"]),
+        (vidur.METRICS, config["metrics_config"]),
+    ):
+        words += _flags(group, values)
+    words += ["--global_scheduler_config_type", cluster["global_scheduler_config"]["name"]]
+    return [*words, "--replica_scheduler_config_type", cluster["replica_scheduler_config"]["name"]]
+
+
+def _flags(group: vidur.Group, values: dict[str, Any]) -> list[str]:
+    words: list[str] = []
+    for setting in group.settings:
+        value, name = values.get(setting.name), vidur.setting_name(group, setting)
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif isinstance(value, list):
+            words += [f"--{name}", *map(str, value)]
+        elif value is not None and setting.name != "output_dir":
+            words += [f"--{name}", str(value)]
+    return words
+
+
+def pools_arguments(golden: Path) -> list[str]:
+    """Return the flags of the run with separate pools."""
+    words = shlex.split((golden / "COMMAND.txt").read_text())[3:]
+    flag = "--trace_request_length_generator_config_trace_file"
+    words[words.index(flag) + 1] = str(golden.parents[1] / "vidur-data" / "traces" / "splitwise_conv.csv")
+    return words
+
+
+def simulated(words: list[str], source: str, out: Path, *, is_original: bool = True) -> Path:
+    """Run a command line and return the folder that was written."""
+    more = ["--operators", source, "--metrics_config_output_dir", str(out / "o")]
+    assert run(["vidur", *words, *more, *(["--compat", "simai"] if is_original else [])]) == 0
+    (folder,) = (out / "o").iterdir()
+    return folder

@@ -1,0 +1,48 @@
+"""`blis vidur --compat simai` gives the batches and the times of SimAI's own runs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench.vidur.goldens import rows_of
+from tests.bench.vidur.simai_goldens import POOLS, SCENARIOS, pools_arguments, scenario_arguments, simulated
+from tests.bench.vidur.test_goldens import differences
+
+
+@pytest.mark.parametrize("name", [*SCENARIOS, POOLS])
+def test_batches_and_times_are_those_of_simai(name: str, shared: Path, tmp_path: Path) -> None:
+    golden = shared / "golden" / "vidur" / name
+    words, source = scenario_arguments(golden), f"aicb:{shared / 'golden' / 'vidur-data' / 'aicb'}"
+    if name == POOLS:
+        words, source = pools_arguments(golden), f"vidur-tables:{golden.parent}/tables/llama2_70b_a100_tp2_SIMAIFORK"
+    folder = simulated(words, source, tmp_path)
+    for file in ("request_metrics.csv", "batch_metrics.csv"):
+        assert differences(rows_of(folder / file), rows_of(golden / file))[:3] == []
+
+
+def test_times_in_right_units_are_a_thousand_times_longer(shared: Path, tmp_path: Path) -> None:
+    """Decodes exchange over NVLink, prompts count as prompts, and parts that layers lack take no time."""
+    golden = shared / "golden" / "vidur" / SCENARIOS[3]
+    source = f"aicb:{shared / 'golden' / 'vidur-data' / 'aicb'}"
+    folder = simulated(scenario_arguments(golden), source, tmp_path, is_original=False)
+    ours, theirs = (rows_of(each / "request_metrics.csv") for each in (folder, golden))
+    factors = [
+        float(our["request_execution_time"]) / float(their["request_execution_time"])
+        for our, their in zip(ours, theirs, strict=True)
+    ]
+    assert factors == pytest.approx([980.0] * 4, rel=0.02)
+
+
+def test_no_decode_begins_before_its_kv_cache_has_arrived(shared: Path, tmp_path: Path) -> None:
+    """Three of 100 do so in the original."""
+    golden = shared / "golden" / "vidur" / POOLS
+    source = f"vidur-tables:{golden.parent}/tables/llama2_70b_a100_tp2_SIMAIFORK"
+    early = []
+    for is_original in (True, False):
+        folder = simulated(pools_arguments(golden), source, tmp_path / str(is_original), is_original=is_original)
+        waits = [
+            float(row["request_preemption_time"]) - float(row["decode_arrived_at"]) + float(row["prefill_completed_at"])
+            for row in rows_of(folder / "request_metrics.csv")
+        ]
+        early.append(sum(wait < -1e-9 for wait in waits))
+    assert early == [3, 0]
