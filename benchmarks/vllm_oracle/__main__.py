@@ -35,9 +35,6 @@ def main() -> int:
     """Exit code 1 at the first difference."""
     arguments = _arguments()
     os.environ.update(ENVIRONMENT)
-    if arguments.pipeline_parallel_size > 1:
-        # On GPUs vLLM takes this model runner; the other one has no asynchronous scheduling with several stages.
-        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
     from benchmarks.vllm_oracle.genuine import Oracle  # vLLM reads its environment when it is imported
 
     oracle = Oracle()

@@ -5,6 +5,7 @@ around the core are left out, and its executor computes nothing.
 """
 
 import json
+import os
 import queue
 import tempfile
 from collections import deque
@@ -37,7 +38,7 @@ from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[im
 from benchmarks.vllm_oracle.genuine_groups import attention_block_tokens, kv_cache_config
 from benchmarks.vllm_oracle.workload import Arrival, Composed, HungUp, Processed, Story, Workload
 from blis_sim.engine.pipeline import Pipeline
-from blis_sim.engine.speculation import Acceptance, Speculation
+from blis_sim.engine.speculation import DRAFTERS, Acceptance, Speculation
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -110,6 +111,11 @@ class Oracle:
 
     def _scheduler(self, workload: Workload) -> Any:
         ours, config = workload.config, self._config
+        if ours.num_stages > 1:
+            # On GPUs vLLM takes its newer model runner but for some drafts; the older one has no asynchronous
+            # scheduling with several stages.
+            is_newer = ours.async_scheduling or ours.speculation is None or _suits_newer_runner(ours.speculation)
+            os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(int(is_newer))
         config.model_config.max_model_len = ours.max_model_len
         scheduling = config.scheduler_config
         scheduling.max_num_seqs = ours.max_num_seqs + 2
@@ -271,10 +277,11 @@ class VirtualRun:
         else:
             started_at = self._pipeline.start(self._now)
             _, ends_at = self._pipeline.enter(started_at, step_us, sum(tokens.values()), bool(samples))
+            self._busy_until = ends_at
 
         def wait() -> Any:
-            self._now = ends_at
-            self._hang_up_before(ends_at)
+            self._now = max(self._now, ends_at)
+            self._hang_up_before(self._now)
             names = list(tokens)
             return ModelRunnerOutput(
                 req_ids=names,
@@ -285,9 +292,19 @@ class VirtualRun:
         return Promise(wait) if non_block else wait()
 
     def take_draft_token_ids(self) -> Any:
-        """The drafts that follow the latest step, when steps are not composed ahead of them."""
-        names = [] if self._executing is None else list(self._executing[0].num_scheduled_tokens)
-        return DraftTokenIds(names, [[0] * self._drafts.num_tokens for _ in names])
+        """The drafts that follow the latest step, when steps are not composed ahead of them.
+
+        Workers answer one call after the other, so the core waits until the step has left the last stage.
+        """
+        assert self._executing is not None
+        scheduled, _ = self._executing
+        self._now = max(self._now, self._busy_until)
+        # A hang-up before its request arrives changes nothing.
+        waiting = {arrival.id: arrival.at for arrival in self._arrivals}
+        self._aborts = deque((at, name) for at, name in self._aborts if at > self._now or waiting.get(name, 0) < at)
+        names = list(scheduled.num_scheduled_tokens)
+        num_drafts = 0 if scheduled.skip_drafts else self._drafts.num_tokens
+        return DraftTokenIds(names, [[0] * num_drafts for _ in names])
 
     def _engine_core(self, scheduler: Any, config: Any) -> Any:
         """An engine core without the start-up of one."""
@@ -366,6 +383,11 @@ class VirtualRun:
 
     def _num_free(self) -> int:
         return int(self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+
+def _suits_newer_runner(speculation: Speculation) -> bool:
+    is_parallel = speculation.parallel_drafting and not DRAFTERS[speculation.method].has_own_pass
+    return speculation.method != "suffix" and not is_parallel
 
 
 def _drafts(outputs: Any) -> tuple[int, ...]:

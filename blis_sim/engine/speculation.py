@@ -145,6 +145,13 @@ class Speculation:
         return drafter.rows_per_request + (self.num_tokens - 1 if adds_rows else 0)
 
     @property
+    def skips_unused_drafts(self) -> bool:
+        """Whether nothing is drafted after a step whose requests cannot use drafts, as vLLM's newer model runner does
+        with drafters that have a forward pass."""
+        drafter = DRAFTERS[self.method]
+        return drafter.writes_kv and (drafter.has_own_pass or not self.parallel_drafting)
+
+    @property
     def num_hash_lookahead_tokens(self) -> int:
         """Tokens after a block that its name depends on."""
         hashes = self.hashes_next_token and not self.keeps_last_hit_block

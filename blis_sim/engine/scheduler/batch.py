@@ -252,12 +252,15 @@ class BatchScheduler(CohortScheduler):
                 if victim_index < index:
                     index -= 1
                 if victim in self._granted:
-                    self._budget += self._granted.pop(victim) + self._drafter_rows
+                    self.take_back_grant(victim)
                 self.preempt(victim)
                 if victim is sequence:
                     return index
             if self._blocks.allocate(sequence, num_tokens):
                 return index
+
+    def take_back_grant(self, victim: Sequence) -> None:
+        self._budget += self._granted.pop(victim) + self._drafter_rows
 
     def may_admit(self) -> bool:
         """Whether waiting sequences may join beside those that run. Only admissions and endings may change it."""

@@ -159,11 +159,14 @@ class BatchQueueScheduler(UrgencyComposition):
             return False
         started_at = pipeline.start(at)
         ends_at = self.begin(self.flight[-1], started_at)
-        self._instance.steps.append(started_at, ends_at)
+        self._log_step(started_at, ends_at)
         self._ends.append(ends_at)
         if self._instance.tells_batches:
             self._passages.append(pipeline.passages)
         return True
+
+    def _log_step(self, started_at: Micros, ends_at: Micros) -> None:
+        self._instance.steps.append(started_at, ends_at)
 
     def _end_batch(self, at: Micros) -> None:
         self._ends.popleft()

@@ -13,8 +13,8 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.events import Event
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
+from blis_sim.engine.scheduler.draft_waits import DraftWaitScheduler
 from blis_sim.engine.scheduler.scheduled_step import ScheduledStep, ScheduledTokens, batch_shape
-from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.speculation import Acceptance
 from blis_sim.engine.units import Micros
@@ -31,7 +31,7 @@ class DraftedTokens(ScheduledTokens):
     """Whether the step drafts for the sequence's next step, as far as the gates say so when it is composed."""
 
 
-class SpeculativeScheduler(VllmScheduler):
+class SpeculativeScheduler(DraftWaitScheduler):
     """Schedules drafts for each sequence that samples, verifies them, and takes back what was computed in vain.
 
     `num_accepted` may replace the settings' acceptance: from a sequence and its number of drafts to how many hold.
@@ -58,6 +58,8 @@ class SpeculativeScheduler(VllmScheduler):
         self._next_number = itertools.count()
         self._pads = False
         self._has_grants = False
+        self._is_drafting = False
+        """Whether a request granted in the step being composed, or in the latest one, can use drafts made after it."""
         self._gates = speculation.gates
         self._now: Micros = 0
         """Of the latest composition, or end of a step."""
@@ -69,7 +71,27 @@ class SpeculativeScheduler(VllmScheduler):
 
     def schedule(self, at: Micros) -> bool:
         self._now = at
+        self._is_drafting = not self._speculation.skips_unused_drafts
         return super().schedule(at)
+
+    def take_back_grant(self, victim: Sequence) -> None:
+        self._is_drafting |= self._uses_drafts(victim, self._granted[victim])
+        super().take_back_grant(victim)
+
+    def _uses_drafts(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Whether drafts made after a step with so many tokens of a sequence may be verified: another step follows."""
+        if sequence.num_computed_tokens + num_tokens < sequence.num_tokens:
+            return False
+        request = sequence.request
+        most = sequence.max_output_tokens or self._config.limit_tokens - request.input_tokens
+        return sequence.num_output_tokens + 1 + (sequence.num_placeholders > 0) < most
+
+    def drafts_came(self) -> None:
+        for tokens in self.flight[-1][2]:
+            sequence = tokens.sequence
+            if sequence.outcome is None:
+                drafts = self._is_drafting and not sequence.is_prefilling
+                sequence.num_drafts = self._next_drafts(sequence) if drafts else 0
 
     def update(self, at: Micros) -> list[Event]:
         self._now = at
@@ -114,6 +136,7 @@ class SpeculativeScheduler(VllmScheduler):
         known = sequence.num_tokens + sequence.num_placeholders
         num_drafts = max(0, sequence.num_computed_tokens + num_tokens - known)
         num_proposed = min(num_drafts, sequence.num_drafts)
+        self._is_drafting = self._is_drafting or self._uses_drafts(sequence, num_tokens)
         tokens = super()._advance(sequence, num_tokens)
         sequence.num_drafts = 0
         num_next = self._next_drafts(sequence) if tokens.samples else 0
@@ -154,7 +177,7 @@ class SpeculativeScheduler(VllmScheduler):
             self.kv.register(sequence, sequence.num_computed_tokens - sequence.num_in_flight_tokens)
         if self._stops(sequence):
             self.complete(sequence, at, finished)
-        elif not self._is_async and not is_stale:
+        elif not self._is_async and not self._waits and not is_stale:
             sequence.num_drafts = self._next_drafts(sequence)
 
     def _verify(self, tokens: DraftedTokens, is_stale: bool) -> int:
@@ -205,7 +228,7 @@ def draft_shape(tokens: list[ScheduledTokens]) -> BatchShape:
     others: list[ScheduledTokens] = []
     for each in tokens:
         assert isinstance(each, DraftedTokens)
-        count = each.num_drafts
+        count = min(each.num_drafts, each.num_tokens - 1)  # drafts may come before the token that they follow is known
         rest = each.num_tokens - count
         others.append(ScheduledTokens(each.sequence, rest, each.context_tokens, each.known_tokens, each.samples))
         drafts += count

@@ -8,22 +8,25 @@ import pytest
 
 from benchmarks.vllm_oracle.pipeline import with_pipeline
 from benchmarks.vllm_oracle.simulated import changes, simulated_story
+from benchmarks.vllm_oracle.speculation import with_speculation
 from benchmarks.vllm_oracle.table import composition_rows
 from benchmarks.vllm_oracle.workload import draw_workload
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
+from blis_sim.engine.events import StepDone
 from blis_sim.engine.pipeline import Pipeline, PipelineStages
 from blis_sim.engine.request import Request, UniqueBlocks
+from blis_sim.engine.speculation import Speculation
 from tests.fakes import TestLatency
 
-TABLE = Path(__file__).parent / "tables" / "pipeline.csv"
+TABLES = Path(__file__).parent / "tables"
 """Written by `python -m benchmarks.vllm_oracle --table` with vLLM 0.33: stages, kind, seed, instant, tokens by request,
 preempted requests."""
 
 
-def captured() -> list[tuple[tuple[int, bool, int], list[str]]]:
-    with TABLE.open() as file:
+def captured(name: str) -> list[tuple[tuple[int, bool, int], list[str]]]:
+    with (TABLES / name).open() as file:
         rows = list(csv.reader(file))
     return [
         ((int(stages), kind == "async", int(seed)), [",".join(row) for row in story])
@@ -31,11 +34,30 @@ def captured() -> list[tuple[tuple[int, bool, int], list[str]]]:
     ]
 
 
-@pytest.mark.parametrize(("drawn", "story"), captured(), ids=str)
+@pytest.mark.parametrize(("drawn", "story"), captured("pipeline.csv"), ids=str)
 def test_batches_are_composed_as_by_vllm(drawn: tuple[int, bool, int], story: list[str]) -> None:
     stages, async_scheduling, seed = drawn
     workload = with_pipeline(draw_workload(seed, async_scheduling), seed, stages)
     assert list(composition_rows(stages, async_scheduling, seed, simulated_story(workload).told())) == story
+
+
+@pytest.mark.parametrize(("drawn", "story"), captured("pipeline_drafts.csv"), ids=str)
+def test_batches_with_drafts_follow_each_other_as_in_vllm(drawn: tuple[int, bool, int], story: list[str]) -> None:
+    stages, async_scheduling, seed = drawn
+    workload = with_pipeline(with_speculation(draw_workload(seed, async_scheduling), seed), seed, stages)
+    assert list(composition_rows(stages, async_scheduling, seed, simulated_story(workload).told())) == story
+
+
+def test_a_step_with_drafts_ends_when_its_outputs_are_processed() -> None:
+    speculation = Speculation(method="eagle", num_tokens=2, acceptance_rates=(1.0, 1.0))
+    stages = PipelineStages((0.25, 0.25, 0.25, 0.25))
+    engine = Engine(EngineConfig(1000, pipeline=stages, speculation=speculation, async_scheduling=False), TestLatency())
+    engine.submit(Request("r", 20, 40, UniqueBlocks("r"), 40), 0)
+    ends: dict[int, int] = {}
+    while (due_at := engine.next_event_at()) is not None:
+        ends |= {event.index: event.at for event in engine.advance(due_at) if isinstance(event, StepDone)}
+    assert [engine.steps.end(index) for index in ends] == list(ends.values())
+    assert engine.num_begun_steps == len(ends)
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
