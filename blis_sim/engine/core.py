@@ -351,7 +351,7 @@ class Engine:
     def _enqueue(self, sequence: Sequence, at: Micros) -> None:
         if sequence.outcome is not None:
             return
-        instance, request = self._instance, sequence.request
+        instance, request, priority = self._instance, sequence.request, self._priority
         counters, input_tokens = instance.counters, request.input_tokens
         deadline_us = request.deadline_us if self._ends_late_requests else 0
         counters.num_enqueued += 1
@@ -363,7 +363,7 @@ class Engine:
         if 0 < deadline_us <= at:
             instance.end_now(sequence, Outcome.TIMED_OUT, at)
             return
-        sequence.priority = self._priority(request, sequence.arrived_at)
+        sequence.priority = priority(request, sequence.arrived_at)
         sequence.queued_at = at
         if deadline_us > 0:
             self._queue.push(deadline_us, _DEADLINE, sequence)

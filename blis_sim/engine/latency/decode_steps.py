@@ -43,6 +43,18 @@ class TimesDecodes(Protocol):
         ...
 
 
+TimesFewDecodes: TypeAlias = Callable[[int, int, int], list[Micros]]
+"""A function from the number of sequences that decode, the sum of their contexts and a number of steps, at least 1, to
+`decode_times` of these steps: a list costs less than an array of few values."""
+
+
+@runtime_checkable
+class HasFewDecodes(Protocol):
+    """A latency model that may time few steps of decodes at less cost than many."""
+
+    def few_decodes_timer(self) -> TimesFewDecodes | None: ...
+
+
 @runtime_checkable
 class KeepsDecodeSums(Protocol):
     """A latency model that keeps its sums for all instances that share it."""
@@ -56,3 +68,8 @@ def decode_timer(latency: LatencyModel) -> Callable[[int, int], Micros]:
     if isinstance(latency, TimesDecodes):
         return latency.decode_timer()
     return lambda sequences, context: latency.step_time(BatchShape(0, 0, 0, 0, 0, 0, sequences, context))
+
+
+def few_decodes_timer(latency: LatencyModel) -> TimesFewDecodes | None:
+    """Return the function with which a latency model times few steps, if it has one."""
+    return latency.few_decodes_timer() if isinstance(latency, HasFewDecodes) else None

@@ -1,13 +1,13 @@
 """A watch for steps that are predicted to be faster than the GPU's peak rates allow."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape, decodes
-from blis_sim.engine.latency.decode_steps import decode_timer
+from blis_sim.engine.latency.decode_steps import TimesFewDecodes, decode_timer, few_decodes_timer
 from blis_sim.engine.latency.decode_sums import DecodeSums, decode_sums
 from blis_sim.engine.latency.kernels.peaks import StepPeaks
 from blis_sim.engine.latency.model import LatencyModel
@@ -29,20 +29,46 @@ class PeakWatch(WrappedLatency):
     worst: float = 1.0
     """The least time of a step over the time predicted, where that is largest."""
     worst_tokens: int = 0
+    _step_time: Callable[[BatchShape], Micros] = field(init=False, repr=False, compare=False)
+    _few_decode_times: TimesFewDecodes | None = field(init=False, repr=False, compare=False)
+    _rates: tuple[float, float, float, float, float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        peaks = self.peaks
+        self._step_time, self._few_decode_times = self.model.step_time, few_decodes_timer(self.model)
+        self._rates = peaks.token_us, peaks.head_us, peaks.pair_us, peaks.weights_us, peaks.kv_us
 
     def step_time(self, shape: BatchShape) -> Micros:
-        time_us, least_us = self.model.step_time(shape), self.peaks.step_us(shape)
+        model_step_time = self._step_time
+        time_us = model_step_time(shape)
+        prefills, prefill_tokens, squares, _, context_work, _, decoding, context, _ = shape
+        token_us, head_us, pair_us, weights_us, kv_us = self._rates
+        least_us = token_us * (prefill_tokens + decoding) + head_us * (prefills + decoding)  # as `StepPeaks.step_us`
+        least_us += pair_us * (context_work + squares / 2)
+        if least_us < (memory_us := weights_us + kv_us * context):
+            least_us = memory_us
         if time_us < TOLERANCE * least_us:
-            self._note(shape, time_us, least_us)
+            self._note(prefill_tokens + decoding, time_us, least_us)
         return time_us
 
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         times = self.model.decode_times(shape, steps)
         if steps and shape.decode_requests:
-            time_us, least_us = int(times[0]), self.peaks.step_us(shape)
-            if time_us < TOLERANCE * least_us:
-                self._note(shape, time_us, least_us)
+            self._check(shape.decode_requests, shape.decode_context_tokens, int(times[0]))
         return times
+
+    def few_decodes_timer(self) -> TimesFewDecodes | None:
+        """Return the function of the model, watched."""
+        few_decode_times = self._few_decode_times
+        if few_decode_times is None:
+            return None
+
+        def watched_times(sequences: int, context: int, steps: int) -> list[Micros]:
+            times = few_decode_times(sequences, context, steps)
+            self._check(sequences, context, times[0])
+            return times
+
+        return watched_times
 
     def decode_timer(self) -> Callable[[int, int], Micros]:
         """Return the function of the model, which is not watched."""
@@ -52,10 +78,19 @@ class PeakWatch(WrappedLatency):
     def decode_sums(self) -> DecodeSums:
         return decode_sums(self.model)
 
-    def _note(self, shape: BatchShape, time_us: Micros, least_us: float) -> None:
+    def _check(self, sequences: int, context: int, time_us: Micros) -> None:
+        """Note a step of decodes that is too fast."""
+        token_us, head_us, _, weights_us, kv_us = self._rates
+        least_us = token_us * sequences + head_us * sequences
+        if least_us < (memory_us := weights_us + kv_us * context):
+            least_us = memory_us
+        if time_us < TOLERANCE * least_us:
+            self._note(sequences, time_us, least_us)
+
+    def _note(self, num_tokens: int, time_us: Micros, least_us: float) -> None:
         self.num_too_fast += 1
         if least_us > self.worst * time_us:
-            self.worst, self.worst_tokens = least_us / time_us, shape.num_tokens
+            self.worst, self.worst_tokens = least_us / time_us, num_tokens
 
     def report(self) -> list[str]:
         """Return a line when steps were too fast."""

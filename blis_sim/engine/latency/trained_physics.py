@@ -10,7 +10,7 @@ import numpy.typing as npt
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.coefficients import checked
-from blis_sim.engine.latency.decode_steps import Floats, context_at_each_step, whole_micros_each
+from blis_sim.engine.latency.decode_steps import Floats, TimesFewDecodes, context_at_each_step, whole_micros_each
 from blis_sim.engine.latency.decode_sums import DecodeSums
 from blis_sim.engine.latency.model import MAX_MICROS, whole_micros
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS, StepWork, step_work
@@ -152,6 +152,23 @@ class TrainedPhysics:
             return MAX_MICROS if sequences else 1
 
         return decode_time
+
+    def few_decodes_timer(self) -> TimesFewDecodes | None:
+        """Return a function with the operations of `decode_timer`, 0.1 us a step."""
+        return None if self._kv_reads is None else self._few_decode_times
+
+    def _few_decode_times(self, sequences: int, context: int, steps: int) -> list[Micros]:
+        if self._kv_reads is not None and sequences:
+            kv_bytes, rate, per_kv, weights, layers, per_sequence, per_step, interleaved = self._kv_reads
+            for_all, first = per_sequence * sequences, context + sequences
+            values = [
+                per_kv * (kv_bytes * grown / rate) + weights + layers + for_all + per_step + interleaved
+                for grown in range(first, first + steps * sequences, sequences)
+            ]
+            if 1 <= values[0] <= values[-1] < _BEYOND_MICROS:  # they never fall
+                return list(map(int, values))
+        times: list[Micros] = self.decode_times(BatchShape(0, 0, 0, 0, 0, 0, sequences, context), steps).tolist()
+        return times
 
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         sequences = shape.decode_requests

@@ -16,3 +16,11 @@ class Admission(Enum):
     """The request waits for something, and those behind it need not."""
     BLOCKED = 2
     """Too few KV blocks are free for the request, so that those behind it wait, too."""
+
+
+def num_external_tokens(sequence: Sequence) -> int:
+    """Tokens that came from another instance; after a preemption they are gone. The last one is computed here."""
+    external = sequence.request.external
+    if external is None or sequence.num_preemptions:
+        return 0
+    return min(external.num_tokens, sequence.num_tokens - 1)

@@ -29,6 +29,13 @@ class BatchScheduler(CohortScheduler):
     Without a cohort every sequence is granted its tokens one by one, with equal results.
     """
 
+    __slots__ = (
+        *("_blocked", "_blocks", "_budget", "_by_priority", "_config", "_drafter_rows", "_granted", "_had_prefill"),
+        *("_hold_prompt", "_late", "_limit", "_longest_joining", "_newcomer_placeholders"),
+        *("_num_admissions", "_order", "_prompt_blocks", "_resumes", "_threshold_when_alone", "_token_budget"),
+        *("_watermark_blocks", "admitted", "has_cohort", "shape_of", "takes_newcomers"),
+    )
+
     def __init__(
         self,
         instance: Instance,
@@ -56,7 +63,6 @@ class BatchScheduler(CohortScheduler):
         self.admitted: list[Sequence] = []
         """Sequences that joined the batch in the latest `schedule`."""
         self._config = config
-        self._max_num_seqs = config.max_num_seqs
         self._limit = limit_tokens
         """Most tokens of one sequence."""
         self._order = ORDERS[config.scheduler]
@@ -74,8 +80,7 @@ class BatchScheduler(CohortScheduler):
         self.shape_of: Callable[[ScheduledStep, int], BatchShape] = shape_of
         """Returns what the latency model sees of a step, after so many recent prompt tokens."""
         self._prompt_blocks: Callable[[Sequence], int] | None = None
-        """Returns how many blocks a whole prompt takes that is not shared, where layers differ in that. The number is
-        negative where the prompt must be split."""
+        """Blocks of a whole prompt that is not shared, where layers differ; negative where it must be split."""
         self._drafter_rows = 0
         """Tokens of the budget that a drafter takes for each granted sequence."""
         self._threshold_when_alone = True
@@ -286,7 +291,7 @@ class BatchScheduler(CohortScheduler):
         if last_token <= num_tokens_due:
             return False
         step = self.next_step
-        # The scheduler does not see where a sequence stops; it sees its declared budget and the context window.
+        # The scheduler sees the declared budget and the context window, not where a sequence stops.
         is_foreseen = 0 < budget <= last_token or last_token == most
         self.cohort.join(sequence, DecodeSpan(sequence, step, step + last_token - num_tokens_due - 1, is_foreseen))
         return True
@@ -306,7 +311,7 @@ class BatchScheduler(CohortScheduler):
             return False
         instance, num_placeholders = self._instance, self._newcomer_placeholders
         newcomers: list[Sequence] = []
-        hold_prompt = self._hold_prompt
+        hold_prompt, take_blocks = self._hold_prompt, self._take_blocks
         self.flight.append((num_decodes, cohort.offset + num_decodes * step, NO_TOKENS, newcomers))
         self._latest_explicit = step
         self.next_step = step + 1
@@ -324,7 +329,7 @@ class BatchScheduler(CohortScheduler):
             self._join(sequence, 1)
             if instance.tells_admissions:
                 instance.events.append(Scheduled(at, sequence))
-        self._take_blocks(num_blocks)
+        take_blocks(num_blocks)
         if is_blocked:
             self._budget = self._token_budget - cohort.num_decodes
             self._note_blocked(waiting[0], 0)
@@ -337,7 +342,7 @@ class BatchScheduler(CohortScheduler):
         """
         waiting, cohort, size = self.waiting, self.cohort, self._block_size
         num_running, budget = len(cohort.members), self._token_budget - cohort.num_decodes
-        num_seats = self._max_num_seqs - num_running
+        num_seats = self._most_running - num_running
         longest, num_joining, prompt_blocks = self._longest_joining, 0, self._prompt_blocks
         if num_running:
             num_free -= self._watermark_blocks
@@ -373,7 +378,7 @@ class BatchScheduler(CohortScheduler):
             self.waiting.extend(ordered)
 
     def is_blocked(self) -> bool:
-        if len(self.explicit) + len(self.cohort.members) >= self._max_num_seqs or not self._admits:
+        if len(self.explicit) + len(self.cohort.members) >= self._most_running or not self._admits:
             return True
         if self._blocked is not None:
             head, num_waiting, num_changes = self._blocked
@@ -383,9 +388,9 @@ class BatchScheduler(CohortScheduler):
         return not self.may_admit()
 
     def _note_blocked(self, sequence: Sequence, num_hits: int) -> None:
-        """Note that the head of the queue cannot join. Where blocks are missing, it is not tried again until some come
-        back."""
-        if self.has_cohort and self.stays_without_blocks(sequence, num_hits):
+        """Note that the head of the queue cannot join, which is tried again when blocks have come back."""
+        stays_first = self.takes_newcomers or len(self.waiting) == 1
+        if self.has_cohort and stays_first and self.stays_without_blocks(sequence, num_hits):
             self._blocked = sequence, len(self.waiting), self._free.num_changes
 
 

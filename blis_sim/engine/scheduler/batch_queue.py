@@ -20,6 +20,8 @@ class BatchQueueScheduler(UrgencyComposition):
     which takes room, too. With a full queue it waits for the first batch, processes its outputs and composes again.
     """
 
+    __slots__ = ("_batches", "_ends", "_has_left", "_is_stepped", "_passages")
+
     def __init__(
         self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
     ) -> None:

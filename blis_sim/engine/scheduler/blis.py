@@ -25,6 +25,8 @@ _NO_LIMIT = 1 << 62
 class BlisScheduler(BatchScheduler):
     """One step after the other, each composed when the one before ends."""
 
+    __slots__ = ("_choose_victim", "_counting", "_holds_while_waiting", "kv", "num_deferred")
+
     def __init__(
         self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: KVCache | None = None
     ) -> None:

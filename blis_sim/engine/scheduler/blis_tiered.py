@@ -11,6 +11,8 @@ from blis_sim.engine.units import Micros
 class TieredBlisScheduler(BlisScheduler):
     """Steps as its parent takes them without a cohort: the tier depends on the content of every block."""
 
+    __slots__ = ("_tiered",)
+
     def __init__(self, instance: Instance, reports_steps: bool, tier: CpuTierConfig) -> None:
         config = instance.config
         self._tiered = OFFLOAD_POLICIES[tier.policy](config.total_kv_blocks, config.block_size_tokens, tier)

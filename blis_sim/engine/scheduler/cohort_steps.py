@@ -20,6 +20,20 @@ MOST_TOLD_STEPS = 64
 class CohortSteps(ABC):
     """The cohort beside the other sequences, and the steps in flight, at most `depth`."""
 
+    __slots__ = (
+        *("_admits", "_block_size", "_composes", "_counts_taken_blocks", "_depth", "_free", "_instance"),
+        *(
+            "_latest_explicit",
+            "_max_decodes",
+            "_most_calm",
+            "_most_running",
+            "_must_update",
+            "_reports_steps",
+            "_take_blocks",
+        ),
+        *("_take_steps", "cohort", "explicit", "flight", "next_step", "preempted", "waiting"),
+    )
+
     def __init__(
         self,
         instance: Instance,
@@ -34,6 +48,7 @@ class CohortSteps(ABC):
         self._depth = depth
         self._max_decodes = max_decodes
         """With more decodes the order of admission decides which of them fit the budget."""
+        self._most_running = instance.config.max_num_seqs
         self._free = free
         self._take_blocks = take
         self._most_calm = max_decodes
@@ -82,7 +97,8 @@ class CohortSteps(ABC):
         if num_blocks > free.num_free or not num_decodes:
             return False
         if num_blocks:
-            self._take_blocks(num_blocks)
+            take_blocks = self._take_blocks
+            take_blocks(num_blocks)
         self.flight.append((num_decodes, cohort.offset + num_decodes * step, NO_TOKENS, NO_NEWCOMERS))
         self.next_step = step + 1
         if step in cohort.ends:
@@ -121,14 +137,15 @@ class CohortSteps(ABC):
         self._instance.steps.move_touching(instants)
         instants.clear()
         flight, cohort, step, depth = self.flight, self.cohort, self.next_step, self._depth
+        take_steps, take_blocks = self._take_steps, self._take_blocks
         num_decodes, context, _, _ = flight[0]
-        count, started_at, ends_at = self._take_steps(at, last, num_decodes, context, most)
+        count, started_at, ends_at = take_steps(at, last, num_decodes, context, most)
         if count == 1:
             return started_at, ends_at, context, step - depth
         last_step = step + count - 2
         flight.clear()
-        for before in range(depth - 1, 0, -1):
-            flight.append((num_decodes, cohort.offset + num_decodes * (last_step - before), NO_TOKENS, NO_NEWCOMERS))
+        if depth == 2:  # with more there is no cohort
+            flight.append((num_decodes, context + num_decodes * (count - 1), NO_TOKENS, NO_NEWCOMERS))
         if last_step - 1 in cohort.ends and count > 2:
             num_blocks = cohort.num_blocks_in(step, count - 2)
             cohort.composed(last_step - 1)
@@ -136,7 +153,7 @@ class CohortSteps(ABC):
         else:
             num_blocks = cohort.num_blocks_in(step, count - 1)
         if num_blocks:
-            self._take_blocks(num_blocks)
+            take_blocks(num_blocks)
         num_decodes = cohort.num_decodes
         flight.append((num_decodes, cohort.offset + num_decodes * last_step, NO_TOKENS, NO_NEWCOMERS))
         self.next_step = last_step + 1

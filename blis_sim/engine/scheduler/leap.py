@@ -1,33 +1,39 @@
 """Many decode-only steps at once: their times, and their place in the step log."""
 
 from bisect import bisect_right
+from itertools import accumulate
 
 from blis_sim.engine.batch_shape import decodes
 from blis_sim.engine.instance import Instance
+from blis_sim.engine.latency.decode_steps import few_decodes_timer
 from blis_sim.engine.latency.decode_sums import STEPS_OF_A_RUN, decode_sums
 from blis_sim.engine.units import Micros
 
 MIN_LEAP_STEPS = 4
 """Least steps of a leap: fewer are cheaper one by one."""
+FEW_STEPS = 48
+"""Fewer steps are cheaper in a list than in an array, where their sums are not kept."""
 MAX_LEAP_STEPS = 1 << 16
 
 
 class Leaper:
     """Takes steps of an instance in which no request joins or leaves. About 3 us, however many, where few decode."""
 
-    __slots__ = ("_find_run", "_instance", "_latency")
+    __slots__ = ("_find_run", "_instance", "_latency", "_times_of_few")
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
         self._latency = instance.latency
         self._find_run = decode_sums(instance.latency).find
+        self._times_of_few = few_decodes_timer(instance.latency)
 
     def take(self, at: Micros, last: Micros, num_sequences: int, context: int, most: int) -> tuple[int, Micros, Micros]:
         """Take up to `most` steps from `at` on, the first with so many context tokens, each of which starts by `last`.
 
         Returns how many, and start and end of the last one.
         """
-        run, first = self._find_run(self._latency, num_sequences, context)
+        find_run = self._find_run
+        run, first = find_run(self._latency, num_sequences, context)
         if run is None:
             return self._take_unknown(at, last, num_sequences, context, most)
         sums, instants = run
@@ -45,6 +51,15 @@ class Leaper:
     def _take_unknown(
         self, at: Micros, last: Micros, num_sequences: int, context: int, most: int
     ) -> tuple[int, Micros, Micros]:
+        times_of_few = self._times_of_few
+        if most < FEW_STEPS and times_of_few is not None:
+            times = times_of_few(num_sequences, context, most)
+            instants = list(accumulate(times, initial=at))
+            if instants[-1] > last:
+                del instants[bisect_right(instants, last, 1) + 1 :]
+            count, started_at, ends_at = len(instants) - 1, instants[-2], instants[-1]
+            self._instance.steps.move_touching(instants)
+            return count, started_at, ends_at
         ends = self._latency.decode_times(decodes(num_sequences, context), most).cumsum()
         ends += at
         ends = ends[: int(ends.searchsorted(last, side="right")) + 1]

@@ -23,6 +23,8 @@ class CohortScheduler(CohortSteps):
     A subclass composes steps in `schedule` and processes their outputs in `update`. The time between steps is zero.
     """
 
+    __slots__ = ("_decode_time", "_ends_early", "_executing", "_has_deadlines", "_planned")
+
     def __init__(
         self,
         instance: Instance,
@@ -40,6 +42,8 @@ class CohortScheduler(CohortSteps):
         self._ends_early = False
         """Whether the outputs of a step are processed when it begins, and only reported when it ends."""
         self._decode_time = decode_timer(instance.latency)
+        self._has_deadlines = False
+        """Whether `note_deadline` has anything to do."""
 
     @abstractmethod
     def schedule(self, at: Micros) -> bool:
@@ -69,6 +73,9 @@ class CohortScheduler(CohortSteps):
     def join_cohort(self) -> None:
         """Let sequences that only decode join the cohort."""
 
+    def note_deadline(self, sequence: Sequence) -> None:
+        """Note the deadline of a request that begins to wait."""
+
     @property
     def num_running(self) -> int:
         return len(self.explicit) + len(self.cohort.members)
@@ -87,6 +94,8 @@ class CohortScheduler(CohortSteps):
         return self.next_step - len(self.flight) + self._executing
 
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
+        if self._has_deadlines:
+            self.note_deadline(sequence)
         self.waiting.append(sequence)
         if not self.flight:
             self._plan(at)
@@ -129,15 +138,16 @@ class CohortScheduler(CohortSteps):
     def _multi_step(self, at: Micros, last: Micros) -> None:  # noqa: C901 - one loop: calls would double its cost
         """Take steps from `at` on, at which none executes, up to the first that ends after `last`."""
         flight, cohort, waiting, depth = self.flight, self.cohort, self.waiting, self._depth
-        needs, size, ends, free = cohort.needs, self._block_size, cohort.ends, self._free
+        needs, members, size, ends, free = cohort.needs, cohort.members, self._block_size, cohort.ends, self._free
         decode_time, take_blocks, most_decodes = self._decode_time, self._take_blocks, self._most_calm
         ends_early, reports_steps, counts_taken = self._ends_early, self._reports_steps, self._counts_taken_blocks
         num_decodes, context, tokens, newcomers = 0, 0, NO_TOKENS, NO_NEWCOMERS
-        most_calm, index, instants = 0, self.next_step - len(flight), [at]
+        most_calm, most_running, index, instants = 0, self._most_running, self.next_step - len(flight), [at]
         while True:
             step, num_next = self.next_step, cohort.num_decodes
             num_blocks = needs[step % size]
-            if num_next > most_calm or not num_next or waiting or self.explicit or num_blocks > free.num_free:
+            may_join = waiting and len(members) < most_running
+            if num_next > most_calm or not num_next or may_join or self.explicit or num_blocks > free.num_free:
                 if self.explicit or not self.compose_cohort(at) or len(flight) < depth:
                     self._compose(at)
                     if not flight:

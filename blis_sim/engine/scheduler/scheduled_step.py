@@ -35,6 +35,10 @@ def shape_of(step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
     num_decodes, context, tokens, newcomers = step
     if tokens or not newcomers:
         return batch_shape(tokens, num_decodes, context, recent_prompt_tokens)
+    if len(newcomers) == 1:  # as mostly
+        new = newcomers[0].request.input_tokens
+        work = new * new
+        return new_shape((1, new, work, 0, 0, work, num_decodes, context, recent_prompt_tokens))
     num_tokens = squares = 0
     for sequence in newcomers:
         new = sequence.request.input_tokens

@@ -9,8 +9,8 @@ from blis_sim.engine.events import CacheChanged, Finished, Preempted, Scheduled,
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
 from blis_sim.engine.queue import Due
+from blis_sim.engine.scheduler.admission import num_external_tokens
 from blis_sim.engine.scheduler.hold import Hold
-from blis_sim.engine.scheduler.vllm_schedule import num_external_tokens
 from blis_sim.engine.scheduler.waiting import ORDERS
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros

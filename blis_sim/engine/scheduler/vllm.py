@@ -18,6 +18,8 @@ _COMPLETED, _LENGTH_CAPPED = Outcome.COMPLETED, Outcome.LENGTH_CAPPED
 class VllmScheduler(BatchQueueScheduler):
     """A request that arrives while a step executes waits for that step and for the next one, composed without it."""
 
+    __slots__ = ("_adds_time", "_leaving", "_lora", "_step_time")
+
     def __init__(
         self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
     ) -> None:
@@ -52,17 +54,18 @@ class VllmScheduler(BatchQueueScheduler):
             self._plan(at)
 
     def begin(self, step: ScheduledStep, at: Micros) -> Micros:
-        instance = self._instance
+        instance, shape_of, step_time = self._instance, self.shape_of, self._step_time
         recent_prompts = instance.recent_prompts
-        instance.last_shape = shape = self.shape_of(step, recent_prompts.tokens_at(at))
-        ends_at = computed_at = at + (self._step_time(shape) or 1)
+        instance.last_shape = shape = shape_of(step, recent_prompts.tokens_at(at))
+        ends_at = computed_at = at + (step_time(shape) or 1)
         if self._adds_time:
             ends_at = computed_at = ends_at + self.added_time(step)
         if self._pipeline is not None:
             samples = any(tokens.samples for tokens in step[2])
             computed_at, ends_at = self._pipeline.enter(at, ends_at - at, shape.num_tokens, samples)
-        if shape.prefill_tokens:
-            recent_prompts.add(shape.prefill_tokens, computed_at)
+        prefill_tokens = shape.prefill_tokens
+        if prefill_tokens:
+            recent_prompts.add(prefill_tokens, computed_at)
         return ends_at
 
     def added_time(self, step: ScheduledStep) -> Micros:
@@ -137,15 +140,19 @@ class VllmScheduler(BatchQueueScheduler):
     def complete(self, sequence: Sequence, at: Micros, finished: list[Event]) -> None:
         if sequence.span is not None:
             self.settle_ended(sequence)
-            self.forget(sequence)
+            if self.prepares:
+                self.forget(sequence)
         else:
             self._leave(sequence)
         most, instance = sequence.request.output_tokens, self._instance
         outcome = _COMPLETED if sequence.num_output_tokens >= most else _LENGTH_CAPPED
         if sequence.num_output_tokens > most:
             sequence.num_output_tokens = most
-        instance.end(sequence, outcome)
-        instance.counters.output_tokens += sequence.num_output_tokens
+        sequence.outcome = outcome  # as in `Instance.end`
+        counters = instance.counters
+        counters.ended[outcome] += 1
+        del instance.live[sequence.request.id]
+        counters.output_tokens += sequence.num_output_tokens
         finished.append(Finished(at, sequence, outcome))
 
     def _take_out_leaving(self, at: Micros) -> None:
@@ -162,7 +169,8 @@ class VllmScheduler(BatchQueueScheduler):
     def _leave(self, sequence: Sequence) -> None:
         """Forget a sequence for good; what steps in flight bring for it is of no interest any more."""
         self._has_left = True
-        self.forget(sequence)
+        if self.prepares:
+            self.forget(sequence)
         if sequence.span is not None:
             self.settle(sequence, is_for_good=True)
             sequence.running = False

@@ -11,6 +11,8 @@ from blis_sim.engine.units import Micros
 class GroupedScheduler(VllmScheduler):
     """Members of the cohort get blocks in the same order as sequences that are granted tokens one by one."""
 
+    __slots__ = ("_calendar", "_grouped")
+
     def __init__(self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True) -> None:
         super().__init__(instance, reports_steps, has_cohort)
         assert isinstance(self.kv, GroupedKVCache)

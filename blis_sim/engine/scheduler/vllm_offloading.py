@@ -43,6 +43,11 @@ class Transfers:
 class OffloadingScheduler(VllmScheduler):
     """Every sequence is granted its tokens one by one, for the content of every block matters."""
 
+    __slots__ = (
+        *("_begins", "_block_us", "_is_planned_at", "_load_free_at", "_loading", "_loads", "_new", "_now"),
+        *("_num_offered", "_store_free_at", "_storing", "_tier", "_uses"),
+    )
+
     def __init__(self, instance: Instance, reports_steps: bool, offload: OffloadConfig) -> None:
         self._loading = LoadingKVCache(instance.config, instance.cache_changes)
         super().__init__(instance, reports_steps, has_cohort=False, kv=self._loading)

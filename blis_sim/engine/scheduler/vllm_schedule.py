@@ -10,7 +10,7 @@ from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slot_caches import new_cohort_cache, new_slot_cache
 from blis_sim.engine.kv_cache.slots import SlotCache
 from blis_sim.engine.pipeline import Pipeline
-from blis_sim.engine.scheduler.admission import NONE_DISPLACED, Admission
+from blis_sim.engine.scheduler.admission import NONE_DISPLACED, Admission, num_external_tokens
 from blis_sim.engine.scheduler.batch import BatchScheduler, hold_none, take_none
 from blis_sim.engine.scheduler.preemption import least_urgent_latest_due
 from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, ScheduledTokens
@@ -24,6 +24,12 @@ class VllmComposition(BatchScheduler):
 
     Without a cohort every sequence is granted its tokens one by one; results are the same.
     """
+
+    __slots__ = (
+        *("_counting", "_decode_interval", "_deferred", "_defers", "_has_tier", "_is_async", "_is_capacity_bound"),
+        *("_last_prefill_step", "_num_executed_steps", "_pipeline", "_split", "_threshold", "kept", "kv"),
+        *("num_compositions", "prepares"),
+    )
 
     def __init__(
         self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
@@ -132,7 +138,10 @@ class VllmComposition(BatchScheduler):
         num_steps = end - first
         sequence.running = False
         sequence.num_output_tokens += num_steps
-        sequence.add_token_steps(first, num_steps)
+        if sequence.token_runs:
+            sequence.add_token_steps(first, num_steps)
+        else:
+            sequence.token_runs.append([first, num_steps])
         num_vain = 0 if span.is_foreseen else self.next_step - end
         """Steps in flight that compute a token beyond the last one, which stays unknown."""
         self.cohort.leave(sequence)
@@ -389,11 +398,3 @@ def can_have_cohort(config: EngineConfig) -> bool:
         and config.offload is None
         and config.preemption_policy != "gap"
     )
-
-
-def num_external_tokens(sequence: Sequence) -> int:
-    """Tokens that came from another instance; after a preemption they are gone. The last one is computed here."""
-    external = sequence.request.external
-    if external is None or sequence.num_preemptions:
-        return 0
-    return min(external.num_tokens, sequence.num_tokens - 1)

@@ -37,6 +37,11 @@ class SpeculativeScheduler(DraftWaitScheduler):
     `num_accepted` may replace the settings' acceptance: from a sequence and its number of drafts to how many hold.
     """
 
+    __slots__ = (
+        *("_acceptance", "_gates", "_has_grants", "_next_number", "_now", "_num_accepted", "_pads", "_request_numbers"),
+        *("_speculation",),
+    )
+
     def __init__(
         self,
         instance: Instance,

@@ -17,6 +17,8 @@ class UrgencyComposition(VllmComposition):
     request first, when a running or a more urgent request finds too few.
     """
 
+    __slots__ = ("_keeps_progress", "_places", "_urgency")
+
     def __init__(
         self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
     ) -> None:
@@ -24,22 +26,15 @@ class UrgencyComposition(VllmComposition):
         config = instance.config
         self._urgency = Urgency(config.urgency) if config.priority_policy == "slo-urgency" else None
         self._places = Places(config.urgency.min_preempt_gap) if config.preemption_policy == "gap" else None
-        self._uses_deadlines = config.uses_deadlines
         self._keeps_progress = config.urgency.keeps_progress
+        self._has_deadlines = config.uses_deadlines or self._urgency is not None
         self.prepares = self._urgency is not None or self._places is not None
         self.takes_newcomers = self._urgency is None  # which join by an order that may be old
 
-    def enqueue(self, sequence: Sequence, at: Micros) -> None:
-        if self._uses_deadlines:
-            sequence.deadline_at = self._config.urgency.deadline_of(sequence.request, sequence.arrived_at)
+    def note_deadline(self, sequence: Sequence) -> None:
+        sequence.deadline_at = self._config.urgency.deadline_of(sequence.request, sequence.arrived_at)
         if self._urgency is not None:
             self._urgency.watch(sequence)
-        super().enqueue(sequence, at)
-
-    def is_blocked(self) -> bool:
-        if self._urgency is not None and len(self.waiting) > 1 and self.num_running < self._config.max_num_seqs:
-            return False  # another request may come first by now
-        return super().is_blocked()
 
     def prepare(self, at: Micros) -> list[Sequence]:
         """Raise waiting requests, and let them take places. Returns the requests that lost theirs."""
