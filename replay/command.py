@@ -205,7 +205,7 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
 
     mean = Simulated(runs[0].simulation, averaged([run.requests for run in runs]))
     metrics = mean_metrics([aggregate(run) for run in runs])
-    report(options.report, questions, mean, header, metrics, sending)
+    report(options.report, questions, mean, header, metrics, sending, runs)
     return 0
 
 

@@ -39,6 +39,9 @@ def parse_weights(text: str) -> dict[str, float]:
 
 ALL = "all"
 TRACE_LEVELS = ("none", "decisions")
+AUTO = "auto"
+FORMATS = (AUTO, "table", "blis", "json", "csv", "markdown")
+LEAST_ATTAINMENT = 0.99
 METRICS_CONFIG = "config.json"
 """The file in a folder of metrics that has the settings of the run; a folder with it may be written again."""
 _DETECTORS = names_in("traces.saturation.registry", "DETECTORS")
@@ -121,7 +124,18 @@ class ReportOptions:
         "pictures to this folder while the run goes on.",
         metavar="DIR",
     )
-    json: bool = option(False, "Print one JSON object, with the breakdowns in it, instead of text.")
+    json: bool = option(False, "Print one JSON object with the breakdowns in it: --format json.")
+    format: str = option(
+        AUTO,
+        "What standard output gets: a table for people, BLIS's text (metrics as JSON, then sections), one JSON object "
+        "with the breakdowns in it, or the table's figures as CSV or Markdown. auto is table on a terminal and blis "
+        "elsewhere, so that scripts read what BLIS prints.",
+        choices=FORMATS,
+    )
+    min_attainment: float = option(
+        LEAST_ATTAINMENT, "Share of requests within their targets from which the table calls them met.", above=0,
+        at_most=1,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -133,10 +147,20 @@ class ReportOptions:
             ):
                 if value:
                     raise OptionError(f"{flag} needs --trace-level decisions")
+        if self.json and self.format not in (AUTO, "json"):
+            raise OptionError(f"--json and --format {self.format} exclude each other, give one of them")
         if self.metrics_dir is not None:
             _check_folder(self.metrics_dir)
         # Making these checks them.
         _ = self.slo_targets, self.detector_names, self.final_window_us, self.weights, self.itl_path
+
+    def printed_format(self, is_terminal: bool) -> str:
+        """Return the format of standard output, given whether that is a terminal."""
+        if self.json:
+            return "json"
+        if self.format != AUTO:
+            return self.format
+        return "table" if is_terminal else "blis"
 
     @property
     def decision_log(self) -> "DecisionLog | None":

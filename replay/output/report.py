@@ -1,7 +1,7 @@
 """From a finished run to what the user asked for: files, and a summary on standard output."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -64,10 +64,12 @@ def report(
     header: "TraceHeader",
     metrics: "JsonObject | None" = None,
     sending: Sending = Sending(),
+    runs: "Sequence[Simulated]" = (),
 ) -> None:
     """Write the files asked for, `header` on top of a trace, and print the summary. Raises TraceError.
 
-    `metrics` replaces the aggregate metrics of the run.
+    `metrics` replaces the aggregate metrics of the run, and `runs` are those of which `simulated` is the mean, if it is
+    one of several.
     """
     from replay.output.findings import examine
 
@@ -75,15 +77,28 @@ def report(
     if metrics is not None:
         found = replace(found, metrics=metrics)
     _write_files(options, questions, simulated, header, found, sending)
-    if options.json:
+    sys.stdout.write(_printed(options, questions, found, runs or (simulated,)))
+
+
+def _printed(options: ReportOptions, questions: "Questions", found: "Findings", runs: "Sequence[Simulated]") -> str:
+    """The result in the format of standard output."""
+    form = options.printed_format(sys.stdout.isatty())
+    if form == "json":
         from replay.output.breakdown_json import as_json
         from traces import dump_json
 
-        sys.stdout.write(dump_json(as_json(found)) + "\n")
-    else:
+        return dump_json(as_json(found)) + "\n"
+    if form == "blis":
         from replay.output.summary import summary
 
-        sys.stdout.write(summary(found, options.summarize_trace))
+        return summary(found, options.summarize_trace)
+    from replay.figures.result import mean_result, result_of
+    from replay.output.table import as_csv, as_markdown, as_text
+
+    result = mean_result([result_of(run, questions.targets, found.goodput, options.min_attainment) for run in runs])
+    if form == "csv":
+        return as_csv(result)
+    return as_markdown(result, found) if form == "markdown" else as_text(result, found)
 
 
 def _write_files(

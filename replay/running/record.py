@@ -191,6 +191,20 @@ class Record:
         return np.array(self._planned_output_tokens, np.int64)
 
     @property
+    def output_tokens(self) -> Ints:
+        """Tokens of each completed request; 0 for the others."""
+        return np.array(self._output_tokens, np.int64)
+
+    @property
+    def outcome(self) -> Ints:
+        """Place of each outcome in `OUTCOMES`, or `NO_OUTCOME`."""
+        return np.array(self._outcome, np.int64)
+
+    def count(self, outcome: Outcome) -> int:
+        """Return how many requests ended in this way."""
+        return self._outcome.count(OUTCOMES.index(outcome))
+
+    @property
     def is_completed(self) -> Bools:
         return np.isin(np.array(self._outcome, np.int8), COMPLETED_CODES)
 

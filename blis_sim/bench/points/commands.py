@@ -27,6 +27,7 @@ SIMULATIONS: Mapping[str, SimulationRow] = {
 
 _OF_ONE_RUN = (
     "json",
+    "format",
     "results_path",
     "metrics_path",
     "trace_output",

@@ -10,7 +10,13 @@ from collections import Counter
 from dataclasses import dataclass
 
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.disaggregation.settings import DECIDERS, DisaggregationSettings, Prompt, TransferNetwork
+from blis_sim.engine.cluster.disaggregation.settings import (
+    DECIDERS,
+    DisaggregationSettings,
+    Prompt,
+    Role,
+    TransferNetwork,
+)
 from blis_sim.engine.cluster.event_queue import ClusterDue
 from blis_sim.engine.cluster.member import Life
 from blis_sim.engine.cluster.reporting import NO_INSTANCE_PREFILLS
@@ -78,6 +84,11 @@ class Disaggregation:
         cluster.also_reads(self._prefill_router.reads_snapshots, self._decider.reads_caches)
         for number in settings.pools.prefill:
             cluster.watchers.add(number, self._look)
+
+    @property
+    def roles(self) -> tuple[Role | None, ...]:
+        """The role of each instance by number; None for one that computes prompts and answers as without pools."""
+        return self._pools.roles
 
     def is_awaited(self, number: int) -> bool:
         """Whether an instance is the decode instance of an unfinished handover. Cost: O(handovers)."""

@@ -1,0 +1,239 @@
+"""The result of a run as tables for people, as Markdown and as CSV."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from blis_sim.options.text_table import TextTable, csv_text, duration, number
+from replay.figures.breakdown import ClassLatencies, ModelFigures, jain_index
+from replay.figures.distribution import Distribution
+from replay.figures.result import InstanceResult, Latency, RunResult, Verdict
+from replay.figures.steady import Overload, SteadyState
+from replay.output.findings import Findings
+from traces import SloTargets
+
+_LATENCIES = {
+    "TTFT": "ttft",
+    "ITL": "itl",
+    "mean ITL per request": "mean_itl_per_request",
+    "E2E": "e2e",
+    "scheduling delay": "scheduling_delay",
+}
+_FIGURES = ("mean", "p50", "p90", "p95", "p99")
+_US_PER_MS = 1000
+_OPTIONAL: Mapping[str, type[SteadyState | Overload]] = {"steady": SteadyState, "overload": Overload}
+"""Figures of a result that may be absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table with its heading, which may be empty."""
+
+    heading: str
+    table: TextTable
+
+
+def as_text(result: RunResult, found: Findings, title: str = "") -> str:
+    """Return all of it as aligned tables, with a newline at the end."""
+    blocks = [[title]] if title else []
+    blocks += [[*([section.heading] if section.heading else []), *section.table.lines] for section in _sections(result)]
+    blocks += [[section.heading, *section.table.lines] for section in _breakdowns(found)]
+    blocks += [list(remarks(result, found))]
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
+
+
+def as_markdown(result: RunResult, found: Findings, title: str = "") -> str:
+    """Return all of it as Markdown, with a newline at the end."""
+    blocks = [f"{title}\n"] if title else []
+    for section in (*_sections(result), *_breakdowns(found)):
+        heading = f"**{section.heading}**\n\n" if section.heading else ""
+        blocks += [heading + section.table.markdown]
+    blocks += ["".join(f"- {line}\n" for line in remarks(result, found))]
+    return "\n".join(block for block in blocks if block)
+
+
+def as_csv(result: RunResult) -> str:
+    """Return a row for the whole run and one for each instance, with the same columns, with a newline at the end."""
+    rows = [_csv_row("cluster", result), *(_csv_row(each.name, each) for each in result.instances)]
+    columns = list(rows[0]) + [name for name in (rows[1] if len(rows) > 1 else {}) if name not in rows[0]]
+    return csv_text([columns, *([row.get(name) for name in columns] for row in rows)])
+
+
+def _csv_row(name: str, figures: RunResult | InstanceResult) -> dict[str, object]:
+    row: dict[str, object] = {"instance": name}
+    for key, value in asdict(figures).items():
+        if key in ("name", "verdicts", "instances"):
+            continue
+        if key in _OPTIONAL:
+            names = _OPTIONAL[key].__dataclass_fields__
+            row |= {f"{key}_{each}": None if value is None else value[each] for each in names}
+        elif isinstance(value, dict):
+            prefix = "" if key == "requests" else f"{key}_"
+            row |= {f"{prefix}{each}": inner for each, inner in value.items()}
+        else:
+            row[key] = value
+    return row
+
+
+def _sections(result: RunResult) -> Iterator[Section]:
+    yield Section("", _rates(result))
+    yield Section("", _latencies({label: getattr(result, name) for label, name in _LATENCIES.items()}))
+    if result.verdicts:
+        yield Section("", _targets(result.verdicts))
+    if result.instances:
+        yield Section("", _instances(result.instances))
+
+
+def _rates(result: RunResult) -> TextTable:
+    steady, duration_s = result.steady, result.duration_s
+    whole = [
+        number(result.offered_per_s),
+        number(result.requests_per_s),
+        number(result.output_tokens_per_s),
+    ]
+    rows = [[f"whole run, {duration_s:,.1f} s", *whole]]
+    if steady is not None:
+        figures = (steady.offered_per_s, steady.requests_per_s, steady.output_tokens_per_s)
+        span = f"{steady.start_s:,.1f} to {steady.end_s:,.1f} s"
+        rows.append([f"steady state, {span}", *(number(each) for each in figures)])
+    return TextTable(("rates", "arrived/s", "completed/s", "output tokens/s"), rows)
+
+
+def _latencies(latencies: Mapping[str, Latency]) -> TextTable:
+    rows = [
+        [
+            label,
+            *(number(getattr(each, f"{figure}_ms")) if each.count else "-" for figure in _FIGURES),
+            number(each.count),
+        ]
+        for label, each in latencies.items()
+    ]
+    return TextTable(("latency, ms", *_FIGURES, "samples"), rows)
+
+
+def _targets(verdicts: Sequence[Verdict]) -> TextTable:
+    rows = []
+    for each in verdicts:
+        shares = ", ".join(f"{name.upper()} {share:.1%}" for name, share in each.attainment_by_target.items())
+        verdict = "met" if each.is_met else f"MISSED, {100 * each.least_attainment:.4g}% needed"
+        rows.append(
+            [each.slo_class, targets_text(each.targets), shares, number(each.count), f"{each.attainment:.1%}", verdict]
+        )
+    return TextTable(("class", "targets", "within each", "requests", "within all", "verdict"), rows, num_left=3)
+
+
+def targets_text(targets: SloTargets) -> str:
+    """Return targets in words, such as `TTFT 100 ms, E2E 5 s`."""
+    limits = {"TTFT": targets.ttft_ms, "mean ITL per request": targets.itl_ms, "E2E": targets.e2e_ms}
+    return ", ".join(f"{name} {duration(limit_ms)}" for name, limit_ms in limits.items() if limit_ms)
+
+
+def _instances(instances: Sequence[InstanceResult]) -> TextTable:
+    has_roles = any(each.role for each in instances)
+    titles = (
+        *("instance", *(["role"] if has_roles else [])),
+        *("completed", "left", "tokens/s", "busy", "TTFT p50", "p99", "ITL p50", "p99", "E2E p99 ms"),
+        *("preempted", "cache hits"),
+    )
+    rows = [
+        [
+            *(each.name, *([each.role or "any"] if has_roles else [])),
+            *(number(each.completed), number(each.waiting + each.running), number(each.output_tokens_per_s, 1)),
+            f"{each.busy_fraction:.0%}",
+            *(_cell(each.ttft, "p50_ms"), _cell(each.ttft, "p99_ms"), _cell(each.itl, "p50_ms")),
+            *(_cell(each.itl, "p99_ms"), _cell(each.e2e, "p99_ms")),
+            *(number(each.preemptions), f"{each.cache_hit_rate:.0%}"),
+        ]
+        for each in instances
+    ]
+    return TextTable(titles, rows, num_left=2 if has_roles else 1)
+
+
+def _cell(each: Latency, figure: str) -> str:
+    return number(getattr(each, figure), 1) if each.count else "-"
+
+
+def _breakdowns(found: Findings) -> Iterator[Section]:
+    """Yield the figures by class, model and tenant where there are several, and of conversations and transfers."""
+    classes = found.classes if len(found.classes) > 1 else {}
+    groups: dict[str, Mapping[str, ClassLatencies | ModelFigures]] = {"class": {**classes}, "model": {**found.models}}
+    for what, members in groups.items():
+        rows = [
+            [name, *_spread(each.ttft, _US_PER_MS), *_spread(each.e2e, _US_PER_MS)] for name, each in members.items()
+        ]
+        if rows:
+            titles = (what, "TTFT mean", "p50", "p99", "E2E mean", "p50", "p99 ms")
+            yield Section(f"by {what}", TextTable(titles, rows))
+    if found.tenants:
+        rows = [[name, number(each.num_requests), number(each.num_tokens)] for name, each in found.tenants.items()]
+        yield Section("by tenant", TextTable(("tenant", "completed", "output tokens"), rows))
+    spreads: dict[str, list[str]] = {}
+    if found.sessions is not None:
+        spreads |= {
+            "TTFT of first rounds": _spread(found.sessions.ttft_cold),
+            "TTFT of later rounds": _spread(found.sessions.ttft_warm),
+            f"duration of {found.sessions.num_sessions:,} conversations": _spread(found.sessions.duration),
+        }
+    if found.separated is not None:
+        spreads["TTFT of separated prompts"] = _spread(found.separated.ttft, _US_PER_MS)
+        spreads["transfer of KV blocks"] = _spread(found.separated.transfer, _US_PER_MS)
+    if spreads:
+        rows = [[label, *figures] for label, figures in spreads.items()]
+        yield Section("conversations and transfers", TextTable(("ms", "mean", "p50", "p99"), rows))
+
+
+def _spread(each: Distribution, units_per_ms: int = 1) -> list[str]:
+    figures = (each.mean, each.percentile(50), each.percentile(99))
+    return [number(value / units_per_ms) for value in figures]
+
+
+def remarks(result: RunResult, found: Findings) -> Iterator[str]:
+    """Yield what else is to be said of a run, a line each: counts, overload, verdicts and labels."""
+    yield _counts_line(result)
+    if result.overload is not None:
+        yield overload_text(result.overload)
+    if result.attainment is not None:
+        verdict = "met" if result.meets_targets else "MISSED"
+        yield f"targets {verdict}: {result.attainment:.1%} within all, goodput {number(result.goodput_per_s or 0.0)}/s"
+    if result.preemptions or result.cache_hit_rate:
+        yield f"KV cache: {number(result.preemptions)} preemptions, {result.cache_hit_rate:.1%} of prompt tokens found"
+    if found.separated is not None:
+        yield (
+            f"prefill/decode: {number(found.separated.num_separated)} of {number(result.requests.arrived)} prompts "
+            "computed by prefill instances"
+        )
+    if found.tenants:
+        fairness = jain_index([each.num_tokens for each in found.tenants.values()])
+        yield f"fairness between tenants (Jain): {fairness:.3f}"
+    if found.door.scaling is not None:
+        scaling = found.door.scaling
+        yield (
+            f"autoscaler: {scaling.num_started} instances started, {scaling.num_drained} drained, "
+            f"{scaling.num_without_room} without room"
+        )
+    if found.fitness is not None:
+        yield f"fitness: {found.fitness.score:.6f}"
+    yield from (f"saturation by {detector}: {label}" for detector, label in found.labels.items())
+
+
+def _counts_line(result: RunResult) -> str:
+    counts = result.requests
+    others = {
+        "waiting": counts.waiting,
+        "running": counts.running,
+        "timed out": counts.timed_out,
+        "refused": counts.dropped,
+        "rejected": counts.rejected,
+    }
+    told = [f"{number(count)} {name}" for name, count in others.items() if count]
+    capped = f", {number(counts.length_capped)} of them cut at the context's end" if counts.length_capped else ""
+    return ", ".join(
+        [f"requests: {number(counts.arrived)} arrived", f"{number(counts.completed)} completed", *told]
+    ) + (capped)
+
+
+def overload_text(overload: Overload) -> str:
+    """Return the line about a load that is beyond what is served."""
+    return (
+        f"overloaded: served {overload.served_per_s:.3g} of {overload.offered_per_s:.3g} requests/s, "
+        f"the queue grows by {overload.queue_growth_per_min:,.0f}/min"
+    )

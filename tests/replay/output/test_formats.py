@@ -1,0 +1,84 @@
+"""Standard output of a simulation: a table on a terminal, the text of BLIS elsewhere, or the given format."""
+
+import csv
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from blis_sim.cli.main import run
+from replay.report_options import ReportOptions
+from tests.architecture.project import PROJECT
+
+RUN = ("run", "--model", "qwen3-14b", "--num-requests", "20", "--rate", "5")
+Captured = pytest.CaptureFixture[str]
+
+
+def printed(capsys: Captured, *flags: str) -> str:
+    assert run([*RUN, *flags]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "on_terminal", "elsewhere"),
+    [
+        (ReportOptions(), "table", "blis"),
+        (ReportOptions(json=True), "json", "json"),
+        (ReportOptions(format="csv"), "csv", "csv"),
+        (ReportOptions(format="table"), "table", "table"),
+        (ReportOptions(format="blis"), "blis", "blis"),
+    ],
+)
+def test_the_format_depends_on_flags_and_on_the_terminal(
+    options: ReportOptions, on_terminal: str, elsewhere: str
+) -> None:
+    assert options.printed_format(is_terminal=True) == on_terminal
+    assert options.printed_format(is_terminal=False) == elsewhere
+
+
+def test_the_flag_for_json_and_its_format_print_equal_bytes(capsys: Captured) -> None:
+    assert printed(capsys, "--json") == printed(capsys, "--format", "json")
+    assert json.loads(printed(capsys, "--format", "json"))["completed_requests"] == 20
+
+
+def test_a_pipe_gets_what_blis_prints(capsys: Captured) -> None:
+    assert printed(capsys) == printed(capsys, "--format", "blis")
+    assert printed(capsys).startswith("=== Simulation Metrics ===\n{")
+
+
+def test_two_formats_at_once_are_refused(capsys: Captured) -> None:
+    assert run([*RUN, "--json", "--format", "csv"]) == 2
+    assert "--json and --format csv exclude each other" in capsys.readouterr().err
+
+
+def test_a_cluster_has_one_block_with_a_line_for_each_instance(capsys: Captured) -> None:
+    pools = ("--num-instances", "2", "--prefill-instances", "1", "--decode-instances", "1", "--pd-decider", "always")
+    text = printed(capsys, *pools, "--format", "table")
+    assert text.count("latency, ms") == 1
+    lines = [line.split()[:3] for line in text.splitlines() if line.startswith("instance_")]
+    assert lines == [["instance_0", "prefill", "20"], ["instance_1", "decode", "20"]]
+    assert "prefill/decode: 20 of 20 prompts computed by prefill instances" in text
+
+
+def test_the_csv_has_a_row_for_the_run_and_one_for_each_instance(capsys: Captured) -> None:
+    rows = list(csv.DictReader(io.StringIO(printed(capsys, "--num-instances", "2", "--format", "csv"))))
+    assert [row["instance"] for row in rows] == ["cluster", "instance_0", "instance_1"]
+    assert int(rows[0]["completed"]) == sum(int(row["completed"]) for row in rows[1:]) == 20
+    metrics = json.loads(printed(capsys, "--num-instances", "2", "--json"))
+    assert float(rows[0]["ttft_p99_ms"]) == metrics["ttft_p99_ms"]
+
+
+def test_a_terminal_gets_a_table() -> None:
+    controller, terminal = pty.openpty()
+    try:
+        command = [sys.executable, "-m", "blis_sim.cli", *RUN]
+        done = subprocess.run(command, stdout=terminal, stderr=subprocess.PIPE, cwd=PROJECT, timeout=120, check=False)
+        os.close(terminal)
+        assert done.returncode == 0
+        assert b"latency, ms" in os.read(controller, 65536)
+    finally:
+        os.close(controller)
