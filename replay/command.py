@@ -3,6 +3,7 @@
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from blis_sim.engine.latency.model import LatencyModel
     from blis_sim.engine.ranks import RankGroup
     from blis_sim.engine.simulation import Simulation
+    from blis_sim.options.provenance import Provenance
     from replay.arrivals.arrival import Origin
     from replay.arrivals.recorded import Arrivals
     from replay.running.record import OnTokens
@@ -197,16 +199,22 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
         observed_kv_metrics=trace.header.observed_kv_metrics,
     )
     sending = Sending(is_decided_here=options.decides_sending, keeps_schedule=options.reissue)
+    origin = partial(_origin, options, deployment, trace.data_path)
     if len(runs) == 1:
-        report(options.report, questions, runs[0], header, sending=sending)
+        report(options.report, questions, runs[0], header, sending=sending, describe=origin)
         return 0
     from replay.output.metrics import aggregate
     from replay.output.phases import averaged, mean_metrics
 
     mean = Simulated(runs[0].simulation, averaged([run.requests for run in runs]))
-    metrics = mean_metrics([aggregate(run) for run in runs])
-    report(options.report, questions, mean, header, metrics, sending, runs)
+    report(options.report, questions, mean, header, mean_metrics(list(map(aggregate, runs))), sending, runs, origin)
     return 0
+
+
+def _origin(options: ReplayOptions, deployment: "Deployment", data_path: Path) -> "Provenance":
+    from replay.provenance import provenance_of
+
+    return provenance_of("blis replay", options, deployment, options.seed, [options.header_path, data_path])
 
 
 def _replayed(

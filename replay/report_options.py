@@ -40,7 +40,7 @@ def parse_weights(text: str) -> dict[str, float]:
 ALL = "all"
 TRACE_LEVELS = ("none", "decisions")
 AUTO = "auto"
-FORMATS = (AUTO, "table", "blis", "json", "csv", "markdown")
+FORMATS = (AUTO, "table", "blis", "json", "report", "csv", "markdown")
 LEAST_ATTAINMENT = 0.99
 METRICS_CONFIG = "config.json"
 """The file in a folder of metrics that has the settings of the run; a folder with it may be written again."""
@@ -124,12 +124,19 @@ class ReportOptions:
         "pictures to this folder while the run goes on.",
         metavar="DIR",
     )
+    provenance: str | None = option(
+        None,
+        "Write the origin of the results here (JSON): version, command, model, GPU, engine, latency model and its "
+        "expected error, seed, hashes of the files read. The formats of BLIS have no place for it.",
+        metavar="FILE",
+        writes={"": "provenance"},
+    )
     json: bool = option(False, "Print one JSON object with the breakdowns in it: --format json.")
     format: str = option(
         AUTO,
         "What standard output gets: a table for people, BLIS's text (metrics as JSON, then sections), one JSON object "
-        "with the breakdowns in it, or the table's figures as CSV or Markdown. auto is table on a terminal and blis "
-        "elsewhere, so that scripts read what BLIS prints.",
+        "with the breakdowns in it, that object with the table's figures and their origin (report), or these figures "
+        "as CSV or Markdown. auto is table on a terminal and blis elsewhere, so that scripts read what BLIS prints.",
         choices=FORMATS,
     )
     min_attainment: float = option(

@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from blis_sim.options import OptionError
@@ -10,6 +11,8 @@ from replay.run_options import DEFAULT_NUM_REQUESTS, DEFAULT_RATE, DEFAULT_SEED,
 from traces.collector import no_cycle_search
 
 if TYPE_CHECKING:
+    from blis_sim.engine.deployment import Deployment
+    from blis_sim.options.provenance import Provenance
     from traces.workload import Workload, WorkloadSpec
 
 __all__ = ["RunOptions", "run", "spec_of"]
@@ -54,8 +57,14 @@ def run(options: RunOptions) -> int:
     for note in (*notes_after(deployment), *notes_after_run(simulation)):
         _say(note)
     header = TraceHeader(mode="generated", workload_seed=spec.seed, goodput_slo_targets=questions.targets)
-    report(options.report, questions, simulated, header)
+    report(options.report, questions, simulated, header, describe=partial(_origin, options, deployment, spec))
     return 0
+
+
+def _origin(options: RunOptions, deployment: "Deployment", spec: "WorkloadSpec") -> "Provenance":
+    from replay.provenance import provenance_of
+
+    return provenance_of("blis run", options, deployment, spec.seed, spec.files)
 
 
 def spec_of(options: RunOptions) -> "WorkloadSpec":

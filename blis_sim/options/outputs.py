@@ -57,6 +57,7 @@ KINDS: Mapping[str, FileKind] = {
     "offline results": FileKind("results of an offline benchmark", r'\A\s*\{\s*"(model_id|avg_latency|elapsed_time)"'),
     "benchmark results": FileKind("results of a benchmark", r'\A\s*\{.*"(request_throughput|endpoint_type|backend)"'),
     "picture": FileKind("a picture", r"\A(\x89PNG|%PDF|\s*<\?xml|\s*<svg)"),
+    "provenance": FileKind("the origin of a result", r'\A\s*\{\s*"blis_version"'),
     "parquet": FileKind("Parquet", r"\APAR1"),
 }
 """Patterns see the first 64 KiB as Latin-1 text; `.` matches line ends only where the kind is JSON or HTML."""

@@ -1,14 +1,15 @@
 """From a finished run to what the user asked for: files, and a summary on standard output."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from replay.report_options import ReportOptions
 
 if TYPE_CHECKING:
+    from blis_sim.options.provenance import Provenance
     from replay.output.findings import Findings, Questions
     from replay.output.metrics import JsonObject
     from replay.running.record import OnTokens
@@ -65,11 +66,12 @@ def report(
     metrics: "JsonObject | None" = None,
     sending: Sending = Sending(),
     runs: "Sequence[Simulated]" = (),
+    describe: "Callable[[], Provenance] | None" = None,
 ) -> None:
     """Write the files asked for, `header` on top of a trace, and print the summary. Raises TraceError.
 
     `metrics` replaces the aggregate metrics of the run, and `runs` are those of which `simulated` is the mean, if it is
-    one of several.
+    one of several. `describe` returns the origin of the results, where files or formats have it.
     """
     from replay.output.findings import examine
 
@@ -77,10 +79,20 @@ def report(
     if metrics is not None:
         found = replace(found, metrics=metrics)
     _write_files(options, questions, simulated, header, found, sending)
-    sys.stdout.write(_printed(options, questions, found, runs or (simulated,)))
+    if options.provenance is not None and describe is not None:
+        from traces import write_json
+
+        write_json(options.provenance, asdict(describe()), end="\n")
+    sys.stdout.write(_printed(options, questions, found, runs or (simulated,), describe))
 
 
-def _printed(options: ReportOptions, questions: "Questions", found: "Findings", runs: "Sequence[Simulated]") -> str:
+def _printed(
+    options: ReportOptions,
+    questions: "Questions",
+    found: "Findings",
+    runs: "Sequence[Simulated]",
+    describe: "Callable[[], Provenance] | None",
+) -> str:
     """The result in the format of standard output."""
     form = options.printed_format(sys.stdout.isatty())
     if form == "json":
@@ -93,12 +105,15 @@ def _printed(options: ReportOptions, questions: "Questions", found: "Findings", 
 
         return summary(found, options.summarize_trace)
     from replay.figures.result import mean_result, result_of
-    from replay.output.table import as_csv, as_markdown, as_text
+    from replay.output.table import as_csv, as_markdown, as_report, as_text
 
     result = mean_result([result_of(run, questions.targets, found.goodput, options.min_attainment) for run in runs])
+    origin = None if describe is None else describe()
+    if form == "report":
+        return as_report(result, found, origin)
     if form == "csv":
-        return as_csv(result)
-    return as_markdown(result, found) if form == "markdown" else as_text(result, found)
+        return as_csv(result, origin)
+    return as_markdown(result, found, origin) if form == "markdown" else as_text(result, found, origin)
 
 
 def _write_files(

@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from blis_sim.options.provenance import Provenance
 from blis_sim.options.text_table import TextTable, csv_text, duration, number
 from replay.figures.breakdown import ClassLatencies, ModelFigures, jain_index
 from replay.figures.distribution import Distribution
 from replay.figures.result import InstanceResult, Latency, RunResult, Verdict
 from replay.figures.steady import Overload, SteadyState
+from replay.output.breakdown_json import as_json
 from replay.output.findings import Findings
-from traces import SloTargets
+from traces import SloTargets, dump_json
 
 _LATENCIES = {
     "TTFT": "ttft",
@@ -32,28 +34,48 @@ class Section:
     table: TextTable
 
 
-def as_text(result: RunResult, found: Findings, title: str = "") -> str:
+def as_text(result: RunResult, found: Findings, origin: Provenance | None = None) -> str:
     """Return all of it as aligned tables, with a newline at the end."""
-    blocks = [[title]] if title else []
+    blocks = [[origin.title]] if origin is not None else []
     blocks += [[*([section.heading] if section.heading else []), *section.table.lines] for section in _sections(result)]
     blocks += [[section.heading, *section.table.lines] for section in _breakdowns(found)]
     blocks += [list(remarks(result, found))]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
 
 
-def as_markdown(result: RunResult, found: Findings, title: str = "") -> str:
+def as_markdown(result: RunResult, found: Findings, origin: Provenance | None = None) -> str:
     """Return all of it as Markdown, with a newline at the end."""
-    blocks = [f"{title}\n"] if title else []
+    blocks = [f"{origin.title}\n"] if origin is not None else []
     for section in (*_sections(result), *_breakdowns(found)):
         heading = f"**{section.heading}**\n\n" if section.heading else ""
         blocks += [heading + section.table.markdown]
     blocks += ["".join(f"- {line}\n" for line in remarks(result, found))]
+    if origin is not None:
+        blocks += ["".join(f"- {name}: `{value}`\n" for name, value in origin.rows)]
     return "\n".join(block for block in blocks if block)
 
 
-def as_csv(result: RunResult) -> str:
-    """Return a row for the whole run and one for each instance, with the same columns, with a newline at the end."""
-    rows = [_csv_row("cluster", result), *(_csv_row(each.name, each) for each in result.instances)]
+def as_report(result: RunResult, found: Findings, origin: Provenance | None = None) -> str:
+    """Return one JSON object: the origin, the figures of the table, and the metrics with their breakdowns."""
+    provenance = {} if origin is None else {"provenance": asdict(origin)}
+    return dump_json({**provenance, "result": _plain(result), "metrics": as_json(found)}) + "\n"
+
+
+def _plain(result: RunResult) -> dict[str, object]:
+    """Return a result as JSON has it, with the judgement of each verdict."""
+    figures = asdict(result)
+    verdicts = [{**asdict(each), "is_met": each.is_met} for each in result.verdicts]
+    return {**figures, "verdicts": verdicts, "meets_targets": result.meets_targets}
+
+
+def as_csv(result: RunResult, origin: Provenance | None = None) -> str:
+    """Return a row for the whole run and one for each instance, with the same columns, with a newline at the end.
+
+    The last columns have the origin, without its files.
+    """
+    known = {} if origin is None else {name: value for name, value in asdict(origin).items() if name != "inputs"}
+    figures = [_csv_row("cluster", result), *(_csv_row(each.name, each) for each in result.instances)]
+    rows = [{**row, **known} for row in figures]
     columns = list(rows[0]) + [name for name in (rows[1] if len(rows) > 1 else {}) if name not in rows[0]]
     return csv_text([columns, *([row.get(name) for name in columns] for row in rows)])
 

@@ -25,6 +25,7 @@ SAMPLES = {
     "kernel times": b'{\n"kernel_profile": 1,\n',
     "points": b"point,rate,completed_requests,injected_requests,total_output_tokens\n",
     "simulations": b'{"file": "simulations of blis plan"}\n{"key": "1",',
+    "provenance": b'{\n  "blis_version": "0.1.0",\n',
     "offline results": b'{\n    "model_id": "m",\n',
     "benchmark results": b'{"date": "x", "endpoint_type": "vllm"}',
     "picture": b"\x89PNG\r\n",

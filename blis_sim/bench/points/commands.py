@@ -28,6 +28,7 @@ SIMULATIONS: Mapping[str, SimulationRow] = {
 _OF_ONE_RUN = (
     "json",
     "format",
+    "provenance",
     "results_path",
     "metrics_path",
     "trace_output",
@@ -51,12 +52,15 @@ class Simulation:
     run: Callable[[Any], int]
 
     def options_with(self, settings: Mapping[str, Any]) -> Any:
-        """The options of one point, which prints JSON. Raises BlisError for settings that are wrong, or of one run."""
+        """The options of one point, which prints a report as JSON.
+
+        Raises BlisError for settings that are wrong, or of one run.
+        """
         for name in _OF_ONE_RUN:
             if settings.get(name):
                 raise OptionError(f"--{name.replace('_', '-')} is for one run, here are many")
         check_required(self.options, settings)
-        return options_from(self.options, **{**settings, "json": True})
+        return options_from(self.options, **{**settings, "format": "report"})
 
 
 def simulation(name: Any) -> Simulation:

@@ -1,7 +1,7 @@
 """The plan of a sweep: a command with its settings, and the values of settings that vary."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from blis_sim.bench.errors import BenchError
 from blis_sim.bench.points.commands import RECORDINGS, SIMULATIONS, Simulation, simulation
+from blis_sim.bench.points.coupled import Rows, is_coupled, names_of, rows_of
 from blis_sim.engine.deployment import resolve
 from blis_sim.options import BlisError, OptionError, options_of
 from blis_sim.options.command_line import read_command_line
@@ -46,17 +47,26 @@ class Plan:
     vary: Mapping[str, Sequence[Any]]
     notes: tuple[str, ...] = ()
     """Notes about the names of settings, a line each."""
+    coupled: Mapping[tuple[str, ...], Sequence[tuple[Any, ...]]] = field(default_factory=dict)
+    """The values that settings have together, by their names."""
+
+    @property
+    def varied(self) -> list[str]:
+        """The names of all settings that vary, in order."""
+        return [*self.vary, *(name for names in self.coupled for name in names)]
 
     def points(self, sample: int | None = None, seed: int = 0) -> list[Point]:
         """Every combination, the last setting varying fastest; with `sample`, so many of them by chance, in order."""
-        num_points = prod(len(values) for values in self.vary.values())
+        axes: list[list[dict[str, Any]]] = [[{name: value} for value in values] for name, values in self.vary.items()]
+        axes += [[dict(zip(names, row, strict=True)) for row in rows] for names, rows in self.coupled.items()]
+        num_points = prod(map(len, axes))
         if num_points > _MOST_POINTS:
             raise OptionError(f"--vary must give at most {_MOST_POINTS} points, got {num_points}")
         chosen = range(num_points)
         if sample is not None and sample < num_points:
             chosen = sorted(Random(f"{seed}/points").sample(chosen, sample))  # type: ignore[assignment]
         wanted = set(chosen)
-        combinations = (dict(zip(self.vary, values, strict=True)) for values in product(*self.vary.values()))
+        combinations = ({name: each[name] for each in parts for name in each} for parts in product(*axes))
         return [
             Point(number, varied, {**self.settings, **varied})
             for number, varied in enumerate(combinations)
@@ -65,7 +75,10 @@ class Plan:
 
     def paths_read(self) -> list[Path]:
         """Files that points may read: those that settings name, and further files of recordings."""
-        values = {name: (value,) for name, value in self.settings.items()} | dict(self.vary)
+        values: dict[str, Sequence[Any]] = {name: (value,) for name, value in self.settings.items()}
+        values |= self.vary
+        for names, rows in self.coupled.items():
+            values |= dict(zip(names, zip(*rows, strict=True), strict=True))
         names = [name for each in values.values() for name in _texts(each)]
         recordings = [name for setting in RECORDINGS for name in _texts(values.get(setting, ()))]
         return [*map(Path, names), *beside(*recordings)]
@@ -103,15 +116,42 @@ def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None) -> Pl
     settings = dict(_settings_of_file(found, config, given.get("settings", {})))
     flags = read_command_line(found.options, words[1:] if has_command else words, value_of)
     by_flags, notes = flags.values, flags.notes
-    vary_by_flags = _vary_of_flags(found, vary)
-    for name in by_flags.keys() & vary_by_flags.keys():
+    single, coupled = _by_kind(vary)
+    vary_by_flags = _vary_of_flags(found, single)
+    coupled_by_flags = dict(_coupled_of_flags(found, coupled))
+    together = {name for names in coupled_by_flags for name in names}
+    _check_varied_once([*vary_by_flags, *(name for names in coupled_by_flags for name in names)])
+    for name in by_flags.keys() & {*vary_by_flags, *together}:
         raise OptionError(f"--vary {name} and one value for it exclude each other, got {by_flags[name]!r}")
     settings |= by_flags
-    varied = dict(_vary_of_file(found, config, given.get("vary", {}))) | vary_by_flags
-    for name in varied:
+    in_file = dict(_vary_of_file(found, config, given.get("vary", {})))
+    varied = {name: values for name, values in (in_file | vary_by_flags).items() if name not in together}
+    for name in {*varied, *together}:
         settings.pop(name, None)
-    notes += _notes_on_names([*(each.partition("=")[0] for each in vary), *_names_in_file(given)], found)
-    return Plan(found, settings, varied, tuple(notes))
+    notes += _notes_on_names([*(each.partition("=")[0] for each in single), *_names_in_file(given)], found)
+    return Plan(found, settings, varied, tuple(notes), coupled_by_flags)
+
+
+def _by_kind(vary: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The texts that vary one setting each, and those that vary several together."""
+    coupled = [each for each in vary if is_coupled(each.partition("=")[0])]
+    return [each for each in vary if each not in coupled], coupled
+
+
+def _coupled_of_flags(found: Simulation, vary: Sequence[str]) -> Iterator[tuple[tuple[str, ...], Rows]]:
+    for each in vary:
+        name, _, values = each.partition("=")
+        if not values:
+            raise OptionError(f"--vary must be NAME=VALUE,..., got {each!r}")
+        settings = [_setting(found, part, "--vary:") for part in names_of(name)]
+        rows = rows_of(name, values, lambda place, value, known=settings: value_of_yaml(known[place], value))  # type: ignore[misc]
+        yield tuple(setting.name for setting in settings), rows
+
+
+def _check_varied_once(names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise OptionError(f"--vary names {name} twice: give all of its values at once")
 
 
 def _names_in_file(given: Mapping[str, Any]) -> list[str]:

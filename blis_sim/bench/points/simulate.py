@@ -32,8 +32,20 @@ _FROM_METRICS = (
     "goodput_rps",
     "slo_attainment",
 )
-FIGURES = (*_FROM_METRICS, "rejected_requests", "cache_hit_rate", "num_gpus", "gpu_hours_per_million_tokens")
+_FIRST = (*_FROM_METRICS, "rejected_requests", "cache_hit_rate", "num_gpus", "gpu_hours_per_million_tokens")
+LATER_FIGURES = (
+    *(f"{name}_p50_ms" for name in ("ttft", "itl", "e2e")),
+    *(f"mean_itl_per_request_{figure}_ms" for figure in ("p50", "p99")),
+    "steady_requests_per_s",
+    "steady_output_tokens_per_s",
+    "overload_queue_growth_per_min",
+)
+"""Figures that rows of earlier versions do not have."""
+FIGURES = (*_FIRST, *LATER_FIGURES)
 """The figures of a row, in order. Durations and rates as `blis run` has them; tokens are output tokens."""
+
+ORIGIN = ("latency_model", "step_error", "blis_version")
+"""The origin of a row: from what its step times come, their expected error as a share, and the version."""
 
 COSTS = ("cost_per_hour", "cost_per_million_tokens")
 """Figures that follow from a price per GPU-hour."""
@@ -51,6 +63,7 @@ class Outcome:
     figures: Figures = field(default_factory=dict)
     error: str = ""
     is_unexpected: bool = False
+    origin: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +78,7 @@ class Job:
 def compute(job: Job) -> Outcome:
     """Simulate one point. Its standard error is dropped."""
     try:
-        return Outcome(_figures(job.command, job.settings))
+        return _simulated(job.command, job.settings)
     except BlisError as error:
         return Outcome(error=_line(error))
     except Exception as error:  # noqa: BLE001  (whatever it is, the other points have nothing to do with it)
@@ -76,13 +89,14 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _figures(command: str, settings: Mapping[str, Any]) -> Figures:
+def _simulated(command: str, settings: Mapping[str, Any]) -> Outcome:
     chosen = simulation(command)
     options = chosen.options_with(settings)
     printed = StringIO()
     with redirect_stdout(printed), redirect_stderr(StringIO()):
         chosen.run(options)
-    found = json.loads(printed.getvalue())
+    report = json.loads(printed.getvalue())
+    found, result = report["metrics"], report["result"]
     figures = {name: found.get(name) for name in _FROM_METRICS}
     if options.report.slo_targets and figures["slo_attainment"] is None:  # zero is left out of what a run prints
         figures |= {"goodput_rps": 0.0, "slo_attainment": 0.0}
@@ -92,7 +106,16 @@ def _figures(command: str, settings: Mapping[str, Any]) -> Figures:
     num_gpus = gpus_of(options.cluster)
     figures["num_gpus"] = num_gpus
     figures["gpu_hours_per_million_tokens"] = gpu_hours_per_million_tokens(num_gpus, found["tokens_per_sec"])
-    return figures
+    figures |= {name: _later_figure(result, name) for name in LATER_FIGURES}
+    return Outcome(figures, origin={name: str(report["provenance"][name]) for name in ORIGIN})
+
+
+def _later_figure(result: Mapping[str, Any], name: str) -> float | None:
+    """A figure of the typed result, by the name of its group and its own; None where the group is absent."""
+    groups = ("mean_itl_per_request", "ttft", "itl", "e2e", "steady", "overload")
+    group = next(each for each in groups if name.startswith(f"{each}_"))
+    value: float | None = (result[group] or {}).get(name.removeprefix(f"{group}_"))
+    return value
 
 
 def _num_rejected(breakdown: Mapping[str, Any]) -> int:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from blis_sim.bench.points.options import check_table, processes_option, simulation_option, vary_option
 from blis_sim.options import OptionError, check_options, check_outputs, option
 from observe.extras import check_plot, check_ray
+from replay.report_options import LEAST_ATTAINMENT
 
 if TYPE_CHECKING:
     from blis_sim.bench.points.plan import Plan
     from blis_sim.bench.sweep.rows import Row, Table
+    from blis_sim.options.provenance import Provenance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,12 @@ class SweepOptions:
         writes={"": "picture"},
     )
     gpu_cost_per_hour: float | None = option(None, "Dollars per GPU-hour. Adds costs.", above=0)
+    format: str = option(
+        "table",
+        "Print the points worth a look for people, or all points with their origin as JSON, CSV or Markdown.",
+        choices=("table", "json", "csv", "markdown"),
+    )
+    json: bool = option(False, "Print all points as JSON: --format json.")
     processes: int | None = processes_option()
     ray: bool = option(False, "Compute on a Ray cluster instead (needs ray): the one of --ray-address, else one here.")
     ray_address: str | None = option(None, "Address of the cluster, such as auto or ray://host:10001.")
@@ -64,6 +72,8 @@ class SweepOptions:
             check_ray()
         elif self.ray_address is not None:
             raise OptionError("--ray-address needs --ray")
+        if self.json and self.format not in ("table", "json"):
+            raise OptionError(f"--json and --format {self.format} exclude each other, give one of them")
         if self.sample_seed and self.sample is None:
             raise OptionError("--sample-seed needs --sample")
         if self.parquet is not None:
@@ -80,8 +90,6 @@ def check_parquet() -> None:
 
 __all__ = ["SweepOptions", "rewritten", "run"]
 
-_MOST_LINES = 40
-
 
 def rewritten(arguments: list[str]) -> list[str]:
     """A command line with the flags of the simulation behind those of the sweep."""
@@ -95,13 +103,14 @@ def run(options: SweepOptions) -> int:
     computed, or a point failed in a way that its settings do not explain."""
     from blis_sim.bench.points.plan import plan_of
     from blis_sim.bench.points.simulate import step_time_warnings
-    from blis_sim.bench.sweep.frontier import answered, draw, frontier, table_text
+    from blis_sim.bench.sweep.frontier import answered, draw
+    from blis_sim.bench.sweep.printed import SweepResult, printed
     from blis_sim.bench.sweep.rows import open_rows, read_rows, table_of, write_parquet
 
     plan = plan_of(options.simulation, options.vary, options.config)
     for note in plan.notes:
         _say(note)
-    if not plan.vary:
+    if not plan.varied:
         raise OptionError("--vary NAME=VALUE,... must name what is to vary")
     check_outputs(options, *plan.paths_read())
     points = plan.points(options.sample, options.sample_seed)
@@ -125,15 +134,27 @@ def run(options: SweepOptions) -> int:
         _say("error: no point could be computed")
         return 1
     if answered(rows):
-        best = frontier(rows)
-        sys.stdout.write(f"{len(best)} of {len(rows)} points are beaten by no other one:\n")
-        sys.stdout.write(table_text(best[:_MOST_LINES], options.gpu_cost_per_hour))
+        share = float(plan.settings.get("min_attainment", LEAST_ATTAINMENT))
+        result = SweepResult(table=table, rows=rows, least_attainment=share)
+        sys.stdout.write(printed(result, "json" if options.json else options.format, _origin(options, plan)))
         if options.plot is not None:
             draw(rows, options.plot, options.gpu_cost_per_hour)
     else:
         _say("no point served any request")
     _say(f"all {len(rows)} points are in {path}")
     return int(any(row.outcome.is_unexpected for row in failed))
+
+
+def _origin(options: SweepOptions, plan: "Plan") -> "Provenance":
+    from blis_sim.options.provenance import Provenance, command_line, input_hashes
+
+    settings = plan.settings
+    return Provenance(
+        command=command_line("blis sweep", options),
+        model=str(settings.get("model", "")),
+        seed=settings.get("seed"),
+        inputs=input_hashes(options, plan.paths_read()),
+    )
 
 
 def _computed(options: SweepOptions, plan: "Plan", table: "Table", rows: "Sequence[Row]") -> "list[Row]":

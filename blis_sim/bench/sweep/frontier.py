@@ -9,7 +9,7 @@ from blis_sim.bench.sweep.rows import Row
 _GOALS = (("tokens_per_sec", -1), ("ttft_p99_ms", 1), ("itl_p99_ms", 1), ("gpu_hours_per_million_tokens", 1))
 """Figures that count, with 1 where less is better and -1 where more is."""
 
-_ALONG = ("rate", "concurrency")
+ALONG = ("rate", "concurrency")
 """Settings of the load, whose values make a curve."""
 
 
@@ -24,26 +24,6 @@ def frontier(rows: Sequence[Row]) -> list[Row]:
     return [row for row, score in scored if not any(_beats(other, score) for _, other in scored)]
 
 
-def table_text(rows: Sequence[Row], gpu_cost_per_hour: float | None) -> str:
-    """The rows for people, with a newline at the end; how many requests were turned away where there are such."""
-    varied = list(rows[0].point.varied)
-    price = [] if gpu_cost_per_hour is None else ["$/M tokens"]
-    away = ["rejected"] if any(row.outcome.figures.get("rejected_requests") for row in rows) else []
-    lines = [[*varied, "GPUs", *away, "requests/s", "tokens/s", "TTFT p99 ms", "ITL p99 ms", *price]]
-    for row in rows:
-        figures = row.outcome.figures
-        numbers = [figures[name] for name in ("responses_per_sec", "tokens_per_sec", "ttft_p99_ms", "itl_p99_ms")]
-        if gpu_cost_per_hour is not None:
-            numbers.append(costs(figures, gpu_cost_per_hour)["cost_per_million_tokens"])
-        settings = [str(row.point.varied[name]) for name in varied]
-        counts = [str(figures[name] or 0) for name in ("num_gpus", *(["rejected_requests"] if away else []))]
-        lines.append([*settings, *counts, *(f"{number or 0:.2f}" for number in numbers)])
-    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
-    return "".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) + "\n" for line in lines
-    )
-
-
 def draw(rows: Sequence[Row], path: str, gpu_cost_per_hour: float | None) -> None:
     """Draw all rows that served something, a curve for each setting but the load. Raises TraceError."""
     draw_frontier(list(_curves(answered(rows), gpu_cost_per_hour)), path)
@@ -52,7 +32,7 @@ def draw(rows: Sequence[Row], path: str, gpu_cost_per_hour: float | None) -> Non
 def _curves(rows: Sequence[Row], gpu_cost_per_hour: float | None) -> Iterator[Curve]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        others = (f"{name}={value}" for name, value in row.point.varied.items() if name not in _ALONG)
+        others = (f"{name}={value}" for name, value in row.point.varied.items() if name not in ALONG)
         groups.setdefault(" ".join(others), []).append(row)
     for name, members in groups.items():
         figures = [row.outcome.figures for row in members]
@@ -69,7 +49,7 @@ def _curves(rows: Sequence[Row], gpu_cost_per_hour: float | None) -> Iterator[Cu
 
 def _load(row: Row) -> str:
     """Return the load of a row, where that varies."""
-    values = {name: row.point.varied[name] for name in _ALONG if row.point.varied.get(name) is not None}
+    values = {name: row.point.varied[name] for name in ALONG if row.point.varied.get(name) is not None}
     return " ".join(f"{name} {value:g}" for name, value in values.items())
 
 

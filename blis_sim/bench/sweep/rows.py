@@ -12,7 +12,7 @@ from typing import Any
 from blis_sim.bench.errors import BenchError
 from blis_sim.bench.points.commands import digest_of
 from blis_sim.bench.points.plan import Plan, Point
-from blis_sim.bench.points.simulate import COSTS, FIGURES, Outcome, costs
+from blis_sim.bench.points.simulate import COSTS, FIGURES, LATER_FIGURES, ORIGIN, Outcome, costs
 from traces.append_file import AppendFile, open_with_header, whole_records
 from traces.text_file import replacing
 
@@ -40,13 +40,20 @@ class Table:
     @property
     def columns(self) -> list[str]:
         """The names of all columns, in order."""
-        return [KEY, *self.varied, *FIGURES, *(COSTS if self.gpu_cost_per_hour is not None else ()), ERROR]
+        return [
+            KEY,
+            *self.varied,
+            *FIGURES,
+            *(COSTS if self.gpu_cost_per_hour is not None else ()),
+            *(name for name in ORIGIN if name not in self.varied),
+            ERROR,
+        ]
 
     def cells(self, row: Row) -> dict[str, Any]:
         """A row by column; None where there is nothing."""
         figures = row.outcome.figures
         priced = {} if self.gpu_cost_per_hour is None else costs(figures, self.gpu_cost_per_hour)
-        known = {KEY: row.key, **row.point.varied, **figures, **priced, ERROR: row.outcome.error}
+        known = {KEY: row.key, **row.outcome.origin, **row.point.varied, **figures, **priced, ERROR: row.outcome.error}
         return {name: known.get(name) for name in self.columns}
 
     def line(self, row: Row) -> str:
@@ -61,7 +68,7 @@ class Table:
 def table_of(plan: Plan, points: Sequence[Point], gpu_cost_per_hour: float | None) -> Table:
     """Return the columns and the points of a plan's rows."""
     keys = {digest_of(plan.simulation.name, point.settings): point for point in points}
-    return Table(varied=list(plan.vary), gpu_cost_per_hour=gpu_cost_per_hour, points=keys)
+    return Table(varied=plan.varied, gpu_cost_per_hour=gpu_cost_per_hour, points=keys)
 
 
 def read_rows(path: Path, table: Table) -> list[Row]:
@@ -79,7 +86,8 @@ def read_rows(path: Path, table: Table) -> list[Row]:
     if not records:
         return []
     columns, *cells = records
-    missing = [name for name in (KEY, ERROR, *table.varied, *FIGURES) if name not in columns]
+    needed = [name for name in FIGURES if name not in LATER_FIGURES]
+    missing = [name for name in (KEY, ERROR, *table.varied, *needed) if name not in columns]
     if missing:
         raise BenchError(f"{path}: is no sweep of these settings, it has no column {missing[0]}: {advice}")
     rows: dict[str, Row] = {}
@@ -91,7 +99,8 @@ def read_rows(path: Path, table: Table) -> list[Row]:
         if point is None:
             raise BenchError(f"{path}: has a point of other settings, {found[KEY]}: {advice}")
         if not found[ERROR]:
-            rows[found[KEY]] = Row(found[KEY], point, Outcome(_figures(path, found)))
+            origin = {name: found[name] for name in ORIGIN if name in found}
+            rows[found[KEY]] = Row(found[KEY], point, Outcome(_figures(path, found), origin=origin))
     return list(rows.values())
 
 
@@ -123,7 +132,7 @@ def _figures(path: Path, record: Mapping[str, str]) -> dict[str, float | int | N
     figures: dict[str, float | int | None] = {}
     for name in FIGURES:
         try:
-            figures[name] = _number(record[name])
+            figures[name] = _number(record.get(name, ""))
         except ValueError:
             raise BenchError(
                 f"{path} point {record[KEY]} column {name}: expected a number, got {record[name]!r}"

@@ -14,6 +14,7 @@ from observe.extras import check_plot
 if TYPE_CHECKING:
     from blis_sim.bench.points.plan import Plan
     from blis_sim.bench.tune.setup import Setup
+    from blis_sim.options.provenance import Provenance
 
 
 LIMITED = ("ttft", "itl", "e2e")
@@ -54,11 +55,20 @@ class TuneOptions:
         metavar="FILE",
         writes={"": "picture"},
     )
+    format: str = option(
+        "table",
+        "Print the best rate of each combination for people, or with all figures and their origin as JSON, CSV or "
+        "Markdown.",
+        choices=("table", "json", "csv", "markdown"),
+    )
+    json: bool = option(False, "Print JSON: --format json.")
     processes: int | None = processes_option()
 
     def __post_init__(self) -> None:
         check_options(self)
         check_plot("--plot", self.plot)
+        if self.json and self.format not in ("table", "json"):
+            raise OptionError(f"--json and --format {self.format} exclude each other, give one of them")
         _ = self.limits_ms  # making it checks it
         check_table("--output", self.output)
 
@@ -95,7 +105,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 def run(options: TuneOptions) -> int:
     """Search, print a line per combination, write what is asked for. Exit codes: 0 done, 1 nothing is good
     enough, or a simulation failed in a way that its settings do not explain."""
-    from blis_sim.bench.tune.setup import best_of, draw, rate_text, table_text, write_trials
+    from blis_sim.bench.tune.setup import best_of, draw, printed, write_trials
 
     plan = _plan(options)
     for note in plan.notes:
@@ -104,9 +114,10 @@ def run(options: TuneOptions) -> int:
     setups = _searched(options, plan)
     try:
         if options.output is not None:  # before printing, since the reader of the output may have gone
-            write_trials(options.output, setups, list(plan.vary))
+            write_trials(options.output, setups, plan.varied)
     finally:
-        sys.stdout.write(table_text(setups, list(plan.vary)))
+        form = "json" if options.json else options.format
+        sys.stdout.write(printed(setups, plan.varied, form, _origin(options, plan)))
     for setup in setups:
         if setup.error:
             sys.stderr.write(f"blis bench tune: {setup.point.label}: {setup.error}\n")
@@ -116,9 +127,18 @@ def run(options: TuneOptions) -> int:
     if winner is None or winner.best is None:
         sys.stderr.write("blis bench tune: error: nothing stays within the limits at any rate\n")
         return 1
-    served = winner.best.found.figures["responses_per_sec"]
-    sys.stdout.write(f"best: {winner.point.label} at rate {rate_text(winner.best.rate)}, {served:.2f} requests/s\n")
     return int(any(setup.is_unexpected for setup in setups))
+
+
+def _origin(options: TuneOptions, plan: "Plan") -> "Provenance":
+    from blis_sim.options.provenance import Provenance, command_line, input_hashes
+
+    return Provenance(
+        command=command_line("blis bench tune", options),
+        model=str(plan.settings.get("model", "")),
+        seed=plan.settings.get("seed"),
+        inputs=input_hashes(options, plan.paths_read()),
+    )
 
 
 def _plan(options: TuneOptions) -> "Plan":
@@ -129,12 +149,12 @@ def _plan(options: TuneOptions) -> "Plan":
     if plan.simulation.name != "run":
         raise OptionError("blis bench tune needs a workload whose rate can be changed, as blis run generates")
     for name in ("rate", "concurrency", "workload_spec"):
-        if name in plan.settings or name in plan.vary:
+        if name in plan.settings or name in plan.varied:
             raise OptionError(f"--{name.replace('_', '-')} has no place here: the search changes the rate")
     if not options.limits_ms and options.min_attainment is None:
         raise OptionError("--limit NAME:MS or --min-attainment must set what the search keeps to")
     targets = ("slo_ttft", "slo_itl", "slo_e2e")
-    if options.min_attainment is not None and not any(plan.settings.get(n) or n in plan.vary for n in targets):
+    if options.min_attainment is not None and not any(plan.settings.get(n) or n in plan.varied for n in targets):
         raise OptionError("--min-attainment needs --slo-ttft, --slo-itl or --slo-e2e, the limits of good requests")
     return plan
 

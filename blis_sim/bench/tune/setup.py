@@ -1,15 +1,18 @@
 """One combination of engine settings with its search and its best rate, and the report on all of them."""
 
 import csv
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from blis_sim.bench.frontier_plot import Curve, draw_frontier
 from blis_sim.bench.points.plan import Point
-from blis_sim.bench.points.simulate import FIGURES, Job, Outcome, compute
+from blis_sim.bench.points.simulate import FIGURES, Figures, Job, Outcome, compute
 from blis_sim.bench.rate_search import Trial, Verdict, search_rate
+from blis_sim.options.provenance import Provenance
+from blis_sim.options.text_table import TextTable, csv_text
+from traces import dump_json
 from traces.text_file import writing
 
 AT_ONCE_RATE = 1e6
@@ -80,28 +83,64 @@ def requests_per_s(outcome: Outcome) -> float:
     return outcome.figures.get("responses_per_sec") or 0.0
 
 
-_SHOWN = ("responses_per_sec", "tokens_per_sec", "ttft_p99_ms", "itl_p99_ms", "e2e_p99_ms")
-_TITLES = ("rate", "requests/s", "tokens/s", "TTFT p99 ms", "ITL p99 ms", "E2E p99 ms")
+_SHOWN = ("responses_per_sec", "steady_requests_per_s", "tokens_per_sec")
+_SHOWN_LATENCIES = ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p99_ms")
+_TITLES = (
+    *("rate", "requests/s", "steady/s", "tokens/s"),
+    *("TTFT p50 ms", "p99 ms", "ITL p50 ms", "p99 ms", "E2E p99 ms", "verdict"),
+)
 
 
-def table_text(setups: Sequence[Setup], varied: Sequence[str]) -> str:
-    """A line per combination with the highest rate it can keep up, the best one marked, with a newline at the end."""
-    lines = [[*varied, *_TITLES, ""]]
+def table_of(setups: Sequence[Setup], varied: Sequence[str]) -> TextTable:
+    """A line per combination with the highest rate it can keep up, the best one marked."""
+    lines = []
     winner = best_of(setups)
     for setup in setups:
         settings = [str(setup.point.varied[name]) for name in varied]
         best = setup.best
         if best is None:
             reason = "cannot be simulated" if setup.error else "never within the limits"
-            lines.append([*settings, *[""] * len(_TITLES), reason])
+            lines.append([*settings, *[""] * (len(_TITLES) - 1), reason])
             continue
-        figures = [f"{best.found.figures[name] or 0:.2f}" for name in _SHOWN]
+        known = best.found.figures
+        values = [known.get(name) for name in (*_SHOWN, *_SHOWN_LATENCIES)]
+        figures = ["-" if value is None else f"{value:,.2f}" for value in values]
         lines.append([*settings, rate_text(best.rate), *figures, "best" if setup is winner else ""])
-    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]) - 1)]
-    return "".join(
-        "  ".join([*(cell.rjust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]).rstrip() + "\n"
-        for line in lines
-    )
+    return TextTable([*varied, *_TITLES], lines, num_left=0)
+
+
+def printed(setups: Sequence[Setup], varied: Sequence[str], form: str, origin: Provenance) -> str:
+    """The best rate of each combination as a table, Markdown, CSV or JSON, with a newline at the end."""
+    if form == "csv":
+        return csv_text([list(row) for row in _rows(setups, varied)])
+    if form == "json":
+        titles, *rows = _rows(setups, varied)
+        combinations = [dict(zip(titles, row, strict=True)) for row in rows]
+        return dump_json({"provenance": asdict(origin), "combinations": combinations}) + "\n"
+    if form == "markdown":
+        origins = "".join(f"- {name}: `{value}`\n" for name, value in origin.rows)
+        return f"{table_of(setups, varied).markdown}\n{origins}\n{best_line(setups)}\n"
+    return "\n".join([*table_of(setups, varied).lines, *([best_line(setups)] if best_of(setups) else [])]) + "\n"
+
+
+def best_line(setups: Sequence[Setup]) -> str:
+    """The line about the best combination; that about none where nothing stays within the limits."""
+    winner = best_of(setups)
+    if winner is None or winner.best is None:
+        return "nothing stays within the limits at any rate"
+    served = winner.best.found.figures["responses_per_sec"]
+    return f"best: {winner.point.label} at rate {rate_text(winner.best.rate)}, {served:.2f} requests/s"
+
+
+def _rows(setups: Sequence[Setup], varied: Sequence[str]) -> Iterator[list[Any]]:
+    yield [*varied, "rate", "is_best", *FIGURES, "error"]
+    winner = best_of(setups)
+    for setup in setups:
+        settings = [setup.point.varied[name] for name in varied]
+        best = setup.best
+        figures: Figures = {} if best is None else best.found.figures
+        rate = None if best is None else "inf" if best.rate is None else best.rate
+        yield [*settings, rate, setup is winner, *(figures.get(name) for name in FIGURES), setup.error]
 
 
 def best_of(setups: Sequence[Setup]) -> Setup | None:

@@ -1,0 +1,115 @@
+"""The origin of a result: which program, command line, deployment, seed and input files it came from."""
+
+import hashlib
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from os.path import isfile  # which takes any text for a path
+from typing import Any
+
+import blis_sim
+from blis_sim.options.option import Setting, options_of
+
+_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """The origin of a result. Fields without a meaning for a command keep their defaults."""
+
+    blis_version: str = blis_sim.__version__
+    command: str
+    """A command line that gives this result again."""
+    model: str = ""
+    gpu: str = ""
+    gpus_per_instance: int | None = None
+    instances: int | None = None
+    engine: str = ""
+    latency_model: str = ""
+    step_error: float | None = None
+    """The expected error of step times as a share of them."""
+    step_error_source: str = ""
+    seed: int | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each input file, by the name under which it was given."""
+
+    @property
+    def title(self) -> str:
+        """Return model, GPUs, engine and latency model in one line."""
+        parts = []
+        if self.gpu:
+            num_gpus = f"{self.gpus_per_instance} x " if self.gpus_per_instance else ""
+            times = f"{self.instances} instances of " if (self.instances or 1) > 1 else ""
+            parts.append(f"{self.model} on {times}{num_gpus}{self.gpu}")
+        elif self.model:
+            parts.append(self.model)
+        if self.engine:
+            parts.append(f"{self.engine} engine")
+        if self.latency_model:
+            error = "" if self.step_error is None else f" (expected error {self.step_error:.0%})"
+            parts.append(f"{self.latency_model} step times{error}")
+        return ", ".join(parts)
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """Return what is known as names and words for people."""
+        known = {
+            "command": self.command,
+            "blis": self.blis_version,
+            "model": self.model,
+            "GPU": f"{self.gpus_per_instance} x {self.gpu}" if self.gpus_per_instance else self.gpu,
+            "instances": "" if self.instances is None else str(self.instances),
+            "engine": self.engine,
+            "latency model": self.latency_model,
+            "expected error of step times": (
+                "" if self.step_error is None else f"{self.step_error:.0%}: {self.step_error_source}"
+            ),
+            "seed": "" if self.seed is None else str(self.seed),
+            **{path: f"SHA-256 {digest}" for path, digest in self.inputs.items()},
+        }
+        return [(name, value) for name, value in known.items() if value]
+
+
+def command_line(program: str, options: Any) -> str:
+    """Return the command line that gives these options, with those of them alone that are not the default."""
+    words = program.split()
+    for setting in options_of(type(options)):
+        value = setting.of(options)
+        if value != setting.default and value is not None:
+            words += _words(setting, value)
+    return shlex.join(words)
+
+
+def _words(setting: Setting, value: Any) -> list[str]:
+    if setting.kind is bool:
+        return [setting.flags[0] if value else setting.spellings[-1]]
+    if setting.is_list:
+        texts = [str(each) for each in value] if setting.is_repeated else [",".join(map(str, value))]
+    else:
+        texts = [str(value)]
+    return texts if setting.option.positional else [word for text in texts for word in (setting.flags[0], text)]
+
+
+def input_hashes(options: Any, also_read: Iterable[object] = ()) -> dict[str, str]:
+    """Return the SHA-256 of each file that a setting names and that is not written, and of those also read."""
+    found = {path: _sha256(path) for path in dict.fromkeys((*_read(options), *map(str, also_read))) if isfile(path)}
+    return dict(sorted(found.items()))
+
+
+def _read(options: Any) -> Iterator[str]:
+    for setting in options_of(type(options)):
+        value = setting.of(options)
+        if setting.option.writes or not value:
+            continue
+        yield from (each for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, str))
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(_AT_ONCE):
+                digest.update(block)
+    except OSError:
+        return "unreadable"
+    return digest.hexdigest()

@@ -1,0 +1,63 @@
+"""The origin of a result: a command line that gives it again, and hashes of what was read."""
+
+import hashlib
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from blis_sim.cli.main import run
+from blis_sim.options import options_from
+from blis_sim.options.command_line import read_command_line
+from blis_sim.options.provenance import Provenance, command_line, input_hashes
+from replay.run_command import RunOptions
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--model", "qwen3-14b"),
+        ("--model", "qwen3-14b", "--no-async-scheduling", "--rate", "2.5", "--detectors", "composite,threshold"),
+        ("--model", "qwen3-14b", "--slo-ttft", "default=1s,batch=2s", "--seed", "7", "--num-instances", "3"),
+    ],
+)
+def test_the_command_line_gives_equal_options(flags: tuple[str, ...]) -> None:
+    options = options_from(RunOptions, **read_command_line(RunOptions, flags).values)
+    program, command, *words = shlex.split(command_line("blis run", options))
+    assert (program, command) == ("blis", "run")
+    assert options_from(RunOptions, **read_command_line(RunOptions, words).values) == options
+
+
+def test_files_that_are_read_have_their_hash_and_written_ones_have_none(tmp_path: Path) -> None:
+    spec, written = tmp_path / "spec.yaml", tmp_path / "metrics.json"
+    spec.write_text("version: '2'\n")
+    written.write_text('{"completed_requests": 1}')
+    options = options_from(RunOptions, model="qwen3-14b", workload_spec=str(spec), metrics_path=str(written))
+    digest = hashlib.sha256(spec.read_bytes()).hexdigest()
+    assert input_hashes(options) == {str(spec): digest}
+    assert input_hashes(options, [tmp_path / "missing"]) == {str(spec): digest}
+
+
+def test_a_replay_states_the_hashes_of_header_and_rows(tmp_path: Path, capsys: Captured) -> None:
+    base = ["--model", "qwen3-14b"]
+    assert run(["run", *base, "--num-requests", "5", "--trace-output", str(tmp_path / "trace")]) == 0
+    path = tmp_path / "origin.json"
+    assert run(["replay", str(tmp_path / "trace.yaml"), *base, "--provenance", str(path)]) == 0
+    capsys.readouterr()
+    origin = json.loads(path.read_text())
+    assert [Path(name).name for name in origin["inputs"]] == ["trace.csv", "trace.yaml"]
+    assert (origin["gpu"], origin["latency_model"], origin["step_error"]) == ("H100", "fitted", 0.05)
+    assert run(["replay", str(tmp_path / "trace.yaml"), *base, "--format", "report"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["provenance"]["inputs"] == origin["inputs"]
+    assert report["metrics"]["completed_requests"] == report["result"]["requests"]["completed"] == 5
+
+
+def test_the_title_names_the_deployment_and_its_expected_error() -> None:
+    known = {"gpu": "H100", "gpus_per_instance": 2, "instances": 3, "engine": "vllm", "latency_model": "kernels"}
+    origin = Provenance(command="blis run", model="m", step_error=0.05, **known)  # type: ignore[arg-type]
+    assert origin.title == "m on 3 instances of 2 x H100, vllm engine, kernels step times (expected error 5%)"
+    assert Provenance(command="c", model="m").title == "m"
