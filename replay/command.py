@@ -155,7 +155,7 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.deployment import notes_after, resolve
     from replay.arrivals.recorded import arrivals_of
-    from replay.figures.deadlines import with_deadlines
+    from replay.figures.deadlines import notes_on_targets, with_deadlines
     from replay.output.report import Sending, questions_of, recording_tokens, report
     from replay.progress import progress_bar
     from replay.running.simulate import Simulated
@@ -190,8 +190,8 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
             )
             for phase in range(options.phase_average)
         ]
-    for note in (*notes_after(deployment), *notes_after_run(runs[0].simulation)):
-        _say(note)
+    _say(*notes_after(deployment), *notes_after_run(runs[0].simulation))
+    _say(*notes_on_targets(questions.targets, runs[0].requests))
     header = TraceHeader(
         mode="replayed",
         goodput_slo_targets=questions.targets,
@@ -288,9 +288,9 @@ def _simulate(
     return simulate(simulation, arrivals.arrivals, options.horizon, on_finished, on_tokens)
 
 
-def _say(line: str) -> None:
+def _say(*lines: str) -> None:
     with suppress(OSError):  # a full disk behind standard error takes no result away
-        sys.stderr.write(f"blis replay: {line}\n")
+        sys.stderr.writelines(f"blis replay: {line}\n" for line in lines)
 
 
 def _say_what_sending_is_missing(options: ReplayOptions, rows: "list[Origin]") -> None:

@@ -25,7 +25,7 @@ def run(options: RunOptions) -> int:
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.cluster.settings import SeededTieBreaker
     from blis_sim.engine.deployment import notes_after, resolve
-    from replay.figures.deadlines import with_deadlines
+    from replay.figures.deadlines import notes_on_targets, with_deadlines
     from replay.loops.sessions import simulate_workload
     from replay.metrics_dir.observing import observing
     from replay.output.report import questions_of, recording_tokens, report
@@ -54,7 +54,8 @@ def run(options: RunOptions) -> int:
         with observing(options, deployment, simulation, "run") as observed:
             simulated = simulate_workload(observed, workload, options.horizon, advance, on_tokens)
         simulated = dataclasses.replace(simulated, simulation=simulation)
-    for note in (*notes_after(deployment), *notes_after_run(simulation)):
+    after = (*notes_after(deployment), *notes_after_run(simulation))
+    for note in (*after, *notes_on_targets(questions.targets, simulated.requests)):
         _say(note)
     header = TraceHeader(mode="generated", workload_seed=spec.seed, goodput_slo_targets=questions.targets)
     report(options.report, questions, simulated, header, describe=partial(_origin, options, deployment, spec))

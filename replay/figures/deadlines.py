@@ -1,7 +1,7 @@
 """Deadlines of simulated requests: the targets of a workload as those of its engines, and how many were missed."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +25,20 @@ def with_deadlines(cluster: _Cluster, targets: "Mapping[str, SloTargets]") -> _C
     text = ",".join(f"{name}={limit_ms:.3f}" for name, limit_ms in limits.items())
     urgency = replace(deployment.urgency, slo_deadlines=text)
     return replace(cluster, deployment=replace(deployment, urgency=urgency))
+
+
+def notes_on_targets(targets: "Mapping[str, SloTargets]", record: "Record") -> Iterator[str]:
+    """Yield a line for targets that hold for no request, and one for requests without targets beside others with."""
+    if not targets:
+        return
+    counts = Counter(class_name(row.slo_class) for row in record.rows)
+    known = ", ".join(sorted(counts))
+    for name in targets:
+        if not counts[name]:
+            yield f"warning: the targets of class {name} hold for no request: all requests are of {known or 'no class'}"
+    left = {name: count for name, count in sorted(counts.items()) if name not in targets}
+    if left and len(left) < len(counts):
+        yield f"{sum(left.values())} of {len(record)} requests have no targets, those of {', '.join(left)}"
 
 
 @dataclass(frozen=True, slots=True)

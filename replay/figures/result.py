@@ -134,8 +134,9 @@ class RunResult:
 
     @property
     def meets_targets(self) -> bool | None:
-        """Whether all classes with targets met them; None without targets."""
-        return all(each.is_met for each in self.verdicts) if self.verdicts else None
+        """Whether all classes with targets met them; None where no request has targets."""
+        judged = [each.is_met for each in self.verdicts if each.count]
+        return all(judged) if judged else None
 
 
 def result_of(

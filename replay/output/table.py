@@ -136,7 +136,13 @@ def _targets(verdicts: Sequence[Verdict]) -> TextTable:
     rows = []
     for each in verdicts:
         shares = ", ".join(f"{name.upper()} {share:.1%}" for name, share in each.attainment_by_target.items())
-        verdict = "met" if each.is_met else f"MISSED, {100 * each.least_attainment:.4g}% needed"
+        verdict = (
+            "no requests"
+            if not each.count
+            else "met"
+            if each.is_met
+            else f"MISSED, {100 * each.least_attainment:.4g}% needed"
+        )
         rows.append(
             [each.slo_class, targets_text(each.targets), shares, number(each.count), f"{each.attainment:.1%}", verdict]
         )
@@ -213,7 +219,7 @@ def remarks(result: RunResult, found: Findings) -> Iterator[str]:
     yield _counts_line(result)
     if result.overload is not None:
         yield overload_text(result.overload)
-    if result.attainment is not None:
+    if result.attainment is not None and result.meets_targets is not None:
         verdict = "met" if result.meets_targets else "MISSED"
         yield f"targets {verdict}: {result.attainment:.1%} within all, goodput {number(result.goodput_per_s or 0.0)}/s"
     if result.preemptions or result.cache_hit_rate:

@@ -77,8 +77,8 @@ class Plan:
         """Files that points may read: those that settings name, and further files of recordings."""
         values: dict[str, Sequence[Any]] = {name: (value,) for name, value in self.settings.items()}
         values |= self.vary
-        for names, rows in self.coupled.items():
-            values |= dict(zip(names, zip(*rows, strict=True), strict=True))
+        for coupled, rows in self.coupled.items():
+            values |= dict(zip(coupled, zip(*rows, strict=True), strict=True))
         names = [name for each in values.values() for name in _texts(each)]
         recordings = [name for setting in RECORDINGS for name in _texts(values.get(setting, ()))]
         return [*map(Path, names), *beside(*recordings)]

@@ -6,7 +6,7 @@ What only a cluster needs is imported for a cluster: most simulations have one e
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.disaggregation.options import pool_flags_without_effect
+from blis_sim.engine.cluster.disaggregation.options import notes_on_pools
 from blis_sim.engine.cluster.gateway.options import gateway_flags_without_effect
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import deployments_of, has_cluster
@@ -79,7 +79,7 @@ def notes_on_cluster(options: ClusterOptions, deployment: Deployment) -> Iterato
         yield from notes_on_instances(options, deployment)
     yield from flags_without_effect_on_cluster(options)
     yield from gateway_flags_without_effect(options.gateway)
-    yield from pool_flags_without_effect(options.pools)
+    yield from notes_on_pools(options.pools, options.num_instances)
 
 
 def notes_after_run(simulation: Simulation) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from blis_sim.engine.cluster.build import flags_without_effect_on_cluster
-from blis_sim.engine.cluster.disaggregation.options import pool_flags_without_effect
+from blis_sim.engine.cluster.disaggregation.options import notes_on_pools
 from blis_sim.engine.cluster.gateway.options import gateway_flags_without_effect
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.options import BlisError, options_from
@@ -66,6 +66,18 @@ def test_settings_that_a_gateway_ignores_are_named(given: dict[str, object], not
 
 def test_a_prefill_pool_without_work_is_named() -> None:
     pools: dict[str, object] = {"num_instances": 2, "prefill_instances": 1, "decode_instances": 1}
-    note = "--prefill-instances get no requests without --pd-decider"
-    assert list(pool_flags_without_effect(options(**pools).pools)) == [note]
-    assert list(pool_flags_without_effect(options(**pools, pd_decider="always").pools)) == []
+    note = "--prefill-instances get no requests without --pd-decider; --pd-decider always sends them all prompts"
+    assert list(notes_on_pools(options(**pools).pools, 2)) == [note]
+    assert list(notes_on_pools(options(**pools, pd_decider="always").pools, 2)) == []
+
+
+def test_instances_without_a_role_beside_pools_are_named() -> None:
+    pools = {"num_instances": 5, "prefill_instances": 1, "decode_instances": 2, "pd_decider": "always"}
+    (note,) = notes_on_pools(options(**pools).pools, 5)
+    assert note.startswith("warning: 2 of 5 instances have no role and get no requests: ")
+    assert note.endswith("add up to 3")
+
+
+def test_a_pool_for_both_without_a_decider_is_named() -> None:
+    (note,) = notes_on_pools(options(num_instances=2, prefill_decode_instances=2).pools, 2)
+    assert note.startswith("--prefill-decode-instances compute the prompts of their own requests")

@@ -138,15 +138,25 @@ def pool_weights(text: str, flag: str) -> Weights | None:
     return parse_weights(text, flag) if text.strip() else None
 
 
-def pool_flags_without_effect(options: PoolOptions) -> Iterator[str]:
-    """Yield a line for each flag of pools and transfers that has no effect."""
+def notes_on_pools(options: PoolOptions, num_instances: int) -> Iterator[str]:
+    """Yield a line for each flag of pools and transfers that has no effect, and for instances that serve nothing."""
+    if options.num_pooled and options.num_pooled < num_instances:
+        yield (
+            f"warning: {num_instances - options.num_pooled} of {num_instances} instances have no role and get no "
+            f"requests: --prefill-instances, --decode-instances and the like add up to {options.num_pooled}"
+        )
+    if options.prefill_decode_instances and options.pd_decider == "never":
+        yield (
+            "--prefill-decode-instances compute the prompts of their own requests without --pd-decider; "
+            "--pd-decider always may send a prompt to another one"
+        )
     needed = ""
     if not options.num_pooled:
         needed = "--prefill-instances and --decode-instances"
     elif options.pd_decider == "never":
         needed = "--pd-decider"
         if options.prefill_instances:
-            yield "--prefill-instances get no requests without --pd-decider"
+            yield "--prefill-instances get no requests without --pd-decider; --pd-decider always sends them all prompts"
     elif options.pd_decider != "prefix-threshold" and options.pd_prefix_threshold != DEFAULT_THRESHOLD_TOKENS:
         yield "--pd-prefix-threshold has no effect without --pd-decider prefix-threshold"
     own = {setting.name for setting in options_of(PoolOptions)}
