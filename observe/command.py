@@ -17,6 +17,8 @@ def run(options: ObserveOptions) -> int:
 
 
 def _run(options: ObserveOptions) -> int:
+    if options.proxying.proxy:
+        return _run_proxy(options)
     import sys
     from contextlib import nullcontext
 
@@ -40,6 +42,22 @@ def _run(options: ObserveOptions) -> int:
             if options.ray:
                 seats(nodes_of_cluster(), options.processes)  # refuses before a file is touched
             return run_loop(measure(options, agenda, result))
+    except RunError as error:
+        say(f"blis observe: error: {error}")
+        return 1
+
+
+def _run_proxy(options: ObserveOptions) -> int:
+    import sys
+
+    from observe.errors import RunError
+    from observe.event_loop import allow_many_connections, run_loop
+    from observe.messages import say
+    from observe.proxy.command import record_through_proxy
+
+    allow_many_connections()
+    try:
+        return run_loop(record_through_proxy(options, sys.stdout))
     except RunError as error:
         say(f"blis observe: error: {error}")
         return 1

@@ -6,14 +6,53 @@ from dataclasses import dataclass
 from os.path import isfile  # which takes any text for a path
 from pathlib import Path
 
-from blis_sim.options import OptionError, check_options, check_written, option
+from blis_sim.options import OptionError, check_options, check_written, option, options_of, section
 from blis_sim.options.room import LEAST_RATE, MOST_PROCESSES, MOST_REQUESTS, MOST_TOKENS
 from observe.extras import check_plot, check_ray
-from observe.http.request import check_header, parse_server, tls_context
+from observe.http.request import Server, check_header, parse_server, tls_context
 from observe.output_paths import OutputPaths, stem_of
+from observe.proxy_options import ProxyOptions
 from observe.requests.body import APIS
 from observe.requests.lengths import Lengths
 from traces import SloTargets, beside, slo_targets_from_flags
+
+_OF_LOAD = frozenset(
+    (
+        "rate",
+        "num_requests",
+        "arrival",
+        "trace",
+        "prompts",
+        "workload_spec",
+        "seed",
+        "prompt_tokens",
+        "prompt_tokens_stdev",
+        "prompt_tokens_min",
+        "prompt_tokens_max",
+        "output_tokens",
+        "output_tokens_stdev",
+        "output_tokens_min",
+        "output_tokens_max",
+        "prefix_tokens",
+        "api_format",
+        "streaming",
+        "unconstrained_output",
+        "ignore_eos",
+        "max_concurrency",
+        "processes",
+        "ray",
+        "ray_address",
+        "warmup_requests",
+        "api_key",
+        "header",
+        "scrape_metrics",
+        "plot",
+        "slo_ttft",
+        "slo_itl",
+        "slo_e2e",
+    )
+)
+"""Settings of the requests that are sent, which a proxy does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +173,15 @@ class ObserveOptions:
         metavar="FILE",
     )
 
+    proxying: ProxyOptions = section(ProxyOptions)
+
     def __post_init__(self) -> None:
         check_options(self)
-        parse_server(self.url)
-        self._check_workload()
+        _ = self.servers
+        if self.proxying.proxy:
+            self._check_proxy()
+        else:
+            self._check_workload()
         self._check_outputs()
         self._check_processes()
         # Making these checks them.
@@ -165,9 +209,15 @@ class ObserveOptions:
         return self.trace or self.workload_spec or self.prompts or ""
 
     @property
+    def servers(self) -> list[Server]:
+        """The servers behind the proxy, in the order of --url; without a proxy the only one. Raises ObserveError."""
+        urls = self.url.split(",") if self.proxying.proxy else [self.url]
+        return [parse_server(each) for each in urls]
+
+    @property
     def tls(self) -> ssl.SSLContext | None:
         """How an https server is known; None with http."""
-        if not parse_server(self.url).tls:
+        if not any(server.tls for server in self.servers):
             for flag, given in (("--insecure", self.insecure), ("--ca-file", self.ca_file)):
                 if given:
                     raise OptionError(f"{flag} needs a --url that begins with https://, got {self.url}")
@@ -208,7 +258,8 @@ class ObserveOptions:
         data = Path(self.trace_data or f"{self.output}.csv")
         itl = Path(self.itl_output or f"{stem_of(data)}.itl.csv") if self.record_itl else None
         metrics = Path(f"{stem_of(data)}.metrics.jsonl") if self.scrape_metrics else None
-        return OutputPaths(header, data, itl, metrics)
+        content = Path(f"{stem_of(data)}.content.jsonl") if self.proxying.record_content else None
+        return OutputPaths(header, data, itl, metrics, content)
 
     @property
     def shared_by(self) -> str:
@@ -216,6 +267,18 @@ class ObserveOptions:
         if self.ray:
             return "--ray"
         return "--processes" if self.processes is not None and self.processes > 1 else ""
+
+    def _check_proxy(self) -> None:
+        ports, urls = self.proxying.proxy, self.servers
+        if len(ports) > 1 and len(ports) != len(urls):
+            raise OptionError(f"--proxy must have one port, or one for each of the {len(urls)} URLs, got {len(ports)}")
+        if len({port for port in ports if port}) < len([port for port in ports if port]):
+            raise OptionError(f"--proxy must have different ports, got {', '.join(map(str, ports))}")
+        for setting in options_of(type(self)):
+            if setting.name in _OF_LOAD and setting.of(self) != setting.default:
+                raise OptionError(f"--proxy and {setting.label} exclude each other: the proxy sends nothing by itself")
+        if self.trace_header is not None or self.trace_data is not None or self.itl_output is not None:
+            raise OptionError("--proxy needs --output, which names all of its files")
 
     def _check_workload(self) -> None:
         if self.trace is not None and self.rate is not None:
@@ -281,6 +344,8 @@ class ObserveOptions:
             yield str(paths.itl), data if self.itl_output is None else "--itl-output", "token times"
         if paths.metrics is not None:
             yield str(paths.metrics), data, "server metrics"
+        if paths.content is not None:
+            yield str(paths.content), data, "content"
         if self.plot is not None:
             yield self.plot, "--plot", "picture"
 

@@ -4,18 +4,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ROWS = (".csv", ".csv.gz")
-_BESIDE_ROWS = {".itl.csv": "token times", ".itl.csv.gz": "token times", ".metrics.jsonl": "server metrics"}
+_BESIDE_ROWS = {
+    ".itl.csv": "token times",
+    ".itl.csv.gz": "token times",
+    ".metrics.jsonl": "server metrics",
+    ".content.jsonl": "content",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class OutputPaths:
     """Where the files of a recording go; `itl` is None when token times are not recorded, `metrics` when those of the
-    server are not."""
+    server are not, `content` when requests and replies are not."""
 
     header: Path
     data: Path
     itl: Path | None
     metrics: Path | None = None
+    content: Path | None = None
 
     @property
     def rows(self) -> list[Path]:
@@ -30,7 +36,12 @@ class OutputPaths:
     @property
     def kinds(self) -> dict[Path, str]:
         """All files that may belong to an earlier recording of this name, each with its kind."""
-        known = {self.header: "header", self.itl: "token times", self.metrics: "server metrics"}
+        known = {
+            self.header: "header",
+            self.itl: "token times",
+            self.metrics: "server metrics",
+            self.content: "content",
+        }
         found = {path: kind for path, kind in known.items() if path is not None}
         beside = {Path(stem_of(self.data) + ending): kind for ending, kind in _BESIDE_ROWS.items()}
         return {**found, **{path: kind for path, kind in beside.items() if path not in found}, **self._kinds_of_rows}

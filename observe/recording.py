@@ -45,7 +45,7 @@ def place_of_its_own(options: ObserveOptions, resumed: Earlier | None) -> Iterat
 
 def _delete_what_is_not_replaced(paths: OutputPaths) -> None:
     """Delete files of an earlier recording; others are replaced when they are opened."""
-    replaced = (paths.header, paths.data, paths.itl, paths.metrics)
+    replaced = (paths.header, paths.data, paths.itl, paths.metrics, paths.content)
     for path in (*paths.others, *paths.rows):
         if path not in replaced and isfile(path):
             with naming_write_errors(path):

@@ -121,8 +121,51 @@ class ResponsesEvent:
     """Whether it has tokens that are no words for the user: thoughts, or calls of tools."""
 
 
+_MESSAGE_EVENTS = frozenset(
+    {"content_block_delta", "content_block_start", "content_block_stop", "message_delta", "message_stop", "ping"}
+)
+_STOP_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
+
+
+def messages_event(event: dict[str, Any]) -> ResponsesEvent | None:
+    """Decode an event, or a whole reply, of Anthropic's messages; None when it is neither."""
+    kind = event.get("type")
+    if kind == "message_start" and isinstance(event.get("message"), dict):
+        return replace(_of_message(event["message"]), completion_tokens=None, finish_reason="")
+    if kind == "message":
+        blocks = _objects(event.get("content"))
+        text = "".join(str(each.get("text", "")) for each in blocks if each.get("type") == "text")
+        return replace(_of_message(event), text=text, has_unsaid=any(each.get("type") != "text" for each in blocks))
+    if kind not in _MESSAGE_EVENTS:
+        return None
+    delta = event.get("delta")
+    delta = delta if isinstance(delta, dict) else {}
+    if kind == "message_delta":
+        return _of_message({**event, **delta})
+    said = delta.get("text")
+    return ResponsesEvent(
+        carries_tokens=kind == "content_block_delta",
+        text=said if isinstance(said, str) else "",
+        has_unsaid=kind == "content_block_delta" and said is None,
+        is_last=kind == "message_stop",
+    )
+
+
+def _of_message(message: dict[str, Any]) -> ResponsesEvent:
+    usage = message.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
+    fresh = count_of(counts, "input_tokens")
+    cached = sum(count_of(counts, name) or 0 for name in ("cache_read_input_tokens", "cache_creation_input_tokens"))
+    reason = message.get("stop_reason")
+    return ResponsesEvent(
+        prompt_tokens=None if fresh is None else fresh + cached,
+        completion_tokens=count_of(counts, "output_tokens"),
+        finish_reason=_STOP_REASONS.get(reason, reason) if isinstance(reason, str) else "",
+    )
+
+
 def responses_event(event: dict[str, Any]) -> ResponsesEvent | None:
-    """Decode an event; None when the event is not of this API."""
+    """Decode an event or a whole reply; None when it is neither of this API nor of Anthropic's messages."""
     kind = event.get("type")
     if isinstance(kind, str) and kind.startswith("response."):
         answer = event.get("response")
@@ -137,7 +180,7 @@ def responses_event(event: dict[str, Any]) -> ResponsesEvent | None:
     if kind == "error":
         return ResponsesEvent(problem=str(event.get("message") or event.get("error") or "error"), is_last=True)
     if event.get("object") != "response":
-        return None
+        return messages_event(event)
     return replace(_of_answer(event), text=_text(event), has_unsaid=any(map(_is_unsaid, _items(event))))
 
 

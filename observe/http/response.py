@@ -141,7 +141,7 @@ class ResponseParser:
             self._left -= len(body)
             if not self._left:
                 self._part = _COMPLETE
-            return body, len(data)
+            return body, start + len(body)
         if self._part is _Part.BODY_UNTIL_EOF:
             return data[start:], len(data)
         if self._part is _COMPLETE:

@@ -5,7 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -31,15 +31,31 @@ class Terminal:
         blis.chmod(0o755)
         (folder / "examples").symlink_to(PROJECT / "examples")
 
-    def execute(self, command: Command) -> str:
-        """Return the output of a command, standard output and error together. Fails when its exit code is not 0."""
+    @property
+    def port(self) -> int:
+        """The port of the server."""
+        return self._port
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of the commands."""
+        path = f"{self._folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "PYTHONPATH": str(self._project)}
+
+    def execute(self, command: Command, other_addresses: Mapping[str, str] | None = None) -> str:
+        """Return the output of a command, standard output and error together. Fails when its exit code is not 0.
+
+        Addresses of a page stand for the server's, and `other_addresses` for others.
+        """
         if command.text.startswith("blis serve "):
             return self._serve(command.text)
         text = command.text.replace(f"localhost:{PORT_IN_PAGES}", f"127.0.0.1:{self._port}")
+        for shown, meant in (other_addresses or {}).items():
+            text = text.replace(shown, meant)
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", text],
             cwd=self._folder,
-            env=self._environment(),
+            env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -65,14 +81,10 @@ class Terminal:
         command = [*shlex.split(text), "--port", str(self._port)]
         command[0] = str(self._folder / "bin" / "blis")
         self._server = subprocess.Popen(
-            command, cwd=self._folder, env=self._environment(), stderr=subprocess.PIPE, text=True
+            command, cwd=self._folder, env=self.environment, stderr=subprocess.PIPE, text=True
         )
         assert self._server.stderr is not None
         return self._server.stderr.readline().replace(f":{self._port} ", f":{PORT_IN_PAGES} ")
-
-    def _environment(self) -> dict[str, str]:
-        path = f"{self._folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "PYTHONPATH": str(self._project)}
 
 
 def missing_lines(command: Command, printed: str) -> list[str]:

@@ -1,0 +1,195 @@
+"""The process that makes a recording of the messages that the forwarding process hands on."""
+
+import os
+import signal
+import socket
+import struct
+import sys
+from contextlib import suppress
+from time import perf_counter_ns
+from typing import Any
+
+from observe.clock import Nanos
+from observe.http.response import KnownHeads
+from observe.processes.sender import packed, read_packed
+from observe.proxy.exchanges import Conversation, Exchange
+from observe.proxy.job import Job, RecordingReport
+from observe.proxy.parts import PartWriter, part_numbers, part_paths, read_part
+from observe.proxy.rows import RowMaker, content_of
+from observe.proxy.tap import Kind, Message, MessageReader
+from traces import TraceError, TraceRow
+from traces.content.recorded import line_of
+from traces.content.redaction import Redactor
+
+_READ_BYTES = 1 << 20
+_LOOK_S = 0.5
+_NICENESS = 5
+
+
+class Recording:
+    """Turns messages into rows, token times and contents. Raises TraceError where the files cannot be made."""
+
+    def __init__(self, job: Job) -> None:
+        self.report = RecordingReport()
+        self._job = job
+        self._redactor = Redactor(job.redact)
+        self._heads = KnownHeads()
+        self._conversations: dict[int, Conversation] = {}
+        self._rows: list[TraceRow] = []
+        self._chunks: list[tuple[int, list[int]]] = []
+        self._content: list[str] = []
+        self._next = 0
+        self._maker: RowMaker | None = None
+        self._earlier_origin_us: int | None = None
+        self._num_sessions = 0
+        self._writer = self._opened()
+
+    def take(self, message: Message) -> None:
+        """Take in what happened on a connection."""
+        number = message.connection
+        if message.kind is Kind.OPENED:
+            self._conversations[number] = Conversation(
+                int(message.payload),
+                self._heads,
+                keeps_content=self._job.paths.content is not None,
+                facts=self._facts,
+                ended=self._ended,
+            )
+            return
+        conversation = self._conversations.get(number)
+        if conversation is None:
+            return
+        if message.kind is Kind.REQUEST and self._maker is None:
+            self._begin(message.at)
+        conversation.take(message)
+        if message.kind is Kind.SERVER_GONE:
+            del self._conversations[number]
+
+    def write(self) -> None:
+        """Write what has ended since the last call."""
+        if self.report.failure:
+            return
+        try:
+            if self._rows or self._content:
+                rows, chunks, content = self._rows, self._chunks, self._content
+                self._rows, self._chunks, self._content = [], [], []
+                self._writer.write(rows, chunks, content)
+        except (OSError, TraceError) as error:
+            text = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+            self.report.failure = f"the recording has ended: {text.lower()}"
+
+    def close(self) -> None:
+        """End what is under way, and close the files."""
+        for conversation in self._conversations.values():
+            conversation.close(perf_counter_ns())
+        self.write()
+        with suppress(OSError):
+            self._writer.close()
+        self.report.num_parts = self._writer.num_parts
+        if self._maker is not None:
+            self.report.num_sessions = self._maker.sessions.num_sessions - self._num_sessions
+
+    def _facts(self, exchange: Exchange) -> Any:
+        assert self._maker is not None
+        return self._maker.facts(exchange)
+
+    def _begin(self, at: Nanos) -> None:
+        job = self._job
+        origin = at
+        if self._earlier_origin_us is not None:
+            origin = self._earlier_origin_us * 1000 - job.clock.epoch_ns + job.clock.counter_ns
+        self._maker = RowMaker(job.clock, origin, job.tenant_header, job.tenant_salt)
+        self._maker.sessions.num_sessions = self._num_sessions
+
+    def _ended(self, exchange: Exchange) -> None:
+        maker, report = self._maker, self.report
+        assert maker is not None
+        facts = exchange.facts or maker.facts(exchange)
+        number = None
+        if facts is None:
+            report.num_other_exchanges += 1
+        else:
+            number, self._next = self._next, self._next + 1
+            row = maker.row(number, exchange, facts)
+            self._rows.append(row)
+            if self._job.paths.itl is not None and (times := maker.chunk_times_us(exchange)):
+                self._chunks.append((number, list(times)))
+            report.num_requests += 1
+            report.by_status[row.status] += 1
+            report.prompt_tokens += row.prefix_length + row.input_tokens
+            report.output_tokens += row.output_tokens
+        if exchange.keeps_content:
+            upstream = self._job.upstreams[exchange.upstream]
+            self._content.append(line_of(content_of(exchange, number, self._job.clock, self._redactor, upstream)))
+
+    def _opened(self) -> PartWriter:
+        job = self._job
+        number, earlier = 1, None
+        rotates = bool(job.rotate_bytes or job.rotate_s)
+        numbers = part_numbers(job.paths) if rotates and job.resumes else []
+        if job.resumes and (numbers or (not rotates and job.paths.header.is_file())):
+            number = numbers[-1] if numbers else 1
+            earlier = read_part(part_paths(job.paths, number) if rotates else job.paths)
+            before = [read_part(part_paths(job.paths, each)).rows for each in numbers[-2:-1] if not earlier.rows]
+            self._go_on_from(earlier.rows or [row for rows in before for row in rows])
+        return PartWriter(
+            job.paths, job.header, self._redactor, job.rotate_bytes, job.rotate_s, number=number, earlier=earlier
+        )
+
+    def _go_on_from(self, rows: list[TraceRow]) -> None:
+        self._next = max((row.request_id for row in rows), default=-1) + 1
+        self.report.num_earlier = len(rows)
+        sent = next((row for row in rows if row.send_time_us), None)
+        self._earlier_origin_us = None if sent is None else sent.send_time_us - sent.arrival_time_us
+        names = (row.session_id.removeprefix("session-") for row in rows)
+        self._num_sessions = max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+def main() -> None:
+    """Read the job and then messages from the socket that is standard input, until its end; then report."""
+    reports = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else gets among the reports
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError):
+        os.nice(_NICENESS)  # passing on comes first
+    link = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+    link.setblocking(True)
+    job: Job = read_packed(link.makefile("rb"))  # messages come only after the first report
+    try:
+        recording = Recording(job)
+    except (TraceError, OSError) as error:
+        _send(reports, RecordingReport(problem=str(error)))
+        return
+    _send(reports, RecordingReport())
+    _record(link, recording, reports)
+    recording.close()
+    _send(reports, recording.report)
+
+
+def _record(link: socket.socket, recording: Recording, reports: Any) -> None:
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(_LOOK_S * 1e6)))
+    reader = MessageReader()
+    has_failed = False
+    while True:
+        try:
+            data = link.recv(_READ_BYTES)
+        except BlockingIOError:
+            data = None
+        if data == b"":
+            return
+        for message in reader.feed(data or b""):
+            recording.take(message)
+        recording.write()
+        if recording.report.failure and not has_failed:
+            has_failed = True
+            _send(reports, recording.report)
+
+
+def _send(reports: Any, report: RecordingReport) -> None:
+    with suppress(BrokenPipeError):
+        reports.write(packed(report))
+        reports.flush()
+
+
+if __name__ == "__main__":
+    main()

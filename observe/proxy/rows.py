@@ -1,0 +1,209 @@
+"""From an exchange to the row of a trace, and to the line of its content."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+
+from observe.clock import Clock, Nanos
+from observe.proxy.exchanges import Exchange
+from observe.proxy.facts import BYTES_PER_TOKEN, RequestFacts, facts_of, is_generating
+from observe.proxy.sessions import Round, SessionBook
+from traces import TraceRow
+from traces.content.recorded import RecordedExchange
+from traces.content.redaction import Redactor
+from traces.content.scrubbing import without_secret_headers, without_secret_parameters
+
+_KEYS = ("authorization", "x-api-key", "api-key")
+_MOST_LABEL = 64
+
+
+@dataclass(slots=True)
+class TokenScales:
+    """Bytes of text per token of a prompt, by model, as replies that counted their tokens have shown."""
+
+    _bytes: dict[str, float] = field(default_factory=dict)
+    _tokens: dict[str, float] = field(default_factory=dict)
+
+    def learn(self, model: str, num_bytes: int, num_tokens: int) -> None:
+        """Take in a prompt whose tokens were counted; the latest count most."""
+        if num_bytes and num_tokens and (model in self._bytes or len(self._bytes) < 1000):
+            self._bytes[model] = self._bytes.get(model, 0.0) * 0.99 + num_bytes
+            self._tokens[model] = self._tokens.get(model, 0.0) * 0.99 + num_tokens
+
+    def tokens(self, model: str, num_bytes: int) -> int:
+        """How many tokens a text of this size may have."""
+        per_byte = self._tokens[model] / self._bytes[model] if model in self._bytes else 1 / BYTES_PER_TOKEN
+        return max(1, round(num_bytes * per_byte)) if num_bytes else 0
+
+
+@dataclass(slots=True)
+class RowMaker:
+    """Makes the rows of one recording; instants count from `origin`."""
+
+    clock: Clock
+    origin: Nanos
+    tenant_header: str
+    tenant_salt: str
+    sessions: SessionBook = field(default_factory=SessionBook)
+    scales: TokenScales = field(default_factory=TokenScales)
+    _prefix_tokens: dict[str, int] = field(default_factory=dict)
+
+    def facts(self, exchange: Exchange) -> RequestFacts | None:
+        """Facts of a request; None if it does not ask for tokens."""
+        if not is_generating(exchange.head.method, exchange.head.target):
+            return None
+        return facts_of(bytes(exchange.body), self._tenant(exchange).encode())
+
+    def row(self, number: int, exchange: Exchange, facts: RequestFacts) -> TraceRow:
+        """The row of an exchange for tokens that has ended; later rounds then know its figures."""
+        this, before = (None, None) if facts.turns is None else self.sessions.place(facts.turns, exchange.sent)
+        reply = exchange.reply
+        counted = 0 if reply is None else reply.prompt_tokens or 0
+        num_prompt_tokens = counted or self.scales.tokens(facts.model, facts.num_prompt_bytes)
+        if counted:
+            self.scales.learn(facts.model, facts.num_prompt_bytes, counted)
+        group, num_shared = self._shared(facts, num_prompt_tokens)
+        times = [] if reply is None else reply.chunk_times
+        num_output_tokens = _num_output_tokens(exchange)
+        if this is not None and exchange.status == "ok" and facts.turns is not None:
+            this.ended, this.num_prompt_tokens = exchange.ended, num_prompt_tokens
+            this.num_output_tokens = num_output_tokens if reply is not None and reply.is_all_said else 0
+            self.sessions.ended(facts.turns, this, b"" if reply is None else reply.said.encode())
+        epoch_us = self.clock.epoch_us
+        return TraceRow(
+            request_id=number,
+            client_id=_label(exchange.head.header("user-agent").partition(" ")[0]),
+            tenant_id=self._tenant(exchange),
+            vllm_priority=facts.priority,
+            session_id="" if this is None else this.session_id,
+            round_index=0 if this is None else this.index,
+            prefix_group=group,
+            prefix_length=num_shared,
+            streaming=facts.is_streaming,
+            model=facts.model,
+            think_time_us=0 if before is None else max(0, exchange.sent - before.ended) // 1000,
+            context_tokens=0 if before is None else min(_num_repeated(before), max(0, num_prompt_tokens - 1)),
+            input_tokens=num_prompt_tokens - num_shared,
+            output_tokens=num_output_tokens,
+            server_input_tokens=counted,
+            arrival_time_us=(exchange.sent - self.origin) // 1000,
+            send_time_us=epoch_us(exchange.sent),
+            first_chunk_time_us=epoch_us(times[0]) if times else 0,
+            last_chunk_time_us=epoch_us(times[-1]) if times else 0,
+            num_chunks=0 if reply is None else len(times) if reply.streaming else len(times[:1]),
+            status=exchange.status,
+            error_message=exchange.message[:2000],
+            finish_reason="abort" if exchange.status == "incomplete" else "" if reply is None else reply.finish_reason,
+            x_request_id=_label(exchange.head.header("x-request-id") or _of_reply(exchange, "x-request-id")),
+        )
+
+    def chunk_times_us(self, exchange: Exchange) -> Sequence[int]:
+        """When each chunk of a stream came; nothing for other replies."""
+        reply = exchange.reply
+        if reply is None or not reply.streaming:
+            return ()
+        return [self.clock.epoch_us(at) for at in reply.chunk_times]
+
+    def _shared(self, facts: RequestFacts, num_prompt_tokens: int) -> tuple[str, int]:
+        if not facts.shared_start:
+            return "", 0
+        group = f"start-{facts.shared_start.hex()[:12]}"
+        known = self._prefix_tokens.get(group)
+        if known is None:
+            share = facts.num_shared_bytes / max(1, facts.num_prompt_bytes)
+            known = int(num_prompt_tokens * share)
+            if len(self._prefix_tokens) < 100_000:
+                self._prefix_tokens[group] = known
+        return group, min(known, num_prompt_tokens)
+
+    def _tenant(self, exchange: Exchange) -> str:
+        names = (self.tenant_header.lower(),) if self.tenant_header else _KEYS
+        value = next(filter(None, map(exchange.head.header, names)), "")
+        return "" if not value else f"tenant-{_hashed(value.removeprefix('Bearer ').strip(), self.tenant_salt)}"
+
+
+def _num_output_tokens(exchange: Exchange) -> int:
+    """Tokens of the reply by the server's count, else the events that carried some."""
+    reply = exchange.reply
+    if reply is None:
+        return 0
+    return sum(reply.carries_tokens) if reply.completion_tokens is None else reply.completion_tokens
+
+
+def content_of(
+    exchange: Exchange, number: int | None, clock: Clock, redactor: Redactor, upstream: str
+) -> RecordedExchange:
+    """The content of an exchange as it may be written: without keys, and redacted."""
+    head = exchange.reply_head
+    recorded = RecordedExchange(
+        request_id=number,
+        sent_at_us=clock.epoch_us(exchange.sent),
+        method=exchange.head.method,
+        path=redactor.text(without_secret_parameters(exchange.head.target)),
+        upstream=upstream,
+        headers=[(name, redactor.text(value)) for name, value in without_secret_headers(exchange.head.headers)],
+        body=_redacted(bytes(exchange.body), redactor),
+        status=0 if head is None else head.status,
+        reply_headers=[(name, redactor.text(value)) for name, value in without_secret_headers(exchange.reply_fields)],
+        pieces=[],
+        is_complete=exchange.is_whole,
+    )
+    times = [((at - exchange.sent) // 1000, piece) for at, piece in exchange.pieces]
+    return _with_pieces(recorded, times, redactor)
+
+
+def _with_pieces(recorded: RecordedExchange, pieces: list[tuple[int, bytes]], redactor: Redactor) -> RecordedExchange:
+    if not pieces:
+        return recorded
+    if recorded.is_event_stream:
+        return replace(recorded, pieces=_events(pieces, redactor))
+    whole = _redacted(b"".join(piece for _, piece in pieces), redactor)
+    return replace(recorded, pieces=[(pieces[-1][0], whole)])
+
+
+def _events(pieces: list[tuple[int, bytes]], redactor: Redactor) -> list[tuple[int, bytes]]:
+    """The events of a stream, each with the time of its last byte."""
+    events: list[tuple[int, bytes]] = []
+    rest = b""
+    for after_us, piece in pieces:
+        *whole, rest = (rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
+        events += [(after_us, event + b"\n\n") for event in whole]
+    if rest:
+        events.append((pieces[-1][0], rest))
+    payloads: list[str] = []
+    places: list[tuple[int, int]] = []
+    lines_of = [event.decode("utf-8", "replace").split("\n") for _, event in events]
+    for number, lines in enumerate(lines_of):
+        for at, line in enumerate(lines):
+            if line.startswith("data:"):
+                places.append((number, at))
+                payloads.append(line[5:].strip())
+    for (number, at), before, after in zip(places, payloads, redactor.events(payloads), strict=True):
+        if before != after:
+            lines_of[number][at] = f"data: {after}"
+    return [(after_us, "\n".join(lines).encode()) for (after_us, _), lines in zip(events, lines_of, strict=True)]
+
+
+def _redacted(body: bytes, redactor: Redactor) -> bytes:
+    try:
+        return redactor.body(body.decode()).encode()
+    except UnicodeDecodeError:
+        # Nothing can be found in a recording or a picture.
+        return redactor.text(body.decode("latin-1")).encode("latin-1") if redactor.patterns else body
+
+
+def _num_repeated(before: Round) -> int:
+    return before.num_prompt_tokens + before.num_output_tokens
+
+
+def _hashed(text: str, salt: str) -> str:
+    return blake2b(text.encode("utf-8", "replace"), key=salt.encode()[:64], digest_size=6).hexdigest()
+
+
+def _of_reply(exchange: Exchange, name: str) -> str:
+    return "" if exchange.reply_head is None else exchange.reply_head.headers.get(name, "")
+
+
+def _label(text: str) -> str:
+    """A text of a header as it may stand in a row."""
+    return text[:_MOST_LABEL] if text.isascii() and text.isprintable() else ""

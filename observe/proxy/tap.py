@@ -1,0 +1,127 @@
+"""Framed messages over a socket, from the process that passes bytes on to the process that records them."""
+
+import asyncio
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import cast
+
+from observe.clock import Nanos
+
+_FRAME = struct.Struct("<BIQI")
+_FLUSH_S = 0.002
+_FLUSH_BYTES = 1 << 18
+_MOST_WAITING_BYTES = 256 << 20
+
+
+class Kind(IntEnum):
+    """Events on a connection of a client."""
+
+    OPENED = 0
+    REQUEST = 1
+    REPLY = 2
+    CLIENT_GONE = 3
+    SERVER_GONE = 4
+    NOT_SEEN = 5
+    """Bytes were left out, as the recording process did not keep up: the rest of the connection is not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One thing that happened. The payload of OPENED is the number of the upstream."""
+
+    kind: Kind
+    connection: int
+    at: Nanos
+    payload: bytes
+
+
+class Tap(asyncio.Protocol):
+    """Hands messages on a few milliseconds later, together. What finds no room is left out, and counted."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.num_left_out = 0
+        self.is_lost = False
+        """Whether the recording process is gone."""
+        self.is_closing = False
+        self._loop = loop
+        self._transport: asyncio.WriteTransport | None = None
+        self._waiting: list[bytes] = []
+        self._num_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._incomplete: set[int] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Asyncio calls this when the socket is ready."""
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Asyncio calls this when the recording process is gone."""
+        self.is_lost = True
+        self._waiting.clear()
+
+    def pause_writing(self) -> None:
+        """Asyncio calls this when much waits to be written; `put` looks at the amount itself."""
+
+    def resume_writing(self) -> None:
+        """Asyncio calls this when little waits to be written."""
+
+    def put(self, kind: Kind, connection: int, at: Nanos, payload: bytes = b"") -> None:
+        """Hand on one message."""
+        transport = self._transport
+        if self.is_lost or transport is None:
+            return
+        if connection in self._incomplete:
+            if kind is Kind.SERVER_GONE:
+                self._incomplete.discard(connection)
+            return
+        if transport.get_write_buffer_size() + self._num_bytes + len(payload) > _MOST_WAITING_BYTES:
+            self.num_left_out += 1
+            self._incomplete.add(connection)
+            kind, payload = Kind.NOT_SEEN, b""
+        self._waiting.append(_FRAME.pack(kind, connection, at, len(payload)))
+        self._waiting.append(payload)
+        self._num_bytes += len(payload) + _FRAME.size
+        if self._num_bytes >= _FLUSH_BYTES:
+            self.flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(_FLUSH_S, self.flush)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting and self._transport is not None and not self.is_lost:
+            self._transport.write(b"".join(self._waiting))
+        self._waiting = []
+        self._num_bytes = 0
+
+    def close(self) -> None:
+        """Write what waits, then close."""
+        self.is_closing = True
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+
+class MessageReader:
+    """Takes the messages out of bytes that come in pieces cut anywhere."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """The messages that these bytes complete."""
+        self._rest += data
+        content = bytes(self._rest)
+        start = 0
+        while len(content) - start >= _FRAME.size:
+            kind, connection, at, size = _FRAME.unpack_from(content, start)
+            end = start + _FRAME.size + size
+            if end > len(content):
+                break
+            yield Message(Kind(kind), connection, at, content[start + _FRAME.size : end])
+            start = end
+        del self._rest[:start]

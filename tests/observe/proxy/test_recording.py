@@ -1,0 +1,248 @@
+"""From what happens on connections to files, without a network."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from observe.clock import Clock
+from observe.output_paths import OutputPaths
+from observe.proxy.job import Job
+from observe.proxy.recording_process import Recording
+from observe.proxy.tap import Kind, Message, MessageReader
+from traces import TraceHeader, TraceRow, read_itl, read_rows
+from traces.content.recorded import read_content
+
+MS = 1_000_000
+START = 50_000 * MS
+
+
+def job_in(folder: Path, **changes: Any) -> Job:
+    paths = OutputPaths(folder / "r.yaml", folder / "r.csv", folder / "r.itl.csv", None, folder / "r.content.jsonl")
+    job = Job(
+        paths=paths,
+        header=TraceHeader(mode="real"),
+        clock=Clock(1_000_000_000 * MS, START),
+        upstreams=("http://a", "http://b"),
+        redact=("s3cret",),
+        tenant_header="",
+        tenant_salt="",
+        rotate_bytes=0,
+        rotate_s=0,
+        resumes=False,
+    )
+    return replace(job, **changes)
+
+
+class Wire:
+    """Connections of clients as the recording sees them. Times are milliseconds."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.num_connections = 0
+
+    def connect(self, upstream: int = 0) -> int:
+        self.num_connections += 1
+        self.happens(Kind.OPENED, self.num_connections, 0, b"%d" % upstream)
+        return self.num_connections
+
+    def happens(self, kind: Kind, connection: int, at_ms: int, payload: bytes = b"") -> None:
+        self.recording.take(Message(kind, connection, START + at_ms * MS, payload))
+
+    def ask(self, connection: int, at_ms: int, key: str = "", **members: Any) -> None:
+        body = json.dumps({"model": "m", **members}).encode()
+        fields = f"host: h\r\nauthorization: Bearer {key}\r\n" if key else "host: h\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\n{fields}content-length: {len(body)}\r\n\r\n"
+        self.happens(Kind.REQUEST, connection, at_ms, head.encode() + body)
+
+    def answer(self, connection: int, *at_ms: int, text: str = "ok ", prompt_tokens: int = 20) -> None:
+        """A stream with a word at each of these times, which ends with the last."""
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        for at in at_ms:
+            event = json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]})
+            self.happens(Kind.REPLY, connection, at, head + chunk(f"data: {event}\n\n"))
+            head = b""
+        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": len(at_ms)}
+        end = f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n"
+        self.happens(Kind.REPLY, connection, at_ms[-1], chunk(end) + b"0\r\n\r\n")
+
+
+def chunk(text: str) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(text.encode()), text.encode())
+
+
+def user(*contents: str) -> list[dict[str, str]]:
+    return [{"role": ("user", "assistant")[at % 2], "content": each} for at, each in enumerate(contents)]
+
+
+def rows_in(folder: Path, name: str = "r.csv") -> list[TraceRow]:
+    return read_rows(folder / name)
+
+
+def test_a_row_has_the_times_of_the_client_and_a_session_its_context(tmp_path: Path) -> None:
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one = wire.connect()
+    wire.ask(one, 100, messages=user("a"), stream=True, priority=3)
+    wire.answer(one, 130, 140, 150, text="yes")
+    wire.ask(one, 400, messages=user("a", "yesyesyes", "b"), stream=True)
+    wire.answer(one, 430, 445, prompt_tokens=31)
+    recording.write()
+    first, second = rows_in(tmp_path)
+    assert (first.arrival_time_us, second.arrival_time_us) == (0, 300_000)
+    assert first.send_time_us == 1_000_000_100_000
+    assert (first.first_chunk_time_us - first.send_time_us, first.last_chunk_time_us - first.send_time_us) == (
+        30_000,
+        50_000,
+    )
+    assert (first.vllm_priority, first.model, first.streaming, first.num_chunks) == (3, "m", True, 4)
+    assert (second.session_id, second.round_index) == (first.session_id, 1)
+    assert (second.think_time_us, second.context_tokens, second.server_input_tokens) == (250_000, 23, 31)
+    assert read_itl(tmp_path / "r.itl.csv")[0] == [first.send_time_us + ms * 1000 for ms in (30, 40, 50, 50)]
+    recording.close()
+
+
+def test_a_client_that_hangs_up_and_a_server_that_fails_have_rows(tmp_path: Path) -> None:
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one, two, three = (wire.connect() for _ in range(3))
+    for each in (one, two, three):
+        wire.ask(each, 0, messages=user("a"), stream=True)
+    wire.happens(Kind.REPLY, one, 9, b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+    wire.happens(Kind.REPLY, one, 10, b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
+    wire.happens(Kind.CLIENT_GONE, one, 20)
+    wire.happens(Kind.SERVER_GONE, one, 20)
+    wire.happens(Kind.SERVER_GONE, two, 30)
+    recording.close()
+    cancelled, failed, stopped = rows_in(tmp_path)
+    assert (cancelled.status, cancelled.finish_reason, cancelled.output_tokens) == ("incomplete", "abort", 1)
+    assert (failed.status, failed.error_message) == ("error", "the server closed the connection")
+    assert (stopped.status, stopped.error_message) == ("error", "the proxy was stopped")
+    assert recording.report.by_status == {"incomplete": 1, "error": 2}
+
+
+def test_tenants_are_told_apart_by_hashes_and_no_key_is_written(tmp_path: Path) -> None:
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    for key in ("k-alpha", "k-beta", "k-alpha", ""):
+        connection = wire.connect()
+        wire.ask(connection, 0, key=key, messages=user("a s3cret"), stream=True)
+        wire.answer(connection, 10, text="s3cret")
+    recording.close()
+    tenants = [row.tenant_id for row in rows_in(tmp_path)]
+    assert tenants[0] == tenants[2] != tenants[1]
+    assert tenants[3] == ""
+    written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert not any(each in written.replace(b'"redact":["s3cret"]', b"") for each in (b"alpha", b"beta", b"s3cret"))
+
+
+def test_salt_and_header_change_the_names_of_tenants(tmp_path: Path) -> None:
+    names = []
+    for at, changes in enumerate(({}, {"tenant_salt": "x"}, {"tenant_header": "Host"})):
+        (folder := tmp_path / str(at)).mkdir()
+        recording = Recording(job_in(folder, **changes))
+        wire = Wire(recording)
+        wire.ask(wire.connect(), 0, key="k", messages=user("a"))
+        recording.close()
+        names.append(rows_in(folder)[0].tenant_id)
+    assert len(set(names)) == 3
+
+
+def test_prompts_without_counts_have_the_length_that_others_of_the_model_suggest(tmp_path: Path) -> None:
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one = wire.connect()
+    wire.ask(one, 0, messages=user("w" * 400))
+    wire.answer(one, 10, prompt_tokens=50)
+    wire.ask(one, 20, messages=user("w" * 800))
+    wire.happens(Kind.REPLY, one, 30, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+    recording.close()
+    assert [(row.input_tokens, row.server_input_tokens) for row in rows_in(tmp_path)] == [(50, 50), (100, 0)]
+
+
+def test_a_recording_is_gone_on_with_in_its_numbers_and_its_clock(tmp_path: Path) -> None:
+    for at in (0, 1):
+        recording = Recording(job_in(tmp_path, resumes=bool(at)))
+        wire = Wire(recording)
+        one = wire.connect(at)
+        wire.ask(one, 1000 * at + 100, messages=user("a"))
+        wire.answer(one, 1000 * at + 110)
+        recording.write()  # as a kill leaves it
+    rows = rows_in(tmp_path)
+    assert [(row.request_id, row.arrival_time_us, row.session_id) for row in rows] == [
+        (0, 0, "session-1"),
+        (1, 1_000_000, "session-2"),
+    ]
+    assert set(read_itl(tmp_path / "r.itl.csv")) == {0, 1}
+    assert [each.upstream for each in read_content(tmp_path / "r.content.jsonl").exchanges] == ["http://a", "http://b"]
+
+
+def test_parts_begin_when_one_is_large_and_are_traces_of_their_own(tmp_path: Path) -> None:
+    recording = Recording(job_in(tmp_path, rotate_bytes=1))
+    wire = Wire(recording)
+    one = wire.connect()
+    for at in range(3):
+        wire.ask(one, at * 10, messages=user("a"))
+        wire.answer(one, at * 10 + 5)
+        recording.write()
+    recording.close()
+    assert [row.request_id for part in (1, 2, 3) for row in rows_in(tmp_path, f"r-000{part}.csv")] == [0, 1, 2]
+    assert rows_in(tmp_path, "r-0003.csv")[0].arrival_time_us == 20_000
+    assert set(read_itl(tmp_path / "r-0002.itl.csv")) == {1}
+    resumed = Recording(job_in(tmp_path, rotate_bytes=1, resumes=True))
+    wire = Wire(resumed)
+    two = wire.connect()
+    wire.ask(two, 90, messages=user("a"))
+    wire.answer(two, 95)
+    resumed.close()
+    assert [row.request_id for row in rows_in(tmp_path, "r-0004.csv")] == [3]
+
+
+def test_a_part_begins_when_the_present_one_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("observe.proxy.parts.monotonic", lambda: now)
+    recording = Recording(job_in(tmp_path, rotate_s=60))
+    wire = Wire(recording)
+    one = wire.connect()
+    for at, each in enumerate((1.0, 59.0, 61.0, 119.0)):
+        now = each
+        wire.ask(one, at * 10, messages=user("a"))
+        wire.answer(one, at * 10 + 5)
+        recording.write()
+    recording.close()
+    assert [len(rows_in(tmp_path, f"r-000{part}.csv")) for part in (1, 2)] == [2, 2]
+
+
+def test_a_full_disk_ends_the_recording_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    wire.ask(wire.connect(), 0, messages=user("a"))
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("traces.append_file.os.write", full)
+    recording.close()
+    assert recording.report.failure == "the recording has ended: no space left on device"
+
+
+def test_a_connection_that_was_not_seen_whole_leaves_no_row(tmp_path: Path) -> None:
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one = wire.connect()
+    wire.ask(one, 0, messages=user("a"))
+    wire.happens(Kind.NOT_SEEN, one, 5)
+    wire.answer(one, 10)
+    recording.close()
+    assert rows_in(tmp_path) == []
+
+
+def test_messages_come_out_of_bytes_cut_anywhere() -> None:
+    import struct
+
+    frames = b"".join(struct.pack("<BIQI", kind, 7, 9, 3) + b"abc" for kind in (1, 2))
+    reader = MessageReader()
+    found = [each for at in range(len(frames)) for each in reader.feed(frames[at : at + 1])]
+    assert found == [Message(Kind.REQUEST, 7, 9, b"abc"), Message(Kind.REPLY, 7, 9, b"abc")]
