@@ -44,12 +44,13 @@ def _request(
     if ttft_us is not None and error is None:
         times = [sent_us + round(each) for each in accumulate(gaps_us, initial=ttft_us)]
     chunks = times or ([ended_us] if status == "ok" else [])
-    num_output_tokens = _count(place, metrics, "output_sequence_length")
+    num_output_tokens = _count(place, metrics, "usage_completion_tokens", "output_sequence_length")
     row = TraceRow(
         request_id=0,
         streaming=ttft_us is not None,
         input_tokens=_count(place, metrics, "input_sequence_length", "error_isl"),
         output_tokens=num_output_tokens,
+        server_input_tokens=_count(place, metrics, "usage_prompt_tokens"),
         reason_ratio=_share(_count(place, metrics, "reasoning_token_count"), num_output_tokens),
         arrival_time_us=due_us,
         send_time_us=sent_us,

@@ -370,11 +370,14 @@ def aiperf_record(number: int, **about: Any) -> dict[str, Any]:
 def test_aiperf_records_are_a_recording_with_chunk_times(tmp_path: Path) -> None:
     cancelled = {**aiperf_record(2, was_cancelled=True), "metrics": {}, "error": {"code": 499, "message": "gone"}}
     whole = aiperf_record(3)
+    whole["metrics"]["usage_prompt_tokens"] = {"value": 9, "unit": "tokens"}
+    whole["metrics"]["usage_completion_tokens"] = {"value": 5, "unit": "tokens"}
     del whole["metrics"]["time_to_first_token"], whole["metrics"]["inter_chunk_latency"]
     records = [aiperf_record(1), aiperf_record(0, benchmark_phase="warmup"), cancelled, whole]
     found = imported("aiperf", tmp_path / "t.jsonl", "".join(json.dumps(each) + "\n" for each in records))
-    assert requests(found) == [(0, 11, 4), (1_000_000, 0, 0), (2_000_000, 11, 4)]
+    assert requests(found) == [(0, 11, 4), (1_000_000, 0, 0), (2_000_000, 11, 5)]
     first, second, third = found.rows
+    assert [row.server_input_tokens for row in found.rows] == [0, 0, 9]
     assert first.send_time_us == 1_700_000_001_002_000
     assert [at - first.send_time_us for at in found.chunks[0]] == [50_000, 60_000, 80_500]
     assert (first.streaming, first.num_chunks, first.reason_ratio, first.x_request_id) == (True, 3, 0.25, "r1")
