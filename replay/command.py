@@ -120,6 +120,8 @@ class ReplayOptions:
             raise OptionError("--phase-average cannot be used with --record-itl: tokens have no average times")
         if self.phase_average > 1 and self.report.metrics_dir is not None:
             raise OptionError("--phase-average cannot be used with --metrics-dir: batches have no average times")
+        if self.phase_average > 1 and self.report.graph_output is not None:
+            raise OptionError("--phase-average cannot be used with --graph-output: tasks have no average times")
         self.report.check_files(self, *beside(self.trace, self.trace_header, self.trace_data))
 
     @property
@@ -257,7 +259,7 @@ def _simulation(
         ties=ties,
         adjusted=adjusted,
         decisions=decisions,
-        tells_batches=options.report.metrics_dir is not None,
+        tells_batches=options.report.is_observed,
     )
 
 

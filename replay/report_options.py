@@ -124,6 +124,13 @@ class ReportOptions:
         "pictures to this folder while the run goes on.",
         metavar="DIR",
     )
+    graph_output: str | None = option(
+        None,
+        "Write the tasks of each request here when it ends, as graphs in node-link JSON: prompt, transfer of its KV "
+        "cache, tokens, with states and durations.",
+        metavar="FILE",
+        writes={"": "request graphs"},
+    )
     provenance: str | None = option(
         None,
         "Write the origin of the results here (JSON): version, command, model, GPU, engine, latency model and its "
@@ -160,6 +167,11 @@ class ReportOptions:
             _check_folder(self.metrics_dir)
         # Making these checks them.
         _ = self.slo_targets, self.detector_names, self.final_window_us, self.weights, self.itl_path
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether every batch of a run is of interest."""
+        return self.metrics_dir is not None or self.graph_output is not None
 
     def printed_format(self, is_terminal: bool) -> str:
         """Return the format of standard output, given whether that is a terminal."""

@@ -49,7 +49,7 @@ def run(options: RunOptions) -> int:
             deployment,
             ties=ties,
             decisions=decisions,
-            tells_batches=options.report.metrics_dir is not None,
+            tells_batches=options.report.is_observed,
         )
         with observing(options, deployment, simulation, "run") as observed:
             simulated = simulate_workload(observed, workload, options.horizon, advance, on_tokens)

@@ -44,6 +44,7 @@ KINDS: Mapping[str, FileKind] = {
     "spec": FileKind("a workload spec", r"^(clients|cohorts|inference_perf|vidur|scenario|aggregate_rate) *:"),
     "latencies": FileKind("latencies per request", r'\A\s*\[\s*(\]|\{[^{}]*"(ttft_us|e2e_us)")'),
     "run metrics": FileKind("metrics of a run", r'\A\s*\{.*"completed_requests"'),
+    "request graphs": FileKind("graphs of requests", r'\A\s*\[\s*(\]|\{"directed")'),
     "decisions": FileKind("decisions of a cluster", r'\A\s*\[\s*(\]|\{[^{}]*"(at_us|regret)")'),
     "saturation": FileKind("a report of saturation detectors", r'\A\s*\{\s*"(final|trace|labels)"'),
     "calibration": FileKind(

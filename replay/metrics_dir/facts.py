@@ -45,7 +45,7 @@ def run_facts(
         peak_times = [peak_time(replace(deployment, dp=1))] * deployment.dp
     else:
         peak_times = [peak_time(each) for each in deployments_of(cluster, deployment)]
-    return RunFacts(config=config, peak_times=peak_times, traffic=_traffic(simulation, deployment))
+    return RunFacts(config=config, peak_times=peak_times, traffic=kv_traffic(simulation, deployment))
 
 
 def peak_time(deployment: Deployment) -> PeakTime | None:
@@ -66,7 +66,7 @@ def peak_time(deployment: Deployment) -> PeakTime | None:
     return time_us
 
 
-def _traffic(simulation: "Engine | RankGroup | Cluster", deployment: Deployment) -> KVTraffic | None:
+def kv_traffic(simulation: "Engine | RankGroup | Cluster", deployment: Deployment) -> KVTraffic | None:
     disaggregation = getattr(simulation, "disaggregation", None)
     if disaggregation is None:
         return None

@@ -1,27 +1,38 @@
 """A simulation whose events go to a recorder on their way to the run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
-from replay.metrics_dir.recorder import Recorder
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.cluster import Cluster
     from blis_sim.engine.ranks import RankGroup
 
 
-class ObservedSimulation:
-    """`simulation`, of which a recorder learns every arrival and every event; the run learns only of ends."""
+class EventRecorder(Protocol):
+    """Writes facts of a run while the run goes on. Each event comes with the number of its instance."""
 
-    def __init__(self, simulation: "Engine | RankGroup | Cluster", recorder: Recorder) -> None:
+    def arrived(self, sequences: Iterable[Sequence]) -> None:
+        """Requests have been handed to the simulation, in order of arrival."""
+        ...
+
+    def note(self, instance: int, event: Event) -> None:
+        """An event has happened."""
+        ...
+
+
+class ObservedSimulation:
+    """`simulation`, whose arrivals and events all go to recorders, while the run gets only ends of requests."""
+
+    def __init__(self, simulation: "Engine | RankGroup | Cluster", recorders: SequenceOf[EventRecorder]) -> None:
         self._simulation = simulation
-        self._recorder = recorder
+        self._recorders = recorders
         self._advance = _numbered(simulation)
 
     @property
@@ -38,12 +49,14 @@ class ObservedSimulation:
 
     def submit(self, request: Request, at: Micros) -> Sequence:
         sequence = self._simulation.submit(request, at)
-        self._recorder.arrived([sequence])
+        for recorder in self._recorders:
+            recorder.arrived([sequence])
         return sequence
 
     def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
         sequences = self._simulation.submit_all(requests, instants)
-        self._recorder.arrived(sequences)
+        for recorder in self._recorders:
+            recorder.arrived(sequences)
         return sequences
 
     def abort(self, request_id: str, at: Micros) -> None:
@@ -56,10 +69,11 @@ class ObservedSimulation:
         return self._simulation.next_event_at()
 
     def advance(self, until: Micros) -> list[Event]:
-        note = self._recorder.note
+        notes = [recorder.note for recorder in self._recorders]
         ended: list[Event] = []
         for number, event in self._advance(until):
-            note(number, event)
+            for note in notes:
+                note(number, event)
             if isinstance(event, Finished):
                 ended.append(event)
         return ended

@@ -31,30 +31,45 @@ class RunSettings(Protocol):
 def observing(
     options: RunSettings, deployment: "Deployment", simulation: "Engine | RankGroup | Cluster", command: str
 ) -> "Iterator[Simulation]":
-    """Yield what a run is to advance in place of `simulation`, and write its folder of metrics if it is to have one.
+    """Yield what a run is to advance in place of `simulation`, and write its folder of metrics and its request graphs.
 
-    Raises OptionError or TraceError for a folder that cannot be written.
+    Raises OptionError or TraceError for what cannot be written.
     """
-    path = options.report.metrics_dir
-    if path is None:
+    report = options.report
+    if not report.is_observed:
         yield simulation
         return
-    from replay.metrics_dir.facts import run_facts
+    from replay.metrics_dir.facts import kv_traffic, run_facts
     from replay.metrics_dir.observed import ObservedSimulation
     from replay.metrics_dir.pictures import draw_pictures
     from replay.metrics_dir.recorder import Recorder
+    from replay.metrics_dir.request_graphs import RequestGraphs
 
+    folder = None
+    if report.metrics_dir is not None:
+        facts = run_facts(options, options.cluster, deployment, simulation, command)
+        folder = Recorder(_made(report.metrics_dir), facts, simulation.instances)
+    graphs = None
+    if report.graph_output is not None:
+        traffic = kv_traffic(simulation, deployment)
+        graphs = RequestGraphs(Path(report.graph_output), traffic, simulation.instances)
+    recorders = [each for each in (folder, graphs) if each is not None]
+    try:
+        yield ObservedSimulation(simulation, recorders)
+    except BaseException:
+        for each in recorders:
+            each.abandon()
+        raise
+    for each in recorders:
+        each.close(simulation.clock)
+    if folder is not None:
+        draw_pictures(folder, simulation.clock)
+
+
+def _made(path: str) -> Path:
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OptionError(f"--metrics-dir {path} cannot be made: {(error.strerror or str(error)).lower()}") from error
-    facts = run_facts(options, options.cluster, deployment, simulation, command)
-    recorder = Recorder(folder, facts, simulation.instances)
-    try:
-        yield ObservedSimulation(simulation, recorder)
-    except BaseException:
-        recorder.abandon()
-        raise
-    recorder.close(simulation.clock)
-    draw_pictures(recorder, simulation.clock)
+    return folder

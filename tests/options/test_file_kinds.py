@@ -17,6 +17,7 @@ SAMPLES = {
     "spec": b"version: '2'\ncategory: language\nclients:\n-   id: a\n",
     "latencies": b'[\n  {\n    "request_id": 0,\n    "ttft_us": 29001',
     "run metrics": b'{\n  "instance_id": "cluster",\n  "completed_requests": 20',
+    "request graphs": b'[\n{"directed":true,"multigraph":false,"graph":{"request_id":0',
     "decisions": b'[\n  {\n    "at_us": 199999,\n    "request_id": "request_0"',
     "saturation": b'{\n  "final": {\n    "composite": "STABLE"',
     "calibration": b'{\n  "trace_info": {\n',

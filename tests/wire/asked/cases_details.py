@@ -19,7 +19,17 @@ MOST_PROMPTS = 1024
 
 def detail_cases() -> Sequence[Asked]:
     """All requests to a server with a parser that reads forced calls."""
-    return [*_batches(), *_texts(), *_messages(), *_states(), *_odd_chunks(), *_two_mistakes(), *_held(), *_usages(), *_long_prompts()]
+    return [
+        *_batches(),
+        *_texts(),
+        *_messages(),
+        *_states(),
+        *_odd_chunks(),
+        *_two_mistakes(),
+        *_held(),
+        *_usages(),
+        *_long_prompts(),
+    ]
 
 
 def _batches() -> list[Asked]:
