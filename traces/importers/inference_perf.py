@@ -11,9 +11,11 @@ from traces.importers.imported import Imported
 from traces.importers.json_fields import at, expect
 from traces.importers.settings import ConvertOptions
 from traces.text_file import parse_yaml, read_text
-from traces.workload import Arrival, WorkloadSpec, parse_spec, spec_text
+from traces.workload import Arrival, WorkloadSpec, parse_spec
 from traces.workload.inference_perf import conversing, users_of
+from traces.workload.parse import spec_of
 from traces.workload.spec import Client, InferencePerf, Lifecycle, Stage, Window
+from traces.workload.spec_text import plain_spec
 
 _SECTION_KEYS = (
     "num_unique_system_prompts",
@@ -82,7 +84,7 @@ def _written_out(spec: WorkloadSpec, section: InferencePerf, source: str) -> Imp
         num_requests=spec.num_requests or (0 if several or chat else int(first.rate * first.duration)),
     )
     notes = ("the section sends a fixed number of requests per user, clients do so on average",)
-    return Imported(spec=parse_spec(spec_text(converted), f"{source}, as clients,"), notes=notes)
+    return Imported(spec=spec_of(plain_spec(converted), f"{source}, as clients,"), notes=notes)
 
 
 def _users(section: InferencePerf, stage: Stage) -> list[Client]:

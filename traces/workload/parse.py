@@ -55,6 +55,11 @@ def parse_spec(text: str, source: str) -> WorkloadSpec:
     loaded = parse_yaml(source, text)
     if loaded is None:
         raise TraceError(f"{source}: the file is empty, expected a workload spec")
+    return spec_of(loaded, source)
+
+
+def spec_of(loaded: Any, source: str) -> WorkloadSpec:
+    """The workload spec of keys and values; `source` names it in errors. Raises TraceError."""
     return checked(upgraded(_Reader(source).part(WorkloadSpec, "", loaded)), source)
 
 
