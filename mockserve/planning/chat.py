@@ -8,8 +8,8 @@ from mockserve.content.writing import AnswerForm, chat_form
 from mockserve.flight import new_id, unix_time
 from mockserve.metrics.server import CHAT, RESPONSES
 from mockserve.options.content import FORCED_AS_JSON
+from mockserve.planning.checks import check_with_model
 from mockserve.planning.prompts import (
-    check_with_model,
     conversation_ids,
     delivery_of,
     interval_of,
@@ -21,7 +21,7 @@ from mockserve.planning.prompts import (
     read_beams,
     wanted_e2e_us,
 )
-from mockserve.protocol.asked.sampling import check_max_tokens, check_prompt_start
+from mockserve.protocol.asked.sampling import check_max_tokens
 from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.completions.bodies import ChatBodies
 from mockserve.protocol.completions.content_parts import MEDIA_MARK
@@ -81,9 +81,7 @@ async def plan_chat(
     ids = conversation_ids(planner, text, media, per_medium, adds_marks, sampling)
     form = _form(model, body, text)
     params = chat.common.kv_transfer_params
-    planner.budget(sampling, len(ids))
-    check_with_model(model, body, sampling, params, searches_beams=beams is not None)
-    check_prompt_start(chat.common, len(ids))
+    check_with_model(model, body, sampling, chat.common, [len(ids)], searches_beams=beams is not None)
     form = form if beams is None else form._replace(constraint=None)
     external = model.external_prompt(params, len(ids))
     priority = chat.common.priority if priority is None else priority

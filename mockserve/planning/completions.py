@@ -4,8 +4,8 @@ from typing import Any
 
 from mockserve.content.writing import completion_form
 from mockserve.flight import unix_time
+from mockserve.planning.checks import check_with_model
 from mockserve.planning.prompts import (
-    check_with_model,
     delivery_of,
     given_ids,
     interval_of,
@@ -18,7 +18,7 @@ from mockserve.planning.prompts import (
     text_ids,
     wanted_e2e_us,
 )
-from mockserve.protocol.asked.sampling import check_max_tokens, check_prompt_start
+from mockserve.protocol.asked.sampling import check_max_tokens
 from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.requests import CompletionRequest, Prompt
 from mockserve.replies.choice_writer import CompletionShape
@@ -46,11 +46,7 @@ async def plan_completion(
     asked = asked._replace(sampling=sampling)
     check_max_tokens(sampling, model.planner.max_model_len)
     ids = [_ids(model, each, asked) for each in asked.prompts]
-    for prompt_ids in ids:
-        planner.budget(sampling, len(prompt_ids))
-    check_with_model(model, body, sampling, asked.common.kv_transfer_params, searches_beams=beams is not None)
-    for prompt_ids in ids:
-        check_prompt_start(asked.common, len(prompt_ids))
+    check_with_model(model, body, sampling, asked.common, list(map(len, ids)), searches_beams=beams is not None)
     urgency = asked.common.priority if priority is None else priority
     terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency, slo_e2e_us=wanted_e2e_us(body))
     prompts = [

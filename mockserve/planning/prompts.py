@@ -8,34 +8,15 @@ from zlib import crc32
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.protocol.asked.sampling import MAX_CHOICES, Delivery, Sampling, Wanted, check_sampling
-from mockserve.protocol.asked.vocabulary_checks import check_extra_arguments, check_vocabulary
 from mockserve.protocol.completions.content_parts import MEDIA_MARK
 from mockserve.protocol.completions.messages import Medium
 from mockserve.protocol.errors import ApiError, EmptyPromptError, bad_value, late
 from mockserve.protocol.logprob_shapes import ScoredPrompt
-from mockserve.protocol.refusals import refuse_thinking_budget
 from mockserve.replies.choice_writer import NewScorer, Scorer
 from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
 from mockserve.replies.reply_set import AT_THE_END
 from mockserve.serving.model import ServedModel
 from mockserve.serving.planner import Planner
-
-
-def check_with_model(
-    model: ServedModel,
-    body: dict[str, Any],
-    sampling: Sampling,
-    kv_transfer_params: Mapping[str, Any] | None,
-    searches_beams: bool,
-) -> None:
-    """Raise ApiError for fields that the served model cannot obey. Beam search looks at few of them, as in vLLM."""
-    if not searches_beams:
-        vocabulary_size = model.planner.vocabulary_size
-        check_vocabulary(sampling, body.get("logit_bias"), vocabulary_size, model.options.replies.max_logprobs)
-        refuse_thinking_budget(
-            body.get("thinking_token_budget"), model.options.content.reasoning.reasoning_parser is not None
-        )
-    check_extra_arguments(body.get("vllm_xargs"), kv_transfer_params)
 
 
 def wanted_e2e_us(body: Mapping[str, Any]) -> Micros:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from random import Random
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -212,7 +213,9 @@ def make_number(schema: Mapping[str, Any], random: Random, usual: tuple[float, f
     """A number within the bounds, or within the `usual` ones where there are none; with few digits if they allow it."""
     low, high = _number_bounds(schema, usual, integer)
     step = schema.get("multipleOf")
-    if isinstance(step, int | float) and step > 0:
+    if isinstance(step, int | float) and math.isfinite(step) and step > 0:
+        if integer and not isinstance(step, int):
+            step = Fraction(repr(step)).numerator  # of all multiples the integers
         first, last = math.ceil(low / step), math.floor(high / step)
         if first > last:
             raise SchemaError(f"Unsatisfiable schema: no multiple of {step} between {low} and {high}")

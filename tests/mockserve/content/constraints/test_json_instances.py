@@ -71,6 +71,8 @@ SCHEMAS: tuple[Any, ...] = (
     {"type": "integer", "exclusiveMinimum": 3, "exclusiveMaximum": 5},
     {"type": "integer", "multipleOf": 7, "minimum": 50},
     {"type": "number", "multipleOf": 0.5, "maximum": -3},
+    {"type": "integer", "multipleOf": 0.5, "minimum": 100},
+    {"type": "integer", "multipleOf": 1.5, "maximum": 90},
     {"type": "integer", "maximum": -1000},
     {"type": "string", "minLength": 30, "maxLength": 31},
     {"type": "string", "maxLength": 2},
