@@ -140,6 +140,11 @@ COMMANDS: dict[str, CommandRow] = {
         "blis_sim.cli.kernels_bake_command",
         "KernelsBakeOptions",
     ),
+    "kernels exchanges": CommandRow(
+        "Print the bytes that the GPUs of a model with experts exchange in each layer, as a table of AICB.",
+        "blis_sim.cli.kernels_exchanges_command",
+        "KernelsExchangesOptions",
+    ),
     "calibrate": CommandRow(
         "Compare a recording with a simulation of it: errors, correlation, grades.",
         "calibrate.command",

@@ -53,6 +53,7 @@ KINDS: Mapping[str, FileKind] = {
     "page": FileKind("a page of a calibration", r"\A\s*<!doctype html>.{0,400}<title>Calibration"),
     "coefficients": FileKind("coefficients of blis fit", r"^latency_model *:"),
     "kernel times": FileKind("kernel times of blis kernels bake", r'\A\s*\{\s*"kernel_profile"'),
+    "layer table": FileKind("a table of AICB", r"\Alayer_id\tlayer_name\t"),
     "comparison page": FileKind("a page of a comparison", r"\A\s*<!doctype html>.{0,400}<title>Comparison"),
     "points": FileKind("points of a sweep", r"\A\s*(?=.*\bcompleted_requests\b)(?=.*\btotal_output_tokens\b)"),
     "simulations": FileKind("simulations of a plan", r'\A\{"file": "simulations of blis plan"\}'),

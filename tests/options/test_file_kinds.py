@@ -25,6 +25,7 @@ SAMPLES = {
     "comparison page": b'<!doctype html>\n<html lang="en"><head><title>Comparison: a',
     "coefficients": b"# Learned\nlatency_model: fitted\n",
     "kernel times": b'{\n"kernel_profile": 1,\n',
+    "layer table": b"layer_id\tlayer_name\tcomp_time\tcomm_size\n0\tattention\t0\t0\n",
     "points": b"point,rate,completed_requests,injected_requests,total_output_tokens\n",
     "simulations": b'{"file": "simulations of blis plan"}\n{"key": "1",',
     "provenance": b'{\n  "blis_version": "0.1.0",\n',
