@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 from blis_sim.engine.adaptive_defaults import ADAPTIVE_BLOCKS
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.drafting import active_seqs, check_drafts_fit, is_async, scheduled_tokens, speculation_of
+from blis_sim.engine.drafting import (
+    active_seqs,
+    check_drafts_fit,
+    is_async,
+    scheduled_tokens,
+    speculation_of,
+)
 from blis_sim.engine.engine_defaults import (
     ADAPTIVE_ENGINES,
     LOW_LATENCY_BACKEND,
@@ -23,7 +29,12 @@ from blis_sim.engine.engine_defaults import (
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.flags_without_effect import flags_without_effect
 from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.kv_cache.sizing import MemorySettings, bytes_per_block, kv_blocks, planned_blocks, planned_layout
+from blis_sim.engine.kv_cache.sizing import (
+    bytes_per_block,
+    kv_blocks,
+    planned_blocks,
+    planned_with_drafter,
+)
 from blis_sim.engine.latency.catalogue.files import config_path
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
 from blis_sim.engine.latency.catalogue.models import knows_model
@@ -34,10 +45,9 @@ from blis_sim.engine.latency.operators.sources import notes_on_operators
 from blis_sim.engine.latency.registry import LatencyChoice
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec, group_specs, hash_block_tokens, is_single_context
-from blis_sim.engine.memory.kv_specs import KV_DTYPE_BITS
 from blis_sim.engine.memory.planner import MemoryLayout
-from blis_sim.engine.memory.quantization import refused_quantization
 from blis_sim.engine.memory.sharding import ShardingError
+from blis_sim.engine.memory_options import memory_settings, modelled_settings
 from blis_sim.engine.model_spec import ModelSpec
 from blis_sim.engine.offloading import offload_of, simulates_offloading
 from blis_sim.engine.stages import pipeline_stages, with_offloaded_weights
@@ -304,8 +314,9 @@ def _kv_cache(
     if options.engine == "blis":
         return _sized_cache(options, model, gpu, tp, notes)
     try:
-        settings = _modelled(options, model, memory_settings(options, limits), notes)
-        layout = planned_layout(model, gpu, tp, options.dp, settings)
+        settings = modelled_settings(options, model, memory_settings(options, limits), notes)
+        drafter_notes = notes if options.total_kv_blocks is None else []
+        layout = planned_with_drafter(model, gpu, tp, options.dp, settings, drafter_notes)
     except ShardingError:
         raise
     except EngineError as error:
@@ -323,38 +334,6 @@ def blocks_on(options: DeploymentOptions, deployment: Deployment) -> int:
     """Return the KV blocks of a deployment whose GPU is another than the options name. Raises EngineError."""
     limits = BatchLimits(deployment.config.max_num_batched_tokens, deployment.config.max_num_seqs)
     return _kv_cache(options, deployment.model, deployment.gpu, deployment.tp, limits, []).num_blocks
-
-
-def memory_settings(options: DeploymentOptions, limits: BatchLimits) -> MemorySettings:
-    """Return the memory settings of the flags. Without --block-size the kernels decide, as in vLLM."""
-    return MemorySettings(
-        gpu_memory_utilization=options.memory_utilization,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-        max_num_seqs=limits.max_num_seqs,
-        max_model_len=options.max_model_len,
-        block_size=options.block_size or engine_defaults(options.engine).block_size_tokens,
-        enable_prefix_caching=options.enable_prefix_caching,
-        expert_parallel=options.enable_expert_parallel,
-        kv_cache_memory_bytes=options.kv_cache_memory_bytes or None,
-        kv_cache_dtype=options.kv_cache_dtype,
-        quantization=options.quantization,
-        dtype=options.dtype,
-        pp=options.pp,
-        cpu_offload_bytes=int(options.cpu_offload_gb * 2**30),
-    )
-
-
-def _modelled(
-    options: DeploymentOptions, model: ModelSpec, settings: MemorySettings, notes: list[str]
-) -> MemorySettings:
-    """Return the settings without types that are not modelled, with a warning for each that names the assumption."""
-    if options.kv_cache_dtype not in ("auto", *KV_DTYPE_BITS):
-        notes.append(f"warning: --kv-cache-dtype {options.kv_cache_dtype} is ignored: the KV cache is planned as auto")
-        settings = replace(settings, kv_cache_dtype="auto")
-    if model.checkpoint is not None and (problem := refused_quantization(model.checkpoint, options.quantization)):
-        notes.append(f"warning: --quantization {options.quantization} is ignored: {problem}")
-        settings = replace(settings, quantization="")
-    return settings
 
 
 def _sized_cache(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]) -> KVCache:

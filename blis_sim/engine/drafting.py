@@ -3,6 +3,7 @@
 Facts: vllm/config/vllm.py, `_set_max_num_scheduled_tokens` and `_get_v2_model_runner_unsupported_features`.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.adaptive_defaults import adaptive_speculation
@@ -10,6 +11,10 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.engine_defaults import ADAPTIVE_ENGINES
 from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.catalogue.files import config_path
+from blis_sim.engine.latency.catalogue.models import knows_model
+from blis_sim.engine.latency.catalogue.reader import load_checkpoint
+from blis_sim.engine.memory.drafters import DrafterRequest
 from blis_sim.engine.speculation import DRAFTERS
 
 if TYPE_CHECKING:
@@ -27,9 +32,31 @@ def speculation_of(options: DeploymentOptions, notes: list[str]) -> "Speculation
             f"{speculation.method} drafts {speculation.num_tokens} tokens, each accepted with a chance of "
             f"{', '.join(rates)} when those before it are"
         )
-        if DRAFTERS[speculation.method].writes_kv and options.total_kv_blocks is None:
-            notes.append(f"warning: weights and KV cache of the drafter take no GPU memory with {speculation.method}")
+        drafter = None if options.total_kv_blocks else drafter_of(options)
+        if drafter is not None and drafter.config is None and drafter.method not in ("mtp", "draft_model"):
+            notes.append(
+                f"the drafter {drafter.name} is neither in the catalogue nor a folder with a config.json, so its size "
+                f"is assumed to be that of a usual {drafter.method} head for the model"
+            )
     return speculation
+
+
+def drafter_of(options: DeploymentOptions) -> DrafterRequest | None:
+    """Return the model that drafts, None for methods without one."""
+    speculation = options.speculation
+    if speculation is None or not DRAFTERS[speculation.method].writes_kv:
+        return None
+    name = speculation.model
+    checkpoint = None
+    if name and (config_path(Path(name)) is not None or knows_model(name)):
+        name, checkpoint = load_checkpoint(name)
+    return DrafterRequest(
+        method=speculation.method,
+        num_tokens=speculation.num_tokens,
+        config=checkpoint.config if checkpoint else None,
+        hf_quant_config=checkpoint.hf_quant_config if checkpoint else None,
+        name=name,
+    )
 
 
 def is_async(options: DeploymentOptions, speculation: "Speculation | None", notes: list[str]) -> bool:

@@ -101,6 +101,8 @@ class Speculation:
     """Conditions of drafts; None drafts for every request."""
     draft_cost: float | None = None
     """Time of drafting as a share of a step, for the theoretical speed-up; None reports none."""
+    model: str = ""
+    """Name or folder of the model that drafts; none for methods without one and where the model itself drafts."""
 
     def __post_init__(self) -> None:
         if self.method not in DRAFTERS:

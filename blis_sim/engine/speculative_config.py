@@ -86,6 +86,7 @@ def parse_speculation(flags: SpeculationFlags) -> Speculation | None:
     return Speculation(
         method=method,
         num_tokens=num_tokens,
+        model=fields.text("model") if DRAFTERS[method].writes_kv and method != "mtp" else "",
         acceptance_rates=_acceptance_rates(fields, flags, num_tokens),
         seed=flags.seed,
         draft_time_us=flags.draft_time_us,

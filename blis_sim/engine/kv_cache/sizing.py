@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.memory.available import available_kv_bytes
+from blis_sim.engine.memory.drafters import DrafterRequest
 from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, plan_layout
+from blis_sim.engine.memory.sharding import ShardingError
 from blis_sim.engine.model_spec import ModelSpec
 
 _GIB = 2**30
@@ -45,6 +47,7 @@ class MemorySettings:
     pp: int = 1
     cpu_offload_bytes: int = 0
     """Weights of every GPU that stay in CPU memory, in bytes."""
+    drafter: DrafterRequest | None = None
 
 
 def planned_layout(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, settings: MemorySettings) -> MemoryLayout:
@@ -68,8 +71,25 @@ def planned_layout(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, settings: M
             max_num_batched_tokens=settings.max_num_batched_tokens,
             enable_prefix_caching=settings.enable_prefix_caching,
             capability_major=int(gpu.compute_capability),
+            drafter=settings.drafter,
         )
     )
+
+
+def planned_with_drafter(
+    model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, settings: MemorySettings, notes: list[str]
+) -> MemoryLayout:
+    """Return the planned layout, without the drafter and with a warning where the drafter is what cannot be planned."""
+    try:
+        return planned_layout(model, gpu, tp, dp, settings)
+    except ShardingError:
+        raise
+    except EngineError as error:
+        if settings.drafter is None:
+            raise
+        layout = planned_layout(model, gpu, tp, dp, replace(settings, drafter=None))
+        notes.append(f"warning: weights and KV cache of the drafter take no GPU memory: {error}")
+        return layout
 
 
 def planned_blocks(layout: MemoryLayout, model: ModelSpec, gpu: GpuSpec, dp: int, settings: MemorySettings) -> int:

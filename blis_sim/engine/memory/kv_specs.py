@@ -80,6 +80,8 @@ class CacheSettings:
     enable_prefix_caching: bool = True
     capability_major: int = HOPPER
     max_model_len: int = 0
+    num_drafts: int = 0
+    """Drafted tokens of a step: a state is kept for each, and convolutions keep as many inputs more."""
 
     @property
     def is_blackwell(self) -> bool:
@@ -149,7 +151,9 @@ def _specs(
             yield KVSpec(kind=LATENT, block_tokens=block, token_bytes=mixer.index_head_size + scales, identity=(1,))
         yield KVSpec(kind=LATENT, block_tokens=block, token_bytes=_latent_bytes(mixer, settings, element_bits))
     elif mixer is not None:
-        yield KVSpec(kind=STATE, block_tokens=block, state_bytes=_state_bytes(mixer, model.dtype, sharding))
+        yield KVSpec(
+            kind=STATE, block_tokens=block, state_bytes=_state_bytes(mixer, model.dtype, sharding, settings.num_drafts)
+        )
 
 
 def _attention_spec(attention: Attention, sharding: Sharding, element_bits: int, block: int) -> KVSpec:
@@ -173,7 +177,7 @@ def _latent_bytes(mixer: LatentAttention, settings: CacheSettings, element_bits:
     return mixer.latent_size * element_bits // 8
 
 
-def _state_bytes(mixer: Mixer, dtype: str, sharding: Sharding) -> int:
+def _state_bytes(mixer: Mixer, dtype: str, sharding: Sharding, num_drafts: int) -> int:
     """Return the bytes of one recurrent state: the tail of the convolution, and the matrix of every head."""
     width = DTYPE_BYTES[dtype]
     if isinstance(mixer, Mamba2):
@@ -181,16 +185,16 @@ def _state_bytes(mixer: Mixer, dtype: str, sharding: Sharding) -> int:
         channels = (mixer.inner_size + 2 * groups * mixer.state_size) // sharding.tp
         heads = sharding.part(mixer.heads, "Mamba heads")
         matrix = heads * mixer.head_size * mixer.state_size * DTYPE_BYTES.get(mixer.state_dtype, width)
-        return channels * (mixer.conv_kernel - 1) * width + matrix
+        return channels * (mixer.conv_kernel - 1 + num_drafts) * width + matrix
     if isinstance(mixer, GatedDeltaNet):
         channels = 2 * mixer.key_heads * mixer.key_head_size + mixer.value_heads * mixer.value_head_size
         heads = sharding.part(mixer.value_heads, "linear value heads")
         matrix = heads * mixer.value_head_size * mixer.key_head_size * DTYPE_BYTES.get(mixer.state_dtype, width)
-        return channels // sharding.tp * (mixer.conv_kernel - 1) * width + matrix
+        return channels // sharding.tp * (mixer.conv_kernel - 1 + num_drafts) * width + matrix
     assert isinstance(mixer, KimiDelta)
     heads = sharding.part(mixer.heads, "linear heads")
     inner = heads * mixer.head_size
-    return 3 * inner * (mixer.conv_kernel - 1) * width + inner * mixer.head_size * 4
+    return 3 * inner * (mixer.conv_kernel - 1 + num_drafts) * width + inner * mixer.head_size * 4
 
 
 def _aligned(specs: list[list[KVSpec]], model: ModelShape, settings: CacheSettings, block: int) -> list[list[KVSpec]]:
@@ -213,7 +217,7 @@ def _aligned(specs: list[list[KVSpec]], model: ModelShape, settings: CacheSettin
         next(spec for layer in specs for spec in layer if spec.kind == STATE),
         block_tokens=tokens if is_kept else settings.max_model_len,
         padded_page_bytes=tokens * attention_bytes,
-        states=(3 if checkpoint_tokens else 2) if is_kept else 1,
+        states=settings.num_drafts + ((3 if checkpoint_tokens else 2) if is_kept else 1),
         # FlashInfer's gated delta-net keeps states on the grid of whole blocks alone.
         checkpoint_tokens=tokens
         if any(isinstance(m, GatedDeltaNet) for m in _mixers(model)) and checkpoint_tokens

@@ -6,6 +6,7 @@ from typing import Any
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.hf_config import context_window
+from blis_sim.engine.memory.drafters import Drafter, DrafterRequest, read_drafter
 from blis_sim.engine.memory.families import read_model
 from blis_sim.engine.memory.kv_groups import (
     KVGroup,
@@ -16,10 +17,12 @@ from blis_sim.engine.memory.kv_groups import (
     longest_request,
 )
 from blis_sim.engine.memory.kv_specs import BLACKWELL, HOPPER, STATE, CacheSettings, element_bits_of, layer_specs
+from blis_sim.engine.memory.modules import FormatOf
 from blis_sim.engine.memory.quantization import read_quantization
 from blis_sim.engine.memory.shapes import ModelShape
 from blis_sim.engine.memory.sharding import Sharding, stage_layers
 from blis_sim.engine.memory.weights import bytes_per_weight, weight_bytes
+from blis_sim.engine.speculation import DRAFTERS
 
 _GIB = 2**30
 _SPARSE_FP8_ON_BLACKWELL = ("GlmMoeDsaForCausalLM",)
@@ -45,6 +48,7 @@ class PlanRequest:
     max_num_batched_tokens: int = 8192
     enable_prefix_caching: bool = True
     capability_major: int = 0
+    drafter: DrafterRequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,15 +127,19 @@ def plan_layout(request: PlanRequest) -> MemoryLayout:
         enable_prefix_caching=request.enable_prefix_caching,
         capability_major=capability,
         max_model_len=max_model_len,
+        num_drafts=request.drafter.num_tokens if request.drafter else 0,
     )
-    groups = tuple(group_layers(layer_specs(shape, settings, sharding), request.model))
+    drafter = _drafter(request, shape, quantization.format_of, sharding)
+    drafts = drafter.shape.layers if drafter else ()
+    together = replace(shape, layers=(*shape.layers, *drafts))
+    groups = tuple(group_layers(layer_specs(together, settings, sharding), request.model))
     # vLLM schedules one batch ahead of the stages, so one batch more than there are stages is in flight.
     in_flight = (request.pp + 1) * request.max_num_batched_tokens
     return MemoryLayout(
         shape=shape,
-        weight_bytes_per_gpu=weight_bytes(shape, quantization.format_of, sharding),
+        weight_bytes_per_gpu=_weight_bytes(shape, quantization.format_of, sharding, drafter),
         groups=groups,
-        stages=tuple(stage_layers(len(shape.layers), request.pp, request.model)),
+        stages=_stages(shape, len(drafts), request),
         limits=RequestLimits(max_model_len, in_flight),
         granularity=hit_granularity(groups, request.enable_prefix_caching) if groups else (16, 16),
         quantization=quantization.method,
@@ -141,6 +149,26 @@ def plan_layout(request: PlanRequest) -> MemoryLayout:
         capability_major=capability,
         tp=request.tp,
     )
+
+
+def _drafter(request: PlanRequest, shape: ModelShape, format_of: FormatOf, sharding: Sharding) -> Drafter | None:
+    if request.drafter is None or not DRAFTERS[request.drafter.method].writes_kv:
+        return None
+    return read_drafter(request.drafter, shape, request.config, format_of, sharding)
+
+
+def _weight_bytes(
+    shape: ModelShape, format_of: FormatOf, sharding: Sharding, drafter: Drafter | None
+) -> tuple[int, ...]:
+    """Return the bytes of one GPU's parameters by stage, those of a drafter with the last."""
+    *others, last = weight_bytes(shape, format_of, sharding)
+    return (*others, last + (drafter.weight_bytes(sharding) if drafter else 0))
+
+
+def _stages(shape: ModelShape, num_drafter_layers: int, request: PlanRequest) -> tuple[range, ...]:
+    """Return the numbers of each stage's layers; those of a drafter follow the model's own on the last stage."""
+    *others, last = stage_layers(len(shape.layers), request.pp, request.model)
+    return (*others, range(last.start, last.stop + num_drafter_layers))
 
 
 def _kv_cache_dtype(requested: str, declared: str, shape: ModelShape, capability: int) -> str:

@@ -18,7 +18,7 @@ def weight_bytes(model: ModelShape, format_of: FormatOf, sharding: Sharding) -> 
     stages = stage_layers(len(model.layers), sharding.pp, model.model)
     full = plain(DTYPE_BYTES[model.dtype])
     return tuple(
-        sum(_module_bytes(module, format_of, full) for module in _stage_modules(model, stage, sharding, index))
+        sum(module_bytes(module, format_of, full) for module in _stage_modules(model, stage, sharding, index))
         for index, stage in enumerate(stages)
     )
 
@@ -29,9 +29,9 @@ def bytes_per_weight(model: ModelShape, format_of: FormatOf) -> float:
     whole = Sharding(model=model.model)
     taken = weights = 0
     for index, layer in enumerate(model.layers):
-        for module in _layer_modules(model, layer, f"layers.{index}.", whole):
+        for module in layer_modules(model, layer, f"layers.{index}.", whole):
             size = module.count * sum(rows * columns for rows, columns in module.matrices)
-            taken += _module_bytes(module, format_of, full) if size else 0
+            taken += module_bytes(module, format_of, full) if size else 0
             weights += size
     return taken / weights if weights else float(DTYPE_BYTES[model.dtype])
 
@@ -46,7 +46,7 @@ def _stage_modules(model: ModelShape, stage: range, sharding: Sharding, index: i
     if is_first or model.embeds_everywhere or (is_last and model.is_tied):
         yield _parameters("embed_tokens", rows * model.hidden_size + model.other_parameters)
     for layer_index in stage:
-        yield from _layer_modules(model, model.layers[layer_index], f"layers.{layer_index}.", sharding)
+        yield from layer_modules(model, model.layers[layer_index], f"layers.{layer_index}.", sharding)
     if is_last or model.has_heads_everywhere:
         yield _parameters("norm", model.hidden_size)
         if not model.is_tied:
@@ -57,7 +57,8 @@ def _parameters(name: str, count: int) -> Module:
     return Module(name=name, matrices=(), other_parameters=count)
 
 
-def _layer_modules(model: ModelShape, layer: Layer, prefix: str, sharding: Sharding) -> Iterator[Module]:
+def layer_modules(model: ModelShape, layer: Layer, prefix: str, sharding: Sharding) -> Iterator[Module]:
+    """Yield the modules of one layer; `prefix` is its name with a dot behind it."""
     yield _parameters(f"{prefix}norm", _NORMS_PER_LAYER * model.hidden_size + layer.other_parameters)
     if layer.mixer is not None:
         yield from mixer_modules(layer.mixer, model.hidden_size, prefix, sharding)
@@ -116,7 +117,8 @@ def _round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def _module_bytes(module: Module, format_of: FormatOf, full: WeightFormat) -> int:
+def module_bytes(module: Module, format_of: FormatOf, full: WeightFormat) -> int:
+    """Return the bytes of a module, in `full` precision where it has no format."""
     weight_format = (format_of(module) if module.matrices else None) or full
     if module.role == EXPERTS and weight_format is MXFP4:
         module = _padded(module)
