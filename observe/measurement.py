@@ -90,7 +90,7 @@ async def _record_there(client: Client, workload: Workload, interrupt: Interrupt
             options.paths,
             earlier,
             options.warmup_requests,
-            has_sessions=workload.agenda.conversations is not None,
+            columns=workload.agenda.columns,
             failed=interrupt.stop,
         )
     except OSError as error:

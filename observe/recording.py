@@ -16,7 +16,7 @@ from observe.figures.summary import RunStats
 from observe.messages import say
 from observe.options import ObserveOptions
 from observe.output_paths import OutputPaths
-from observe.plans.workload import Earlier
+from observe.plans.workload import COLUMNS, Earlier
 from traces import ItlWriter, TraceError, TraceRow, TraceWriter
 from traces.append_file import sole_writer
 from traces.set_aside import holds_rows, set_aside
@@ -94,6 +94,8 @@ def row_of(sent: Sent, clock: Clock) -> TraceRow:
         error_message=outcome.error_message,
         finish_reason=outcome.reply.finish_reason,
         x_request_id=prepared.x_request_id,
+        vllm_priority=planned.priority,
+        slo_e2e_us=planned.slo_e2e_us,
     )
 
 
@@ -127,6 +129,8 @@ class RowLines:
             planned.round_index,
             planned.think_time_us,
             planned.context_tokens,
+            planned.priority,
+            planned.slo_e2e_us,
         )
         form = self._forms.get(key)
         if form is None:
@@ -158,8 +162,6 @@ def _input_tokens(sent: Sent) -> int:
     return (planned.prompt and sent.outcome.reply.prompt_tokens) or planned.input_tokens
 
 
-COLUMNS = frozenset({"x_request_id"})
-SESSION_COLUMNS = COLUMNS | {"think_time_us", "context_tokens"}
 _DELAY_S = 0.005
 _MOST_WAITING = 64
 
@@ -181,7 +183,7 @@ class Recorder:
         earlier: Earlier | None,
         num_warm_up: int,
         *,
-        has_sessions: bool = False,
+        columns: frozenset[str] = COLUMNS,
         joins: bool = False,
         failed: Callable[[], None],
     ) -> None:
@@ -193,7 +195,7 @@ class Recorder:
         self._num_warm_up = num_warm_up
         self._failed = failed
         self._paths = paths
-        self._columns = SESSION_COLUMNS if has_sessions else COLUMNS
+        self._columns = columns
         self._unwritten: list[Sent] = []
         self._waiting: list[Sent] = []
         self._timer: asyncio.TimerHandle | None = None

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -19,6 +19,7 @@ from observe.plans.workload import Agenda, Workload, preparer
 from observe.requests.body import RequestStyle
 from observe.requests.prompts import PromptBook, TokenScale
 from observe.requests.schedule import Planned, num_spare_connections
+from traces import SloTargets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,9 @@ class Share:
     clock: Clock
     plan: Sequence[Planned]
     request_ids: Sequence[int]
+    columns: frozenset[str]
+    """Columns of the recording beside those that every recording has."""
+    goodput_slo_targets: Mapping[str, SloTargets]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ def shares_of(workload: Workload, clock: Clock, num_shares: int) -> list[Share]:
             clock=clock,
             plan=plan[start::num_shares],
             request_ids=request_ids[start::num_shares],
+            columns=workload.agenda.columns,
+            goodput_slo_targets=workload.agenda.goodput_slo_targets,
         )
         for start in range(num_shares)
     ]
@@ -94,7 +100,8 @@ async def connected_client(share: Share, clock: Clock) -> Client:
 
 def ready_dispatcher(share: Share, client: Client, finished: Callable[[Sent], None]) -> Dispatcher:
     """Return a dispatcher for the share, with its first requests built."""
-    agenda = Agenda(plan=share.plan, request_ids=share.request_ids)
+    targets = share.goodput_slo_targets
+    agenda = Agenda(plan=share.plan, request_ids=share.request_ids, goodput_slo_targets=targets)
     prompts = PromptBook(share.options.seed, share.scale)
     workload = Workload(options=share.options, agenda=agenda, style=share.style, prompts=prompts, rtt_ms=None)
     dispatcher = Dispatcher(client, share.plan, preparer(client.server, workload), finished)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -166,13 +167,12 @@ def caller_of(request: web.Request) -> Caller:
 
 
 def _target_us(milliseconds: str) -> Micros:
-    """A target of a header; 0 for text that is no number of at most nine digits."""
-    is_number = milliseconds.isascii() and milliseconds.isdigit() and len(milliseconds) <= _MOST_DIGITS
-    return int(milliseconds) * 1000 if is_number else 0
+    """A target of a header; 0 for text that is no number of milliseconds, which are at most 11 days."""
+    found = _MILLISECONDS.fullmatch(milliseconds)
+    return 0 if found is None else int(found[1]) * 1000 + int((found[2] or "").ljust(3, "0"))
 
 
-_MOST_DIGITS = 9
-"""Of a target in milliseconds, which is 11 days then."""
+_MILLISECONDS = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,3}))?")
 
 LOOK_EVERY_S = 0.1
 """Seconds between two looks at a stream that has fallen behind."""

@@ -14,7 +14,14 @@ from observe.plans.plan import Conversations, Plan
 from observe.requests.body import RequestStyle
 from observe.requests.prompts import PromptBook
 from observe.requests.schedule import Planned, mean_rate
-from traces import SloTargets, TraceHeader, TraceRow, read_cut_itl, read_cut_rows, read_header
+from traces import SloTargets, TraceHeader, TraceRow, number_text, read_cut_itl, read_cut_rows, read_header
+from traces.slo import class_name
+
+
+COLUMNS = frozenset({"x_request_id"})
+"""Columns written on request that every recording has."""
+SESSION_COLUMNS = COLUMNS | {"think_time_us", "context_tokens"}
+URGENCY_COLUMNS = frozenset({"vllm_priority", "slo_e2e_us"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +42,13 @@ class Agenda:
     earlier: Earlier | None = None
     conversations: Conversations | None = None
     goodput_slo_targets: Mapping[str, SloTargets] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns written on request that a recording of these requests has."""
+        columns = COLUMNS if self.conversations is None else SESSION_COLUMNS
+        is_urgent = any(planned.priority or planned.slo_e2e_us for planned in self.plan)
+        return columns | URGENCY_COLUMNS if is_urgent else columns
 
     @property
     def starts_at_us(self) -> int:
@@ -148,9 +162,12 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
     style = workload.style
     request_ids = workload.agenda.request_ids
 
+    targets_us = {name: round(each.e2e_ms * 1000) for name, each in workload.slo_targets.items()}
+
     @lru_cache(maxsize=256)
-    def head(slo_class: str, tenant_id: str) -> bytes:
-        return post_head(server, style.path, {**SEND_TIME_HEADER, **_labels(slo_class, tenant_id), **headers})
+    def head(slo_class: str, tenant_id: str, slo_e2e_us: int) -> bytes:
+        labels = _labels(slo_class, tenant_id, slo_e2e_us or targets_us.get(class_name(slo_class), 0))
+        return post_head(server, style.path, {**SEND_TIME_HEADER, **labels, **headers})
 
     def prepare(place: int, planned: Planned) -> Prepared:
         # Requests that follow others have numbers behind the plan.
@@ -162,12 +179,13 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
             prefix_tokens=planned.prefix_tokens,
         )
         x_request_id = str(uuid.uuid4())
-        body = style.body(prompt, planned.output_tokens, planned.model, planned.earlier)
+        body = style.body(prompt, planned.output_tokens, planned.model, planned.earlier, planned.priority or 0)
+        labels = head(planned.slo_class, planned.tenant_id, planned.slo_e2e_us)
         return Prepared(
             request_id=request_id,
             planned=planned,
             x_request_id=x_request_id,
-            request=post_bytes_of(head(planned.slo_class, planned.tenant_id), x_request_id, body),
+            request=post_bytes_of(labels, x_request_id, body),
             streaming=style.streaming,
             turn=prompt,
         )
@@ -175,10 +193,11 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
     return prepare
 
 
-def _labels(slo_class: str, tenant_id: str) -> dict[str, str]:
-    """Return headers that describe a request to inference gateways."""
+def _labels(slo_class: str, tenant_id: str, slo_e2e_us: int) -> dict[str, str]:
+    """Return headers that describe a request to inference gateways, and its deadline to `blis serve`."""
     labels = {
         "x-gateway-inference-objective": slo_class,
         "x-gateway-inference-fairness-id": tenant_id,
+        "x-slo-e2e-ms": number_text(slo_e2e_us / 1000) if slo_e2e_us else "",
     }
     return {name: text for name, text in labels.items() if text and text.isascii() and text.isprintable()}

@@ -77,6 +77,7 @@ async def _send(share: Share, tell: Tell) -> Done:
             options.paths,
             None,
             options.warmup_requests,
+            columns=share.columns,
             joins=True,
             failed=stop.set,
         )

@@ -30,7 +30,9 @@ class RequestStyle:
         """The path of the API."""
         return _PATHS[self.api]
 
-    def body(self, prompt: str, output_tokens: int, model: str = "", earlier: tuple[str, ...] = ()) -> bytes:
+    def body(
+        self, prompt: str, output_tokens: int, model: str = "", earlier: tuple[str, ...] = (), priority: int = 0
+    ) -> bytes:
         """The body of one request, for another model if one is named; `earlier` are the turns before the prompt."""
         body: dict[str, Any] = {"model": model or self.model, **self._prompt(prompt, earlier), "stream": self.streaming}
         if self.exact_output:
@@ -39,6 +41,8 @@ class RequestStyle:
                 body["ignore_eos"] = True
         elif self.api == "completions":
             body["max_tokens"] = self.most_output_tokens
+        if priority:
+            body["priority"] = priority
         if self.streaming and self.api != "responses":
             body["stream_options"] = {"include_usage": True}
         return orjson.dumps(body)

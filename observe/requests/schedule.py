@@ -43,6 +43,10 @@ class Planned:
     model: str = ""
     timeout_us: int = 0
     """After how long it is given up; 0 leaves that to the run."""
+    priority: int | None = None
+    """vLLM's: the smaller the more urgent; None for a request without one."""
+    slo_e2e_us: int = 0
+    """The time to its last token that is wanted; 0 leaves that to its SLO class."""
 
 
 def constant_arrivals_us(rate: float, count: int) -> list[int]:
@@ -97,6 +101,8 @@ def plan_from_requests(requests: Sequence[WorkloadRequest]) -> list[Planned]:
             round_index=request.round_index,
             model=request.model,
             timeout_us=max(0, request.deadline_us - request.arrival_us) if request.deadline_us else 0,
+            priority=request.priority,
+            slo_e2e_us=request.slo_e2e_us,
         )
         for request in requests
     ]
@@ -132,6 +138,8 @@ def _planned(row: TraceRow, at_us: int) -> Planned:
         slo_class=row.slo_class,
         session_id=row.session_id,
         round_index=row.round_index,
+        priority=row.vllm_priority,
+        slo_e2e_us=row.slo_e2e_us,
     )
 
 

@@ -162,9 +162,9 @@ def _prompt(
 def _priority(row: TraceRow, config: EngineConfig) -> int | None:
     """The priority of a request as a server takes it: 0 means none where its SLO class has one.
 
-    BLIS goes by the SLO class alone, and so do schedulers without deadlines.
+    BLIS goes by the SLO class alone.
     """
-    if not config.uses_deadlines or row.vllm_priority is None:
+    if row.vllm_priority is None or (config.engine == "blis" and not config.uses_deadlines):
         return None
     return row.vllm_priority or (None if row.slo_class else 0)
 

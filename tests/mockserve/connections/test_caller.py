@@ -31,9 +31,14 @@ def test_class_tenant_target_and_rank_are_read() -> None:
     assert (named.slo_class, named.tenant, named.slo_target_us) == ("batch", "alice", 250_000)
 
 
-@pytest.mark.parametrize("target", ["soon", "-1", "1.5", "²"])
+@pytest.mark.parametrize("target", ["soon", "-1", "1.", ".5", "1.2345", "²", "1000000000"])
 def test_a_target_that_is_no_number_is_none(target: str) -> None:
     assert caller(x_slo_ttft_ms=target) == Caller()
+
+
+def test_a_deadline_in_milliseconds_may_have_a_fraction() -> None:
+    assert caller(x_slo_e2e_ms="1500.25").slo_e2e_us == 1_500_250
+    assert caller(x_slo_e2e_ms="0.005").slo_e2e_us == 5
 
 
 @pytest.mark.parametrize(("priority", "expected"), [(0, None), (3, 3)])

@@ -95,3 +95,15 @@ def test_a_spec_that_cannot_be_sent_is_refused(
 ) -> None:
     with pytest.raises(BlisError, match=message):
         plan_of(ObserveOptions(url="http://h:1", output="out", workload_spec=written(tmp_path, **keys), **options))
+
+
+def test_priorities_and_deadlines_are_sent_and_recorded(observe: Observe, seen: Seen, tmp_path: Path) -> None:
+    path = written(tmp_path, priority=7, slo_e2e_us=1_500_250)
+    run = observe(workload_spec=path, model="ok", rate=None, num_requests=None, slo_e2e="critical=2s")
+    asked = [each for each in seen() if "x-request-id" in each["headers"]]
+    assert {(each["body"].get("priority"), each["headers"].get("x-slo-e2e-ms")) for each in asked} == {
+        *((None, "2000"), (7, "1500.25")),
+    }
+    assert {(row.slo_class, row.vllm_priority, row.slo_e2e_us) for row in run.trace.rows} == {
+        *(("critical", 0, 0), ("batch", 7, 1_500_250)),
+    }

@@ -8,7 +8,8 @@ from observe.answers.reply import Reply
 from observe.client.connection import Outcome
 from observe.clock import start_clock
 from observe.dispatch import Prepared, Sent
-from observe.recording import COLUMNS, SESSION_COLUMNS, RowLines, row_of
+from observe.plans.workload import COLUMNS, SESSION_COLUMNS, URGENCY_COLUMNS
+from observe.recording import RowLines, row_of
 from observe.requests.schedule import Planned
 from traces import TraceWriter, read_rows
 
@@ -33,6 +34,8 @@ def ended(draw: st.DrawFn) -> Sent:
         think_time_us=draw(st.integers(0, 1)),
         context_tokens=draw(st.integers(0, 1)),
         model=draw(NAMES),
+        priority=draw(st.sampled_from([None, 0, 9])),
+        slo_e2e_us=draw(st.integers(0, 1)),
     )
     reply = Reply(streaming=draw(st.booleans()))
     reply.chunk_times = draw(st.lists(st.integers(1, 10**12), max_size=3))
@@ -54,7 +57,7 @@ def ended(draw: st.DrawFn) -> Sent:
     return Sent(prepared=prepared, due=0, allowed=0, outcome=outcome)
 
 
-@given(st.lists(ended(), max_size=6), st.sampled_from([COLUMNS, SESSION_COLUMNS]))
+@given(st.lists(ended(), max_size=6), st.sampled_from([COLUMNS, SESSION_COLUMNS, COLUMNS | URGENCY_COLUMNS]))
 def test_a_line_is_the_one_that_the_writer_makes_of_the_row(requests: list[Sent], columns: frozenset[str]) -> None:
     clock = start_clock()
     with TemporaryDirectory() as folder:

@@ -26,6 +26,12 @@ def test_an_unconstrained_output_has_no_forced_length() -> None:
     assert not {"min_tokens", "ignore_eos", "max_tokens"} & set(body(exact_output=False, api="chat"))
 
 
+def test_a_priority_is_sent_where_a_request_has_one() -> None:
+    style = RequestStyle(model="m", api="chat")
+    assert json.loads(style.body("hello", 9, priority=-2))["priority"] == -2
+    assert "priority" not in json.loads(style.body("hello", 9))
+
+
 def test_a_chat_prompt_is_one_message_of_the_user() -> None:
     assert body(api="chat")["messages"] == [{"role": "user", "content": "hello"}]
     assert "prompt" not in body(api="chat")

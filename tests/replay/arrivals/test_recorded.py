@@ -68,6 +68,18 @@ def test_lengths_budget_and_class_are_those_of_the_row(tmp_path: Path) -> None:
     assert (request.max_output_tokens, request.slo_class) == (5, "batch")
 
 
+@pytest.mark.parametrize(
+    ("engine", "slo_class", "priority", "expected"),
+    [("vllm", "batch", 7, 7), ("vllm", "", 7, 7), ("vllm", "batch", 0, None), ("blis", "batch", 7, None)],
+)
+def test_a_priority_that_was_sent_counts_for_vllm_and_the_class_alone_for_blis(
+    tmp_path: Path, engine: str, slo_class: str, priority: int, expected: int | None
+) -> None:
+    sent = trace(tmp_path, [row(slo_class=slo_class, vllm_priority=priority)])
+    found = arrivals_of(sent, MODEL, config(engine=engine, block_size_tokens=4), False)
+    assert found.arrivals[0].request.priority == expected
+
+
 def test_the_prompt_is_as_long_as_the_server_counted_it(tmp_path: Path) -> None:
     found = arrivals(tmp_path, row(input_tokens=10, server_input_tokens=17))
     assert found.arrivals[0].request.input_tokens == 17
