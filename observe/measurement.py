@@ -25,7 +25,9 @@ from observe.requests.schedule import num_spare_connections
 from observe.sending import send_watched
 from observe.server.preparation import Preparation
 from observe.server.scraper import Scraper
+from observe.server.settings import settings_of_server
 from traces import TraceError, TraceHeader, write_header
+from traces.server_settings import HEADER_NAMES, settings_path, write_settings
 
 
 async def measure(options: ObserveOptions, agenda: Agenda, result: TextIO) -> int:
@@ -80,9 +82,13 @@ async def _record_there(client: Client, workload: Workload, interrupt: Interrupt
     options, earlier = workload.options, workload.agenda.earlier
     try:
         scraper = _scraper(client, workload)
-        header = _header(workload, await scraper.begin() if scraper is not None else {})
+        if scraper is not None:
+            await scraper.begin()
+        settings = await settings_of_server(client, options.headers, options.server_config)
+        header = _header(workload, settings)
         if earlier is None:
             write_header(options.paths.header, header, in_place=True)
+            _note_settings(options.paths.header, settings)
         else:
             check_same_model(options, earlier, workload.style.model)
         recorder = Recorder(
@@ -121,6 +127,16 @@ def _scraper(client: Client, workload: Workload) -> Scraper | None:
     return Scraper(client, options.headers, options.paths.metrics, resume=workload.agenda.earlier is not None)
 
 
+def _note_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Write settings beside the header that it has no keys for, if there are such."""
+    if not path.is_file() or settings.keys() <= {*HEADER_NAMES, "model", "version"}:
+        return
+    try:
+        write_settings(settings_path(path), settings)
+    except TraceError as error:
+        warn(f"the settings of the server are not kept: {error}")
+
+
 def _note_hit_rate(path: Path, header: TraceHeader, observed: Mapping[str, Any]) -> None:
     """Rewrite the header with the metrics of the whole run, which a resumed part alone does not have."""
     if not path.is_file():  # a device has no place to take
@@ -155,6 +171,7 @@ async def _run(client: Client, recorder: Recorder, workload: Workload, interrupt
 
 def _header(workload: Workload, settings: Mapping[str, Any]) -> TraceHeader:
     options = workload.options
+    in_header = {name: settings[name] for name in HEADER_NAMES if name in settings}
     return TraceHeader(
         time_unit="us",
         created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -162,7 +179,7 @@ def _header(workload: Workload, settings: Mapping[str, Any]) -> TraceHeader:
         warm_up_requests=options.warmup_requests,
         workload_seed=options.seed,
         workload_spec=options.source,
-        server={"type": "vllm", "model": workload.style.model, **settings},
+        server={"type": "vllm", "model": workload.style.model, **in_header},
         measured_rtt_ms=workload.rtt_ms,
         goodput_slo_targets=workload.slo_targets,
     )

@@ -154,6 +154,12 @@ class ObserveOptions:
         " and the hit rate of its prefix cache in the recording.",
         flags=("--scrape-metrics", "--scrape-kv-metrics"),
     )
+    server_config: str | None = option(
+        None,
+        "Settings of the server that it does not publish, such as hardware: H100 (YAML); they are kept with the "
+        "recording, and replay and fit take them.",
+        metavar="FILE",
+    )
     scrape_interval: float = option(5.0, "Seconds between readings of --scrape-metrics.", above=0)
     itl_output: str | None = option(None, "Write chunk times here. Default: beside the rows, as .itl.csv.")
     slo_ttft: str = option(
@@ -355,6 +361,7 @@ class ObserveOptions:
             ("--trace", self.trace),
             ("--workload-spec", self.workload_spec),
             ("--prompts", self.prompts),
+            ("--server-config", self.server_config),
             ("--ca-file", self.ca_file),
         ):
             if path is not None:

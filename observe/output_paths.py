@@ -9,6 +9,7 @@ _BESIDE_ROWS = {
     ".itl.csv.gz": "token times",
     ".metrics.jsonl": "server metrics",
     ".content.jsonl": "content",
+    ".server.yaml": "server settings",
 }
 
 

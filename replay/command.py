@@ -97,6 +97,9 @@ class ReplayOptions:
         metavar="K",
     )
     seed: int = option(DEFAULT_SEED, "Seed of the draws by which a router breaks ties.")
+    ignore_server_settings: bool = option(
+        False, "Take no settings of the engine from the recording; without it flags that are not given are."
+    )
     include_failed: bool = option(False, "Also replay rows of a real recording whose status is error or timeout.")
 
     def __post_init__(self) -> None:
@@ -141,6 +144,13 @@ class ReplayOptions:
         if len(given) != 1:
             raise OptionError("give the trace's header file once, as in `blis replay trace.yaml`")
         return Path(given[0])
+
+
+def rewritten(arguments: list[str]) -> list[str]:
+    """A command line with the settings of the recorded server, where it does not give these itself."""
+    from replay.server_settings import with_server_settings
+
+    return with_server_settings("blis replay", ReplayOptions, arguments)
 
 
 def run(options: ReplayOptions) -> int:

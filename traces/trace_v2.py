@@ -21,7 +21,7 @@ from traces.table import Table, read_table
 from traces.text_file import naming_write_errors, replacing
 
 _DATA_SUFFIXES = (".csv", ".csv.gz")
-_OTHER_SUFFIXES = (".itl.csv", ".itl.csv.gz", ".metrics.jsonl", ".content.jsonl")
+_OTHER_SUFFIXES = (".itl.csv", ".itl.csv.gz", ".metrics.jsonl", ".content.jsonl", ".server.yaml")
 _QUOTED = frozenset(',"\r\n')
 
 

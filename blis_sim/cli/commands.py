@@ -60,11 +60,13 @@ COMMANDS: dict[str, CommandRow] = {
         "Run a recorded trace through the simulated engine, in virtual time.",
         "replay.command",
         "ReplayOptions",
+        has_other_syntax=True,
     ),
     "fit": CommandRow(
         "Learn the coefficients of a latency model from recordings of a real server.",
         "calibrate.fit.command",
         "FitOptions",
+        has_other_syntax=True,
     ),
     "convert": CommandRow(
         "Convert workloads and recordings of other programs into specs and traces of ours.",

@@ -41,6 +41,7 @@ KINDS: Mapping[str, FileKind] = {
     "token times": FileKind("token times of a trace", r"\A\s*request_id,chunk_index,timestamp_us\b"),
     "server metrics": FileKind("readings of a server's metrics", r'\A\s*\{"(server|at_us)"'),
     "content": FileKind("contents of recorded requests", r'\A\s*\{"blis_content"'),
+    "server settings": FileKind("settings of a recorded server", r"^server_settings *:"),
     "spec": FileKind("a workload spec", r"^(clients|cohorts|inference_perf|vidur|scenario|aggregate_rate) *:"),
     "latencies": FileKind("latencies per request", r'\A\s*\[\s*(\]|\{[^{}]*"(ttft_us|e2e_us)")'),
     "run metrics": FileKind("metrics of a run", r'\A\s*\{.*"completed_requests"'),

@@ -69,6 +69,9 @@ class FitOptions:
         "Send by the recorded schedule and --max-concurrency, as the recording client did, "
         "instead of at the recorded send times.",
     )
+    ignore_server_settings: bool = option(
+        False, "Take no settings of the engine from the first recording; without it flags that are not given are."
+    )
     max_concurrency: int = option(0, "With --reissue: most requests in flight. 0: no limit.", at_least=0)
 
     def __post_init__(self) -> None:
@@ -80,6 +83,13 @@ class FitOptions:
         check_outputs(self, *beside(*self.traces))
         if self.max_concurrency and not self.reissue:
             raise OptionError("--max-concurrency needs --reissue: recorded send times are under their cap already")
+
+
+def rewritten(arguments: list[str]) -> list[str]:
+    """A command line with the settings of the recorded server, where it does not give these itself."""
+    from replay.server_settings import with_server_settings
+
+    return with_server_settings("blis fit", FitOptions, arguments)
 
 
 def run(options: FitOptions) -> int:

@@ -29,7 +29,7 @@ def test_each_request_becomes_a_row_with_its_times_in_order(observe: Observe) ->
 def test_the_header_names_the_source_of_the_recording(observe: Observe) -> None:
     header = observe(model="ok", seed=7, rtt_ms=1.5).trace.header
     assert (header.mode, header.time_unit, header.trace_version, header.workload_seed) == ("real", "us", 3, 7)
-    assert (header.server, header.measured_rtt_ms) == ({"type": "vllm", "model": "ok"}, 1.5)
+    assert (header.server["type"], header.server["model"], header.measured_rtt_ms) == ("vllm", "ok", 1.5)
     assert header.created_at.endswith("Z")
 
 

@@ -13,6 +13,7 @@ SAMPLES = {
     "rows": b"request_id,client_id,input_tokens,output_tokens\n1,,2,3\n",
     "token times": b"request_id,chunk_index,timestamp_us\n1,0,5\n",
     "content": b'{"blis_content":1,"redact":[]}\n',
+    "server settings": b"server_settings:\n  max_num_seqs: 64\n",
     "server metrics": b'{"server":{"version":null}}\n',
     "spec": b"version: '2'\ncategory: language\nclients:\n-   id: a\n",
     "latencies": b'[\n  {\n    "request_id": 0,\n    "ttft_us": 29001',

@@ -30,11 +30,11 @@ def options(server_url: str, folder: Path, **more: Any) -> ObserveOptions:
 def test_an_earlier_recording_moves_away_with_all_that_belongs_to_it(observe: Observe, tmp_path: Path) -> None:
     observe(model="ok", **ALL)
     first = files_in(tmp_path)
-    assert set(first) == {"out.yaml", "out.csv", "out.itl.csv", "out.metrics.jsonl"}
+    assert set(first) == {"out.yaml", "out.csv", "out.server.yaml", "out.itl.csv", "out.metrics.jsonl"}
     second = observe(model="ok", num_requests=3)
     assert second.messages.count("note: ") == 1
     assert f"note: the earlier recording at {tmp_path}/out.csv is now in {tmp_path}/out.earlier-1\n" in second.messages
-    assert set(files_in(tmp_path)) == {"out.yaml", "out.csv"}
+    assert set(files_in(tmp_path)) == {"out.yaml", "out.csv", "out.server.yaml"}
     assert files_in(tmp_path / "out.earlier-1") == first
     assert len(read_trace(tmp_path / "out.earlier-1" / "out.yaml").rows) == 10
     assert len(read_itl(tmp_path / "out.earlier-1" / "out.itl.csv")) == 10
@@ -47,14 +47,14 @@ def test_a_recording_without_rows_is_just_replaced(observe: Observe, tmp_path: P
     lines = (tmp_path / "out.csv").read_text().splitlines(keepends=True)
     (tmp_path / "out.csv").write_text(lines[0])
     assert "note: " not in observe(model="ok").messages
-    assert set(files_in(tmp_path)) == {"out.yaml", "out.csv"}
+    assert set(files_in(tmp_path)) == {"out.yaml", "out.csv", "out.server.yaml"}
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
 def test_overwriting_deletes_all_of_it_without_a_note(observe: Observe, tmp_path: Path) -> None:
     observe(model="ok", **ALL)
     assert "note: " not in observe(model="ok", num_requests=3, overwrite=True).messages
-    assert set(files_in(tmp_path)) == {"out.yaml", "out.csv"}
+    assert set(files_in(tmp_path)) == {"out.yaml", "out.csv", "out.server.yaml"}
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
     assert len(read_trace(tmp_path / "out.yaml").rows) == 3
 

@@ -1,0 +1,64 @@
+"""Flags that a command line leaves out, taken from the settings of the server that a recording was made on."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from blis_sim.options import options_of
+from blis_sim.options.command_line import read_command_line
+from traces.server_settings import engine_settings
+
+_ALSO_SET_BY = {
+    "total_kv_blocks": ("kv_cache_memory_bytes", "gpu_memory_utilization", "tp", "hardware", "quantization"),
+    "gpu_memory_utilization": ("total_kv_blocks", "kv_cache_memory_bytes"),
+    "max_model_len": ("model",),
+}
+"""Settings of a recording that other flags make pointless: blocks that were counted hold for that memory alone."""
+
+
+def taken_settings(options_class: type, given: Mapping[str, Any], header_path: Path) -> dict[str, Any]:
+    """Return the settings that a recording adds to given ones, by name. Raises TraceError.
+
+    BLIS's engine takes none: BLIS does not read them. Another model or GPU than that of the recording takes none of the
+    settings that follow from these.
+    """
+    if given.get("engine") == "blis" or given.get("ignore_server_settings"):
+        return {}
+    known = {setting.name for setting in options_of(options_class)}
+    found = {name: value for name, value in engine_settings(header_path).items() if name in known}
+    is_other_model = "model" in given and _short(given["model"]) != _short(str(found.get("model", given["model"])))
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in given
+        and not any(each in given for each in _ALSO_SET_BY.get(name, ()) if each != "model")
+        and not (is_other_model and name in ("max_model_len", "total_kv_blocks", "tp"))
+    }
+
+
+def _short(model: str) -> str:
+    """Return the name of a model without its organisation and case."""
+    return model.rstrip("/").rpartition("/")[2].lower()
+
+
+def with_server_settings(program: str, options_class: type, arguments: Sequence[str]) -> list[str]:
+    """Return a command line with flags for the settings of a recording that it names; one line says which."""
+    read = read_command_line(options_class, arguments)
+    given = read.values
+    first = given.get("trace_header") or given.get("trace") or next(iter(given.get("traces", ())), None)
+    if read.asks_for_help or not first or not Path(first).is_file():
+        return list(arguments)
+    taken = taken_settings(options_class, given, Path(first))
+    if not taken:
+        return list(arguments)
+    flags = {setting.name: setting for setting in options_of(options_class)}
+    added, said = [], []
+    for name, value in taken.items():
+        flag = flags[name].flags[0] if value is not False else flags[name].spellings[-1]
+        added += [flag] if isinstance(value, bool) else [flag, str(value)]
+        said.append(flag if isinstance(value, bool) else f"{flag} {value}")
+    with suppress(OSError):
+        sys.stderr.write(f"{program}: from the recording's server: {' '.join(said)} (flags win over these)\n")
+    return [*added, *arguments]

@@ -1,0 +1,78 @@
+"""A replay takes the settings of the recorded server, and flags win over these."""
+
+from pathlib import Path
+
+import pytest
+
+from blis_sim.cli.main import run
+from replay.command import ReplayOptions, rewritten
+from replay.server_settings import taken_settings
+
+Captured = pytest.CaptureFixture[str]
+HEADER = """trace_version: 3
+mode: {mode}
+server:
+  type: vllm
+  model: my-alias
+  max_num_seqs: 2
+  gpu_memory_utilization: 0.8
+"""
+BESIDE = """server_settings:
+  version: 0.33.0
+  model: qwen/qwen3-14b
+  max_num_batched_tokens: 4096
+  num_gpu_blocks: 900
+  enable_prefix_caching: false
+"""
+
+
+def recording(folder: Path, mode: str = "real") -> str:
+    """A recording of two requests on a server with settings."""
+    (folder / "t.yaml").write_text(HEADER.format(mode=mode))
+    (folder / "t.server.yaml").write_text(BESIDE)
+    rows = "0,100,5,0,ok\n1,100,5,10,ok\n"
+    (folder / "t.csv").write_text(f"request_id,input_tokens,output_tokens,arrival_time_us,status\n{rows}")
+    return str(folder / "t.yaml")
+
+
+def test_settings_of_the_recording_become_flags_and_are_said_in_one_line(tmp_path: Path, capsys: Captured) -> None:
+    path = recording(tmp_path)
+    added = rewritten([path])
+    assert added[-1] == path
+    assert "--no-enable-prefix-caching" in added
+    assert added[added.index("--model") + 1] == "qwen/qwen3-14b"
+    assert added[added.index("--max-num-batched-tokens") + 1] == "4096"
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith("blis replay: from the recording's server: --model qwen/qwen3-14b --max-num-seqs 2")
+
+
+def test_a_replay_needs_no_flag(tmp_path: Path, capsys: Captured) -> None:
+    assert run(["replay", recording(tmp_path)]) == 0
+    assert '"completed_requests": 2' in capsys.readouterr().out
+
+
+def test_flags_win_even_where_they_are_the_default(tmp_path: Path) -> None:
+    path = recording(tmp_path)
+    added = rewritten([path, "--max-num-seqs", "256", "--gpu-memory-utilization", "0.92"])
+    assert added.count("--max-num-seqs") == added.count("--gpu-memory-utilization") == 1
+    assert added[added.index("--max-num-seqs") + 1] == "256"
+    assert "--total-kv-blocks" not in added
+
+
+def test_another_model_or_gpu_takes_nothing_that_follows_from_the_recorded_one(tmp_path: Path) -> None:
+    header = Path(recording(tmp_path))
+    assert "total_kv_blocks" in taken_settings(ReplayOptions, {"model": "Qwen3-14B"}, header)
+    assert "total_kv_blocks" not in taken_settings(ReplayOptions, {"model": "llama-3.1-8b"}, header)
+    assert "total_kv_blocks" not in taken_settings(ReplayOptions, {"hardware": "A100"}, header)
+
+
+@pytest.mark.parametrize("flags", [["--ignore-server-settings"], ["--engine", "blis"]])
+def test_nothing_is_taken_on_request_and_for_blis(tmp_path: Path, flags: list[str]) -> None:
+    arguments = [recording(tmp_path), *flags]
+    assert rewritten(arguments) == arguments
+
+
+def test_a_simulated_trace_has_no_server(tmp_path: Path) -> None:
+    arguments = [recording(tmp_path, mode="generated")]
+    assert rewritten(arguments) == arguments
