@@ -1,22 +1,85 @@
-"""A simulated vLLM engine, and what the commands of blis share. Importing this package loads nothing else."""
+"""Develop and test around vLLM without a GPU: a simulated vLLM engine, a server timed by it, and the tools around both.
 
-from typing import Any
+`run`, `replay`, `sweep`, `plan`, `calibrate`, `fit` and `server` do what the commands of `blis` do; see docs/api.md.
+Importing this package loads nothing else: each name is loaded when it is named.
+"""
 
-_SUBPACKAGES = ("bench", "cli", "engine", "options")
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blis_sim.api import (
+        BlisError,
+        CalibrationResult,
+        Coefficient,
+        FitResult,
+        Latency,
+        MetricError,
+        MissingExtraError,
+        OptionError,
+        PlannedDeployment,
+        PlanResult,
+        RunResult,
+        Server,
+        ServerError,
+        SweepPoint,
+        SweepResult,
+        Table,
+        calibrate,
+        fit,
+        plan,
+        replay,
+        run,
+        server,
+        sweep,
+    )
+
+    __version__: str
+
+__all__ = [
+    "BlisError",
+    "CalibrationResult",
+    "Coefficient",
+    "FitResult",
+    "Latency",
+    "MetricError",
+    "MissingExtraError",
+    "OptionError",
+    "PlanResult",
+    "PlannedDeployment",
+    "RunResult",
+    "Server",
+    "ServerError",
+    "SweepPoint",
+    "SweepResult",
+    "Table",
+    "__version__",
+    "calibrate",
+    "fit",
+    "plan",
+    "replay",
+    "run",
+    "server",
+    "sweep",
+]
+"""The stable names. All others may change in any version."""
+
+_SUBPACKAGES = ("api", "bench", "cli", "engine", "options")
 
 
 def __getattr__(name: str) -> Any:
-    """Return `__version__`, the version of the installed distribution, or a subpackage, imported when it is named."""
+    """Return `__version__`, the version of the installed distribution, a name of the interface, or a subpackage."""
     if name == "__version__":
         from importlib.metadata import version
 
         return version("blis-mockserve")
-    if name in _SUBPACKAGES:
-        from importlib import import_module
+    from importlib import import_module
 
+    if name in _SUBPACKAGES:
         return import_module(f"{__name__}.{name}")
+    if name in __all__:
+        return getattr(import_module(f"{__name__}.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), "__version__", *_SUBPACKAGES])
+    return sorted({*globals(), *__all__, *_SUBPACKAGES})

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -97,10 +97,21 @@ def server(*flags: str) -> Iterator[Server]:
     `flags` are words of the command line, such as `"qwen3-14b", "--speed", "10"`. Raises ServerError when the server
     ends before its port is open.
     """
-    words = [sys.executable, "-m", "blis_sim.cli", "serve", *flags]
-    words += ["--host", "127.0.0.1", "--port", "0", "--enable-fault-control"]
-    with tempfile.TemporaryFile() as log, open(os.devnull, "rb") as nothing:
-        process = subprocess.Popen(words, stdin=nothing, stdout=log, stderr=subprocess.STDOUT)
+    words = ["-m", "blis_sim.cli", "serve", *flags, "--host", "127.0.0.1", "--port", "0", "--enable-fault-control"]
+    with serving(words) as running:
+        yield running
+
+
+@contextmanager
+def serving(words: Sequence[str], read: bytes = b"") -> Iterator[Server]:
+    """Run Python with these arguments and `read` as standard input, which starts a server, and end it afterwards.
+
+    Raises ServerError when the server ends before its port is open.
+    """
+    with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as given:
+        given.write(read)
+        given.seek(0)
+        process = subprocess.Popen([sys.executable, *words], stdin=given, stdout=log, stderr=subprocess.STDOUT)
         try:
             yield Server(_address(process, log), process, log)
         finally:

@@ -1,7 +1,7 @@
 """`blis calibrate`: a recording against its simulation."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from blis_sim.options import OptionError, check_options, check_outputs, option
 
 if TYPE_CHECKING:
     from calibrate.calibration import Calibration
+    from calibrate.compare import Comparison
     from calibrate.metrics_file import HitRate
     from calibrate.network import Network
     from traces import ResultRow, SloTargets, Trace
@@ -131,24 +132,36 @@ def run(options: CalibrateOptions) -> int:
     A poor grade is no error, but an error above a limit of --fail-over is.
     """
     from calibrate.fail_over import EXIT_CODE, exceeded
-    from calibrate.presentation import write_all
     from calibrate.table import print_calibration
 
     if options.adapter_reference is not None:
         return _run_adapter(options, options.adapter_reference)
-    inputs = _inputs(options)
-    found = _calibration(options, inputs, inputs.results)
-    floor = None
-    if options.sim_results is not None and inputs.second_results:
-        floor = _calibration(options, inputs, inputs.second_results, is_recording=True).metrics
-    over = exceeded(found.metrics, options.limits)
-    write_all(found, floor, report=options.report, html=options.html, plots=options.plots, compat=options.compat)
+    found, floor = compare_runs(options, None, _say)
     print_calibration(found, sys.stdout, floor)
     for note in _notes(found, options):
         _say(note)
+    over = exceeded(found.metrics, options.limits)
     for line in over:
         _say(line)
     return EXIT_CODE if over else 0
+
+
+def compare_runs(
+    options: CalibrateOptions, results: "list[ResultRow] | None", say: Callable[[str], None]
+) -> "tuple[Calibration, dict[str, Comparison] | None]":
+    """Compare, and write the reports; also how well a second recording predicts the first, None without one.
+
+    `results` take the place of the file of --sim-results. `say` gets the notes, a line each. Raises BlisError.
+    """
+    from calibrate.presentation import write_all
+
+    inputs = _inputs(options, results)
+    found = _calibration(options, inputs, inputs.results, say)
+    floor = None
+    if options.sim_results is not None and inputs.second_results:
+        floor = _calibration(options, inputs, inputs.second_results, say, is_recording=True).metrics
+    write_all(found, floor, report=options.report, html=options.html, plots=options.plots, compat=options.compat)
+    return found, floor
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +174,7 @@ class _Inputs:
     second_results: "list[ResultRow]"
 
 
-def _inputs(options: CalibrateOptions) -> _Inputs:
+def _inputs(options: CalibrateOptions, simulated: "list[ResultRow] | None") -> _Inputs:
     from calibrate.errors import CalibrateError
     from calibrate.second_recording import results_of_recording
     from traces import read_itl, read_results, read_trace
@@ -171,14 +184,20 @@ def _inputs(options: CalibrateOptions) -> _Inputs:
     if options.second_recording is not None:
         chunks = {} if options.second_itl_data is None else read_itl(options.second_itl_data)
         second = results_of_recording(trace, read_trace(options.second_recording), chunks)
-    results = second if options.sim_results is None else read_results(options.sim_results)
+    results = second
+    if options.sim_results is not None:
+        results = read_results(options.sim_results) if simulated is None else simulated
     if not results:
         raise CalibrateError(f"{options.sim_results} holds no results, so there is nothing to compare")
     return _Inputs(trace, {} if options.itl_data is None else read_itl(options.itl_data), results, second)
 
 
 def _calibration(
-    options: CalibrateOptions, inputs: _Inputs, results: "list[ResultRow]", is_recording: bool = False
+    options: CalibrateOptions,
+    inputs: _Inputs,
+    results: "list[ResultRow]",
+    say: Callable[[str], None],
+    is_recording: bool = False,
 ) -> "Calibration":
     from calibrate.calibration import COMPAT, PLAIN, calibrate
     from calibrate.network import Network
@@ -194,9 +213,9 @@ def _calibration(
         COMPAT if options.compat else PLAIN,
         warm_up_requests=trace.header.warm_up_requests if from_header else options.warmup_requests,
         # A recording has a network in it already.
-        network=Network() if is_recording else _network(options, trace),
+        network=Network() if is_recording else _network(options, trace, say),
         targets=_targets(options, trace),
-        hit_rate=None if is_recording else _hit_rate(options, trace),
+        hit_rate=None if is_recording else _hit_rate(options, trace, say),
         ttft_threshold=options.ttft_mape_threshold,
         is_recording=is_recording,
     )
@@ -223,14 +242,14 @@ def _run_adapter(options: CalibrateOptions, reference: str) -> int:
     return 0
 
 
-def _network(options: CalibrateOptions, trace: "Trace") -> "Network":
+def _network(options: CalibrateOptions, trace: "Trace", say: Callable[[str], None]) -> "Network":
     from calibrate.network import Network, rtt_us_of
 
     if options.network_rtt_us >= 0:
         return Network(options.network_rtt_us, options.network_bandwidth_mbps)
     rtt_us = rtt_us_of(trace.header)
     if rtt_us:
-        _say(f"adding the round trip in the trace header, {rtt_us} us, to simulated latencies")
+        say(f"adding the round trip in the trace header, {rtt_us} us, to simulated latencies")
     return Network(rtt_us, options.network_bandwidth_mbps)
 
 
@@ -242,14 +261,14 @@ def _targets(options: CalibrateOptions, trace: "Trace") -> "Mapping[str, SloTarg
     )
 
 
-def _hit_rate(options: CalibrateOptions, trace: "Trace") -> "HitRate | None":
+def _hit_rate(options: CalibrateOptions, trace: "Trace", say: Callable[[str], None]) -> "HitRate | None":
     from calibrate.metrics_file import hit_rate, read_metrics
 
     if options.sim_metrics is None:
         return None
     found = hit_rate(trace.header, read_metrics(Path(options.sim_metrics)), options.hit_rate_tolerance_pp)
     if isinstance(found, str):
-        _say(found)
+        say(found)
         return None
     return found
 

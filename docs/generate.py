@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import compatibility
+import typed_settings
 
 from blis_sim.cli.commands import COMMANDS
 from blis_sim.cli.help import OTHERS, by_heading
@@ -218,13 +219,12 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     only_checks = parser.parse_args().check
     num_outdated = 0
-    for page in PARTS:
-        path = FOLDER / page
-        text = path.read_text(encoding="utf-8")
-        new = renewed(page, text)
-        if new != text:
+    pages = {FOLDER / page: renewed(page, (FOLDER / page).read_text(encoding="utf-8")) for page in PARTS}
+    for path, new in {**pages, **typed_settings.texts()}.items():
+        if new != path.read_text(encoding="utf-8"):
             num_outdated += 1
-            sys.stdout.write(f"docs/{page} {'is out of date: run `make docs`' if only_checks else 'renewed'}\n")
+            name = path.relative_to(FOLDER.parent)
+            sys.stdout.write(f"{name} {'is out of date: run `make docs`' if only_checks else 'renewed'}\n")
             if not only_checks:
                 path.write_text(new, encoding="utf-8")
     return 1 if only_checks and num_outdated else 0

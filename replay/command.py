@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from blis_sim.options.provenance import Provenance
     from replay.arrivals.arrival import Origin
     from replay.arrivals.recorded import Arrivals
+    from replay.output.outcome import Outcome
+    from replay.progress import Progress, Say
     from replay.running.record import OnTokens
     from replay.running.simulate import Simulated
     from traces import Trace
@@ -160,35 +162,44 @@ def run(options: ReplayOptions) -> int:
     return replay(options, SeededTieBreaker(options.seed))
 
 
-@no_cycle_search()
 def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
     """Run the command with `ties` as the router's tie-breaker."""
+    from replay.output.report import report
+    from replay.progress import progress_bar
+
+    with no_cycle_search():
+        report(options.report, simulate_replay(options, ties, _say, progress_bar))
+    return 0
+
+
+@no_cycle_search()
+def simulate_replay(options: ReplayOptions, ties: "TieBreaker", say: "Say", progress: "Progress") -> "Outcome":
+    """Simulate a recording; `say` gets the notes, a line each, and `progress` shows how far it is. Raises BlisError."""
     from blis_sim.engine.cluster.build import notes_after_run, notes_on_cluster
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.deployment import notes_after, resolve
     from replay.arrivals.recorded import arrivals_of
     from replay.figures.deadlines import notes_on_targets, with_deadlines
-    from replay.output.report import Sending, questions_of, recording_tokens, report
-    from replay.progress import progress_bar
-    from replay.running.simulate import Simulated
+    from replay.output.outcome import Outcome, Sending
+    from replay.output.report import questions_of, recording_tokens
     from traces import TraceHeader, read_trace
 
     options = replace(options, cluster=with_policies(options.cluster))
     header_path, model = options.header_path, options.cluster.deployment.model
     trace = read_trace(header_path, options.trace_data, distinct=True)
     if trace.header.kv_offload and trace.header.mode != "real":
-        _say(f"{header_path}: its kv_offload is not simulated; --kv-cpu-blocks simulates one tier of CPU memory")
+        say(f"{header_path}: its kv_offload is not simulated; --kv-cpu-blocks simulates one tier of CPU memory")
     questions = questions_of(options.report, trace.header.goodput_slo_targets)
     options = replace(options, cluster=with_deadlines(options.cluster, questions.targets))
     deployment = resolve(options.cluster.deployment)
     for note in (*questions.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
-        _say(note)
+        say(note)
     arrivals = arrivals_of(trace, model, deployment.config, options.include_failed, options.reissue)
-    _say_what_is_left_out(trace, arrivals, model)
-    _say_what_sending_is_missing(options, [arrival.row for arrival in arrivals.arrivals])
+    _say_what_is_left_out(trace, arrivals, model, say)
+    _say_what_sending_is_missing(options, [arrival.row for arrival in arrivals.arrivals], say)
     with (
         recording_tokens(options.report) as on_tokens,
-        progress_bar("replaying", len(arrivals.arrivals) * options.phase_average) as advance,
+        progress("replaying", len(arrivals.arrivals) * options.phase_average) as advance,
     ):
         runs = [
             _replayed(
@@ -202,8 +213,9 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
             )
             for phase in range(options.phase_average)
         ]
-    _say(*notes_after(deployment), *notes_after_run(runs[0].simulation))
-    _say(*notes_on_targets(questions.targets, runs[0].requests))
+    after = (*notes_after(deployment), *notes_after_run(runs[0].simulation))
+    for note in (*after, *notes_on_targets(questions.targets, runs[0].requests)):
+        say(note)
     header = TraceHeader(
         mode="replayed",
         goodput_slo_targets=questions.targets,
@@ -212,15 +224,18 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
     )
     sending = Sending(is_decided_here=options.decides_sending, keeps_schedule=options.reissue)
     origin = partial(_origin, options, deployment, trace.data_path)
-    if len(runs) == 1:
-        report(options.report, questions, runs[0], header, sending=sending, describe=origin)
-        return 0
+    outcome = Outcome(questions=questions, simulated=runs[0], header=header, describe=origin, sending=sending)
+    return outcome if len(runs) == 1 else _averaged(outcome, runs)
+
+
+def _averaged(first: "Outcome", runs: "list[Simulated]") -> "Outcome":
+    """Return the mean of several replays, with all else as in the first."""
     from replay.output.metrics import aggregate
     from replay.output.phases import averaged, mean_metrics
+    from replay.running.simulate import Simulated
 
     mean = Simulated(runs[0].simulation, averaged([run.requests for run in runs]))
-    report(options.report, questions, mean, header, mean_metrics(list(map(aggregate, runs))), sending, runs, origin)
-    return 0
+    return replace(first, simulated=mean, metrics=mean_metrics(list(map(aggregate, runs))), runs=tuple(runs))
 
 
 def _origin(options: ReplayOptions, deployment: "Deployment", data_path: Path) -> "Provenance":
@@ -300,12 +315,12 @@ def _simulate(
     return simulate(simulation, arrivals.arrivals, options.horizon, on_finished, on_tokens)
 
 
-def _say(*lines: str) -> None:
+def _say(line: str) -> None:
     with suppress(OSError):  # a full disk behind standard error takes no result away
-        sys.stderr.writelines(f"blis replay: {line}\n" for line in lines)
+        sys.stderr.write(f"blis replay: {line}\n")
 
 
-def _say_what_sending_is_missing(options: ReplayOptions, rows: "list[Origin]") -> None:
+def _say_what_sending_is_missing(options: ReplayOptions, rows: "list[Origin]", say: "Say") -> None:
     """Name the cap that shows in a recording, unless a cap or other rules for sending are given."""
     from traces import TraceRow
     from traces.client_cap import client_cap_of
@@ -314,16 +329,16 @@ def _say_what_sending_is_missing(options: ReplayOptions, rows: "list[Origin]") -
         return
     cap = client_cap_of([row for row in rows if isinstance(row, TraceRow)])
     if cap is not None:
-        _say(f"warning: {cap}; --reissue --max-concurrency {cap.max_concurrency} sends as it did")
+        say(f"warning: {cap}; --reissue --max-concurrency {cap.max_concurrency} sends as it did")
 
 
-def _say_what_is_left_out(trace: "Trace", arrivals: "Arrivals", model: str) -> None:
+def _say_what_is_left_out(trace: "Trace", arrivals: "Arrivals", model: str, say: "Say") -> None:
     """Name what is not replayed, and refuse a trace of which nothing remains."""
     if not trace.rows:
         raise OptionError(f"{trace.data_path} has no rows, so there is nothing to replay")
     if arrivals.num_failed_left_out:
-        _say(f"left out {arrivals.num_failed_left_out} rows that failed (--include-failed replays them)")
+        say(f"left out {arrivals.num_failed_left_out} rows that failed (--include-failed replays them)")
     if arrivals.num_other_models_left_out:
-        _say(f"left out {arrivals.num_other_models_left_out} rows recorded for another model than {model}")
+        say(f"left out {arrivals.num_other_models_left_out} rows recorded for another model than {model}")
     if not arrivals.arrivals:
         raise OptionError(f"no row of {trace.data_path} can be replayed: all were left out")

@@ -13,14 +13,29 @@ from traces.collector import no_cycle_search
 if TYPE_CHECKING:
     from blis_sim.engine.deployment import Deployment
     from blis_sim.options.provenance import Provenance
+    from replay.output.outcome import Outcome
+    from replay.progress import Progress, Say
     from traces.workload import Workload, WorkloadSpec
 
-__all__ = ["RunOptions", "run", "spec_of"]
+__all__ = ["RunOptions", "run", "simulate_run", "spec_of"]
+
+
+def run(options: RunOptions) -> int:
+    """Generate, simulate, write the files asked for, print the summary on stdout; all else goes to stderr."""
+    from replay.output.report import report
+    from replay.progress import progress_bar
+
+    with no_cycle_search():
+        report(options.report, simulate_run(options, _say, progress_bar))
+    return 0
 
 
 @no_cycle_search()
-def run(options: RunOptions) -> int:
-    """Generate, simulate, write the files asked for, print the summary on stdout; all else goes to stderr."""
+def simulate_run(options: RunOptions, say: "Say", progress: "Progress") -> "Outcome":
+    """Generate the requests and simulate them; `say` gets the notes, a line each, and `progress` shows how far it is.
+
+    Raises BlisError.
+    """
     from blis_sim.engine.cluster.build import build_simulation, notes_after_run, notes_on_cluster
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.cluster.settings import SeededTieBreaker
@@ -28,21 +43,21 @@ def run(options: RunOptions) -> int:
     from replay.figures.deadlines import notes_on_targets, with_deadlines
     from replay.loops.sessions import simulate_workload
     from replay.metrics_dir.observing import observing
-    from replay.output.report import questions_of, recording_tokens, report
-    from replay.progress import progress_bar
+    from replay.output.outcome import Outcome
+    from replay.output.report import questions_of, recording_tokens
     from traces import TraceHeader
 
     options = dataclasses.replace(options, cluster=with_policies(options.cluster))
     spec = spec_of(options)
     options.report.check_files(options, *spec.files)
-    workload = _workload(options, spec)
+    workload = _workload(options, spec, say)
     questions = questions_of(options.report, workload.goodput_slo_targets)
     cluster = with_deadlines(options.cluster, questions.targets)
     deployment = resolve(cluster.deployment)
     for note in (*questions.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
-        _say(note)
+        say(note)
     total = workload.max_requests if workload.sessions else len(workload.requests)
-    with recording_tokens(options.report) as on_tokens, progress_bar("simulating", total) as advance:
+    with recording_tokens(options.report) as on_tokens, progress("simulating", total) as advance:
         ties, decisions = SeededTieBreaker(spec.seed), options.report.decision_log
         simulation = build_simulation(
             cluster,
@@ -56,10 +71,10 @@ def run(options: RunOptions) -> int:
         simulated = dataclasses.replace(simulated, simulation=simulation)
     after = (*notes_after(deployment), *notes_after_run(simulation))
     for note in (*after, *notes_on_targets(questions.targets, simulated.requests)):
-        _say(note)
+        say(note)
     header = TraceHeader(mode="generated", workload_seed=spec.seed, goodput_slo_targets=questions.targets)
-    report(options.report, questions, simulated, header, describe=partial(_origin, options, deployment, spec))
-    return 0
+    origin = partial(_origin, options, deployment, spec)
+    return Outcome(questions=questions, simulated=simulated, header=header, describe=origin)
 
 
 def _origin(options: RunOptions, deployment: "Deployment", spec: "WorkloadSpec") -> "Provenance":
@@ -114,26 +129,26 @@ def _synthetic_spec(options: RunOptions) -> "WorkloadSpec":
     return dataclasses.replace(spec, horizon=options.horizon or 0)
 
 
-def _workload(options: RunOptions, spec: "WorkloadSpec") -> "Workload":
+def _workload(options: RunOptions, spec: "WorkloadSpec", say: "Say") -> "Workload":
     """The requests to simulate, with notes about omissions and unused settings. Raises BlisError when none is left."""
     from replay.arrivals.synthetic import first_requests, served_by
     from traces.workload.generate import generate
 
     for flag in options.flags_without_effect:
-        _say(f"{flag} has no effect, --workload-spec, --workload or --concurrency say it already")
+        say(f"{flag} has no effect, --workload-spec, --workload or --concurrency say it already")
     generated = generate(spec, options.timeout_us)
     for note in generated.notes:
-        _say(f"{options.workload_spec}: {note}")
+        say(f"{options.workload_spec}: {note}")
     if not generated.requests and not generated.sessions:
         raise OptionError("the workload has no requests: nothing arrives before its end")
     model = options.cluster.deployment.model
     workload, num_left_out = served_by(model, generated)
     if num_left_out:
-        _say(f"left out {num_left_out} requests or conversations for another model than {model}")
+        say(f"left out {num_left_out} requests or conversations for another model than {model}")
     if not workload.requests and not workload.sessions:
         raise OptionError(f"no request of the workload is for {model}: all were left out")
     if any(request.adapter for request in first_requests(workload)):
-        _say("adapters are noted in the trace, they do not change any time")
+        say("adapters are noted in the trace, they do not change any time")
     return workload
 
 

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.machinery import PathFinder
 
 from blis_sim.options import BlisError
@@ -32,6 +33,29 @@ def put_foreign_folders_last(path: list[str]) -> None:
         names = ("blis_sim",) if is_installed else PACKAGES
         hiding = [each for each in path[: path.index(_OWN_FOLDER)] if any(_has(each, name) for name in names)]
         path[:] = [*(each for each in path if each not in hiding), *hiding]
+
+
+def load_own_packages() -> None:
+    """Import our packages whatever else is on the search path, which stays as it is.
+
+    A script's own folder comes first there, and may have a `replay.py`. Raises BrokenInstallationError where a module
+    of such a name has been imported before.
+    """
+    before = list(sys.path)
+    put_foreign_folders_last(sys.path)
+    try:
+        with blaming_foreign_modules():
+            for name in PACKAGES:
+                import_module(name)
+    finally:
+        sys.path[:] = before
+    own = (_OWN_FOLDER, _INSTALLED_FOLDER)
+    for name in PACKAGES:
+        place = os.path.dirname(os.path.dirname(sys.modules[name].__file__ or ""))
+        if place not in own:
+            raise BrokenInstallationError(
+                f"the module {name} is {sys.modules[name].__file__}, which is not that of blis"
+            )
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL
@@ -11,8 +11,10 @@ from blis_sim.options import OptionError, check_options, check_outputs, option, 
 
 if TYPE_CHECKING:
     from blis_sim.engine.deployment import Deployment
+    from calibrate.fit.learn import Learned
     from calibrate.fit.recording import Recording
     from calibrate.fit.terms import Learnable
+    from replay.progress import Progress, Say
     from traces import Trace
 
 FEW_REQUESTS = 100
@@ -94,35 +96,55 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 def run(options: FitOptions) -> int:
     """Learn, write the file, print what was learned on stdout; all else goes to stderr."""
-    _need_scipy()
-    from blis_sim.engine.deployment import resolve
-    from calibrate.fit.coefficients_file import content, text_of
-    from calibrate.fit.learn import learn, num_trials
+    from calibrate.fit.coefficients_file import text_of
     from calibrate.fit.table import print_learned
     from replay.progress import progress_bar
-    from traces import read_trace
     from traces.text_file import write_text
+
+    fitted = learn_coefficients(options, _say, progress_bar)
+    write_text(Path(options.output), text_of(fitted.content))
+    print_learned(fitted.learned, fitted.deployed, sys.stdout)
+    _say(f"wrote {options.output}")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The result of learning: coefficients with their latency model, and the content of their file."""
+
+    learned: "Learned"
+    deployed: "Learnable"
+    content: dict[str, Any]
+
+
+def learn_coefficients(options: FitOptions, say: "Say", progress: "Progress") -> Fitted:
+    """Learn coefficients from recordings; `say` gets the notes, a line each, and `progress` shows how far it is.
+
+    Raises BlisError.
+    """
+    _need_scipy()
+    from blis_sim.engine.deployment import resolve
+    from calibrate.fit.coefficients_file import content
+    from calibrate.fit.learn import learn, num_trials
+    from traces import read_trace
 
     deployment = resolve(_with_default_step_times(options.deployment))
     for note in deployment.notes:
-        _say(note)
+        say(note)
     traces = [read_trace(path, distinct=True) for path in options.traces]
-    _say_what_sending_is_missing(traces, options)
+    _say_what_sending_is_missing(traces, options, say)
     recordings = [_recording(trace, options, deployment) for trace in traces]
     for recording in recordings:
         if refusals := recording.refusals(deployment.config):
             of_all = f"{len(refusals)} of {len(recording.arrivals)} requests"
-            _say(f"{recording.name}: {of_all} are left out, for the server as described refuses them: {refusals[0]}")
+            say(f"{recording.name}: {of_all} are left out, for the server as described refuses them: {refusals[0]}")
     num_answered = sum(each.num_answered for each in recordings)
     if num_answered < FEW_REQUESTS:
-        _say(f"few requests to learn from, {num_answered}: what is expected decides most, see the last columns")
+        say(f"few requests to learn from, {num_answered}: what is expected decides most, see the last columns")
     deployed = _deployed(options.deployment, deployment)
-    with progress_bar("learning", num_trials(recordings)) as advance:
+    with progress("learning", num_trials(recordings)) as advance:
         learned = learn(recordings, deployed, deployment.config, seed=options.seed, on_progress=advance)
-    write_text(Path(options.output), text_of(content(learned, recordings, deployed, deployment.config, options.seed)))
-    print_learned(learned, deployed, sys.stdout)
-    _say(f"wrote {options.output}")
-    return 0
+    return Fitted(learned, deployed, content(learned, recordings, deployed, deployment.config, options.seed))
 
 
 def _with_default_step_times(options: RecordedDeploymentOptions) -> DeploymentOptions:
@@ -152,7 +174,7 @@ def _need_scipy() -> None:
         raise CalibrateError("blis fit needs scipy: pip install 'blis-mockserve[fit]'")
 
 
-def _say_what_sending_is_missing(traces: "list[Trace]", options: FitOptions) -> None:
+def _say_what_sending_is_missing(traces: "list[Trace]", options: FitOptions, say: "Say") -> None:
     """Name the caps that show in recordings if none is given, and warn if all recordings have one."""
     from traces.client_cap import client_cap_of
 
@@ -160,9 +182,9 @@ def _say_what_sending_is_missing(traces: "list[Trace]", options: FitOptions) -> 
     for trace, cap in zip(traces, caps, strict=True):
         if cap is not None and not options.max_concurrency:
             sending = f"--reissue --max-concurrency {cap.max_concurrency} sends as it did"
-            _say(f"warning: {trace.header_path}: {cap}; {sending}")
+            say(f"warning: {trace.header_path}: {cap}; {sending}")
     if all(caps):
-        _say("warning: all recordings are of a saturated server, which teach little alone; add one at a lower load")
+        say("warning: all recordings are of a saturated server, which teach little alone; add one at a lower load")
 
 
 def _recording(trace: "Trace", options: FitOptions, deployment: "Deployment") -> "Recording":

@@ -1,20 +1,18 @@
 """From a finished run to what the user asked for: files, and a summary on standard output."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from replay.report_options import ReportOptions
 
 if TYPE_CHECKING:
-    from blis_sim.options.provenance import Provenance
     from replay.output.findings import Findings, Questions
-    from replay.output.metrics import JsonObject
+    from replay.output.outcome import Outcome
     from replay.running.record import OnTokens
-    from replay.running.simulate import Simulated
-    from traces import SloTargets, TraceHeader
+    from traces import SloTargets
 
 
 def questions_of(options: ReportOptions, targets: "Mapping[str, SloTargets]") -> "Questions":
@@ -34,16 +32,6 @@ def questions_of(options: ReportOptions, targets: "Mapping[str, SloTargets]") ->
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Sending:
-    """The way requests were sent, as the files of a run record it."""
-
-    is_decided_here: bool = False
-    """Whether the run itself decided when its requests were sent."""
-    keeps_schedule: bool = False
-    """Whether a trace of the run has scheduled arrivals as well as send times."""
-
-
 @contextmanager
 def recording_tokens(options: ReportOptions) -> "Iterator[OnTokens | None]":
     """The writer of token times of completed requests, if a flag asks for one. Raises TraceError."""
@@ -58,41 +46,14 @@ def recording_tokens(options: ReportOptions) -> "Iterator[OnTokens | None]":
         yield lambda number, times_us: writer.write(number, times_us.tolist())
 
 
-def report(
-    options: ReportOptions,
-    questions: "Questions",
-    simulated: "Simulated",
-    header: "TraceHeader",
-    metrics: "JsonObject | None" = None,
-    sending: Sending = Sending(),
-    runs: "Sequence[Simulated]" = (),
-    describe: "Callable[[], Provenance] | None" = None,
-) -> None:
-    """Write the files asked for, `header` on top of a trace, and print the summary. Raises TraceError.
-
-    `metrics` replaces the aggregate metrics of the run, and `runs` are those of which `simulated` is the mean, if it is
-    one of several. `describe` returns the origin of the results, where files or formats have it.
-    """
-    from replay.output.findings import examine
-
-    found = examine(simulated, questions)
-    if metrics is not None:
-        found = replace(found, metrics=metrics)
-    _write_files(options, questions, simulated, header, found, sending)
-    if options.provenance is not None and describe is not None:
-        from traces import write_json
-
-        write_json(options.provenance, asdict(describe()), end="\n")
-    sys.stdout.write(_printed(options, questions, found, runs or (simulated,), describe))
+def report(options: ReportOptions, outcome: "Outcome") -> None:
+    """Write the files asked for and print the summary. Raises TraceError."""
+    found = outcome.findings()
+    write_files(options, outcome, found)
+    sys.stdout.write(_printed(options, outcome, found))
 
 
-def _printed(
-    options: ReportOptions,
-    questions: "Questions",
-    found: "Findings",
-    runs: "Sequence[Simulated]",
-    describe: "Callable[[], Provenance] | None",
-) -> str:
+def _printed(options: ReportOptions, outcome: "Outcome", found: "Findings") -> str:
     """The result in the format of standard output."""
     form = options.printed_format(sys.stdout.isatty())
     if form == "json":
@@ -107,8 +68,9 @@ def _printed(
     from replay.figures.result import mean_result, result_of
     from replay.output.table import as_csv, as_markdown, as_report, as_text
 
-    result = mean_result([result_of(run, questions.targets, found.goodput, options.min_attainment) for run in runs])
-    origin = None if describe is None else describe()
+    runs, targets = outcome.runs or (outcome.simulated,), outcome.questions.targets
+    result = mean_result([result_of(run, targets, found.goodput, options.min_attainment) for run in runs])
+    origin = outcome.describe()
     if form == "report":
         return as_report(result, found, origin)
     if form == "csv":
@@ -116,17 +78,12 @@ def _printed(
     return as_markdown(result, found, origin) if form == "markdown" else as_text(result, found, origin)
 
 
-def _write_files(
-    options: ReportOptions,
-    questions: "Questions",
-    simulated: "Simulated",
-    header: "TraceHeader",
-    found: "Findings",
-    sending: Sending,
-) -> None:
+def write_files(options: ReportOptions, outcome: "Outcome", found: "Findings") -> None:
+    """Write the files asked for. Raises TraceError."""
     from replay.output.metrics import judgements, metrics_file, result_rows
     from traces import write_json, write_results
 
+    simulated, questions, sending = outcome.simulated, outcome.questions, outcome.sending
     if options.results_path is not None:
         write_results(options.results_path, result_rows(simulated.requests, sending.is_decided_here))
     if options.metrics_path is not None:
@@ -145,4 +102,6 @@ def _write_files(
     if options.trace_output is not None:
         from replay.output.trace import write_simulated
 
-        write_simulated(f"{options.trace_output}.yaml", header, simulated, sending.keeps_schedule)
+        write_simulated(f"{options.trace_output}.yaml", outcome.header, simulated, sending.keeps_schedule)
+    if options.provenance is not None:
+        write_json(options.provenance, asdict(outcome.describe()), end="\n")

@@ -12,6 +12,7 @@ from traces.slo import parse_duration_ms
 if TYPE_CHECKING:
     from blis_sim.bench.capacity.answer import Answer, Question
     from blis_sim.bench.points.plan import Plan
+    from replay.progress import Say
 
 SHAPES = ("aggregated", "pd")
 _PERCENTILES = ("p90", "p95", "p99")
@@ -127,31 +128,39 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 def run(options: PlanOptions) -> int:
     """Search, print the answer, write what is asked for. Exit codes: 0 found, 1 no deployment meets the targets."""
-    from blis_sim.bench.capacity.answer import answer
     from blis_sim.bench.capacity.report import as_json, as_text
-    from blis_sim.bench.capacity.serving import write_manifests
-    from blis_sim.bench.capacity.simulations import simulations
+    from blis_sim.bench.points.plan import plan_of
 
-    plan = _plan(options)
-    for note in plan.notes:
-        _say(note)
-    check_outputs(options, *plan.paths_read())
-    with simulations(plan.simulation.name, options.processes, options.output) as sims:
-        found: Answer = answer(sims, _question(options, plan))
+    found = find_plan(options, plan_of(options.simulation, (), None), _say)
     sys.stdout.write(as_json(found) if options.format == "json" else as_text(found))
     if found.winner is None:
         _say("error: no deployment that was tried meets the targets")
         return 1
-    if options.manifests is not None:
-        write_manifests(options.manifests, found.winner.trial, found.model)
     return 0
 
 
-def _plan(options: PlanOptions) -> "Plan":
-    """Return the command that is simulated with its settings. Raises BlisError."""
-    from blis_sim.bench.points.plan import plan_of
+def find_plan(options: PlanOptions, plan: "Plan", say: "Say") -> "Answer":
+    """Search a deployment for the command and settings of `plan`, and write what is asked for.
 
-    plan = plan_of(options.simulation, (), None)
+    `say` gets the notes, a line each. Raises BlisError.
+    """
+    from blis_sim.bench.capacity.answer import answer
+    from blis_sim.bench.capacity.serving import write_manifests
+    from blis_sim.bench.capacity.simulations import simulations
+
+    _check(options, plan)
+    for note in plan.notes:
+        say(note)
+    check_outputs(options, *plan.paths_read())
+    with simulations(plan.simulation.name, options.processes, options.output) as sims:
+        found = answer(sims, _question(options, plan))
+    if options.manifests is not None and found.winner is not None:
+        write_manifests(options.manifests, found.winner.trial, found.model)
+    return found
+
+
+def _check(options: PlanOptions, plan: "Plan") -> None:
+    """Raise OptionError for settings that are searched, and for a question without a target or a model."""
     searched = {"hardware": "--gpus", "tp": "--tp-sizes", "pp": "--pp-sizes"}
     for name in _SEARCHED:
         if name in plan.settings:
@@ -161,7 +170,6 @@ def _plan(options: PlanOptions) -> "Plan":
         raise OptionError("a plan needs a target, such as --ttft-p99 1s or --itl-p99 40ms")
     if not plan.settings.get("model"):
         raise OptionError("--model must name the model to plan for")
-    return plan
 
 
 def _question(options: PlanOptions, plan: "Plan") -> "Question":

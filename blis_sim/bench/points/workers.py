@@ -3,12 +3,14 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from types import ModuleType
 from typing import TypeVar
 
 from blis_sim.bench.errors import BenchError
@@ -46,7 +48,7 @@ class Pool:
             self._executor = ProcessPoolExecutor(self._num_processes, context, initializer=_follow_parent)
         futures: dict[Future[Result], Job] = {}
         try:
-            with _ctrl_c_put_off():
+            with _ctrl_c_put_off(), _main_left_out():
                 futures.update({self._executor.submit(work, job): job for job in jobs})
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -127,6 +129,17 @@ def _ctrl_c_put_off() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
     if heard and callable(handler):
         handler(signal.SIGINT, None)
+
+
+@contextmanager
+def _main_left_out() -> Iterator[None]:
+    """Begin processes that do not import the main module: a script without a guard would run in each of them."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _follow_parent() -> None:

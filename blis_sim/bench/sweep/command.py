@@ -14,8 +14,10 @@ from replay.report_options import LEAST_ATTAINMENT
 
 if TYPE_CHECKING:
     from blis_sim.bench.points.plan import Plan
+    from blis_sim.bench.sweep.printed import SweepResult
     from blis_sim.bench.sweep.rows import Row, Table
     from blis_sim.options.provenance import Provenance
+    from replay.progress import Progress, Say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,47 +104,60 @@ def run(options: SweepOptions) -> int:
     """Compute what is missing, write the files, print the frontier. Exit codes: 0 done, 1 nothing could be
     computed, or a point failed in a way that its settings do not explain."""
     from blis_sim.bench.points.plan import plan_of
-    from blis_sim.bench.points.simulate import step_time_warnings
-    from blis_sim.bench.sweep.frontier import answered, draw
-    from blis_sim.bench.sweep.printed import SweepResult, printed
-    from blis_sim.bench.sweep.rows import open_rows, read_rows, table_of, write_parquet
+    from blis_sim.bench.sweep.frontier import answered
+    from blis_sim.bench.sweep.printed import printed
+    from replay.progress import progress_bar
 
     plan = plan_of(options.simulation, options.vary, options.config)
+    result = compute_sweep(options, plan, _say, progress_bar)
+    failed = [row for row in result.rows if row.outcome.error]
+    if len(failed) == len(result.rows):
+        _say("error: no point could be computed")
+        return 1
+    if answered(result.rows):
+        sys.stdout.write(printed(result, "json" if options.json else options.format, _origin(options, plan)))
+    else:
+        _say("no point served any request")
+    _say(f"all {len(result.rows)} points are in {options.output}")
+    return int(any(row.outcome.is_unexpected for row in failed))
+
+
+def compute_sweep(options: SweepOptions, plan: "Plan", say: "Say", progress: "Progress") -> "SweepResult":
+    """Compute the points of a plan that have no row yet, write the files, and return the rows of all points.
+
+    `say` gets the notes, a line each, and `progress` shows how far it is. Raises BlisError.
+    """
+    from blis_sim.bench.points.simulate import step_time_warnings
+    from blis_sim.bench.sweep.frontier import answered, draw
+    from blis_sim.bench.sweep.printed import SweepResult
+    from blis_sim.bench.sweep.rows import open_rows, read_rows, table_of, write_parquet
+
     for note in plan.notes:
-        _say(note)
+        say(note)
     if not plan.varied:
         raise OptionError("--vary NAME=VALUE,... must name what is to vary")
     check_outputs(options, *plan.paths_read())
     points = plan.points(options.sample, options.sample_seed)
     plan.check_some_fit(points)
     for line in step_time_warnings(plan.simulation, points):
-        _say(line)
+        say(line)
     table = table_of(plan, points, options.gpu_cost_per_hour)
     path = Path(options.output)
     rows = [] if options.overwrite else read_rows(path, table)
     if rows:
-        _say(f"{path} has {len(rows)} of {len(points)} points already")
-    rows = table.in_order([*rows, *_computed(options, plan, table, rows)])
+        say(f"{path} has {len(rows)} of {len(points)} points already")
+    rows = table.in_order([*rows, *_computed(options, plan, table, rows, say, progress)])
     open_rows(path, table, rows).close()
     if options.parquet is not None:
         write_parquet(options.parquet, table, rows)
     failed = [row for row in rows if row.outcome.error]
     if failed:
         worst = max(failed, key=lambda row: row.outcome.is_unexpected)
-        _say(f"{len(failed)} points failed, the first, {worst.point.label}: {worst.outcome.error}")
-    if len(failed) == len(rows):
-        _say("error: no point could be computed")
-        return 1
-    if answered(rows):
-        share = float(plan.settings.get("min_attainment", LEAST_ATTAINMENT))
-        result = SweepResult(table=table, rows=rows, least_attainment=share)
-        sys.stdout.write(printed(result, "json" if options.json else options.format, _origin(options, plan)))
-        if options.plot is not None:
-            draw(rows, options.plot, options.gpu_cost_per_hour)
-    else:
-        _say("no point served any request")
-    _say(f"all {len(rows)} points are in {path}")
-    return int(any(row.outcome.is_unexpected for row in failed))
+        say(f"{len(failed)} points failed, the first, {worst.point.label}: {worst.outcome.error}")
+    if options.plot is not None and answered(rows):
+        draw(rows, options.plot, options.gpu_cost_per_hour)
+    share = float(plan.settings.get("min_attainment", LEAST_ATTAINMENT))
+    return SweepResult(table=table, rows=rows, least_attainment=share)
 
 
 def _origin(options: SweepOptions, plan: "Plan") -> "Provenance":
@@ -157,13 +172,14 @@ def _origin(options: SweepOptions, plan: "Plan") -> "Provenance":
     )
 
 
-def _computed(options: SweepOptions, plan: "Plan", table: "Table", rows: "Sequence[Row]") -> "list[Row]":
+def _computed(
+    options: SweepOptions, plan: "Plan", table: "Table", rows: "Sequence[Row]", say: "Say", progress: "Progress"
+) -> "list[Row]":
     """Compute the points that have no row yet, and write each as soon as it is there."""
     from blis_sim.bench.points.commands import with_whole_paths
     from blis_sim.bench.points.simulate import Job, compute
     from blis_sim.bench.points.workers import on_processes, on_ray
     from blis_sim.bench.sweep.rows import Row, open_rows
-    from replay.progress import progress_bar
     from traces.text_file import naming_write_errors
 
     there = {row.key for row in rows}
@@ -179,7 +195,7 @@ def _computed(options: SweepOptions, plan: "Plan", table: "Table", rows: "Sequen
         results = on_ray(compute, jobs, options.ray_address)
     else:
         results = on_processes(compute, jobs, options.processes)
-    with closing(open_rows(path, table, rows)) as file, closing(results), progress_bar("points", len(jobs)) as advance:
+    with closing(open_rows(path, table, rows)) as file, closing(results), progress("points", len(jobs)) as advance:
         try:
             for job, outcome in results:
                 row = Row(job.key, table.points[job.key], outcome)
@@ -189,7 +205,7 @@ def _computed(options: SweepOptions, plan: "Plan", table: "Table", rows: "Sequen
                 if advance is not None:
                     advance()
         except KeyboardInterrupt:
-            _say(
+            say(
                 f"{len(rows) + len(found)} of {len(table.points)} points are in {path}; the same command goes on there"
             )
             raise

@@ -1,0 +1,269 @@
+"""The keyword arguments of all functions but `server`. Written by `python docs/generate.py`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any, TypeAlias, TypedDict
+
+Path: TypeAlias = str | PathLike[str]
+Json: TypeAlias = str | Mapping[str, Any]
+"""A JSON text, or the object itself."""
+Policy: TypeAlias = str | Callable[..., Any]
+"""The name of a policy, or a class or function of a module in its place."""
+
+
+class EngineSettings(TypedDict, total=False):
+    model: Path
+    engine: Policy
+    hardware: str
+    tp: int
+    tensor_parallel_size: int
+    pp: int
+    pipeline_parallel_size: int
+    dp: int
+    data_parallel_size: int
+    moe_comm_backend: str
+    model_config_folder: Path | None
+    hardware_config: Path | None
+    latency_model: Policy
+    alpha_coeffs: Sequence[float]
+    beta_coeffs: Sequence[float]
+    coefficients: Path | None
+    kernel_profile: Path | None
+    operators: str | None
+    moe_backend: str
+    enforce_eager: bool
+    collectives: str
+    topology: Path
+    network_config: Path | None
+    gpu_memory_utilization: float | None
+    block_size: int | None
+    block_size_in_tokens: int | None
+    total_kv_blocks: int | None
+    num_gpu_blocks_override: int | None
+    kv_cache_memory_bytes: int | None
+    cpu_offload_gb: float
+    kv_cache_dtype: str
+    quantization: str
+    dtype: str
+    enable_expert_parallel: bool
+    max_num_seqs: int | None
+    max_num_running_reqs: int | None
+    max_num_batched_tokens: int | None
+    max_num_scheduled_tokens: int | None
+    max_num_active_seqs: int | None
+    performance_mode: str
+    long_prefill_token_threshold: int
+    long_prefill_token_threshold_adaptive: bool
+    max_model_len: int
+    scheduling_policy: str
+    scheduler: str
+    priority_policy: str
+    preemption_policy: str
+    slo_deadlines: str
+    late_requests: str
+    urgency_window: int
+    urgency_step: int
+    urgency_ceiling: int
+    urgency_interval: int
+    min_preempt_priority_gap: int
+    preemption_resume: str
+    timer_resolution: int
+    async_scheduling: bool
+    speculative_config: Json
+    spec_method: str
+    spec_model: str
+    spec_tokens: int | None
+    speculative_acceptance_rate: Sequence[float]
+    speculative_draft_time: int
+    speculative_seed: int
+    enable_chunked_prefill: bool
+    enable_prefix_caching: bool
+    scheduler_reserve_full_isl: bool
+    watermark: float
+    prefill_schedule_interval: int
+    kv_cpu_blocks: int
+    kv_offloading_size: float | None
+    kv_offload_policy: str
+    kv_offload_threshold: float
+    kv_transfer_bandwidth: float
+    kv_transfer_base_latency: int
+
+
+class ClusterSettings(EngineSettings, total=False):
+    num_instances: int
+    admission_policy: Policy
+    admission_latency: int
+    token_bucket_capacity: float
+    token_bucket_refill_rate: float
+    routing_policy: Policy
+    routing_latency: int
+    routing_scorers: str
+    lora_scorer_weight: float | None
+    snapshot_refresh_interval: int
+    cache_signal_delay: int
+    policy_config: Path | None
+    flow_control: bool
+    saturation_detector: str
+    queue_depth_threshold: float
+    kv_cache_util_threshold: float
+    max_concurrency: int | None
+    usage_limit_threshold: float
+    dispatch_order: str
+    fairness_policy: str
+    gateway_slo_targets: str
+    slo_targets: str
+    max_gateway_queue_depth: int
+    per_band_capacity: int
+    queue_shedding: bool
+    request_ttl: int
+    in_flight_eviction: bool
+    dispatch_tick_interval: int
+    prefill_instances: int
+    decode_instances: int
+    prefill_decode_instances: int
+    encode_instances: int
+    pd_decider: str
+    pd_prefix_threshold: int
+    pd_transfer_bandwidth: float
+    pd_transfer_base_latency: float
+    pd_transfer_contention: bool
+    prefill_routing_scorers: str
+    decode_routing_scorers: str
+    prefill_tp: int
+    prefill_hardware: str
+    prefill_latency_model: str
+    prefill_max_model_len: int
+    decode_tp: int
+    decode_hardware: str
+    decode_latency_model: str
+    decode_max_model_len: int
+    model_autoscaler_interval_us: int
+
+
+class ReportSettings(TypedDict, total=False):
+    slo_ttft: str
+    slo_itl: str
+    slo_e2e: str
+    detectors: Sequence[str]
+    saturation_config: Path | None
+    saturation_report: Path | None
+    saturation_final_window: str
+    fitness_weights: str
+    results_path: Path | None
+    metrics_path: Path | None
+    trace_level: str
+    counterfactual_k: int
+    decisions_path: Path | None
+    trace_output: Path | None
+    record_itl: bool
+    itl_output: Path | None
+    metrics_dir: Path | None
+
+
+class RunSettings(ClusterSettings, ReportSettings, total=False):
+    workload_spec: Path | None
+    workload: str | None
+    rate: float | None
+    arrival: str
+    arrival_cv: float | None
+    concurrency: int
+    think_time_ms: int
+    num_requests: int | None
+    prefix_tokens: int
+    prompt_tokens: int
+    prompt_tokens_stdev: int
+    prompt_tokens_min: int
+    prompt_tokens_max: int
+    output_tokens: int
+    output_tokens_stdev: int
+    output_tokens_min: int
+    output_tokens_max: int
+    timeout: int | None
+    seed: int | None
+    horizon: int | None
+
+
+class ReplaySettings(ClusterSettings, ReportSettings, total=False):
+    trace_data: Path | None
+    horizon: int | None
+    reissue: bool
+    session_mode: str
+    think_time_ms: int | None
+    phase_average: int
+    seed: int
+    include_failed: bool
+
+
+class SweepSettings(RunSettings, total=False):
+    sample: int | None
+    sample_seed: int
+    output: Path
+    overwrite: bool
+    parquet: Path | None
+    plot: Path | None
+    gpu_cost_per_hour: float | None
+    processes: int | None
+    ray: bool
+    ray_address: str | None
+    trace_data: Path | None
+    reissue: bool
+    session_mode: str
+    phase_average: int
+    include_failed: bool
+
+
+class PlanSettings(RunSettings, total=False):
+    ttft_p90: str | None
+    ttft_p95: str | None
+    ttft_p99: str | None
+    itl_p90: str | None
+    itl_p95: str | None
+    itl_p99: str | None
+    e2e_p90: str | None
+    e2e_p95: str | None
+    e2e_p99: str | None
+    gpus: Sequence[str]
+    tp_sizes: Sequence[int]
+    pp_sizes: Sequence[int]
+    shapes: Sequence[str]
+    precisions: Sequence[str]
+    step_tokens: Sequence[int]
+    max_gpus: int
+    prices: Path | None
+    processes: int | None
+    output: Path | None
+    manifests: Path | None
+    trace_data: Path | None
+    reissue: bool
+    session_mode: str
+    phase_average: int
+    include_failed: bool
+
+
+class CalibrateSettings(TypedDict, total=False):
+    trace_data: Path | None
+    sim_results: Path | None
+    second_recording: str | None
+    second_itl_data: Path | None
+    itl_data: Path | None
+    report: Path | None
+    html: Path | None
+    plots: Path | None
+    fail_over: str
+    warmup_requests: int
+    network_rtt_us: int
+    network_bandwidth_mbps: float
+    slo_ttft: str
+    slo_itl: str
+    slo_e2e: str
+    sim_metrics: Path | None
+    hit_rate_tolerance_pp: float
+    ttft_mape_threshold: float
+    adapter_mape_threshold: float
+
+
+class FitSettings(EngineSettings, total=False):
+    output: Path
+    seed: int
+    reissue: bool
+    max_concurrency: int

@@ -1,0 +1,117 @@
+"""Makes `blis_sim/api/settings.py`: the keyword arguments of the Python interface, made of the options of commands."""
+
+import importlib
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from blis_sim.api.given import KINDS, WITHOUT
+from blis_sim.cli.commands import COMMANDS
+from blis_sim.engine.cluster.options import ClusterOptions
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.options import options_of
+from blis_sim.options.option import Setting
+from replay.report_options import ReportOptions
+
+FOLDER = Path(__file__).resolve().parent.parent / "blis_sim" / "api"
+
+_HEAD = '''"""The keyword arguments of {functions}. Written by `python docs/generate.py`."""'''
+_ALIASES = """\
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any, TypeAlias, TypedDict
+
+Path: TypeAlias = str | PathLike[str]
+Json: TypeAlias = str | Mapping[str, Any]
+\"\"\"A JSON text, or the object itself.\"\"\"
+Policy: TypeAlias = str | Callable[..., Any]
+\"\"\"The name of a policy, or a class or function of a module in its place.\"\"\""""
+_IMPORTS = """\
+from collections.abc import Sequence
+
+from blis_sim.api.settings import ClusterSettings, Json, Path"""
+_SHARED = {"Engine": DeploymentOptions, "Cluster": ClusterOptions, "Report": ReportOptions}
+_PATHS = ("FILE", "DIR", "FOLDER", "PREFIX", "PATH")
+_ALSO_PATHS = ("model", "model_config_folder", "hardware_config", "coefficients", "tokenizer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    name: str
+    bases: tuple[str, ...]
+    settings: tuple[Setting, ...]
+
+
+def texts() -> Mapping[Path, str]:
+    """The content of the files."""
+    classes = {each.name: each for each in _classes()}
+    serve = classes.pop(KINDS["serve"])
+    return {
+        FOLDER / "settings.py": _text("all functions but `server`", _ALIASES, classes.values()),
+        FOLDER / "serve_settings.py": _text("`server`", _IMPORTS, [serve]),
+    }
+
+
+def _text(functions: str, imports: str, classes: Iterable[_Class]) -> str:
+    head = f"{_HEAD.format(functions=functions)}\n\n{imports}"
+    return "\n\n\n".join([head, *map(_source, classes)]) + "\n"
+
+
+def _classes() -> Iterator[_Class]:
+    engine, cluster, report = (_named(kind) for kind in _SHARED.values())
+    yield _Class("EngineSettings", (), engine)
+    yield _Class("ClusterSettings", ("EngineSettings",), _without(cluster, engine))
+    yield _Class("ReportSettings", (), report)
+    of_base = {"EngineSettings": engine, "ClusterSettings": cluster, "ReportSettings": report}
+    found: dict[str, tuple[Setting, ...]] = {}
+    for command, name in KINDS.items():
+        row = COMMANDS[command]
+        own = _named(getattr(importlib.import_module(row.module), row.options))
+        names = {each.name for each in own}
+        bases = ["ClusterSettings"] if "num_instances" in names else ["EngineSettings"] if "model" in names else []
+        bases += ["ReportSettings"] if "metrics_path" in names else []
+        found[command] = _without(own, [each for base in bases for each in of_base[base]])
+        if command in ("sweep", "plan"):  # which take the settings of what they simulate
+            bases, found[command] = ["RunSettings"], (*own, *_without(found["replay"], found["run"]))
+        yield _Class(name, tuple(bases), found[command])
+
+
+def _named(kind: type) -> tuple[Setting, ...]:
+    """The settings that are given by name, and are not of the printing alone."""
+    return tuple(
+        each for each in options_of(kind) if not (each.option.positional or each.option.hidden or each.name in WITHOUT)
+    )
+
+
+def _without(settings: Iterable[Setting], others: Iterable[Setting]) -> tuple[Setting, ...]:
+    names = {each.name for each in others}
+    return tuple(each for each in settings if each.name not in names)
+
+
+def _source(each: _Class) -> str:
+    lines = [f"class {each.name}({', '.join(each.bases or ('TypedDict',))}, total=False):"]
+    rows = [(name, kind) for setting in each.settings for name, kind in _keys(setting)]
+    return "\n".join([*lines, *(f"    {name}: {kind}" for name, kind in rows)])
+
+
+def _keys(setting: Setting) -> Iterator[tuple[str, str]]:
+    """A setting by its name, and by the names of its other flags, such as those of vLLM."""
+    names = [setting.name, *(flag[2:].replace("-", "_") for flag in setting.flags if flag.startswith("--"))]
+    for name in dict.fromkeys(names):
+        yield name, _type(setting)
+
+
+def _type(setting: Setting) -> str:
+    optional = " | None" if setting.kind is not setting.type else ""
+    if setting.option.infinity is not None:
+        return f"{setting.kind.__name__} | str{optional}"
+    if setting.option.open_to is not None:
+        return f"Policy{optional}"
+    if setting.option.metavar == "JSON":
+        return f"Json{optional}"
+    if setting.kind is str and (setting.option.metavar in _PATHS or setting.name in _ALSO_PATHS):
+        return f"Path{optional}"
+    if setting.is_list:
+        return f"Sequence[{typing.get_args(setting.kind)[0].__name__}]{optional}"
+    return f"{setting.kind.__name__}{optional}"
