@@ -9,6 +9,7 @@ import pytest
 
 from blis_sim.options.registry import Registry
 from tests.docs.pages import PROJECT
+from traces import read_trace
 
 STRANGER = '''
 from blis_sim.engine.cluster.routing import Choice
@@ -37,6 +38,20 @@ class StaticBatches(VllmScheduler):
         return self.num_running == 0
 
 
+def read_lengths(options):
+    """Import a line for each request: prompt tokens, one a second."""
+    from traces.importers import Imported
+    from traces.rows import TraceRow
+
+    lengths = map(int, options.path.read_text().split())
+    return Imported(
+        rows=[
+            TraceRow(request_id=place, arrival_time_us=place * 1_000_000, input_tokens=length, output_tokens=5)
+            for place, length in enumerate(lengths)
+        ]
+    )
+
+
 broken = 1 / 0 if __name__ == "stranger_broken" else None
 '''
 ENTRY_POINTS = """
@@ -46,6 +61,9 @@ missing = stranger:Nothing
 
 [blis.schedulers]
 static-batches = stranger:StaticBatches
+
+[blis.formats]
+lengths = stranger:read_lengths
 """
 
 
@@ -82,6 +100,14 @@ def test_a_scheduler_of_another_package_is_an_engine(installed: Path) -> None:
     static = blis(installed, "--engine", "static-batches", path=str(installed))
     assert static.returncode == 0, static.stderr
     assert static.stdout != blis(installed).stdout
+
+
+def test_a_format_of_another_package_is_converted(installed: Path) -> None:
+    (installed / "lengths.txt").write_text("7\n9\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(PROJECT), str(installed)))}
+    words = [sys.executable, "-m", "blis_sim.cli", "convert", "lengths", "lengths.txt", "--output", "converted"]
+    subprocess.run(words, cwd=installed, env=environment, check=True, capture_output=True)
+    assert [row.input_tokens for row in read_trace(installed / "converted.yaml").rows] == [7, 9]
 
 
 @pytest.mark.parametrize(

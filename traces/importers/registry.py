@@ -1,10 +1,11 @@
 """The formats of `blis convert`. Adding one is adding its row and its file."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from blis_sim.options.registry import Registry
 from traces.importers.imported import Imported
 
 if TYPE_CHECKING:
@@ -13,16 +14,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One kind of source. Its module offers `convert(options) -> Imported`; `flags` are those it heeds."""
+    """One kind of source. Its module offers `convert(options) -> Imported`; `flags` are those it heeds.
 
-    module: str
+    A format of another package has a function in the place of the module.
+    """
+
+    module: "str | Callable[[ConvertOptions], Imported]"
     help: str
     example: str
     gives_spec: bool = False
     flags: tuple[str, ...] = ("num_requests",)
 
 
-FORMATS: Mapping[str, Format] = {
+FORMATS: Registry[Any] = Registry[Any]("blis.formats") | {
     "preset": Format("preset", "a workload known by name", "chatbot", True, ("rate", "num_requests")),
     "servegen": Format(
         "servegen",
@@ -60,6 +64,14 @@ FORMATS: Mapping[str, Format] = {
 }
 
 
+def format_of(name: str) -> Format:
+    """The format of a name. Raises KeyError for one that is not known, OptionError for one that cannot be loaded."""
+    row = FORMATS[name]
+    if isinstance(row, Format):
+        return row
+    return Format(row, "a format of another package", "FILE", flags=tuple(flags_of()))
+
+
 def flags_of() -> dict[str, list[str]]:
     """For each flag that not all formats heed those that do."""
     names = dict.fromkeys(flag for kind in FORMATS.values() for flag in kind.flags)
@@ -68,6 +80,8 @@ def flags_of() -> dict[str, list[str]]:
 
 def import_from(options: "ConvertOptions") -> Imported:
     """Convert what the options name. Raises BlisError."""
-    module = importlib.import_module(f"traces.importers.{FORMATS[options.format].module}")
-    imported: Imported = module.convert(options)
+    importer = format_of(options.format).module
+    if isinstance(importer, str):
+        importer = importlib.import_module(f"traces.importers.{importer}").convert
+    imported: Imported = importer(options)
     return imported

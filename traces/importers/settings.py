@@ -5,7 +5,7 @@ from pathlib import Path
 
 from blis_sim.options import OptionError, check_options, check_written, option
 from blis_sim.options.room import LEAST_RATE, MOST_RATE
-from traces.importers.registry import FORMATS, flags_of
+from traces.importers.registry import FORMATS, flags_of, format_of
 
 _TIMES = ("midnight", "morning", "afternoon")
 
@@ -14,7 +14,13 @@ _TIMES = ("midnight", "morning", "afternoon")
 class ConvertOptions:
     """One run of `blis convert`. Raises OptionError for settings that do not fit together."""
 
-    format: str = option(help="What to convert from.", positional=True, choices=FORMATS, metavar="FORMAT")
+    format: str = option(
+        help="What to convert from.",
+        positional=True,
+        choices=FORMATS,
+        open_to=lambda: FORMATS,
+        metavar="FORMAT",
+    )
     file: str | None = option(
         None, "The file or folder to convert; with preset, its name.", positional=True, metavar="FILE"
     )
@@ -47,15 +53,16 @@ class ConvertOptions:
         check_options(self)
         if (self.file is None) == (self.source is None):
             raise OptionError(f"blis convert {self.format} needs one file, folder or name, as in: {self._example}")
+        kind = format_of(self.format)
         for name, formats in flags_of().items():
             default = type(self).__dataclass_fields__[name].default
-            if self.format not in formats and getattr(self, name) != default:
+            if name not in kind.flags and getattr(self, name) != default:
                 flag = "--" + name.replace("_", "-")
                 raise OptionError(f"{flag} has no meaning with {self.format}, only with {', '.join(formats)}")
-        if self.output is None and not FORMATS[self.format].gives_spec:
+        if self.output is None and not kind.gives_spec:
             raise OptionError(f"--output is required with {self.format}, whose result is a trace of several files")
         endings = {".yaml": "header", ".csv": "rows", ".itl.csv": "token times"}
-        if FORMATS[self.format].gives_spec:
+        if kind.gives_spec:
             endings = {"": "spec"}
         written = [(f"{self.output}{ending}", "--output", kind) for ending, kind in endings.items()]
         check_written(
@@ -75,5 +82,5 @@ class ConvertOptions:
 
     @property
     def _example(self) -> str:
-        kind = FORMATS[self.format]
+        kind = format_of(self.format)
         return f"blis convert {self.format} {kind.example}{'' if kind.gives_spec else ' --output imported'}"
