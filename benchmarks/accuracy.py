@@ -96,20 +96,20 @@ def _report(folder: Path, coefficients: Path) -> Iterator[str]:
     server = json.loads((folder / "server_config.json").read_text())
     yield PREAMBLE
     yield LEARNED_TEXT.format(PHASES)
-    learned = resolve(_options(server, "vllm", coefficients))
-    yield from _table([score for name, path in traces.items() for score in _learned_scores(name, path, learned)])
+    learned = resolve(options_of(server, "vllm", coefficients))
+    yield from table([score for name, path in traces.items() for score in _learned_scores(name, path, learned)])
     floors = [
         repeat(name.removesuffix("_vanilla"), path, traces[name.replace("_vanilla", "_patched")])
         for name, path in traces.items()
         if name.replace("_vanilla", "_patched") in traces and name.endswith("_vanilla")
     ]
     yield "## A second run of the real server\n"
-    yield from _table(floors)
+    yield from table(floors)
     for scheduling in ("vllm", "blis"):
-        deployment = resolve(_options(server, scheduling, None))
+        deployment = resolve(options_of(server, scheduling, None))
         yield f"## Replayed with `--engine {scheduling}`\n"
         yield f"With `--latency-model {DEFAULT_LATENCY_MODEL}`, and nothing learned.\n"
-        yield from _table([predict(name, path, deployment, 1) for name, path in traces.items()])
+        yield from table([predict(name, path, deployment, 1) for name, path in traces.items()])
 
 
 def _learned_scores(name: str, path: Path, deployment: Deployment) -> Iterator[Score]:
@@ -118,7 +118,8 @@ def _learned_scores(name: str, path: Path, deployment: Deployment) -> Iterator[S
     yield predict("", path, deployment, PHASES)
 
 
-def _options(server: dict[str, Any], scheduling: str, coefficients: Path | None) -> DeploymentOptions:
+def options_of(server: dict[str, Any], scheduling: str, coefficients: Path | None) -> DeploymentOptions:
+    """Return the server of the recordings under an engine, with learned coefficients or the default latency model."""
     return DeploymentOptions(
         model=server["model"].lower(),
         hardware="H100",
@@ -205,7 +206,8 @@ def _mean_itl_us(row: TraceRow) -> float:
     return (row.last_chunk_time_us - row.first_chunk_time_us) / max(row.output_tokens - 1, 1)
 
 
-def _table(scores: list[Score]) -> Iterator[str]:
+def table(scores: list[Score]) -> Iterator[str]:
+    """Yield the lines of a table, and an empty one."""
     yield (
         "| recording | requests | TTFT MAPE / r | E2E MAPE / r | ITL MAPE / r "
         "| TTFT mean, p99 | E2E mean, p99 | ITL mean, p99 |"

@@ -58,6 +58,7 @@ def content(
         "learned_for": {"model": deployed.model.name, "hardware": deployed.gpu.name, "tp": deployed.tp},
         "engine": {name: asdict(config)[name] for name in _ENGINE_SETTINGS},
         **deployed.sections({name: _rounded(value) for name, value in values.items()}),
+        **({"host": {"growth_requests": learned.deployed.growth_requests}} if learned.deployed.growth_requests else {}),
         "spread": {name: _rounded(spreads[name]) for name in deployed.learnable()},
         "seen": {
             **{name: int(getattr(largest, name)) for name in WATCHED},

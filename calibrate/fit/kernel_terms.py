@@ -58,6 +58,13 @@ class KernelsDeployed:
     def terms(self) -> Terms:
         return TERMS
 
+    @property
+    def growth_requests(self) -> int:
+        return 0
+
+    def alternatives(self) -> "tuple[KernelsDeployed, ...]":
+        return (self,)
+
     def learnable(self) -> tuple[str, ...]:
         rows = zip(TOKEN_CLASSES, self.grids.token_us, strict=True)
         missing = {name for name, row in rows if not row.any()}

@@ -25,6 +25,11 @@ REQUESTS_PER_ROUND = 8_000
 REQUESTS_PER_FINAL_ROUND = 24_000
 REQUESTS_IN_FINAL_ROUNDS = 60_000
 SCORED_PHASES = 4
+CLEARLY_BETTER = 0.99
+"""An alternative is taken if the sum of errors falls below this share of what it is without."""
+LARGEST_ERROR = 0.5
+"""Larger relative errors count as this: in an engine that never rests one step sooner or later may change all that
+follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class Learned:
     """The result of learning: the estimate, the largest sums of all steps simulated, and the scores on requests that it
     was not learned from: the last fifth of each recording, predicted by coefficients learned from the others."""
 
+    deployed: Learnable
     estimate: Estimate
     spans: Spans
     largest: BatchShape
@@ -68,11 +74,36 @@ def learn(
     for share in ROUNDS:
         kept = [each.without_tail(HELD_OUT_SHARE) for each in _cut(recordings, budget.per_round)]
         estimate = work.round(kept, estimate, share)
+    work.choose(_cut([each.without_tail(HELD_OUT_SHARE) for each in recordings], budget.per_round), estimate)
     held_out = [_score(each, work, estimate) for each in _cut(recordings, budget.per_final_round)]
     for share in _final_rounds(recordings, budget):
         estimate = work.round(_cut(recordings, budget.per_final_round), estimate, share)
     scores = [each for each in held_out if each is not None]
-    return Learned(estimate=estimate, spans=spans, largest=work.largest, held_out=scores)
+    return Learned(deployed=work.deployed, estimate=estimate, spans=spans, largest=work.largest, held_out=scores)
+
+
+def relearn(
+    recordings: Sequence[Recording],
+    deployed: Learnable,
+    config: EngineConfig,
+    start: Estimate,
+    *,
+    seed: int = 0,
+    budget: Budget = Budget(),
+) -> tuple[Learnable, Estimate]:
+    """Learn from all of each recording, from the values of an estimate of the same server on.
+
+    Returns what was chosen of the alternatives that the deployment has, and the estimate.
+
+    The speeds of `start`, which belong to parts of other recordings, are not used.
+    """
+    spans = spans_of(recordings)
+    work = _Work(deployed, config, spans, seed, _nothing)
+    estimate = Estimate(start.values, start.spreads, np.zeros(spans.total))
+    work.choose(_cut(recordings, budget.per_round), estimate)
+    for share in (1.0, *_final_rounds(recordings, budget)):
+        estimate = work.round(_cut(recordings, budget.per_final_round), estimate, share)
+    return work.deployed, estimate
 
 
 def num_trials(recordings: Sequence[Recording], budget: Budget = Budget()) -> int:
@@ -106,6 +137,16 @@ def _score(recording: Recording, work: "_Work", estimate: Estimate) -> Score | N
     return scored
 
 
+def _loss(recordings: Sequence[Recording], deployed: Learnable, config: EngineConfig, estimate: Estimate) -> float:
+    """Return the sum of the relative errors of the time to the first token, of large ones their limit."""
+    total = 0.0
+    for recording in recordings:
+        simulated_us = run_trial(recording, deployed, config, estimate.values, 0).ttft.simulated_us
+        errors = np.abs(simulated_us / recording.ttft_us - 1)
+        total += float(np.nansum(np.minimum(errors, LARGEST_ERROR)))
+    return total
+
+
 class _Work:
     """State shared by all rounds."""
 
@@ -118,6 +159,14 @@ class _Work:
         self.done = done
         self.largest = BatchShape()
         self._phase = seed << 16
+
+    def choose(self, recordings: Sequence[Recording], estimate: Estimate) -> None:
+        """Take the alternative of the deployment that explains the recordings clearly better, if one does."""
+        first, *others = self.deployed.alternatives()
+        least = _loss(recordings, first, self.config, estimate) if others else 0.0
+        for other in others:
+            if (loss := _loss(recordings, other, self.config, estimate)) < least * CLEARLY_BETTER:
+                self.deployed, least = other, loss
 
     def round(self, recordings: Sequence[Recording], estimate: Estimate, share: float) -> Estimate:
         """Two trials of each recording, and the estimate they lead to."""

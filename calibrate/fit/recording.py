@@ -70,14 +70,26 @@ class Recording:
         return [found.get(arrival.request.id) for arrival in self.arrivals]
 
     def head(self, num_requests: int) -> "Recording":
-        """The first so many requests."""
+        """The first so many requests. There is nothing to learn from those that ran beside later ones: alone they would
+        have been faster."""
+        if num_requests >= len(self.arrivals):
+            return self
+        kept = self._masked(self._ended_before(num_requests))
         return replace(
-            self,
+            kept,
             arrivals=self.arrivals[:num_requests],
-            ttft_us=self.ttft_us[:num_requests],
-            decode_us=self.decode_us[:num_requests],
+            ttft_us=kept.ttft_us[:num_requests],
+            decode_us=kept.decode_us[:num_requests],
             stretches=self._stretches(np.arange(len(self.arrivals)) < num_requests),
         )
+
+    def _ended_before(self, num_requests: int) -> npt.NDArray[np.bool_]:
+        """Which of the first so many requests had ended when the next one was sent."""
+        sent_us = np.array([_sent_us(arrival) for arrival in self.arrivals], np.float64)
+        ended_us = sent_us + self.ttft_us + np.nan_to_num(self.decode_us)
+        is_first = np.arange(len(self.arrivals)) < num_requests
+        ended: npt.NDArray[np.bool_] = is_first & (ended_us <= sent_us[num_requests:].min())
+        return ended
 
     def without_tail(self, share: float) -> "Recording":
         """All requests, but nothing to learn from the last `share` of them."""
@@ -127,6 +139,11 @@ def recording_of(
         stretches=None if steps is None else stretches_of(steps),
         max_concurrency=max_concurrency,
     )
+
+
+def _sent_us(arrival: Arrival) -> int:
+    """When the recording client sent a request."""
+    return arrival.row.send_time_us if isinstance(arrival.row, TraceRow) else arrival.at
 
 
 def _measured(row: TraceRow) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """The terms of a latency model that is learned; those of the fitted one, with values expected of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -94,6 +94,15 @@ class Learnable(Protocol):
         ...
 
     @property
+    def growth_requests(self) -> int:
+        """How many requests a batch must have more than any before, to make the host wait; 0 where none does."""
+        ...
+
+    def alternatives(self) -> "tuple[Learnable, ...]":
+        """Return the deployments to choose from, which differ in what is no number: this one first."""
+        ...
+
+    @property
     def terms(self) -> Terms: ...
 
     def learnable(self) -> tuple[str, ...]:
@@ -137,6 +146,7 @@ EXPECTED: dict[str, Expectation] = {
     "decodes": Expectation(0.4, 0.3),
     "burst": Expectation(0.03, 0.015),
     "burst_again": Expectation(0.14, 0.07),
+    "idle_start_us": Expectation(2500.0, 2500.0),
     **EXPECTED_OF_HOST,
 }
 COMPUTE_TERMS = ("tokens", "tiles", "small_tiles")
@@ -144,6 +154,9 @@ EXPECTED_COMPUTE = Expectation(1.45, 0.1)
 """Expected sum of the compute terms: large multiplications reach about 70 % of the peak arithmetic rate."""
 
 
+GROWTH_REQUESTS = 8
+"""With a host that waits for growing batches, every batch does that has so many requests more: vLLM pads batches to
+multiples of 8."""
 TERMS = Terms(STEP_TERMS, REQUEST_TERMS, EXPECTED, ((COMPUTE_TERMS, EXPECTED_COMPUTE),))
 
 
@@ -154,6 +167,7 @@ class Deployed:
     model: ModelSpec
     gpu: GpuSpec
     tp: int
+    growth_requests: int = 0
 
     @property
     def latency_model(self) -> str:
@@ -163,6 +177,10 @@ class Deployed:
     def terms(self) -> Terms:
         return TERMS
 
+    def alternatives(self) -> "tuple[Deployed, ...]":
+        other = 0 if self.growth_requests else GROWTH_REQUESTS
+        return self, replace(self, growth_requests=other)
+
     def learnable(self) -> tuple[str, ...]:
         return tuple(name for name in TERMS.names if self.tp > 1 or name != "all_reduce")
 
@@ -170,7 +188,7 @@ class Deployed:
         named = TERMS.by_name(values)
         step = StepCoefficients(**{name: named[name] for name in STEP_TERMS})
         request = RequestCoefficients(**{name: named[name] for name in REQUEST_TERMS})
-        return Fitted(self.model, self.gpu, self.tp, step, request)
+        return Fitted(self.model, self.gpu, self.tp, step, request, self.growth_requests)
 
     def sections(self, values: Mapping[str, float]) -> dict[str, dict[str, float]]:
         step = {name: values[name] for name in STEP_TERMS}
@@ -205,5 +223,6 @@ class Deployed:
             "step_us": np.ones(len(shapes)),
             "prompt_us": shape["prefill_requests"],
             "request_us": shape["decode_requests"],
+            "idle_start_us": np.zeros(len(shapes)),
         }
         return np.column_stack([columns[name] for name in STEP_TERMS])

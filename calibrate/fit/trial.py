@@ -139,6 +139,9 @@ class _Steps:
         self.ends = run.steps.ends()
         self.starts = self.ends - run.steps.durations()
         self.basis = basis
+        if "idle_start_us" in terms.step:
+            basis[1:, terms.place("idle_start_us")] = self.starts[1:] > self.ends[:-1]
+            basis[0, terms.place("idle_start_us")] = 1
         self.before = np.vstack([np.zeros(basis.shape[1]), np.cumsum(basis, axis=0)])
         """Sums of the basis over all steps before each."""
         self.num_outputs = run.outputs_by_step()
@@ -158,6 +161,7 @@ class _Requests:
         self.arrived = np.array([0 if each is None else each.arrived_at for each in sequences], np.int64)
         self.queued = np.array([_queued_at(each) for each in sequences], np.int64)
         self.first = np.array([_first_step(each) for each in sequences], np.int64)
+        self.first_token_at = np.array([_first_token_at(each) for each in sequences], np.int64)
         self.last = np.array([_last_step(each) for each in sequences], np.int64)
         self.input_tokens = np.array([arrival.request.input_tokens for arrival in recording.arrivals], np.float64)
 
@@ -171,6 +175,10 @@ def _queued_at(sequence: Sequence | None) -> int:
 
 def _first_step(sequence: Sequence | None) -> int:
     return 0 if sequence is None or sequence.first_token_step is None else sequence.first_token_step
+
+
+def _first_token_at(sequence: Sequence | None) -> int:
+    return 0 if sequence is None or sequence.first_token_at is None else sequence.first_token_at
 
 
 def _last_step(sequence: Sequence | None) -> int:
@@ -196,7 +204,7 @@ def _ttft(steps: _Steps, requests: _Requests, values: Floats) -> Slopes:
     num_outputs = steps.num_outputs[requests.first]
     per_term[:, terms.place("output_request_us")] = num_outputs
     after_us = values[terms.place("output_us")] + values[terms.place("output_request_us")] * num_outputs
-    return requests.only_known(Slopes(steps.ends[requests.first] - requests.arrived + after_us, per_term))
+    return requests.only_known(Slopes(requests.first_token_at - requests.arrived + after_us, per_term))
 
 
 def _decode(steps: _Steps, requests: _Requests, values: Floats) -> Slopes:
@@ -205,7 +213,7 @@ def _decode(steps: _Steps, requests: _Requests, values: Floats) -> Slopes:
     per_term[:, : len(terms.step)] = steps.between(requests.first + 1, requests.last + 1)
     more_outputs = steps.num_outputs[requests.last] - steps.num_outputs[requests.first]
     per_term[:, terms.place("output_request_us")] = more_outputs
-    step_us = steps.ends[requests.last] - steps.ends[requests.first]
+    step_us = steps.ends[requests.last] - requests.first_token_at
     return requests.only_known(Slopes(step_us + values[terms.place("output_request_us")] * more_outputs, per_term))
 
 

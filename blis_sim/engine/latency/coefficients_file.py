@@ -23,6 +23,7 @@ class LearnedCoefficients:
     tp: int
     step: StepCoefficients
     request: RequestCoefficients
+    growth_requests: int
     seen: Mapping[str, int]
     seen_prompts: tuple[int, int] | None
     """Tokens of the shortest and the longest prompt; None if the file has no such figures."""
@@ -65,9 +66,15 @@ def _learned(path: Path, content: Mapping[str, Any]) -> LearnedCoefficients:
         tp=int(_number(path, "learned_for", learned_for, "tp")),
         step=StepCoefficients(**_terms(path, content, "step", StepCoefficients)),
         request=RequestCoefficients(**_terms(path, content, "request", RequestCoefficients)),
+        growth_requests=_growth_requests(path, content),
         seen={name: int(_number(path, "seen", seen, name)) for name in WATCHED if name in seen},
         seen_prompts=_prompts(path, seen),
     )
+
+
+def _growth_requests(path: Path, content: Mapping[str, Any]) -> int:
+    """Return the value of an optional section."""
+    return int(_number(path, "host", _section(path, content, "host"), "growth_requests")) if "host" in content else 0
 
 
 def _prompts(path: Path, seen: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -68,6 +68,8 @@ class StepCoefficients:
     """Microseconds per request that computes prompt tokens: taking it in slows down the steps before and after."""
     request_us: float
     """Microseconds per decoding request."""
+    idle_start_us: float = 0.0
+    """Microseconds of a step that follows an idle time: nothing hides what the host does before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,8 @@ class Fitted:
     tp: int
     step: StepCoefficients
     request: RequestCoefficients
+    growth_requests: int = 0
+    """A batch with so many requests more than any before makes the host wait until its step ends; 0 for none."""
     decode_sums: DecodeSums = field(default_factory=DecodeSums, init=False, repr=False, compare=False)
     _work: StepWork = field(init=False, repr=False, compare=False)
     _weights_us: float = field(init=False, repr=False, compare=False)
@@ -172,6 +176,9 @@ class Fitted:
         work = self._work
         return self.step.weights * work.weights_read(num_tokens) + self.step.layer_us * work.num_layers
 
+    def idle_start_time(self, idle_us: Micros) -> Micros:
+        return int(self.step.idle_start_us) if idle_us else 0
+
     def queueing_time(self, input_tokens: int) -> Micros:
         return int(self.request.arrival_us + self.request.arrival_token_us * input_tokens)
 
@@ -214,6 +221,7 @@ class Fitted:
             "step_us": 1.0,
             "prompt_us": float(shape.prefill_requests),
             "request_us": float(shape.decode_requests),
+            "idle_start_us": 0.0,
         }
         return tuple(values[name] for name in STEP_TERMS)
 

@@ -111,7 +111,7 @@ def _fitted(choice: LatencyChoice) -> LatencyModel:
     _check_no_dp("fitted", choice)
     path = LEARNED_COEFFICIENTS if choice.coefficients is None else choice.coefficients
     learned = read_coefficients(path, choice.learned)
-    fitted = Fitted(choice.model, choice.gpu, choice.tp, learned.step, learned.request)
+    fitted = Fitted(choice.model, choice.gpu, choice.tp, learned.step, learned.request, learned.growth_requests)
     origin = SHIPPED if choice.coefficients is None else "--coefficients"
     return RangeWatch(fitted, learned.seen, learned.seen_prompts, origin, learned.learned_for)
 

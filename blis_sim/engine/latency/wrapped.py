@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.latency.host_waits import WaitsForHost, growth_requests
 from blis_sim.engine.latency.model import LatencyModel, whole_micros
 from blis_sim.engine.units import Micros
 
@@ -37,6 +38,13 @@ class WrappedLatency:
     @property
     def post_decode_time(self) -> Micros:
         return self.model.post_decode_time
+
+    def idle_start_time(self, idle_us: Micros) -> Micros:
+        return self.model.idle_start_time(idle_us) if isinstance(self.model, WaitsForHost) else 0
+
+    @property
+    def growth_requests(self) -> int:
+        return growth_requests(self.model)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from blis_sim.engine.kv_cache.free_runs import FreeRuns
 from blis_sim.engine.latency.decode_steps import decode_timer
 from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.cohort_steps import CohortSteps
+from blis_sim.engine.scheduler.growth import BatchGrowth
 from blis_sim.engine.scheduler.hold import Hold
 from blis_sim.engine.scheduler.leap import MIN_LEAP_STEPS
 from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, NO_TOKENS, ScheduledStep
@@ -23,7 +24,7 @@ class CohortScheduler(CohortSteps):
     A subclass composes steps in `schedule` and processes their outputs in `update`. The time between steps is zero.
     """
 
-    __slots__ = ("_decode_time", "_ends_early", "_executing", "_has_deadlines", "_planned")
+    __slots__ = ("_decode_time", "_ends_early", "_executing", "_growth", "_has_deadlines", "_is_late", "_planned")
 
     def __init__(
         self,
@@ -44,6 +45,10 @@ class CohortScheduler(CohortSteps):
         self._decode_time = decode_timer(instance.latency)
         self._has_deadlines = False
         """Whether `note_deadline` has anything to do."""
+        self._growth: BatchGrowth | None = None
+        """The largest batch so far, where larger ones make the host wait."""
+        self._is_late = False
+        """Whether the outputs of the first step in flight are processed when the second one ends."""
 
     @abstractmethod
     def schedule(self, at: Micros) -> bool:
@@ -91,7 +96,7 @@ class CohortScheduler(CohortSteps):
 
     @property
     def num_begun_steps(self) -> int:
-        return self.next_step - len(self.flight) + self._executing
+        return self.next_step - len(self.flight) + self._executing + self._is_late
 
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         if self._has_deadlines:
@@ -119,7 +124,12 @@ class CohortScheduler(CohortSteps):
             self._instance.events += report
             return
         self._executing = False
-        self._instance.events += self.update(at)
+        if self._is_late:
+            if (ends_at := self._update_late(at, [at])) is not None:
+                self._pause(ends_at, at, [at, ends_at])
+                return
+        else:
+            self._instance.events += self.update(at)
         last = self._last_free_instant()
         if last >= at:
             self._multi_step(at, last)
@@ -137,7 +147,7 @@ class CohortScheduler(CohortSteps):
 
     def _multi_step(self, at: Micros, last: Micros) -> None:  # noqa: C901 - one loop: calls would double its cost
         """Take steps from `at` on, at which none executes, up to the first that ends after `last`."""
-        flight, cohort, waiting, depth = self.flight, self.cohort, self.waiting, self._depth
+        flight, cohort, waiting, depth, growth = self.flight, self.cohort, self.waiting, self._depth, self._growth
         needs, members, size, ends, free = cohort.needs, cohort.members, self._block_size, cohort.ends, self._free
         decode_time, take_blocks, most_decodes = self._decode_time, self._take_blocks, self._most_calm
         ends_early, reports_steps, counts_taken = self._ends_early, self._reports_steps, self._counts_taken_blocks
@@ -169,16 +179,16 @@ class CohortScheduler(CohortSteps):
                 ends_at = self.begin(flight[0], at)
             else:
                 ends_at = at + decode_time(num_decodes, context)
-                # Steps take ever longer as contexts grow, so this is how many can begin by `last` at most.
-                if ends_at < last and num_decodes == cohort.num_decodes:
+                if ends_at < last and num_decodes == cohort.num_decodes:  # contexts grow, so no more begin by `last`
                     most = (last - at) // (ends_at - at) + 1
                     if most >= MIN_LEAP_STEPS and (most := self._num_equal_steps(most)) >= MIN_LEAP_STEPS:
                         at, ends_at, context, index = self._leap(at, last, most, instants)
             instants.append(ends_at)
-            if ends_early:
-                at, last = self._end_early(ends_at, at, last, instants)
+            if ends_early or (growth is not None and len(flight) > 1 and growth.is_exceeded(flight[1])):
+                at, last = (self._end_early if ends_early else self._end_late)(ends_at, at, last, instants)
                 if at > last:
                     return
+                index = self.next_step - len(flight)
                 continue
             if ends_at > last and ends_at > (last := self._caught_up(ends_at)):
                 self._pause(ends_at, at, instants)
@@ -195,6 +205,39 @@ class CohortScheduler(CohortSteps):
                     for sequence in cohort.pop_ended(index):
                         self.complete(sequence, at, self._instance.events)
             index += 1
+
+    def _end_late(self, ends_at: Micros, at: Micros, last: Micros, instants: list[Micros]) -> tuple[Micros, Micros]:
+        """Begin the second step in flight at `ends_at`, the end of the first, which began at `at`, and process the
+        outputs of both when it ends: the host waits for a step that it has just launched.
+
+        Returns that instant and the last free one; if that is before, nothing more can be done now.
+        """
+        self._is_late, at = True, ends_at
+        next_end: Micros | None = self.begin(self.flight[1], at)
+        while next_end is not None:
+            instants.append(next_end)
+            if next_end > last and next_end > (last := self._caught_up(next_end)):
+                self._pause(next_end, at, instants)
+                return next_end, last
+            at = next_end
+            next_end = self._update_late(at, instants)
+        return at, last
+
+    def _update_late(self, at: Micros, instants: list[Micros]) -> Micros | None:
+        """Process the outputs of a step that has long ended, and of the one that ends at `at`.
+
+        The second of them waits as well where the step composed in between is the largest batch so far: that step has
+        begun then, and its end is returned.
+        """
+        self._instance.steps.move_touching(instants)
+        self._instance.events += self.update(at)
+        if self.explicit or not self.compose_cohort(at):
+            self._compose(at)
+        if self._growth is not None and len(self.flight) > 1 and self._growth.is_exceeded(self.flight[1]):
+            return self.begin(self.flight[1], at)
+        self._is_late = False
+        self._instance.events += self.update(at)
+        return None
 
     def _compose(self, at: Micros) -> None:
         """Compose steps until `depth` are in flight or nothing can be composed."""

@@ -6,8 +6,10 @@ Facts: vllm/v1/engine/core.py, `step_with_batch_queue`; vllm/v1/core/sched/sched
 from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.latency.host_waits import growth_requests, idle_starter
 from blis_sim.engine.lora import LoraSlots
 from blis_sim.engine.scheduler.batch_queue import BatchQueueScheduler
+from blis_sim.engine.scheduler.growth import BatchGrowth
 from blis_sim.engine.scheduler.scheduled_step import ScheduledStep, ScheduledTokens
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
@@ -18,7 +20,7 @@ _COMPLETED, _LENGTH_CAPPED = Outcome.COMPLETED, Outcome.LENGTH_CAPPED
 class VllmScheduler(BatchQueueScheduler):
     """A request that arrives while a step executes waits for that step and for the next one, composed without it."""
 
-    __slots__ = ("_adds_time", "_leaving", "_lora", "_step_time")
+    __slots__ = ("_adds_time", "_idle_start", "_idle_until", "_idle_us", "_leaving", "_lora", "_step_time")
 
     def __init__(
         self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
@@ -28,8 +30,25 @@ class VllmScheduler(BatchQueueScheduler):
         self._adds_time = self._lora is not None
         """Whether `added_time` may be other than 0."""
         self._step_time = instance.latency.step_time
+        self._idle_start = idle_starter(instance.latency) if self._pipeline is None else None
+        """Returns what the step after an idle time takes longer."""
+        self._idle_until = -1
+        """The instant at which the GPU was idle last, and for how long."""
+        self._idle_us = 0
+        if (multiple := growth_requests(instance.latency)) and self._pipeline is None and self._depth > 1:
+            self._growth = BatchGrowth(multiple)
         self._leaving: list[tuple[Sequence, Outcome]] = []
         """Requests whose client has gone, to be taken out when the executing step ends."""
+
+    def step(self, at: Micros) -> None:
+        if self._idle_start is not None and not self._executing:
+            steps = self._instance.steps
+            self._idle_until, self._idle_us = at, at - (steps.end(len(steps) - 1) if len(steps) else 0)
+        super().step(at)
+
+    def _update_late(self, at: Micros, instants: list[Micros]) -> Micros | None:
+        self._idle_until, self._idle_us = at, 1  # the step that is composed now has nothing to hide behind
+        return super()._update_late(at, instants)
 
     def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         if self.flight:
@@ -58,6 +77,8 @@ class VllmScheduler(BatchQueueScheduler):
         recent_prompts = instance.recent_prompts
         instance.last_shape = shape = shape_of(step, recent_prompts.tokens_at(at))
         ends_at = computed_at = at + (step_time(shape) or 1)
+        if at == self._idle_until and self._idle_us > 0 and self._idle_start is not None:
+            ends_at = computed_at = ends_at + self._idle_start(self._idle_us)
         if self._adds_time:
             ends_at = computed_at = ends_at + self.added_time(step)
         if self._pipeline is not None:

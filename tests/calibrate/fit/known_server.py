@@ -32,6 +32,7 @@ KNOWN = {
     "step_us": 150.0,
     "prompt_us": 100.0,
     "request_us": 15.0,
+    "idle_start_us": 1800.0,
     "arrival_us": 4500.0,
     "arrival_token_us": 1.2,
     "output_us": 600.0,

@@ -10,7 +10,8 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.fitted import STEP_TERMS
 from blis_sim.engine.latency.wrapped import PhaseShifted
-from calibrate.fit.learn import Budget, Learned, learn, num_trials
+from calibrate.fit.estimate import Estimate
+from calibrate.fit.learn import Budget, Learned, learn, num_trials, relearn
 from calibrate.fit.terms import EXPECTED, TERMS
 from calibrate.fit.trial import recorded
 from replay.running.simulate import simulate
@@ -75,6 +76,14 @@ def test_equal_seeds_give_equal_coefficients_and_progress_is_reported() -> None:
     assert len(told) == num_trials(recordings, SMALL)
 
 
+def test_learning_on_from_an_estimate_forgets_where_it_came_from() -> None:
+    start = Estimate(VALUES * 1.3, VALUES * 0.1, np.zeros(7))
+    _, estimate = relearn([recording(200)], DEPLOYED, CONFIG, start, budget=Budget(200, 200, 1000))
+    decodes = np.array([[0, 0, 0, 0, 0, 0, batch, 1_000 * batch, 0] for batch in (1, 4, 8)])
+    assert step_times(start.values, decodes) == pytest.approx(1.3 * step_times(VALUES, decodes))
+    assert step_times(estimate.values, decodes) == pytest.approx(step_times(VALUES, decodes), rel=0.03)
+
+
 def test_an_outlier_changes_little() -> None:
     plain = recording(200)
     spoilt = plain.ttft_us.copy()
@@ -134,6 +143,8 @@ class _Shapes:
         self.post_decode_time = self.model.post_decode_time
         self.queueing_time = self.model.queueing_time
         self.decode_times = self.model.decode_times
+        self.idle_start_time = self.model.idle_start_time
+        self.growth_requests = self.model.growth_requests
 
     def step_time(self, shape: BatchShape) -> int:
         self.seen.append(shape)
