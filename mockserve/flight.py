@@ -127,6 +127,8 @@ class Flight:
     first_token_at: Micros | None = None
     last_token_at: Micros = 0
     num_tokens: int = 0
+    turn_us: Micros = 0
+    """Wait of the latest token for its turn in the API server process."""
     num_preemptions: int = 0
     num_cached_tokens: int = 0
     """Prompt tokens that the prefix cache held at its first admission, or that another instance has computed."""

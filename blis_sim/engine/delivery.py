@@ -2,10 +2,15 @@
 
 With BLIS's scheduling each token's overhead adds to the gap before it, so token number n leaves n overheads after its
 step; with vLLM's they overlap the following steps, so each token leaves one overhead after its own step. What the other
-tokens of its step cost comes on top of either.
+tokens of its step cost comes on top of either. Where a latency model has an API server process, that is a queue: the
+tokens of a step are handed out in the order of the batch, after those of the steps before.
 """
 
+import numpy as np
+import numpy.typing as npt
+
 from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.latency.host_waits import output_turn_us
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.units import Micros
 
@@ -26,3 +31,30 @@ def output_delay(
     tokens in all, until it leaves."""
     step_us, token_us = output_overheads(config, latency, num_outputs)
     return step_us + token_number * token_us + (latency.post_decode_time if is_last else 0)
+
+
+class OutputQueue:
+    """The API server process of an engine, as its tokens come."""
+
+    __slots__ = ("_free_at", "turn_us")
+
+    def __init__(self, latency: LatencyModel) -> None:
+        self.turn_us = output_turn_us(latency)
+        """Time that one token takes."""
+        self._free_at = 0.0
+
+    def enter(self, at: Micros, num_outputs: int) -> float:
+        """Let so many tokens come at `at`. Returns how long the first of them waits for those before it."""
+        begins_at = max(self._free_at, at)
+        self._free_at = begins_at + num_outputs * self.turn_us
+        return begins_at - at
+
+
+def output_waits(
+    ends_us: npt.NDArray[np.int64], num_outputs: npt.NDArray[np.int64], turn_us: float
+) -> npt.NDArray[np.float64]:
+    """Return what `OutputQueue.enter` does for each step of an engine, by its end and number of tokens."""
+    before_us = (np.cumsum(num_outputs) - num_outputs) * turn_us
+    begins_us = np.maximum.accumulate(ends_us - before_us) + before_us
+    waits_us: npt.NDArray[np.float64] = begins_us - ends_us
+    return waits_us

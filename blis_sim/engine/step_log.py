@@ -15,9 +15,11 @@ MAX_INSTANT_US: Micros = 2**63 - 1
 class StepLog:
     """Start and end of every step, by index, 16 bytes a step. Consecutive busy steps touch."""
 
-    __slots__ = ("_ends", "_starts")
+    __slots__ = ("_ends", "_late", "_starts")
 
     def __init__(self) -> None:
+        self._late: dict[int, Micros] = {}
+        """Instants at which the outputs of steps were processed, of those that waited for the next one to end."""
         self._starts = array("q")
         self._ends = array("q")
 
@@ -87,6 +89,16 @@ class StepLog:
     def durations(self) -> npt.NDArray[np.int64]:
         """Duration of every step, as a new array."""
         return np.frombuffer(self._ends, np.int64) - np.frombuffer(self._starts, np.int64)
+
+    def note_late(self, index: int, at: Micros) -> None:
+        """Note that the outputs of a step are processed at `at`, after its end."""
+        self._late[index] = at
+
+    def output_instants(self) -> npt.NDArray[np.int64]:
+        """When the outputs of every step were processed, mostly its end, as a new array."""
+        instants = self.ends()
+        instants[list(self._late)] = list(self._late.values())
+        return instants
 
     def ends(self) -> npt.NDArray[np.int64]:
         """End of every step, as a new array."""

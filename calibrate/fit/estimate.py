@@ -37,6 +37,8 @@ RELATIVE_SPREAD_DECODE = 0.01
 SPREAD_STRETCH = 0.01
 """Spreads beside that, and of a typical stretch (longer ones add up more chance), before they are scaled to what the
 errors turn out to be."""
+SPREAD_TURN = 0.05
+"""Relative error of a time between two tokens of a step, for clients take time, too."""
 MIN_FOR_SPREAD = 20
 MAD_TO_SPREAD = 1.4826
 LEAST_SPREAD = 0.02
@@ -85,6 +87,7 @@ def improved(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, share: f
     places = np.array([terms.place(name) for name in deployed.learnable()])
     num_terms, least = len(places), terms.least_values()[places]
     information, pull = _expectations(terms, places, now)
+    _add_turns(information, pull, pairs, terms, places, now)
     num_requests = sum(int(np.isfinite(pair.recording.ttft_us).sum()) for pair in pairs)
     independent = min(INDEPENDENT_SHARE, MOST_INDEPENDENT / max(1, num_requests))
     for number, pair in enumerate(pairs):
@@ -117,6 +120,21 @@ def _expectations(terms: Terms, places: Floats, now: Estimate) -> tuple[Floats, 
         information += np.outer(among, among) / expected.spread**2
         pull = pull + among * missing / expected.spread**2
     return information, pull
+
+
+def _add_turns(
+    information: Floats, pull: Floats, pairs: Sequence[Pair], terms: Terms, places: Floats, now: Estimate
+) -> None:
+    """Add what token times show directly: how long the API server process takes to hand out a token."""
+    if "output_turn_us" not in terms.request:
+        return
+    at = int(np.flatnonzero(places == terms.place("output_turn_us"))[0])
+    for pair in pairs:
+        stretches = pair.recording.stretches
+        if stretches is not None and (turn_us := stretches.steps.turn_us):
+            certainty = 1 / (SPREAD_TURN * turn_us) ** 2
+            information[at, at] += certainty
+            pull[at] += certainty * (turn_us - now.values[places[at]])
 
 
 def _all_errors(

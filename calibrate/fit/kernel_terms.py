@@ -25,6 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 SCALES = tuple(each.name for each in fields(KernelScales))
 _HOST_OF_STEPS = ("burst", "burst_again", "step_us", "prompt_us", "request_us")
+_HOST_OF_REQUESTS = tuple(name for name in REQUEST_TERMS if name != "output_turn_us")
 EXPECTED: dict[str, Expectation] = {
     **dict.fromkeys(SCALES, Expectation(1.0, 0.05)),
     "all_reduce": Expectation(1.0, 0.3),  # links differ more than GPUs
@@ -36,7 +37,7 @@ EXPECTED: dict[str, Expectation] = {
 LEAST_SCALE = 0.8
 """Least scale of a class of kernels: what a recording seems to show beyond it belongs to terms that recordings hardly
 separate from kernels."""
-TERMS = Terms((*SCALES, *_HOST_OF_STEPS), REQUEST_TERMS, EXPECTED, least=dict.fromkeys(SCALES, LEAST_SCALE))
+TERMS = Terms((*SCALES, *_HOST_OF_STEPS), _HOST_OF_REQUESTS, EXPECTED, least=dict.fromkeys(SCALES, LEAST_SCALE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,10 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
+LEAST_STEPS_WITH_TURNS = 100
+"""With fewer steps that brought several tokens, the time between these is not known."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
     """Steps in order: those whose tokens reached the clients.
@@ -34,6 +38,8 @@ class Steps:
     prompt_requests: Ints
     """The request of each prompt, by the place of its arrival."""
     prompt_tokens: Ints
+    turn_us: float = 0.0
+    """Time from one token of a step to the next: the API server process hands them out in turn. 0 if unknown."""
 
 
 def steps_of(arrivals: Sequence[Arrival], chunks: Mapping[int, Sequence[int]], config: EngineConfig) -> Steps | None:
@@ -66,7 +72,23 @@ def steps_of(arrivals: Sequence[Arrival], chunks: Mapping[int, Sequence[int]], c
         prompt_steps=first[by_step],
         prompt_requests=np.array(told)[by_step],
         prompt_tokens=input_tokens[by_step],
+        turn_us=_turn_us(times, steps, num_steps),
     )
+
+
+def _turn_us(times: Floats, steps: Ints, num_steps: int) -> float:
+    """Return the time between two tokens of a step: the usual one of steps, weighed by their tokens."""
+    counts = np.bincount(steps, minlength=num_steps)
+    firsts, lasts = np.full(num_steps, np.inf), np.full(num_steps, -np.inf)
+    np.minimum.at(firsts, steps, times)
+    np.maximum.at(lasts, steps, times)
+    several = counts > 1
+    if several.sum() < LEAST_STEPS_WITH_TURNS:
+        return 0.0
+    gaps_us, weights = (lasts - firsts)[several] / (counts[several] - 1), counts[several] - 1
+    order = np.argsort(gaps_us)
+    middle = np.searchsorted(np.cumsum(weights[order]), weights.sum() / 2)
+    return float(gaps_us[order][middle])
 
 
 def _token_times(arrival: Arrival, chunks: Mapping[int, Sequence[int]]) -> Floats:

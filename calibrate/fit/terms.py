@@ -147,6 +147,7 @@ EXPECTED: dict[str, Expectation] = {
     "burst": Expectation(0.03, 0.015),
     "burst_again": Expectation(0.14, 0.07),
     "idle_start_us": Expectation(2500.0, 2500.0),
+    "output_turn_us": Expectation(25.0, 100.0),
     **EXPECTED_OF_HOST,
 }
 COMPUTE_TERMS = ("tokens", "tiles", "small_tiles")

@@ -19,6 +19,7 @@ from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.step_log import StepLog
 from blis_sim.engine.units import Micros
 from calibrate.errors import CalibrateError
+from calibrate.fit.output_turns import OutputTurns, output_turns
 from calibrate.fit.recording import Recording
 from calibrate.fit.terms import Learnable, Terms
 
@@ -122,9 +123,10 @@ def run_trial(recording: Recording, deployed: Learnable, config: EngineConfig, v
         raise CalibrateError(f"no request of {recording.name} fits a context window of {config.max_model_len} tokens")
     steps = _Steps(run, deployed.basis(values, shapes), deployed.terms)
     requests = _Requests(recording, run)
+    turns = _turns(steps, requests, values)
     return Trial(
-        ttft=_ttft(steps, requests, values),
-        decode=_decode(steps, requests, values),
+        ttft=_ttft(steps, requests, values, turns),
+        decode=_decode(steps, requests, values, turns),
         stretches=_stretches(recording, run, deployed, values),
         typical_step_us=float(np.median(steps.ends - steps.starts)),
         largest=BatchShape(*shapes.max(axis=0).tolist()),
@@ -137,6 +139,7 @@ class _Steps:
     def __init__(self, run: Run, basis: Floats, terms: Terms) -> None:
         self.terms = terms
         self.ends = run.steps.ends()
+        self.outputs_at = run.steps.output_instants()
         self.starts = self.ends - run.steps.durations()
         self.basis = basis
         if "idle_start_us" in terms.step:
@@ -163,6 +166,7 @@ class _Requests:
         self.first = np.array([_first_step(each) for each in sequences], np.int64)
         self.first_token_at = np.array([_first_token_at(each) for each in sequences], np.int64)
         self.last = np.array([_last_step(each) for each in sequences], np.int64)
+        self.running_numbers = np.array([0 if each is None else each.running_number for each in sequences], np.int64)
         self.input_tokens = np.array([arrival.request.input_tokens for arrival in recording.arrivals], np.float64)
 
     def only_known(self, slopes: Slopes) -> Slopes:
@@ -188,7 +192,17 @@ def _last_step(sequence: Sequence | None) -> int:
     return first + count - 1
 
 
-def _ttft(steps: _Steps, requests: _Requests, values: Floats) -> Slopes:
+def _turns(steps: _Steps, requests: _Requests, values: Floats) -> OutputTurns | None:
+    """Waits in the API server process; None where the latency model has none."""
+    if "output_turn_us" not in steps.terms.request:
+        return None
+    turn_us = float(values[steps.terms.place("output_turn_us")])
+    return output_turns(
+        steps.outputs_at, steps.num_outputs, requests.first, requests.last, requests.running_numbers, turn_us
+    )
+
+
+def _ttft(steps: _Steps, requests: _Requests, values: Floats, turns: OutputTurns | None) -> Slopes:
     """The rest of the step under way when the request is queued, the steps up to the one with its first token, and what
     passes before and after."""
     under_way = np.minimum(steps.ends.searchsorted(requests.queued, side="right"), requests.first)
@@ -204,17 +218,25 @@ def _ttft(steps: _Steps, requests: _Requests, values: Floats) -> Slopes:
     num_outputs = steps.num_outputs[requests.first]
     per_term[:, terms.place("output_request_us")] = num_outputs
     after_us = values[terms.place("output_us")] + values[terms.place("output_request_us")] * num_outputs
+    if turns is not None:
+        per_term[:, terms.place("output_turn_us")] = turns.first_turns
+        after_us = after_us + turns.first_us
     return requests.only_known(Slopes(requests.first_token_at - requests.arrived + after_us, per_term))
 
 
-def _decode(steps: _Steps, requests: _Requests, values: Floats) -> Slopes:
+def _decode(steps: _Steps, requests: _Requests, values: Floats, turns: OutputTurns | None) -> Slopes:
     terms = steps.terms
     per_term = np.zeros((len(requests.first), len(terms.names)))
     per_term[:, : len(terms.step)] = steps.between(requests.first + 1, requests.last + 1)
     more_outputs = steps.num_outputs[requests.last] - steps.num_outputs[requests.first]
     per_term[:, terms.place("output_request_us")] = more_outputs
-    step_us = steps.ends[requests.last] - requests.first_token_at
-    return requests.only_known(Slopes(step_us + values[terms.place("output_request_us")] * more_outputs, per_term))
+    decode_us = (
+        steps.ends[requests.last] - requests.first_token_at + values[terms.place("output_request_us")] * more_outputs
+    )
+    if turns is not None:
+        per_term[:, terms.place("output_turn_us")] = turns.last_turns - turns.first_turns
+        decode_us = decode_us + turns.last_us - turns.first_us
+    return requests.only_known(Slopes(decode_us, per_term))
 
 
 def _stretches(recording: Recording, run: Run, deployed: Learnable, values: Floats) -> Slopes | None:

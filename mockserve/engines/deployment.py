@@ -11,7 +11,7 @@ from blis_sim.engine.latency.catalogue.models import knows_model
 from blis_sim.engine.latency.instant import InstantLatency
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
-from blis_sim.engine.latency.wrapped import EvenRanks
+from blis_sim.engine.latency.wrapped import ApiServers, EvenRanks
 from mockserve.kv_blocks.setup import KVTransfer
 from mockserve.options.engine_features import TransferConfig
 from mockserve.options.environment import ServerEnvironment
@@ -61,6 +61,15 @@ STAND_IN_GPU = "H100"
 
 def deployment_of(options: ServeOptions) -> Deployment:
     """The deployment to simulate. Raises EngineError when model and GPU are unknown or do not fit together."""
+    return _with_api_servers(_of_known_model(options), options.network.api_server_count)
+
+
+def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
+    """Return the deployment with so many API server processes that hand out its tokens."""
+    return deployment if count == 1 else replace(deployment, latency=ApiServers(deployment.latency, count))
+
+
+def _of_known_model(options: ServeOptions) -> Deployment:
     deployment = _with_store(options.deployment, options.kv_sharing.transfer)
     if not options.timing.sets_times or knows_model(deployment.model):
         return _resolved(deployment)

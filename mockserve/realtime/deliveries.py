@@ -5,14 +5,14 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from http import HTTPStatus
 from itertools import count, pairwise
 from typing import Protocol
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.delivery import output_delay, output_overheads
+from blis_sim.engine.delivery import OutputQueue, output_delay, output_overheads
 from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.sequence import Outcome
@@ -164,6 +164,11 @@ class EngineOutput:
     """Listener to changes of the prefix cache, step by step."""
     num_outputs: int = 0
     """Tokens that the latest step produced."""
+    queue: OutputQueue = field(init=False)
+    """The API server process that hands out the tokens of the engine."""
+
+    def __post_init__(self) -> None:
+        self.queue = OutputQueue(self.engine.latency)
 
 
 def ignore_step(_at: Micros) -> None:
@@ -246,9 +251,12 @@ class Deliveries:
         output.num_outputs = num_outputs = len(event.emitted)
         overhead_us, token_overhead_us = output_overheads(engine.config, engine.latency, num_outputs)
         due_at = at + overhead_us
+        turn_us = output.queue.turn_us
+        wait_us = output.queue.enter(at, num_outputs)
         self.wire.due_s = self.seconds_at(due_at)
         num_tokens = num_prompt_tokens = 0
         for sequence in event.emitted:
+            wait_us += turn_us
             flight = flights.get(sequence.request.id)
             if flight is None:
                 continue
@@ -257,8 +265,9 @@ class Deliveries:
                 continue
             flight.num_tokens = number
             num_tokens += number - num_before
-            if token_overhead_us:
-                due_at = at + overhead_us + number * token_overhead_us
+            if token_overhead_us or turn_us:
+                flight.turn_us = int(wait_us)
+                due_at = at + overhead_us + number * token_overhead_us + flight.turn_us
             if num_before:
                 gap = at - flight.last_token_at
                 gaps[gap] = gaps.get(gap, 0) + 1
@@ -287,7 +296,7 @@ class Deliveries:
         together."""
         ends, first, engine, flights = event.ends, event.first, output.engine, self._flights
         overhead_us, token_overhead_us = output_overheads(engine.config, engine.latency, len(event.emitted))
-        if token_overhead_us or ends[-1] + overhead_us > now:
+        if token_overhead_us or output.queue.turn_us or ends[-1] + overhead_us > now:
             for index, at in enumerate(ends, first):
                 self._step_done(output, StepDone(at, index, at, event.emitted), now)
             return
@@ -332,6 +341,7 @@ class Deliveries:
         if event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
             engine, number = output.engine, flight.num_tokens
             due_at = event.at + output_delay(engine.config, engine.latency, number, output.num_outputs, is_last=True)
+            due_at += flight.turn_us
             flight.e2e_latency_us = due_at - flight.arrived_at
             output.recorder.completed(flight, flight.e2e_latency_us, flight.reply.finish_reason)
             self._send_last(due_at, now, flight, number)

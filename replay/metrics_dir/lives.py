@@ -5,6 +5,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 from blis_sim.engine.core import Engine
+from blis_sim.engine.delivery import OutputQueue
 from blis_sim.engine.events import BatchDone
 from blis_sim.engine.sequence import NOWHERE, Sequence
 from blis_sim.engine.units import Micros
@@ -54,6 +55,8 @@ class Lives:
         """Requests whose prompts other instances may compute, by id; empty without such instances."""
         self._num_arrived = 0
         self._latest_arrival: Micros | None = None
+        self._queues: dict[int, OutputQueue] = {}
+        """The API server process of each instance."""
         self._batches: dict[int, BatchDone] = {}
         """The latest batch of each instance."""
 
@@ -105,12 +108,16 @@ class Lives:
         batch = self._batches.get(instance)
         if batch is None or not self._view(instance).has_turns:
             return
-        wait_us = num_tokens * self._engines[instance].latency.output_sequence_time
-        for sequence, _ in batch.prompts:
-            life = self._life(sequence)
-            life.first_wait_us = life.last_wait_us = wait_us
+        latency = self._engines[instance].latency
+        queue = self._queues.setdefault(instance, OutputQueue(latency))
+        wait_us = num_tokens * latency.output_sequence_time + queue.enter(batch.at, num_tokens)
         for sequence in batch.decoding:
-            self._life(sequence).last_wait_us = wait_us
+            wait_us += queue.turn_us
+            self._life(sequence).last_wait_us = int(wait_us)
+        for sequence, _ in batch.prompts:
+            wait_us += queue.turn_us
+            life = self._life(sequence)
+            life.first_wait_us = life.last_wait_us = int(wait_us)
 
     def unfinished(self) -> Iterator[Sequence]:
         """Yield the requests that have not ended, in order of arrival."""

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from blis_sim.engine.core import Engine
 from blis_sim.engine.delivery import output_delay
 from blis_sim.engine.events import Finished
+from blis_sim.engine.latency.host_waits import output_turn_us
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.units import Micros
@@ -33,7 +34,7 @@ class ClientView:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.has_turns = engine.latency.output_sequence_time > 0
+        self.has_turns = engine.latency.output_sequence_time > 0 or output_turn_us(engine.latency) > 0
         """Whether tokens wait for the others of their step."""
         self.output_token_time = engine.latency.output_token_time
         self.post_decode_time = engine.latency.post_decode_time
@@ -87,11 +88,16 @@ class ClientView:
 def replied_at(simulation: Simulation, finished: Finished) -> Micros:
     """When the last token of a completed request reaches its client.
 
-    How many other tokens its step produced is taken to be how many requests the next step computes.
+    How many other tokens its step produced is taken to be how many requests the next step computes. In an API server
+    process it waits for the tokens of requests that run longer, not for those of the steps before.
     """
     engine = simulation.instances[finished.sequence.instance]
     num_tokens, num_outputs = finished.sequence.num_output_tokens, engine.last_shape.num_requests
     delay_us = output_delay(engine.config, engine.latency, max(1, num_tokens), num_outputs, is_last=num_tokens > 0)
+    if turn_us := output_turn_us(engine.latency):
+        number = finished.sequence.running_number
+        num_before = sum(each.running and each.running_number < number for each in engine.live.values())
+        delay_us += int((num_before + 1) * turn_us)
     return finished.at + delay_us
 
 

@@ -83,7 +83,10 @@ class RequestCoefficients:
     output_us: float
     """From the end of a step until its token reaches the client."""
     output_request_us: float
-    """Overhead per token that the step produced: the server hands them out one after the other."""
+    """Overhead per token that the step produced, before any of them leaves."""
+    output_turn_us: float = 0.0
+    """Per token of the step up to its own, in the order of the batch: the API server process hands them out one after
+    the other, after those of the steps before."""
 
 
 STEP_TERMS = tuple(each.name for each in fields(StepCoefficients))
@@ -189,6 +192,10 @@ class Fitted:
     @property
     def output_sequence_time(self) -> Micros:
         return int(self.request.output_request_us)
+
+    @property
+    def output_turn_us(self) -> float:
+        return self.request.output_turn_us
 
     @property
     def post_decode_time(self) -> Micros:

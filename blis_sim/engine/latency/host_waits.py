@@ -1,4 +1,4 @@
-"""Waits of the GPU for the host, and of the host for the GPU, where a latency model has them."""
+"""Waits of the GPU for the host, of the host for the GPU, and of tokens for each other in the API server process."""
 
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
@@ -22,10 +22,20 @@ class WaitsForHost(Protocol):
         none does."""
         ...
 
+    @property
+    def output_turn_us(self) -> float:
+        """Return what handing out one token takes the API server process, which does so one after the other."""
+        ...
+
 
 def idle_starter(latency: LatencyModel) -> Callable[[Micros], Micros] | None:
     """Return the `idle_start_time` of a latency model, None where it has none."""
     return latency.idle_start_time if isinstance(latency, WaitsForHost) else None
+
+
+def output_turn_us(latency: LatencyModel) -> float:
+    """Return the `output_turn_us` of a latency model, 0 where it has none."""
+    return latency.output_turn_us if isinstance(latency, WaitsForHost) else 0.0
 
 
 def growth_requests(latency: LatencyModel) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.latency.host_waits import WaitsForHost, growth_requests
+from blis_sim.engine.latency.host_waits import WaitsForHost, growth_requests, output_turn_us
 from blis_sim.engine.latency.model import LatencyModel, whole_micros
 from blis_sim.engine.units import Micros
 
@@ -46,6 +46,10 @@ class WrappedLatency:
     def growth_requests(self) -> int:
         return growth_requests(self.model)
 
+    @property
+    def output_turn_us(self) -> float:
+        return output_turn_us(self.model)
+
 
 @dataclass(slots=True)
 class SlowedLatency(WrappedLatency):
@@ -62,6 +66,17 @@ class SlowedLatency(WrappedLatency):
         if self.factor == 1.0:
             return times
         return np.array([whole_micros(time * self.factor) for time in times.tolist()], dtype=np.int64)
+
+
+@dataclass(slots=True)
+class ApiServers(WrappedLatency):
+    """`model` with so many API server processes, each of which hands out its share of the tokens of a step."""
+
+    count: int = 1
+
+    @property
+    def output_turn_us(self) -> float:
+        return output_turn_us(self.model) / self.count
 
 
 @dataclass(slots=True)

@@ -230,6 +230,7 @@ class CohortScheduler(CohortSteps):
         begun then, and its end is returned.
         """
         self._instance.steps.move_touching(instants)
+        self._instance.steps.note_late(self.num_processed, at)
         self._instance.events += self.update(at)
         if self.explicit or not self.compose_cohort(at):
             self._compose(at)

@@ -37,6 +37,7 @@ KNOWN = {
     "arrival_token_us": 1.2,
     "output_us": 600.0,
     "output_request_us": 25.0,
+    "output_turn_us": 45.0,
 }
 """Not what is expected of an unknown server."""
 VALUES = np.array([KNOWN[name] for name in TERMS.names])

@@ -28,11 +28,15 @@ def token_times(requests: list[Arrival], phase: int = 99) -> Chunks:
     events = list(run_virtual(engine, ((each.at, each.request) for each in requests)))
     sequences = [each.sequence for each in events if isinstance(each, Finished)]
     ends, handed_out = engine.steps.ends(), np.zeros(len(engine.steps), np.int64)
+    counts = np.zeros(len(engine.steps), np.int64)
+    for sequence in sequences:
+        counts[_token_steps(sequence)] += 1
     times: Chunks = {}
     for sequence in sorted(sequences, key=lambda each: each.arrived_at):
         steps = _token_steps(sequence)
         handed_out[steps] += 1
-        after_us = KNOWN["output_us"] + KNOWN["output_request_us"] * handed_out[steps]
+        turns_us = KNOWN["output_request_us"] * counts[steps] + KNOWN["output_turn_us"] * handed_out[steps]
+        after_us = KNOWN["output_us"] + turns_us
         times[int(sequence.request.id[1:])] = (ends[steps] + after_us).astype(int).tolist()
     return times
 

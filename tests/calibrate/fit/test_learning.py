@@ -15,7 +15,7 @@ from calibrate.fit.learn import Budget, Learned, learn, num_trials, relearn
 from calibrate.fit.terms import EXPECTED, TERMS
 from calibrate.fit.trial import recorded
 from replay.running.simulate import simulate
-from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, VALUES, arrivals, measured, recording
+from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, KNOWN, VALUES, arrivals, measured, recording
 from tests.calibrate.fit.known_server_tokens import token_times, with_token_times
 
 SMALL = Budget(per_round=120, per_final_round=120, in_final_rounds=360)
@@ -145,6 +145,7 @@ class _Shapes:
         self.decode_times = self.model.decode_times
         self.idle_start_time = self.model.idle_start_time
         self.growth_requests = self.model.growth_requests
+        self.output_turn_us = self.model.output_turn_us
 
     def step_time(self, shape: BatchShape) -> int:
         self.seen.append(shape)
@@ -157,3 +158,10 @@ def test_the_shapes_of_a_fast_run_are_those_of_the_plain_one() -> None:
     simulate(Engine(CONFIG, noted), known.arrivals)
     shapes, _ = recorded(known, CONFIG, PhaseShifted(DEPLOYED.latency(VALUES), 3))
     assert [BatchShape(*shape) for shape in shapes.tolist()] == noted.seen
+
+
+def test_the_service_time_of_an_api_server_process_is_recognised() -> None:
+    plain = recording(300, rate=8.0)
+    known = with_token_times(plain, token_times(plain.arrivals))
+    estimate = learn([known], DEPLOYED, CONFIG, budget=Budget(300, 300, 900)).estimate
+    assert estimate.values[TERMS.place("output_turn_us")] == pytest.approx(KNOWN["output_turn_us"], rel=0.05)

@@ -38,8 +38,9 @@ def test_steps_are_those_of_the_server(known: Recording, chunks: Chunks) -> None
     steps = found(known, chunks)
     engine = Engine(CONFIG, LATENCY, reports_steps=False)
     simulate(engine, known.arrivals)
-    ends = engine.steps.ends() + KNOWN["output_us"] + KNOWN["output_request_us"]
     shapes, run = recorded(known, CONFIG, LATENCY)
+    before_us = KNOWN["output_us"] + KNOWN["output_request_us"] * run.outputs_by_step() + KNOWN["output_turn_us"]
+    ends = engine.steps.ends() + before_us
     with_tokens = np.flatnonzero(run.outputs_by_step())
     decodes, context = (BatchShape._fields.index(name) for name in ("decode_requests", "decode_context_tokens"))
     assert steps.ends_us.tolist() == ends[with_tokens].tolist()
