@@ -30,6 +30,7 @@ PROGRAMS: dict[str, CommandRow] = {
 GROUPS: dict[str, str] = {
     "bench": "The benchmarks of vLLM, with their flags and results.",
     "kernels": "The kernel times that steps are made of.",
+    "playback": "Recorded replies, which blis serve --playback answers with.",
 }
 """First words that several commands share."""
 
@@ -45,6 +46,11 @@ COMMANDS: dict[str, CommandRow] = {
         "Put load on any OpenAI-compatible server and record what it did as a trace.",
         "observe.command",
         "ObserveOptions",
+    ),
+    "playback check": CommandRow(
+        "Send recorded requests to a server and name the replies that differ in shape from the recorded ones.",
+        "observe.drift.command",
+        "DriftOptions",
     ),
     "top": CommandRow(
         "Show what a vLLM server is doing, from its metrics page: load, rates, latencies.",

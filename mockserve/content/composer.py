@@ -5,6 +5,7 @@ The whole answer is known when a request arrives, so its length, a stop string a
 
 import math
 from collections.abc import Callable, Generator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -24,6 +25,9 @@ MEDIAN_OUTPUT_TOKENS = 200
 OUTPUT_TOKENS_SIGMA = 0.7
 MOST_TOKENS_AT_ONCE = 2048
 """A longer answer is made in slices: each of its tokens takes up to 7 us."""
+
+SCRIPTED_TEXT: ContextVar[str | None] = ContextVar("scripted_text", default=None)
+"""The text of the answer to the request that is being handled; None where it is to be made up."""
 
 _MEAN_OF_LOGARITHMS = math.log(MEDIAN_OUTPUT_TOKENS)
 """Without a length asked for, answers are log-normal: half are between 125 and 320 tokens."""
@@ -146,7 +150,10 @@ class Composer:
         return self.tokenizer.count("".join(each.text for each in script)) if script else 0
 
     def _known_text(self, form: AnswerForm, prompt: Sequence[int]) -> str | None:
-        """The text of an echo or of the data set; None when there is none and the answer must be made up."""
+        """The text of a recording, an echo or the data set; None when there is none and the answer must be made up."""
+        scripted = SCRIPTED_TEXT.get()
+        if scripted is not None:
+            return scripted
         if not self.quotes:
             return None
         asked = form.asked or (self.tokenizer.decode(prompt),)

@@ -28,6 +28,7 @@ from mockserve.connections.aiohttp_internals import (
 from mockserve.connections.headers import SERVER_NAME, Network, header_text, write_as_uvicorn
 from mockserve.faults.shaping import HEADER as FAULT_HEADER
 from mockserve.faults.shaping import STATUS_HEADER, ShapedTransport
+from mockserve.front.playing import is_played, play_back
 from mockserve.log_lines import fields
 from mockserve.metrics.server import NO_ROUTE
 from mockserve.options.faults import ERRORS, FaultSettings
@@ -332,7 +333,10 @@ def build_app(service: Service) -> web.Application:
         if route.gate in service.gates and (route.method, route.path) not in taken:
             taken.add((route.method, route.path))
             for path in service.network.paths_of(route.path):
-                app.router.add_route(route.method, path, route.handler)
+                handler = route.handler
+                if service.playback is not None and is_played(route.method, route.path):
+                    handler = partial(play_back, handler=handler)
+                app.router.add_route(route.method, path, handler)
     app.on_response_prepare.append(sign)
     return app
 

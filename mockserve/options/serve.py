@@ -20,6 +20,7 @@ from mockserve.options.engine_features import (
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.faults import FaultOptions
 from mockserve.options.observability import ObservabilityOptions
+from mockserve.options.playback import PlaybackOptions
 from mockserve.options.server import InstanceOptions, NetworkOptions, ProcessOptions, ReplyOptions, RouteOptions
 
 
@@ -57,6 +58,7 @@ class ServeOptions:
     kv_sharing: KVSharingOptions = section(KVSharingOptions)
     faults: FaultOptions = section(FaultOptions)
     timing: TimingOptions = section(TimingOptions)
+    playing_back: PlaybackOptions = section(PlaybackOptions)
     process: ProcessOptions = section(ProcessOptions)
     replies: ReplyOptions = section(ReplyOptions)
     routes: RouteOptions = section(RouteOptions)
@@ -177,6 +179,8 @@ def _in_the_way_of_processes(options: "ServeOptions", environment: ServerEnviron
         "--uds": bool(options.network.uds),
         "--speed max": math.isinf(options.speed),
         "--enable-fault-control": options.faults.enable_fault_control,
+        "--playback": bool(options.playing_back.playback),
+        "--enable-playback-control": options.playing_back.enable_playback_control,
         "--enable-scale-out": options.routes.enable_scale_out,
         "--tokens-only": options.routes.tokens_only,
         "--kv-transfer-config": options.kv_sharing.transfer.is_on,

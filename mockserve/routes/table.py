@@ -23,6 +23,14 @@ from mockserve.routes.control import (
 )
 from mockserve.routes.invocations import invocations
 from mockserve.routes.messages import count_tokens, messages, render_messages
+from mockserve.routes.playback import (
+    add_fixtures,
+    assert_requests,
+    forget_requests,
+    list_requests,
+    remove_fixtures,
+    show_playback,
+)
 from mockserve.routes.pooling import classify, cohere_embed, create_embedding, create_token_embedding, pooling
 from mockserve.routes.render import derender_chat, derender_completion, render_chat, render_completion
 from mockserve.routes.responses import cancel_response, create_response, get_response, render_response
@@ -177,6 +185,12 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/blis/faults", show_faults, Gate.FAULT_CONTROL),
     Route("POST", "/blis/faults", change_faults, Gate.FAULT_CONTROL),
     Route("DELETE", "/blis/faults", end_faults, Gate.FAULT_CONTROL),
+    Route("GET", "/blis/playback", show_playback, Gate.PLAYBACK_CONTROL),
+    Route("POST", "/blis/playback", add_fixtures, Gate.PLAYBACK_CONTROL),
+    Route("DELETE", "/blis/playback", remove_fixtures, Gate.PLAYBACK_CONTROL),
+    Route("GET", "/blis/requests", list_requests, Gate.PLAYBACK_CONTROL),
+    Route("POST", "/blis/requests/assert", assert_requests, Gate.PLAYBACK_CONTROL),
+    Route("DELETE", "/blis/requests", forget_requests, Gate.PLAYBACK_CONTROL),
     Route("GET", "/blis/instances", list_instances, Gate.CLUSTER),
     Route("POST", "/blis/instances", add_instance, Gate.INSTANCE_CONTROL),
     Route("POST", "/blis/instances/{instance}/drain", drain_instance, Gate.INSTANCE_CONTROL),

@@ -9,6 +9,7 @@ import gc
 import logging
 import sys
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread, local
@@ -113,7 +114,7 @@ class Aside:
         self._begin()
         try:
             with self._answering:
-                return await worker.run(partial(work, *arguments, **named))
+                return await worker.run(partial(copy_context().run, work, *arguments, **named))
         finally:
             self._end()
 

@@ -25,6 +25,7 @@ class Gate(StrEnum):
     RUNTIME_LORA = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
     DEV_MODE = "VLLM_SERVER_DEV_MODE=1"
     KV_TRANSFER = "--kv-transfer-config"
+    PLAYBACK_CONTROL = "--enable-playback-control"
     FAULT_CONTROL = "--enable-fault-control"
     CLUSTER = "several instances"
     INSTANCE_CONTROL = "--enable-instance-control"
@@ -50,6 +51,7 @@ def open_gates(options: ServeOptions, environment: ServerEnvironment) -> frozens
         Gate.RUNTIME_LORA: environment.allows_runtime_lora,
         Gate.DEV_MODE: environment.dev_mode,
         Gate.KV_TRANSFER: options.kv_sharing.transfer.is_on,
+        Gate.PLAYBACK_CONTROL: options.playing_back.enable_playback_control,
         Gate.FAULT_CONTROL: options.faults.enable_fault_control,
         Gate.CLUSTER: options.serves_cluster,
         Gate.INSTANCE_CONTROL: options.instances.enable_instance_control,

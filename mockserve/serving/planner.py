@@ -246,6 +246,18 @@ class Planner:
             is_long = is_long or not found.is_small
             written = await self.aside.done(found)
 
+    def played(self, prompt: Sequence[int], terms: Terms, num_output_tokens: int) -> Request:
+        """The request of a prompt whose reply is known but for its times."""
+        whole = self.prompt_only(prompt, terms)
+        return Request(
+            id=whole.id,
+            input_tokens=whole.input_tokens,
+            output_tokens=num_output_tokens,
+            blocks=whole.blocks,
+            max_output_tokens=num_output_tokens,
+            priority=whole.priority,
+        )
+
     def prompt_only(
         self,
         prompt: Sequence[int],

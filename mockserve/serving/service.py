@@ -26,6 +26,7 @@ from mockserve.metrics.page import Metrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.options.startup_checks import refuse_start
+from mockserve.playback.playback import Playback
 from mockserve.protocol.completions.requests import (
     ChatRequest,
     CompletionRequest,
@@ -101,6 +102,8 @@ class Service:
     """New ids of replies."""
     body_room: BodyRoom = field(default_factory=BodyRoom)
     """Memory for the bodies of open requests."""
+    playback: Playback | None = None
+    """Recorded replies, where there may be some."""
     cluster: "InstanceControl | None" = None
     """The instances behind the router, if there is one."""
 
@@ -160,6 +163,7 @@ def build_service(
         faults=faults,
         engine_faults=engine_faults,
         responses=ResponseStore(environment.stores_responses),
+        playback=Playback(options.playing_back) if options.playing_back.is_on else None,
     )
 
 

@@ -1,7 +1,7 @@
 """From an exchange to the row of a trace, and to the line of its content."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from observe.clock import Clock, Nanos
@@ -142,54 +142,13 @@ def content_of(
         path=redactor.text(without_secret_parameters(exchange.head.target)),
         upstream=upstream,
         headers=[(name, redactor.text(value)) for name, value in without_secret_headers(exchange.head.headers)],
-        body=_redacted(bytes(exchange.body), redactor),
+        body=redactor.data(bytes(exchange.body)),
         status=0 if head is None else head.status,
         reply_headers=[(name, redactor.text(value)) for name, value in without_secret_headers(exchange.reply_fields)],
-        pieces=[],
+        pieces=[((at - exchange.sent) // 1000, piece) for at, piece in exchange.pieces],
         is_complete=exchange.is_whole,
     )
-    times = [((at - exchange.sent) // 1000, piece) for at, piece in exchange.pieces]
-    return _with_pieces(recorded, times, redactor)
-
-
-def _with_pieces(recorded: RecordedExchange, pieces: list[tuple[int, bytes]], redactor: Redactor) -> RecordedExchange:
-    if not pieces:
-        return recorded
-    if recorded.is_event_stream:
-        return replace(recorded, pieces=_events(pieces, redactor))
-    whole = _redacted(b"".join(piece for _, piece in pieces), redactor)
-    return replace(recorded, pieces=[(pieces[-1][0], whole)])
-
-
-def _events(pieces: list[tuple[int, bytes]], redactor: Redactor) -> list[tuple[int, bytes]]:
-    """The events of a stream, each with the time of its last byte."""
-    events: list[tuple[int, bytes]] = []
-    rest = b""
-    for after_us, piece in pieces:
-        *whole, rest = (rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
-        events += [(after_us, event + b"\n\n") for event in whole]
-    if rest:
-        events.append((pieces[-1][0], rest))
-    payloads: list[str] = []
-    places: list[tuple[int, int]] = []
-    lines_of = [event.decode("utf-8", "replace").split("\n") for _, event in events]
-    for number, lines in enumerate(lines_of):
-        for at, line in enumerate(lines):
-            if line.startswith("data:"):
-                places.append((number, at))
-                payloads.append(line[5:].strip())
-    for (number, at), before, after in zip(places, payloads, redactor.events(payloads), strict=True):
-        if before != after:
-            lines_of[number][at] = f"data: {after}"
-    return [(after_us, "\n".join(lines).encode()) for (after_us, _), lines in zip(events, lines_of, strict=True)]
-
-
-def _redacted(body: bytes, redactor: Redactor) -> bytes:
-    try:
-        return redactor.body(body.decode()).encode()
-    except UnicodeDecodeError:
-        # Nothing can be found in a recording or a picture.
-        return redactor.text(body.decode("latin-1")).encode("latin-1") if redactor.patterns else body
+    return recorded.in_pieces(redactor)
 
 
 def _num_repeated(before: Round) -> int:

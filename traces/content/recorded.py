@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,40 @@ class RecordedExchange:
         """The whole body of the reply."""
         return b"".join(data for _, data in self.pieces)
 
+    def in_pieces(self, redactor: Redactor) -> "RecordedExchange":
+        """The exchange of a reply that came in these pieces: an event in each of them, or all in one, redacted."""
+        if not self.pieces:
+            return self
+        if self.is_event_stream:
+            return replace(self, pieces=_events(self.pieces, redactor))
+        return replace(self, pieces=[(self.pieces[-1][0], redactor.data(self.reply_body))])
+
     def reply_header(self, name: str) -> str:
         """The value of a header of the reply, empty where there is none."""
         return next((value for each, value in self.reply_headers if each.lower() == name), "")
+
+
+def _events(pieces: Sequence[tuple[int, bytes]], redactor: Redactor) -> list[tuple[int, bytes]]:
+    """The events of a stream, each with the time of its last byte."""
+    events: list[tuple[int, bytes]] = []
+    rest = b""
+    for after_us, piece in pieces:
+        *whole, rest = (rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
+        events += [(after_us, event + b"\n\n") for event in whole]
+    if rest:
+        events.append((pieces[-1][0], rest))
+    payloads: list[str] = []
+    places: list[tuple[int, int]] = []
+    lines_of = [event.decode("utf-8", "replace").split("\n") for _, event in events]
+    for number, lines in enumerate(lines_of):
+        for at, line in enumerate(lines):
+            if line.startswith("data:"):
+                places.append((number, at))
+                payloads.append(line[5:].strip())
+    for (number, at), before, after in zip(places, payloads, redactor.events(payloads), strict=True):
+        if before != after:
+            lines_of[number][at] = f"data: {after}"
+    return [(after_us, "\n".join(lines).encode()) for (after_us, _), lines in zip(events, lines_of, strict=True)]
 
 
 def line_of(exchange: RecordedExchange) -> str:

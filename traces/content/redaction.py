@@ -46,6 +46,13 @@ class Redactor:
         is_redacted = self._redact([(None, value)]) if self._search else False
         return orjson.dumps(value).decode() if has_secrets or is_redacted else body
 
+    def data(self, data: bytes) -> bytes:
+        """Bytes of a body; nothing but plain text can be found in those that are no UTF-8."""
+        try:
+            return self.body(data.decode()).encode()
+        except UnicodeDecodeError:
+            return self.text(data.decode("latin-1")).encode("latin-1") if self.patterns else data
+
     def events(self, payloads: Sequence[str]) -> list[str]:
         """The data of the events of one stream, without keys and without what matches.
 

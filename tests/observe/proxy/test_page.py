@@ -41,6 +41,7 @@ def test_the_commands_of_the_page_print_the_lines_it_shows(tmp_path: Path) -> No
             proxy.kill()
             proxy.communicate()
             terminal.close()
+    printed = ""
     for each in reading.commands:
         printed = terminal.execute(each)
         assert missing_lines(each, printed) == [], printed

@@ -1,0 +1,1 @@
+"""`blis playback check`: differences between a server's replies and recorded ones."""

@@ -1,0 +1,157 @@
+"""Recorded replies over sockets: in their own bytes, at the engine's times."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.wire.serving import TestServer, running_server
+from traces.content.recorded import ContentWriter, RecordedExchange, line_of, read_content
+from traces.content.redaction import Redactor
+
+CHAT = "/v1/chat/completions"
+ASKED = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
+
+
+def event(**delta: Any) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode() + b"\n\n"
+
+
+STREAM = [
+    (20_000, event(role="assistant", content="")),
+    (20_000, event(content="Hel")),
+    (420_000, event(content="lo")),
+    (420_000, b'data: {"choices":[],"usage":{"prompt_tokens":100,"completion_tokens":40}}\n\n'),
+    (420_000, b"data: [DONE]\n\n"),
+]
+
+
+def recording(path: Path, *extra: RecordedExchange) -> str:
+    stream = RecordedExchange(
+        request_id=0,
+        sent_at_us=0,
+        method="POST",
+        path=CHAT,
+        headers=[],
+        body=json.dumps(ASKED).encode(),
+        status=200,
+        reply_headers=[("content-type", "text/event-stream; charset=utf-8")],
+        pieces=STREAM,
+        is_complete=True,
+    )
+    writer = ContentWriter(path, Redactor(()))
+    writer.write_lines([line_of(each) for each in (stream, *extra)])
+    writer.close()
+    return str(path)
+
+
+def ask(server: TestServer, body: Any, path: str = CHAT, method: str = "POST") -> tuple[int, bytes, list[float]]:
+    """Status, body, and the seconds at which its parts came."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        server.url + path, data, {"Content-Type": "application/json", "Authorization": "Bearer k"}, method=method
+    )
+    began = time.monotonic()
+    try:
+        with urllib.request.urlopen(request) as reply:
+            parts = []
+            times = []
+            while part := reply.read1():
+                parts.append(part)
+                times.append(time.monotonic() - began)
+            return reply.status, b"".join(parts), times
+    except urllib.error.HTTPError as error:
+        return error.code, error.read(), []
+
+
+def test_a_stream_is_played_in_its_own_bytes_at_the_times_of_the_engine(tmp_path: Path) -> None:
+    with running_server(playback=recording(tmp_path / "r.content.jsonl"), speed=1.0) as server:
+        status, body, times = ask(server, ASKED)
+        assert (status, body) == (200, b"".join(data for _, data in STREAM))
+        # A step of the test's engine takes a millisecond: half of 40 tokens come by the first words.
+        assert times[0] >= 0.019
+        assert 0.039 <= times[-1] < 0.4
+        assert (
+            b'vllm:generation_tokens_total{engine="0",model_name="m"} 40.0' in ask(server, None, "/metrics", "GET")[1]
+        )
+        assert b'vllm:prompt_tokens_total{engine="0",model_name="m"} 100.0' in ask(server, None, "/metrics", "GET")[1]
+
+
+def test_recorded_times_can_be_kept_or_scaled(tmp_path: Path) -> None:
+    path = recording(tmp_path / "r.content.jsonl")
+    with running_server(playback=path, playback_timing="recorded", playback_speed=4.0) as server:
+        status, body, times = ask(server, ASKED)
+        assert (status, body) == (200, b"".join(data for _, data in STREAM))
+        assert times[-1] >= 0.105
+
+
+def test_another_form_and_another_tokenization_say_the_same(tmp_path: Path) -> None:
+    with running_server(playback=recording(tmp_path / "r.content.jsonl"), playback_chunks="tokens") as server:
+        whole = json.loads(ask(server, {**ASKED, "stream": False})[1])
+        assert whole["choices"][0]["message"]["content"] == "Hello"
+        stream = ask(server, ASKED)[1]
+        assert stream != b"".join(data for _, data in STREAM)
+        assert b"Hello" in stream or b"Hel" in stream
+        message = json.loads(ask(server, {**ASKED, "stream": False, "max_tokens": 9, "model": "m"}, "/v1/messages")[1])
+        assert message["content"][0]["text"] == "Hello"
+
+
+def test_misses_are_generated_or_errors_as_asked(tmp_path: Path) -> None:
+    path = recording(tmp_path / "r.content.jsonl")
+    other = {"messages": [{"role": "user", "content": "unknown"}], "max_tokens": 2}
+    with running_server(playback=path) as server:
+        assert ask(server, other)[0] == 200
+    with running_server(playback=path, playback_miss="error") as server:
+        status, body, _ = ask(server, other)
+        assert (status, json.loads(body)["error"]["type"]) == (404, "NotFoundError")
+        assert ask(server, ASKED)[0] == 200
+        assert ask(server, None, "/v1/models", "GET")[0] == 200
+
+
+def test_misses_that_are_forwarded_are_recorded_and_played_from_then_on(tmp_path: Path) -> None:
+    path = recording(tmp_path / "r.content.jsonl")
+    other = {"messages": [{"role": "user", "content": "unknown"}], "max_tokens": 3, "stream": True}
+    with running_server() as upstream:
+        settings: dict[str, Any] = {"playback": path, "playback_miss": "forward", "playback_upstream": upstream.url}
+        with running_server(**settings) as server:
+            first = ask(server, other)
+            assert first[0] == 200
+            assert first[1].endswith(b"data: [DONE]\n\n")
+            assert ask(server, other)[1] == first[1]
+    kept = read_content(tmp_path / "r.content.jsonl").exchanges
+    assert len(kept) == 2
+    assert kept[1].reply_body == first[1]
+    assert b"Bearer k" not in (tmp_path / "r.content.jsonl").read_bytes()
+
+
+def test_fixtures_and_the_journal_work_over_http() -> None:
+    with running_server(enable_playback_control=True, api_key=("k",)) as server:
+        fixture = {"match": {"last_user_regex": "weather"}, "reply": "It is sunny."}
+        broken = {"match": {"model": "down"}, "reply": {"status": 503, "body": {"error": "no"}}, "times": 1}
+        assert ask(server, {"fixtures": [fixture, broken]}, "/blis/playback")[0] == 201
+        asked = {"messages": [{"role": "user", "content": "the weather?"}]}
+        assert json.loads(ask(server, asked)[1])["choices"][0]["message"]["content"] == "It is sunny."
+        assert ask(server, {**asked, "messages": [{"role": "user", "content": "x"}], "model": "down"})[0] == 503
+        assert ask(server, {"messages": [{"role": "user", "content": "else"}], "max_tokens": 2})[0] == 200
+        noted = json.loads(ask(server, None, "/blis/requests?answered_by=playback", "GET")[1])
+        assert [(each["matched_by"], each["last_user"]) for each in noted["requests"]] == [
+            ("rule", "the weather?"),
+            ("rule", "x"),
+        ]
+        assert (noted["count"], noted["seen"]) == (2, 3)
+        assert noted["requests"][0]["headers"]["authorization"] == "[removed]"
+        assert ask(server, {"contains": "weather", "count": 1}, "/blis/requests/assert")[0] == 200
+        status, body, _ = ask(server, {"contains": "weather", "count": 2}, "/blis/requests/assert")
+        assert (status, json.loads(body)) == (417, {"expected": 2, "found": 1})
+        assert ask(server, {"wrong": "x", "count": 2}, "/blis/requests/assert")[0] == 400
+        assert ask(server, [{"reply": {"status": 9}}], "/blis/playback")[0] == 400
+        ask(server, None, "/blis/requests", "DELETE")
+        assert json.loads(ask(server, None, "/blis/requests", "GET")[1])["seen"] == 0
+        assert json.loads(ask(server, None, "/blis/playback", "DELETE")[1])["fixtures"] == []
+        request = urllib.request.Request(f"{server.url}/blis/requests")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(request)
