@@ -74,7 +74,7 @@ _WORDS = {str: "text", int: "a whole number above 0", float: "a number above 0",
 def _is_of(kind: type, value: object) -> bool:
     if kind in (str, bool) or isinstance(value, bool):
         return type(value) is kind
-    return isinstance(value, int if kind is int else int | float) and value > 0  # type: ignore[operator]
+    return isinstance(value, int if kind is int else int | float) and value > 0
 
 
 def plausible(settings: Mapping[str, Any]) -> dict[str, Any]:

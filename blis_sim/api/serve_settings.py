@@ -91,6 +91,14 @@ class ServeSettings(ClusterSettings, total=False):
     kv_cache_transfer_time_per_token_ms: float
     kv_cache_transfer_time_std_dev_ms: float
     time_factor_under_load: float
+    playback: Path
+    playback_match: Sequence[str]
+    playback_miss: str
+    playback_upstream: str
+    playback_timing: str
+    playback_speed: float
+    playback_chunks: str
+    enable_playback_control: bool
     startup_s: float
     startup_delay: float
     log_format: str
@@ -113,6 +121,11 @@ class ServeSettings(ClusterSettings, total=False):
     tokens_only: bool
     enable_tokenizer_info_endpoint: bool
     lora_modules: Sequence[str]
+    otlp_traces_endpoint: str
+    enable_log_requests: bool
+    enable_log_outputs: bool
+    max_log_len: int | None
+    access_log: bool
     speed: float | str
     served_model_name: Sequence[str]
     enable_server_load_tracking: bool

@@ -158,6 +158,9 @@ class ReportSettings(TypedDict, total=False):
     record_itl: bool
     itl_output: Path | None
     metrics_dir: Path | None
+    graph_output: Path | None
+    provenance: Path | None
+    min_attainment: float
 
 
 class RunSettings(ClusterSettings, ReportSettings, total=False):
@@ -191,6 +194,7 @@ class ReplaySettings(ClusterSettings, ReportSettings, total=False):
     think_time_ms: int | None
     phase_average: int
     seed: int
+    ignore_server_settings: bool
     include_failed: bool
 
 
@@ -209,6 +213,7 @@ class SweepSettings(RunSettings, total=False):
     reissue: bool
     session_mode: str
     phase_average: int
+    ignore_server_settings: bool
     include_failed: bool
 
 
@@ -237,6 +242,7 @@ class PlanSettings(RunSettings, total=False):
     reissue: bool
     session_mode: str
     phase_average: int
+    ignore_server_settings: bool
     include_failed: bool
 
 
@@ -266,4 +272,5 @@ class FitSettings(EngineSettings, total=False):
     output: Path
     seed: int
     reissue: bool
+    ignore_server_settings: bool
     max_concurrency: int

@@ -4,10 +4,10 @@ import hashlib
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from os.path import isfile  # which takes any text for a path
 from typing import Any
 
-import blis_sim
 from blis_sim.options.option import Setting, options_of
 
 _AT_ONCE = 1 << 20
@@ -17,7 +17,7 @@ _AT_ONCE = 1 << 20
 class Provenance:
     """The origin of a result. Fields without a meaning for a command keep their defaults."""
 
-    blis_version: str = blis_sim.__version__
+    blis_version: str = field(default_factory=lambda: version("blis-mockserve"))
     command: str
     """A command line that gives this result again."""
     model: str = ""

@@ -17,7 +17,6 @@ from observe.requests.schedule import Planned, mean_rate
 from traces import SloTargets, TraceHeader, TraceRow, number_text, read_cut_itl, read_cut_rows, read_header
 from traces.slo import class_name
 
-
 COLUMNS = frozenset({"x_request_id"})
 """Columns written on request that every recording has."""
 SESSION_COLUMNS = COLUMNS | {"think_time_us", "context_tokens"}

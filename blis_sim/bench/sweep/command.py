@@ -205,9 +205,7 @@ def _computed(
                 if advance is not None:
                     advance()
         except KeyboardInterrupt:
-            say(
-                f"{len(rows) + len(found)} of {len(table.points)} points are in {path}; the same command goes on there"
-            )
+            say(f"{len(rows) + len(found)} of {len(table.points)} points are in {path}; the same command goes on there")
             raise
     return found
 

@@ -64,12 +64,10 @@ class BatchScheduler(CohortScheduler):
         """Sequences that joined the batch in the latest `schedule`."""
         self._config = config
         self._limit = limit_tokens
-        """Most tokens of one sequence."""
         self._order = ORDERS[config.scheduler]
         self._by_priority = config.preemption_policy != "fcfs"
-        longest = limit_tokens - 2  # with a first token and another one
-        self._longest_joining = min(longest, config.long_prefill_token_threshold or longest)
-        """Most tokens of a prompt that joins the cohort at once beside others."""
+        self._longest_joining = min(limit_tokens - 2, config.long_prefill_token_threshold or limit_tokens)
+        """Most tokens of a prompt that joins the cohort at once beside others, with two output tokens to come."""
         self._resumes = False
         """Whether sequences after one that evicted itself may compute in the same step."""
         self._blocks = blocks
@@ -85,10 +83,9 @@ class BatchScheduler(CohortScheduler):
         """Tokens of the budget that a drafter takes for each granted sequence."""
         self._threshold_when_alone = True
         """Whether a prompt is split by the long-prefill threshold when no other sequence is there."""
-        self._budget = 0
+        self._budget = self._num_admissions = 0
         self._granted: dict[Sequence, int] = {}
         self._had_prefill = False
-        self._num_admissions = 0
         self._late: dict[int, list[ScheduledTokens]] = {}
         """Tokens in flight, by step, of sequences that were in the cohort when that step was composed."""
         self._blocked: tuple[Sequence, int, int] | None = None

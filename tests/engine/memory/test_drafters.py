@@ -94,8 +94,8 @@ def deployed(config: dict[str, object], **options: Any) -> Any:
 
 def test_a_drafter_leaves_fewer_blocks() -> None:
     alone = resolve(DeploymentOptions(model="qwen3-14b", hardware="H100", tp=1)).config.total_kv_blocks
-    for config in ({"method": "eagle3", "model": "head"}, {"method": "draft_model", "model": "qwen3-0.6b"}):
-        assert deployed(config).config.total_kv_blocks < alone
+    for method, model in (("eagle3", "head"), ("draft_model", "qwen3-0.6b")):
+        assert deployed({"method": method, "model": model}).config.total_kv_blocks < alone
 
 
 def test_a_head_of_unknown_size_is_assumed_to_be_a_usual_one_and_a_folder_says_its_own(tmp_path: Path) -> None:

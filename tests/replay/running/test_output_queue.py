@@ -45,7 +45,8 @@ def arrivals(seed: int, num_requests: int = 25) -> list[Arrival]:
 def clients_view(due: list[Arrival], turn_us: float) -> dict[str, list[float]]:
     """When the tokens of each request come, by the events of an engine alone."""
     engine = Engine(config(engine="vllm"), InTurn(LATENCY, turn_us))
-    queue, instants = OutputQueue(engine.latency), {each.request.id: [] for each in due}
+    queue = OutputQueue(engine.latency)
+    instants: dict[str, list[float]] = {each.request.id: [] for each in due}
     for event in run(engine, [(each.at, each.request) for each in due]):
         if isinstance(event, StepDone):
             num_outputs = len(event.emitted)
