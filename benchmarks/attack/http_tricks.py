@@ -36,6 +36,10 @@ HEADERS = (
     ("Content-Encoding", "identity"), ("Content-Encoding", "x"), ("Content-Encoding", "br"),
     ("Content-Encoding", "zstd"), ("Content-Language", "\0x"), ("X-Forwarded-For", "a" * 900),
     ("X-HTTP-Method-Override", "DELETE"), ("Trailer", "x"), ("Date", "never"), ("X-Session-ID", "\xe9" * 300),
+    *(("X-Slo-E2e-Ms", each) for each in ("nan", "-1", "1e400", "9" * 5000, str(2**70), "", "1e-300", "\u0663", "0x5")),
+    *(("X-Slo-Ttft-Ms", each) for each in ("inf", "-0", "1e308", str(2**63), "5;q=1")),
+    ("X-Gateway-Inference-Objective", "\xe9" * 5000), ("X-Gateway-Inference-Objective", "critical"),
+    ("X-Gateway-Inference-Fairness-Id", "a" * 5000), ("X-Vllm-Priority", "-9223372036854775808"),
     ("Sec-WebSocket-Key", "x"), ("traceparent", "00-zz"), ("traceparent", "a" * 4000), ("baggage", "=" * 500),
 )  # fmt: skip
 BROKEN_LINES = (

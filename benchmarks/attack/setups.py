@@ -1,5 +1,6 @@
 """The servers that are attacked: how each is started, and which routes it has."""
 
+import json
 import os
 import signal
 import socket
@@ -26,6 +27,18 @@ COMMON = (
 )  # fmt: skip
 GENERATING = valid_bodies.EVERYWHERE + valid_bodies.GENERATING
 POOLING = valid_bodies.EVERYWHERE + valid_bodies.POOLING
+
+
+GATED_DRAFTS = {"method": "ngram", "num_speculative_tokens": 4, "draft_cost": 0.1, "gates": {}}
+ENGINES: Mapping[str, tuple[str, ...]] = {
+    "adaptive": (),
+    "sarathi": ("--max-num-seqs", "256"),
+    "orca": (),
+    "vidur-vllm": (),
+    "lightllm": (),
+    "faster-transformer": (),
+}
+"""Engines beside vLLM's, with the flags that each needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +103,20 @@ SETUPS = (
         name="instances",
         flags=("--num-instances", "3", "--enable-instance-control"),
         routes=GENERATING + valid_bodies.CONTROLLING,
+    ),
+    Setup(
+        name="urgency",
+        flags=(
+            *("--num-instances", "2", "--enable-instance-control", "--enable-fault-control"),
+            *("--priority-policy", "slo-urgency", "--preemption-policy", "gap", "--slo-deadlines"),
+            *("critical=500,batch=5000", "--routing-policy", "weighted", "--routing-scorers", "cache-utilisation:1"),
+            *("--speculative-config", json.dumps(GATED_DRAFTS)),
+        ),
+        routes=GENERATING + valid_bodies.CONTROLLING + valid_bodies.FAULTY + valid_bodies.URGENT * 3,
+    ),
+    *(
+        Setup(name=engine, flags=("--engine", engine, *flags), routes=GENERATING + valid_bodies.URGENT)
+        for engine, flags in ENGINES.items()
     ),
     Setup(name="processes", flags=("--api-processes", "2")),
     Setup(name="audio", flags=("--task", "transcription,generate"), takes_uploads=True),

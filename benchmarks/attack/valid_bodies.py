@@ -188,6 +188,25 @@ CONTROLLING = (
     ValidRequest("POST", "/blis/instances/99/drain", {}, disturbs=True),
     ValidRequest("DELETE", "/blis/instances/99", disturbs=True),
 )
+URGENT = (
+    ValidRequest(
+        "POST",
+        "/v1/completions",
+        {
+            "model": MODEL,
+            "prompt": "hi",
+            "max_tokens": 8,
+            "priority": 9,
+            "stream": True,
+            "vllm_xargs": {"slo_e2e_ms": 60},
+        },
+    ),
+    ValidRequest(
+        "POST",
+        "/v1/chat/completions",
+        {"model": MODEL, "messages": CONVERSATION, "max_tokens": 8, "priority": -4, "vllm_xargs": {"slo_e2e_ms": 0.5}},
+    ),
+)
 EMBEDDING = (
     ValidRequest("POST", "/v1/embeddings", {**POOLED, **CONVERTING, "input": ["a", "b c"], "dimensions": None}),
     ValidRequest("POST", "/v1/embeddings", {**POOLED, "messages": CONVERSATION, "add_generation_prompt": False}),

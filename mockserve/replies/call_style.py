@@ -44,6 +44,7 @@ class NoArguments(Enum):
     USUAL = "what it does with others"
     JOINED = "brings the empty object with the name"
     SKIPPED = "brings the name alone"
+    EMPTY = "brings the name alone, and a whole reply has empty arguments"
 
 
 class NullContent(Enum):
@@ -138,7 +139,7 @@ _STYLES: Mapping[str, CallStyle] = {
     **dict.fromkeys(("internlm", "jamba"), CallStyle(fillers=_WORDS_END_EMPTY)),
     **dict.fromkeys(("muse", "muse_glimmer", "musespark1x"), CallStyle(arrival=Arrival.WHOLE)),
     **dict.fromkeys(("olmo3", "pythonic"), _PYTHON_LIST),
-    **dict.fromkeys(("cohere_command3", "cohere_command4"), CallStyle(IdForm.COUNTED)),
+    **dict.fromkeys(("cohere_command3", "cohere_command4"), CallStyle(IdForm.COUNTED, no_arguments=NoArguments.EMPTY)),
     "ernie45": _NULL_WHOLE._replace(
         fillers=Fillers(within=Filler.NULL, after_calls=Filler.NULL, after_words=Filler.NULL)
     ),
@@ -298,7 +299,8 @@ class _Calls:
 
     def without_skipped(self, style: CallStyle) -> list[tuple[Delta, ...]]:
         """The deltas of each token without empty objects that a style leaves out."""
-        if style.no_arguments is not NoArguments.SKIPPED or EMPTY_OBJECT not in self.texts.values():
+        skips = style.no_arguments in (NoArguments.SKIPPED, NoArguments.EMPTY)
+        if not skips or EMPTY_OBJECT not in self.texts.values():
             return [tuple(each) for each in self._deltas]
         return [tuple(each for each in brought if not self._is_skipped(each)) for brought in self._deltas]
 

@@ -17,9 +17,11 @@ from mockserve.protocol.completions.bodies import (
 )
 from mockserve.protocol.logprob_shapes import chat_logprobs
 from mockserve.replies.call_style import (
+    EMPTY_OBJECT,
     NO_REASONING,
     CallStyle,
     Deltas,
+    NoArguments,
     NullContent,
     Part,
     ReasoningStyle,
@@ -182,13 +184,17 @@ class ChatWriter:
         shape = self._shape
         return call_id(shape.calls.ids, name, call, shape.num_earlier_calls, is_stream)
 
+    def _arguments(self, said: Sequence[Delta]) -> str:
+        text = _text(said, Kind.TOOL_ARGUMENTS)
+        return "" if text == EMPTY_OBJECT and self._shape.calls.no_arguments is NoArguments.EMPTY else text
+
     def _tool_calls(self, said: Sequence[Delta]) -> list[ToolCall]:
         names = {each.call: each.text for each in said if each.kind is Kind.TOOL_NAME}
         return [
             ToolCall(
                 self._call_id(name, call, is_stream=False),
                 name,
-                _text([each for each in said if each.call == call], Kind.TOOL_ARGUMENTS),
+                self._arguments([each for each in said if each.call == call]),
             )
             for call, name in names.items()
         ]

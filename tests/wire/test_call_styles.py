@@ -33,6 +33,19 @@ def test_a_stream_brings_the_name_as_the_parser_does(parser: str) -> None:
     assert parser != "granite4" or len(calls) == 1
 
 
+def test_a_call_of_cohere_without_arguments_has_an_empty_text_for_them() -> None:
+    settings: dict[str, Any] = {"enable_auto_tool_choice": True, "tool_call_parser": "cohere_command3"}
+    nothing = {"type": "function", "function": {"name": "stop"}}
+    with running_server(**settings, tool_call_extra_probability=0.0) as server:
+        whole = chat(server, tools=[nothing]).json["choices"][0]
+        chunks = chunks_of(chat(server, tools=[nothing], stream=True).body)
+    assert (whole["message"]["tool_calls"][0]["function"]["arguments"], whole["finish_reason"]) == ("", "tool_calls")
+    (called,) = [
+        each["choices"][0]["delta"]["tool_calls"][0] for each in chunks if "tool_calls" in each["choices"][0]["delta"]
+    ]
+    assert called["function"] == {"name": "stop"}
+
+
 def test_kimis_calls_are_numbered_through_the_conversation() -> None:
     earlier = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     messages = [
