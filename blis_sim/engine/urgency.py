@@ -4,7 +4,7 @@ Priorities are vLLM's: the smaller the number, the more urgent. A level of the p
 9 the most urgent, is the priority 9 - level.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -76,8 +76,10 @@ class Urgency:
     Cost: O(log waiting) for each rise and each request that begins to wait.
     """
 
-    def __init__(self, settings: UrgencySettings) -> None:
+    def __init__(self, settings: UrgencySettings, is_waiting: Callable[[Sequence], bool] | None = None) -> None:
+        """`is_waiting` decides whether a request waits; by default one that neither runs nor has ended."""
         self._settings = settings
+        self._is_waiting = is_waiting or _is_waiting
         self._rises: list[tuple[Micros, int, Sequence]] = []
         self._numbers = count()
         self._num_rises: dict[Sequence, int] = {}
@@ -93,21 +95,22 @@ class Urgency:
         """Forget a request that has ended."""
         self._num_rises.pop(sequence, None)
 
-    def rise(self, now: Micros) -> bool:
-        """Give waiting requests all rises due by `now`. Whether there was any."""
-        rises, settings, has_risen = self._rises, self._settings, False
+    def rise(self, now: Micros) -> list[Sequence]:
+        """Give waiting requests all rises due by `now`. Returns those that have risen."""
+        rises, settings = self._rises, self._settings
+        risen: list[Sequence] = []
         while rises and rises[0][0] <= now:
             _, _, sequence = heappop(rises)
-            if sequence.running or sequence.outcome is not None:
+            if not self._is_waiting(sequence):
                 continue
             due = self._num_due(sequence, now)
             num_new = due - self._num_rises.get(sequence, 0)
             if num_new > 0:
                 sequence.priority = max(sequence.priority - settings.step * num_new, settings.ceiling)
                 self._num_rises[sequence] = due
-                has_risen = True
+                risen.append(sequence)
             self.watch(sequence)
-        return has_risen
+        return risen
 
     def _num_due(self, sequence: Sequence, now: Micros) -> int:
         since = now - (sequence.deadline_at - self._settings.window_us)
@@ -121,3 +124,7 @@ class Urgency:
         if num_rises and not settings.interval_us:
             return None
         return sequence.deadline_at - settings.window_us + num_rises * settings.interval_us
+
+
+def _is_waiting(sequence: Sequence) -> bool:
+    return not sequence.running and sequence.outcome is None

@@ -15,6 +15,8 @@ from blis_sim.engine.cluster.disaggregation.deployments import (
 from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
 from blis_sim.engine.cluster.disaggregation.options import pool_weights
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
+from blis_sim.engine.cluster.gateway.rules import URGENCY
+from blis_sim.engine.cluster.gateway.urgency import GatewayUrgency
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import deployments_of, deployments_of_groups, policies_of
 from blis_sim.engine.cluster.policy_file import PolicyFile
@@ -62,7 +64,8 @@ def build_cluster(
     if placement is not None:
         populate(cluster, placement, new_engine)
     if (flow_control := options.gateway.flow_control_settings) is not None:
-        FlowControl(cluster, flow_control, policies.slo_priorities or DEFAULT_SLO_PRIORITIES)
+        urgency = GatewayUrgency(deployment.config) if flow_control.dispatch_order == URGENCY else None
+        FlowControl(cluster, flow_control, policies.slo_priorities or DEFAULT_SLO_PRIORITIES, urgency)
     if (disaggregation := options.disaggregation) is not None:
         # In BLIS all pools share the round-robin counter, so pools of even sizes use half of their instances.
         shared = router if options.deployment.engine == "blis" else ROUTERS[options.routing_policy](settings)

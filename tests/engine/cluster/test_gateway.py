@@ -1,9 +1,12 @@
 """The gateway: its queue, how it measures saturation, and the flow of requests into a cluster."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blis_sim.engine.cluster.build import build_simulation
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
 from blis_sim.engine.cluster.gateway.queue import Entry, GatewayQueue, Refusal
@@ -17,13 +20,20 @@ from blis_sim.engine.cluster.gateway.rules import (
     SaturationLimits,
     Waiting,
 )
+from blis_sim.engine.cluster.gateway.urgency import GatewayUrgency
+from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.settings import Freshness
 from blis_sim.engine.cluster.snapshot import Snapshot
 from blis_sim.engine.cluster.state import RoutingState
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.events import Finished
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.urgency import UrgencySettings
+from blis_sim.engine.virtual import run_virtual
+from blis_sim.options import options_from
 from tests.engine.cluster.clusters import cluster, endings
-from tests.fakes import request
+from tests.fakes import config, request
 
 CRITICAL, STANDARD, BATCH, SHEDDABLE = 4, 3, -1, -2
 
@@ -298,3 +308,56 @@ def test_requests_are_rejected_when_all_instances_are_gone() -> None:
     ended = endings(simulated, [(0, named("a")), (100, named("b"))])
     assert ended["a"][1] == "failed"
     assert ended["b"][1] == "rejected"
+
+
+def test_the_order_by_urgency_is_priority_then_deadline_then_arrival_and_rises_while_requests_wait() -> None:
+    urgency = GatewayUrgency(config(engine="vllm", priority_policy="slo-urgency", urgency=UrgencySettings(step=5)))
+    line, waiting = queue("urgency"), {}
+    for name, priority, slo_e2e_us in (
+        *(("late", 4, 900_000), ("soon", 4, 400_000), ("never", 4, 0)),
+        *(("rises", 8, 100_000), ("first", 3, 900_000), ("gone", 8, 90_000)),
+    ):
+        sequence = Sequence(request(name)._replace(priority=priority, slo_e2e_us=slo_e2e_us), 0)
+        urgency.enter(sequence)
+        entered = line.enter(sequence, STANDARD, "", 0).waiting
+        assert entered is not None
+        waiting[name] = entered
+    line.leave(waiting["gone"])
+    urgency.leave(waiting["gone"].sequence)
+    assert urgency.rise(49_999) == []
+    risen = urgency.rise(60_000)
+    assert [each.request.id for each in risen] == ["rises"]
+    line.rank_anew(waiting["rises"])
+    assert drain(line) == ["rises", "first", "soon", "late", "never"]
+    urgency.leave(waiting["rises"].sequence)
+    assert (waiting["rises"].sequence.priority, waiting["gone"].sequence.priority) == (3, 8)
+
+
+def test_a_gateway_by_urgency_sends_the_urgent_first_though_they_came_last() -> None:
+    """One place, taken by a long request; the others wait at the gateway, and the one due soonest goes first."""
+    flags: dict[str, Any] = {
+        "model": "qwen/qwen3-14b",
+        "num_instances": 2,
+        "max_num_seqs": 1,
+        "priority_policy": "slo-urgency",
+        "urgency_window": 30_000,
+        "flow_control": True,
+        "saturation_detector": "places",
+        "snapshot_refresh_interval": 0,
+        "dispatch_tick_interval": 0,
+    }
+    ends: dict[str, list[str]] = {}
+    for order in ("global-fifo", "urgency"):
+        options = options_from(ClusterOptions, dispatch_order=order, **flags)
+        simulation = build_simulation(options, resolve(options.deployment))
+        arrivals = [(each, _urgent(f"long{each}", 60, 9, 0)) for each in range(2)]
+        arrivals += [(100 + each, _urgent(f"r{each}", 3, 9 - each % 3, 40_000)) for each in range(9)]
+        events = run_virtual(simulation, arrivals)
+        ends[order] = [each.sequence.request.id for each in events if isinstance(each, Finished)]
+    assert ends["global-fifo"][2:] == sorted(ends["global-fifo"][2:])
+    assert [name for name in ends["urgency"] if name[0] == "r"] == [f"r{each}" for each in (2, 5, 8, 1, 4, 7, 0, 3, 6)]
+
+
+def _urgent(name: str, output_tokens: int, priority: int, slo_e2e_us: int) -> Request:
+    asked = request(name, output_tokens=output_tokens)
+    return asked._replace(priority=priority, slo_e2e_us=slo_e2e_us)

@@ -14,6 +14,7 @@ from blis_sim.engine.cluster.gateway.rules import (
     FlowControlSettings,
     Waiting,
 )
+from blis_sim.engine.cluster.gateway.urgency import GatewayUrgency
 from blis_sim.engine.cluster.request_table import UnfinishedList
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
@@ -113,9 +114,15 @@ class FlowControl:
     """Controls the flow of requests into `cluster`. Each attempt to dispatch lets at most one request pass."""
 
     def __init__(
-        self, cluster: Cluster, settings: FlowControlSettings, priorities: SloPriorities = DEFAULT_SLO_PRIORITIES
+        self,
+        cluster: Cluster,
+        settings: FlowControlSettings,
+        priorities: SloPriorities = DEFAULT_SLO_PRIORITIES,
+        urgency: GatewayUrgency | None = None,
     ) -> None:
+        """`urgency` has the priorities of waiting requests, for the dispatch order that needs them."""
         self.counters = GatewayCounters()
+        self._urgency = urgency
         self._cluster = cluster
         self._settings = settings
         self._priorities = priorities
@@ -141,6 +148,8 @@ class FlowControl:
         """Queue an admitted request, and attempt to dispatch at once."""
         request = sequence.request
         importance = self._priorities.importance(request.slo_class)
+        if self._urgency is not None:
+            self._urgency.enter(sequence)
         entry = self._queue.enter(sequence, importance, request.tenant, at, self._due_at(request, at))
         if entry.shed is not None:
             self.counters.num_shed += 1
@@ -148,6 +157,7 @@ class FlowControl:
         waiting = entry.waiting
         if waiting is None:
             self.counters.num_rejected += 1
+            self._forget(sequence)
             self._cluster.end(sequence, Outcome.REJECTED, at, f"no room at the gateway: {entry.refusal}")
             return
         self._waiting[request.id] = waiting
@@ -196,12 +206,16 @@ class FlowControl:
         saturation = self._saturation()
         if saturation >= 1 and self._settings.evicts_in_flight and self._queue.num_unsheddable and self._evict(at):
             return False
+        if self._urgency is not None:
+            for risen in self._urgency.rise(at):
+                self._queue.rank_anew(self._waiting[risen.request.id])
         waiting = self._queue.dispatch(saturation)
         if waiting is None:
             return False
         self.counters.num_dispatched += 1
         sequence = waiting.sequence
         del self._waiting[sequence.request.id]
+        self._forget(sequence)
         sequence.gateway_wait_us = at - waiting.since
         if self._settings.evicts_in_flight and waiting.is_sheddable:
             self._sheddable.add(waiting)
@@ -232,6 +246,7 @@ class FlowControl:
 
     def _turn_away(self, waiting: Waiting, at: Micros, reason: str) -> None:
         del self._waiting[waiting.sequence.request.id]
+        self._forget(waiting.sequence)
         self._cluster.end(waiting.sequence, Outcome.REJECTED, at, reason)
 
     def _leave(self, sequence: Sequence, _at: Micros) -> None:
@@ -239,3 +254,8 @@ class FlowControl:
         waiting = self._waiting.pop(sequence.request.id, None)
         if waiting is not None:
             self._queue.leave(waiting)
+            self._forget(sequence)
+
+    def _forget(self, sequence: Sequence) -> None:
+        if self._urgency is not None:
+            self._urgency.leave(sequence)

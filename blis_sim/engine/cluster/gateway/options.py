@@ -54,7 +54,8 @@ class GatewayOptions:
     dispatch_order: str = option(
         "fifo",
         "Order in which requests leave the queue of --flow-control: by class, within a class by arrival (fifo and "
-        "priority, alike as in BLIS) or by end of the SLO target (slo-deadline); or by arrival alone (global-fifo).",
+        "priority, alike as in BLIS) or by end of the SLO target (slo-deadline); or by arrival alone (global-fifo); or "
+        "by priority, which --priority-policy slo-urgency raises here, too, and then by deadline (urgency).",
         choices=names_in("blis_sim.engine.cluster.gateway.rules", "DISPATCH_ORDERS"),
     )
     fairness_policy: str = option(

@@ -37,6 +37,10 @@ class Band:
         if not before:
             insort(self._flows, flow)
 
+    def rank_anew(self, waiting: Waiting) -> None:
+        """Give a waiting request the smaller rank that it has by now; its entry with the other comes too late."""
+        heappush(self._heaps[self._fairness.flow_of(waiting.tenant)], (self._rank(waiting), waiting))
+
     def pop(self) -> Waiting:
         """Take the next request; at least one must wait."""
         self._latest = flow = self._fairness.next_flow(self._flows, self._latest)
@@ -135,6 +139,10 @@ class GatewayQueue:
         """Remove a waiting request before its turn: expired, shed, or its client hung up."""
         self._bands[self._key(waiting.importance)].leave(waiting)
         self._count(waiting, -1)
+
+    def rank_anew(self, waiting: Waiting) -> None:
+        """Put a waiting request that has become more urgent in its place."""
+        self._bands[self._key(waiting.importance)].rank_anew(waiting)
 
     def _count(self, waiting: Waiting, change: int) -> None:
         self.num_waiting += change

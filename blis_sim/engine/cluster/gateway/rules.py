@@ -42,8 +42,12 @@ class Waiting:
         return self.importance < 0
 
 
-Rank: TypeAlias = tuple[int, int]
+Rank: TypeAlias = tuple[int, ...]
 """The smaller rank goes first. No two requests have equal ranks."""
+
+
+URGENCY = "urgency"
+"""The dispatch order by priorities, which may rise while requests wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +69,17 @@ def earliest_deadline(waiting: Waiting) -> Rank:
     return (waiting.due_at, waiting.number)
 
 
+def most_urgent(waiting: Waiting) -> Rank:
+    """Rank by priority, then by deadline, then by arrival."""
+    return (waiting.sequence.priority, waiting.sequence.deadline_at, waiting.number)
+
+
 DISPATCH_ORDERS: dict[str, DispatchOrder] = {
     "fifo": DispatchOrder(first_come),
     "priority": DispatchOrder(first_come),
     "slo-deadline": DispatchOrder(earliest_deadline),
     "global-fifo": DispatchOrder(first_come, by_importance=False),
+    URGENCY: DispatchOrder(most_urgent, by_importance=False),
 }
 """Dispatch orders by name. BLIS's `fifo` goes by importance, too: only `global-fifo` does not."""
 
