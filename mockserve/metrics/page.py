@@ -21,6 +21,7 @@ from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.memory.kv_specs import STATE
 from mockserve.metrics.engine import EngineMetrics, Histogram, Lateness, cumulative
 from mockserve.metrics.families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, EngineState, Family, Value, shown
+from mockserve.metrics.overrides import MetricOverrides
 from mockserve.metrics.server import HttpMetrics, Operations, ToolParsing
 from mockserve.options.fake_metrics import FakeMetrics
 from mockserve.options.serve import ServeOptions
@@ -176,6 +177,7 @@ class MetricsSource:
     fakes: FakeMetrics
     slow_readers: CutStreams
     tool_parsing: ToolParsing | None = None
+    overrides: MetricOverrides = field(default_factory=MetricOverrides)
     http: HttpMetrics = field(default_factory=HttpMetrics)
     operations: Operations = field(default_factory=Operations)
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
@@ -196,6 +198,9 @@ class MetricsSource:
 
     def collect(self) -> Iterator[Metric]:
         """The families that are ours or vLLM's, for prometheus_client."""
+        return self.overrides.applied(self._collected())
+
+    def _collected(self) -> Iterator[Metric]:
         states = {number: _state_of(each) for number, each in self.engines.items()}
         drafts = self.config.speculation is not None
         for family in (*(DRAFT_FAMILIES if drafts else ()), *FAMILIES):
@@ -223,7 +228,11 @@ class MetricsSource:
 
     def _value(self, family: Family, engine: MeasuredEngine, state: EngineState) -> Value:
         """The true figure, or the one to show instead."""
-        return shown(self.fakes, family.name, family.read(state), time.time() - engine.created)
+        return shown(self._shown_fakes, family.name, family.read(state), time.time() - engine.created)
+
+    @property
+    def _shown_fakes(self) -> FakeMetrics:
+        return self.overrides.fakes or self.fakes
 
     def _labels(self, number: int, engine: MeasuredEngine, last: str) -> tuple[list[str], float]:
         """The values of the labels of one sample, and when counting began."""
@@ -242,7 +251,8 @@ class MetricsSource:
     def _adapters(self) -> Iterator[Metric]:
         """The states of adapters, each valued with when it was seen last; without adapters there is no such metric."""
         lora = self.config.lora
-        if lora is None and self.fakes.loras is None:
+        fakes = self._shown_fakes
+        if lora is None and fakes.loras is None:
             return
         metric = GaugeMetricFamily(
             "vllm:lora_requests_info",
@@ -250,8 +260,8 @@ class MetricsSource:
             labels=["max_lora", "waiting_lora_adapters", "running_lora_adapters"],
         )
         most = str(lora.max_loras if lora is not None else 1)
-        if self.fakes.loras is not None:
-            for fake in self.fakes.loras:
+        if fakes.loras is not None:
+            for fake in fakes.loras:
                 metric.add_metric([most, fake.waiting, fake.running], fake.unix_time_s)
         else:
             last_seen: dict[str, float] = {}

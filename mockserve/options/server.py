@@ -151,6 +151,9 @@ class RouteOptions:
     )
     enable_scale_out: bool = option(False, "Answer the token-in, token-out routes and those that render prompts.")
     tokens_only: bool = option(False, "Serve token ids only: --enable-scale-out, and POST /abort_requests.")
+    enable_state_control: bool = option(
+        False, "Offer /blis/metrics, which pins series of the metrics page, and /blis/load, which adds synthetic load."
+    )
     enable_tokenizer_info_endpoint: bool = option(False, "Answer GET /tokenizer_info.")
     lora_modules: tuple[str, ...] = option(
         (), 'Adapters to serve from the start: name=path, or a JSON object with "name", "path", "base_model_name".'

@@ -57,6 +57,17 @@ from mockserve.routes.server import (
     wake_up,
 )
 from mockserve.routes.shared import Handler
+from mockserve.routes.states import (
+    change_admin_config,
+    end_load,
+    pin_metrics,
+    release_metrics,
+    set_fake_metrics,
+    set_load,
+    show_admin_config,
+    show_load,
+    show_pins,
+)
 from mockserve.routes.tokenization import detokenize, show_tokenizer_info, tokenize
 from mockserve.routes.weights import (
     collective_rpc,
@@ -185,6 +196,15 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/blis/faults", show_faults, Gate.FAULT_CONTROL),
     Route("POST", "/blis/faults", change_faults, Gate.FAULT_CONTROL),
     Route("DELETE", "/blis/faults", end_faults, Gate.FAULT_CONTROL),
+    Route("GET", "/blis/metrics", show_pins, Gate.STATE_CONTROL),
+    Route("POST", "/blis/metrics", pin_metrics, Gate.STATE_CONTROL),
+    Route("DELETE", "/blis/metrics", release_metrics, Gate.STATE_CONTROL),
+    Route("GET", "/blis/load", show_load, Gate.STATE_CONTROL),
+    Route("POST", "/blis/load", set_load, Gate.STATE_CONTROL),
+    Route("DELETE", "/blis/load", end_load, Gate.STATE_CONTROL),
+    Route("POST", "/fake_metrics", set_fake_metrics, Gate.READY_ROUTE),
+    Route("GET", "/admin/config", show_admin_config, Gate.READY_ROUTE),
+    Route("POST", "/admin/config", change_admin_config, Gate.READY_ROUTE),
     Route("GET", "/blis/playback", show_playback, Gate.PLAYBACK_CONTROL),
     Route("POST", "/blis/playback", add_fixtures, Gate.PLAYBACK_CONTROL),
     Route("DELETE", "/blis/playback", remove_fixtures, Gate.PLAYBACK_CONTROL),

@@ -25,6 +25,7 @@ class Gate(StrEnum):
     RUNTIME_LORA = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
     DEV_MODE = "VLLM_SERVER_DEV_MODE=1"
     KV_TRANSFER = "--kv-transfer-config"
+    STATE_CONTROL = "--enable-state-control"
     PLAYBACK_CONTROL = "--enable-playback-control"
     FAULT_CONTROL = "--enable-fault-control"
     CLUSTER = "several instances"
@@ -51,6 +52,7 @@ def open_gates(options: ServeOptions, environment: ServerEnvironment) -> frozens
         Gate.RUNTIME_LORA: environment.allows_runtime_lora,
         Gate.DEV_MODE: environment.dev_mode,
         Gate.KV_TRANSFER: options.kv_sharing.transfer.is_on,
+        Gate.STATE_CONTROL: routes.enable_state_control,
         Gate.PLAYBACK_CONTROL: options.playing_back.enable_playback_control,
         Gate.FAULT_CONTROL: options.faults.enable_fault_control,
         Gate.CLUSTER: options.serves_cluster,

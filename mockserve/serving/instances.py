@@ -13,6 +13,7 @@ from mockserve.faults.shaping import FaultSource
 from mockserve.metrics.page import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import ApiError
 from mockserve.realtime.cluster import InstanceDriver
+from mockserve.serving.background import BackgroundLoad
 from mockserve.serving.gates import Gate
 from mockserve.serving.lifecycle import Lifecycle, RequestQueue
 from mockserve.serving.response_store import ResponseStore
@@ -217,6 +218,7 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
     lifecycle = Lifecycle(driver, front.lifecycle.shutdown_timeout_s)
     return replace(
         front,
+        background=None if front.background is None else BackgroundLoad(driver, {0: engine}),
         model=replace(front.model, queue=RequestQueue(driver, limits, metrics.rejections)),
         delivery=replace(
             front.delivery,

@@ -39,6 +39,7 @@ from mockserve.realtime.interface import Driver
 from mockserve.replies.call_style import reasoning_style
 from mockserve.serving.admission import BodyRoom
 from mockserve.serving.aside import Aside
+from mockserve.serving.background import BackgroundLoad
 from mockserve.serving.gates import Gate, open_gates
 from mockserve.serving.lifecycle import Lifecycle, OpenReplies, QueueLimits, RequestQueue
 from mockserve.serving.model import Adapters, ServedModel, with_modules
@@ -102,6 +103,8 @@ class Service:
     """New ids of replies."""
     body_room: BodyRoom = field(default_factory=BodyRoom)
     """Memory for the bodies of open requests."""
+    background: BackgroundLoad | None = None
+    """Synthetic load, where it can be set."""
     playback: Playback | None = None
     """Recorded replies, where there may be some."""
     cluster: "InstanceControl | None" = None
@@ -163,6 +166,7 @@ def build_service(
         faults=faults,
         engine_faults=engine_faults,
         responses=ResponseStore(environment.stores_responses),
+        background=BackgroundLoad(backend.driver, backend.engines) if options.routes.enable_state_control else None,
         playback=Playback(options.playing_back) if options.playing_back.is_on else None,
     )
 

@@ -1,0 +1,198 @@
+"""Routes that force a state: pinned metrics, background load, and llm-d-inference-sim's settings while running."""
+
+import math
+import time
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, TypeGuard
+
+from aiohttp import web
+
+from blis_sim.options import BlisError
+from blis_sim.options.text import load_json
+from mockserve.metrics.overrides import MOST_PINS, MetricOverrides, Pin
+from mockserve.metrics.page import MetricsSource
+from mockserve.options.fake_metrics import read_fake_metrics
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.json_text import compact_json
+from mockserve.routes.shared import json_reply, meant, read_object
+from mockserve.serving.background import MOST_KV_FRACTION, MOST_RUNNING, BackgroundLoad
+from mockserve.serving.service import SERVICE, Service
+
+_LONGEST_S = 1e6
+
+
+async def show_pins(request: web.Request) -> web.StreamResponse:
+    """The series of the metrics page that are pinned."""
+    return _pins(_overrides(request))
+
+
+async def pin_metrics(request: web.Request) -> web.StreamResponse:
+    """Pin series: each of `pins` has a name, perhaps labels, a value, and perhaps `for_s` seconds."""
+    service = meant(request)
+    body = await read_object(request)
+    rows = body.get("pins")
+    if set(body) != {"pins"} or not isinstance(rows, list) or len(rows) > MOST_PINS:
+        raise ApiError(f"the body must have pins, a list of at most {MOST_PINS}, got {sorted(body)}")
+    pins = [_pin(row, number) for number, row in enumerate(rows)]
+    page = (await service.metrics_source.page()).decode()
+    series = {line.partition("{")[0].partition(" ")[0] for line in page.splitlines() if not line.startswith("#")}
+    for pin in pins:
+        if pin.name not in series:
+            raise ApiError(f"there is no series {pin.name[:100]!r} on the metrics page")
+    overrides = _overrides(request)
+    if len(overrides.active()) + len(pins) > MOST_PINS:
+        raise ApiError(f"there may be at most {MOST_PINS} pins")
+    overrides.pin(pins)
+    return _pins(overrides)
+
+
+async def release_metrics(request: web.Request) -> web.StreamResponse:
+    """Release the series that `name` in the query names, as often as it is there; all without one."""
+    overrides = _overrides(request)
+    overrides.release(request.query.getall("name", []))
+    return _pins(overrides)
+
+
+async def show_load(request: web.Request) -> web.StreamResponse:
+    """The synthetic load beside the requests of clients."""
+    return json_reply(_load(meant(request)).shown())
+
+
+async def set_load(request: web.Request) -> web.StreamResponse:
+    """Have so many synthetic requests `running`, each after `prompt_tokens`, and a `kv_fraction` of the cache taken."""
+    load = _load(meant(request))
+    body = await read_object(request)
+    now = load.shown()
+    limits = {"running": MOST_RUNNING, "kv_fraction": MOST_KV_FRACTION, "prompt_tokens": 1_000_000}
+    for name, value in body.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        whole = name != "kv_fraction"
+        if name not in limits or not is_number or (whole and not isinstance(value, int)):
+            raise ApiError(f"the body may have {', '.join(limits)}, each a number, got {name[:40]!r}: {value!r:.40}")
+        least = 1 if name == "prompt_tokens" else 0
+        if not least <= value <= limits[name]:
+            raise ApiError(f"{name} must be from {least} to {limits[name]}, got {value!r:.40}")
+    wanted = {**now, **body}
+    try:
+        load.set(int(wanted["running"]), float(wanted["kv_fraction"]), int(wanted["prompt_tokens"]))
+    except BlisError as error:
+        raise ApiError(str(error)) from error
+    return json_reply(load.shown())
+
+
+async def end_load(request: web.Request) -> web.StreamResponse:
+    """End the synthetic load."""
+    load = _load(meant(request))
+    load.set(0, 0.0, 1)
+    return json_reply(load.shown())
+
+
+async def set_fake_metrics(request: web.Request) -> web.StreamResponse:
+    """Show these made-up figures, in the form of --fake-metrics, in the place of those before."""
+    body = await read_object(request)
+    _set_fakes(_overrides(request), body)
+    return json_reply({})
+
+
+async def show_admin_config(request: web.Request) -> web.StreamResponse:
+    """The settings that can be changed while the server runs, by the names of llm-d-inference-sim."""
+    return json_reply(_admin_config(request.app[SERVICE]))
+
+
+async def change_admin_config(request: web.Request) -> web.StreamResponse:
+    """Change what the body names: failure-injection-rate (percent), failure-types, fake-metrics."""
+    service = request.app[SERVICE]
+    body = await read_object(request)
+    unknown = sorted(set(body) - {"failure-injection-rate", "failure-types", "fake-metrics"})
+    if unknown:
+        raise ApiError(
+            f"failure-injection-rate, failure-types and fake-metrics can be changed, got {unknown[0][:60]!r}"
+        )
+    rates = _fault_rates(service, body)
+    if "fake-metrics" in body:
+        _set_fakes(_overrides(request), body["fake-metrics"] or {})
+    try:
+        service.faults.settings = service.faults.settings.changed({"rates": rates})
+    except BlisError as error:
+        raise ApiError(str(error)) from error
+    return json_reply(_admin_config(service))
+
+
+_FAILURES = {
+    "rate_limit": "rate_limit",
+    "invalid_api_key": "invalid_api_key",
+    "context_length": "context_length",
+    "server_error": "overloaded",
+    "invalid_request": "invalid_request",
+    "model_not_found": "model_not_found",
+}
+"""Failure types of llm-d-inference-sim as faults here: its server error has status 503."""
+
+
+def _fault_rates(service: Service, body: Mapping[str, Any]) -> dict[str, float]:
+    now = _admin_config(service)
+    percent, types = body.get("failure-injection-rate"), body.get("failure-types")
+    percent = now["failure-injection-rate"] if percent is None else percent
+    types = now["failure-types"] if types is None else types
+    if not isinstance(percent, int | float) or isinstance(percent, bool) or not 0 <= percent <= 100:
+        raise ApiError(f"failure-injection-rate must be from 0 to 100, got {percent!r:.40}")
+    if not isinstance(types, list) or not all(isinstance(each, str) and each in _FAILURES for each in types):
+        raise ApiError(f"failure-types must be a list of {', '.join(_FAILURES)}, got {types!r:.80}")
+    kinds = dict.fromkeys(types or _FAILURES)
+    return {_FAILURES[kind]: percent / 100 / len(kinds) for kind in kinds} if percent else {}
+
+
+def _admin_config(service: Service) -> dict[str, Any]:
+    rates = service.faults.settings.rates
+    types = [name for name, fault in _FAILURES.items() if fault in rates]
+    return {
+        "failure-injection-rate": round(100 * sum(rates[_FAILURES[name]] for name in types), 6),
+        "failure-types": types if len(types) < len(_FAILURES) else [],
+    }
+
+
+def _set_fakes(overrides: MetricOverrides, figures: Any) -> None:
+    try:
+        text = figures if isinstance(figures, str) else compact_json(figures).decode()
+        load_json(text)
+        overrides.fakes = read_fake_metrics(text)
+    except (BlisError, ValueError) as error:
+        raise ApiError(str(error)) from None
+
+
+def _pin(row: Any, number: int) -> Pin:
+    where = f"pins[{number}]"
+    if not isinstance(row, dict) or not set(row) <= {"name", "labels", "value", "for_s"}:
+        raise ApiError(f"{where} must have name, value, and perhaps labels and for_s, got {row!r:.80}")
+    name, labels, value, for_s = row.get("name"), row.get("labels", {}), row.get("value"), row.get("for_s")
+    if not isinstance(name, str):
+        raise ApiError(f"{where} must have a name, got {name!r:.40}")
+    if not isinstance(labels, dict) or not all(isinstance(each, str) for each in labels.values()):
+        raise ApiError(f"{where} must have labels as texts, got {labels!r:.80}")
+    if not _is_number(value):
+        raise ApiError(f"{where} must have a number as its value, got {value!r:.40}")
+    if for_s is not None and not (_is_number(for_s) and 0 < for_s <= _LONGEST_S):
+        raise ApiError(f"{where} must have for_s, seconds up to {_LONGEST_S:g}, got {for_s!r:.40}")
+    return Pin(name, labels, float(value), None if for_s is None else time.monotonic() + for_s)
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300 and math.isfinite(value)
+    )
+
+
+def _pins(overrides: MetricOverrides) -> web.StreamResponse:
+    return json_reply({"pins": [each.shown() for each in overrides.active()]}, HTTPStatus.OK)
+
+
+def _overrides(request: web.Request) -> MetricOverrides:
+    source = meant(request).metrics_source
+    assert isinstance(source, MetricsSource)  # as it is in a server of one process
+    return source.overrides
+
+
+def _load(service: Service) -> BackgroundLoad:
+    assert service.background is not None  # the gate of these routes
+    return service.background

@@ -1,0 +1,106 @@
+"""Synthetic load beside the requests of clients: requests that decode without an end, and KV blocks that are taken."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+from blis_sim.engine.core import Engine
+from blis_sim.engine.request import Request, UniqueBlocks
+from blis_sim.engine.units import Micros
+from mockserve.engines.backend import RankEngine
+from mockserve.realtime.interface import Driver
+
+MOST_RUNNING = 10_000
+MOST_KV_FRACTION = 0.99
+OUTPUT_TOKENS = 512
+"""Tokens of one synthetic request; another follows it."""
+
+
+@dataclass(slots=True)
+class BackgroundLoad:
+    """Keeps so many synthetic requests in the engine, and so much of its KV cache taken."""
+
+    driver: Driver
+    engines: Mapping[int, RankEngine]
+    num_running: int = 0
+    kv_fraction: float = 0.0
+    prompt_tokens: int = 1
+    _open: dict[str, "_Synthetic"] = field(default_factory=dict)
+    _numbers: "count[int]" = field(default_factory=count)
+
+    def set(self, num_running: int, kv_fraction: float, prompt_tokens: int) -> None:
+        """Have this load from now on. Raises EngineError for a KV fraction where blocks cannot be withheld."""
+        if kv_fraction != self.kv_fraction:
+            self._withhold(kv_fraction)
+        self.num_running, self.kv_fraction, self.prompt_tokens = num_running, kv_fraction, prompt_tokens
+        for request_id in list(self._open)[num_running:]:
+            del self._open[request_id]
+            self.driver.abort(request_id)
+        while len(self._open) < num_running:
+            self._add()
+
+    def shown(self) -> dict[str, float]:
+        """The load as a reply shows it."""
+        return {
+            "running": self.num_running,
+            "kv_fraction": self.kv_fraction,
+            "prompt_tokens": self.prompt_tokens,
+            "in_engine": len(self._open),
+        }
+
+    def ended(self, request_id: str, *, goes_on: bool) -> None:
+        """A synthetic request has ended; another one takes its place."""
+        if self._open.pop(request_id, None) is not None and goes_on and len(self._open) < self.num_running:
+            asyncio.get_running_loop().call_soon(self._add_if_missing)
+
+    def _add_if_missing(self) -> None:
+        if len(self._open) < self.num_running and self.driver.failure is None:
+            self._add()
+
+    def _add(self) -> None:
+        request_id = f"background-{next(self._numbers)}"
+        reply = self._open[request_id] = _Synthetic(self, request_id)
+        request = Request(
+            id=request_id,
+            input_tokens=self.prompt_tokens,
+            output_tokens=OUTPUT_TOKENS,
+            blocks=UniqueBlocks(request_id),
+            max_output_tokens=OUTPUT_TOKENS,
+        )
+        self.driver.submit(request, reply)
+
+    def _withhold(self, kv_fraction: float) -> None:
+        def withhold(engine: Engine, at: Micros) -> None:
+            engine.withhold_blocks(int(engine.kv.num_blocks * kv_fraction), at)
+
+        for each in self.engines.values():
+            each.driver.interfere(withhold)
+
+
+class _Synthetic:
+    """The receiver of the tokens of one synthetic request."""
+
+    __slots__ = ("_load", "_request_id")
+
+    is_streamed = False
+    finish_reason = "length"
+
+    def __init__(self, load: BackgroundLoad, request_id: str) -> None:
+        self._load = load
+        self._request_id = request_id
+
+    def token(self, number: int) -> None:
+        pass
+
+    def tokens(self, first: int, last: int) -> None:
+        pass
+
+    def finish(self, num_tokens: int) -> None:
+        self._load.ended(self._request_id, goes_on=True)
+
+    def abort(self, num_tokens: int) -> None:
+        self._load.ended(self._request_id, goes_on=False)
+
+    def fail(self, message: str, status: int) -> None:
+        self._load.ended(self._request_id, goes_on=False)
