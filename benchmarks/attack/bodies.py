@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import math
 import re
 import signal
 import subprocess
@@ -26,6 +27,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -213,16 +215,17 @@ def measure_kinds(setup: Setup, server: Running, given: argparse.Namespace) -> l
         found = Measurement(setup, server, given)
         with watching(setup, server, file):
             asyncio.run(found.run())
-        lines, broken = rows(found, file, bounds_of(given), given.as_measured)
+        lines, broken = rows(found, file, bounds_of(given, setup), given.as_measured)
     tracebacks = read_errors(server.errors).count("Traceback ")
     print(f"{setup.name}: {len(found.sent)} kinds, {given.times} times each, {tracebacks} tracebacks")
     print("\n".join(lines), flush=True)
     return broken + [f"{tracebacks} tracebacks"] * bool(tracebacks)
 
 
-def bounds_of(given: argparse.Namespace) -> Bounds:
-    """The bounds that the command line sets."""
-    return Bounds(given.gap_p99_ms, given.gap_worst_ms, given.health_ms, given.memory_mb)
+def bounds_of(given: argparse.Namespace, setup: Setup) -> Bounds:
+    """The bounds that the command line sets; streams have none where the engine makes them wait by its rules."""
+    bounds = Bounds(given.gap_p99_ms, given.gap_worst_ms, given.health_ms, given.memory_mb)
+    return bounds if setup.shares_steps else replace(bounds, gap_p99_ms=math.inf, gap_worst_ms=math.inf)
 
 
 def attack(setup: Setup, server: Running, given: argparse.Namespace) -> list[str]:
@@ -233,7 +236,7 @@ def attack(setup: Setup, server: Running, given: argparse.Namespace) -> list[str
             attacked = asyncio.run(Attack(setup, server, given).run())
         attacked.left_behind = 0.0 if attacked.died else requests_left(server)
         attacked.errors = read_errors(server.errors)
-        verdict = judged(attacked, read_samples(file, given.as_measured), bounds_of(given))
+        verdict = judged(attacked, read_samples(file, given.as_measured), bounds_of(given, setup))
     print(f"{setup.name}, seed {given.seed}: {len(attacked.exchanges):,} requests")
     print("\n".join(verdict.lines))
     print("\n".join(f"  BROKEN {line}" if line[0] != " " else line for line in verdict.broken), flush=True)

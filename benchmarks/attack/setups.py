@@ -52,6 +52,8 @@ class Setup:
     heavy_needs: frozenset[str] = frozenset({heavy.GENERATION})
     takes_uploads: bool = False
     api_key: str | None = None
+    shares_steps: bool = True
+    """Whether every running request is in every step; where prompts or urgent requests go first, streams wait."""
 
     @property
     def generates(self) -> bool:
@@ -115,7 +117,12 @@ SETUPS = (
         routes=GENERATING + valid_bodies.CONTROLLING + valid_bodies.FAULTY + valid_bodies.URGENT * 3,
     ),
     *(
-        Setup(name=engine, flags=("--engine", engine, *flags), routes=GENERATING + valid_bodies.URGENT)
+        Setup(
+            name=engine,
+            flags=("--engine", engine, *flags),
+            routes=GENERATING + valid_bodies.URGENT,
+            shares_steps=False,
+        )
         for engine, flags in ENGINES.items()
     ),
     Setup(name="processes", flags=("--api-processes", "2")),
