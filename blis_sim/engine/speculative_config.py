@@ -80,6 +80,7 @@ def parse_speculation(flags: SpeculationFlags) -> Speculation | None:
     fields = _Fields(given)
     method = _method(fields)
     num_tokens = fields.number_of_tokens(method)
+    _check_lookup(method, fields)
     parallel = fields.flag("parallel_drafting")
     if parallel and not DRAFTERS[method].writes_kv:
         refuse(f"parallel_drafting is for methods with a model, and {method} has none")
@@ -202,6 +203,17 @@ def _method_of_model(model: str) -> str:
         return "ngram"
     known = {"eagle-": "eagle", "eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark"}
     return next((method for part, method in known.items() if part in name), "draft_model" if model else "")
+
+
+def _check_lookup(method: str, fields: _Fields) -> None:
+    """Check the lengths of n-grams that are looked up; a missing one is as long as the other."""
+    given = {name: fields.values.get(name) for name in ("prompt_lookup_min", "prompt_lookup_max")}
+    for name, value in given.items():
+        if value is not None and (type(value) is not int or value < 1):
+            refuse(f"{name} must be an integer of at least 1, got {value!r}")
+    least, most = given.values()
+    if method == "ngram" and least is not None and most is not None and least > most:
+        refuse(f"prompt_lookup_min={least} must be <= prompt_lookup_max={most}")
 
 
 def _acceptance_rates(fields: _Fields, flags: SpeculationFlags, num_tokens: int) -> tuple[float, ...]:

@@ -9,7 +9,8 @@ from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.kv_cache.sizing import bytes_per_block
 from blis_sim.engine.memory.kv_group_specs import most_blocks
 from blis_sim.options import OptionError, ineffective_flags
-from mockserve.options.engine_features import TransferConfig
+from blis_sim.options.text import load_json
+from mockserve.options.engine_features import TransferConfig, read_transfer_config
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.folder_checks import (
     QUANTIZATION_KEYS,
@@ -58,6 +59,7 @@ _logger = logging.getLogger(__name__)
 def startup_problems(options: "ServeOptions", deployment: Deployment, environment: ServerEnvironment) -> Iterator[str]:
     """Yield a sentence for each reason why vLLM would not start. Reasons about parsers need the tokenizer."""
     yield from _unknown_types(options)
+    yield from _unknown_connector(options)
     yield from folder_problems(options.deployment.model)
     yield from _context_beyond_model(options, deployment, environment)
     yield from _steps(options, deployment)
@@ -80,6 +82,13 @@ def _unknown_types(options: "ServeOptions") -> Iterator[str]:
         yield unknown_quantization(quantization)
     if quantization in CHECKPOINT_METHODS and _is_unquantized_folder(options.deployment.model):
         yield f"Cannot find the config file for {quantization}"
+
+
+def _unknown_connector(options: "ServeOptions") -> Iterator[str]:
+    text = options.kv_sharing.kv_transfer_config
+    connector = read_transfer_config(text).connector if text else ""
+    if connector and connector not in CONNECTORS and "kv_connector_module_path" not in load_json(text):
+        yield f"Unsupported connector type: {connector}"
 
 
 def _is_unquantized_folder(model: str) -> bool:
@@ -155,6 +164,12 @@ _STORES = (
     "OffloadingConnector", "SimpleCPUOffloadConnector",
 )  # fmt: skip
 """Connectors of vLLM that keep KV blocks in CPU memory or in a store."""
+CONNECTORS = (
+    *_STORES, "DecodeBenchConnector", "ExampleConnector", "ExampleHiddenStatesConnector", "HiSparseConnector",
+    "MoRIIOConnector", "MooncakeConnector", "MultiConnector", "NixlConnector", "NixlPullConnector",
+    "NixlPushConnector",
+)  # fmt: skip
+"""All connectors that vLLM has; others come from a module that the configuration names."""
 
 
 def warnings_of_connector(transfer: TransferConfig) -> Iterator[str]:
