@@ -273,6 +273,10 @@ class InsideEngine(WrappedLatency):
         return 0
 
     @property
+    def output_turn_us(self) -> float:
+        return 0.0
+
+    @property
     def post_decode_time(self) -> Micros:
         return 0
 

@@ -119,6 +119,7 @@ class ServeSettings(ClusterSettings, total=False):
     hf_overrides: str
     enable_scale_out: bool
     tokens_only: bool
+    enable_state_control: bool
     enable_tokenizer_info_endpoint: bool
     lora_modules: Sequence[str]
     otlp_traces_endpoint: str

@@ -273,4 +273,5 @@ class FitSettings(EngineSettings, total=False):
     seed: int
     reissue: bool
     ignore_server_settings: bool
+    check: bool
     max_concurrency: int

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import yaml
 
 from blis_sim.engine.config import EngineConfig
@@ -18,6 +19,7 @@ from calibrate.fit.terms import Learnable
 _HEAD = """\
 # Learned by `blis fit`; use with --latency-model {name} --coefficients FILE.
 # {sections} names in _us are microseconds. spread: one standard deviation.
+# correlation: of the coefficients in spread, each with those before it and itself.
 # seen: the largest batches and the lengths learned from; beyond them predictions are extrapolation.
 # slower_than_usual: the server's step times in parts of equal length of the recording, as a fraction.
 # held_out: errors on the last fifth of each recording, predicted from the rest; means are signed.
@@ -60,6 +62,7 @@ def content(
         **deployed.sections({name: _rounded(value) for name, value in values.items()}),
         **({"host": {"growth_requests": learned.deployed.growth_requests}} if learned.deployed.growth_requests else {}),
         "spread": {name: _rounded(spreads[name]) for name in deployed.learnable()},
+        "correlation": _correlation(learned),
         "seen": {
             **{name: int(getattr(largest, name)) for name in WATCHED},
             "input_tokens": [min(inputs), max(inputs)],
@@ -77,6 +80,16 @@ def content(
         "held_out": [_score(each) for each in learned.held_out],
         "seed": seed,
     }
+
+
+def _correlation(learned: Learned) -> list[_OnOneLine]:
+    """Return a row for each coefficient in `spread`: how it goes with those before it, and itself."""
+    covariance = learned.estimate.covariance
+    if covariance is None:
+        return []
+    scale = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
+    rows = covariance / np.outer(scale, scale)
+    return [_OnOneLine(_rounded(each, 3) for each in row[: place + 1].tolist()) for place, row in enumerate(rows)]
 
 
 def text_of(content: dict[str, Any]) -> str:

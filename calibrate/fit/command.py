@@ -74,6 +74,11 @@ class FitOptions:
     ignore_server_settings: bool = option(
         False, "Take no settings of the engine from the first recording; without it flags that are not given are."
     )
+    check: bool = option(
+        False,
+        "Print which coefficients the recordings do not determine, so that what is expected decides, and what to "
+        "record for each.",
+    )
     max_concurrency: int = option(0, "With --reissue: most requests in flight. 0: no limit.", at_least=0)
 
     def __post_init__(self) -> None:
@@ -97,13 +102,15 @@ def rewritten(arguments: list[str]) -> list[str]:
 def run(options: FitOptions) -> int:
     """Learn, write the file, print what was learned on stdout; all else goes to stderr."""
     from calibrate.fit.coefficients_file import text_of
-    from calibrate.fit.table import print_learned
+    from calibrate.fit.table import print_learned, print_unidentified
     from replay.progress import progress_bar
     from traces.text_file import write_text
 
     fitted = learn_coefficients(options, _say, progress_bar)
     write_text(Path(options.output), text_of(fitted.content))
     print_learned(fitted.learned, fitted.deployed, sys.stdout)
+    if options.check:
+        print_unidentified(fitted.learned, sys.stdout)
     _say(f"wrote {options.output}")
     return 0
 

@@ -65,6 +65,8 @@ class Estimate:
     values: Floats
     spreads: Floats
     slower: Floats
+    covariance: Floats | None = None
+    """Of what is learned, in the order of the terms; None before anything was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,9 @@ def improved(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, share: f
     )
     values, spreads = now.values.copy(), now.spreads.copy()
     values[places] = np.maximum(values[places] + change[:num_terms], least)
-    spreads[places] = np.sqrt(np.maximum(np.diag(np.linalg.pinv(information)), 0.0))[:num_terms]
-    return Estimate(values, spreads, now.slower + change[num_terms:])
+    covariance = np.linalg.pinv(information)[:num_terms, :num_terms]
+    spreads[places] = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    return Estimate(values, spreads, now.slower + change[num_terms:], covariance)
 
 
 def _expectations(terms: Terms, places: Floats, now: Estimate) -> tuple[Floats, Floats]:

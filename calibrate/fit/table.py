@@ -3,6 +3,7 @@
 from typing import TextIO
 
 from calibrate.compare import Comparison
+from calibrate.fit.check import unidentified
 from calibrate.fit.learn import Learned
 from calibrate.fit.terms import Learnable
 from calibrate.table import new_console, percent, print_table
@@ -23,6 +24,15 @@ def print_learned(learned: Learned, deployed: Learnable, file: TextIO) -> None:
         for score in learned.held_out
     ]
     print_table(console, ["held out", "requests", "TTFT MAPE / r", "E2E MAPE / r", "ITL MAPE / r"], rows)
+
+
+def print_unidentified(learned: Learned, file: TextIO) -> None:
+    """Each coefficient that the recordings do not determine, and what to record."""
+    rows = [[each.name, percent(each.share), each.wanted] for each in unidentified(learned)]
+    if not rows:
+        file.write("the recordings determine all coefficients\n")
+        return
+    print_table(new_console(file), ["not identified", "spread left", "recordings that would identify it"], rows)
 
 
 def _errors(comparison: Comparison | None) -> str:

@@ -62,6 +62,9 @@ class StepCoefficients:
     burst_again: float = 0.0
     """Per time to multiply the prompt tokens at peak arithmetic rate, in full right after a burst: a GPU that is still
     hot runs at a lower clock."""
+    sustained: float = 0.0
+    """Per time to multiply the prompt tokens of a step at peak arithmetic rate beyond what makes a GPU hot by itself: at
+    full power for longer it runs at a lower clock."""
     step_us: float
     """Microseconds of every step."""
     prompt_us: float
@@ -164,6 +167,7 @@ class Fitted:
         if prefill_tokens:
             total_us += self.step.prompt_us * shape.prefill_requests + self._attention_us * prefill_pairs(shape)
             total_us += self.step.burst * burst_us(self._work, prefill_tokens)
+            total_us += self.step.sustained * sustained_us(self._work, prefill_tokens)
             if shape.recent_prefill_tokens:
                 total_us += self.step.burst_again * burst_again_us(self._work, shape)
         return total_us
@@ -225,6 +229,7 @@ class Fitted:
             "decodes": token_us * shape.decode_requests,
             "burst": burst_us(work, shape.prefill_tokens),
             "burst_again": burst_again_us(work, shape),
+            "sustained": sustained_us(work, shape.prefill_tokens),
             "step_us": 1.0,
             "prompt_us": float(shape.prefill_requests),
             "request_us": float(shape.decode_requests),
@@ -249,6 +254,11 @@ def burst_again_us(work: StepWork, shape: BatchShape) -> float:
     """Time to multiply the prompt tokens at peak rate, as far as the GPU has not recovered from the bursts before."""
     recent = burst_us(work, shape.recent_prefill_tokens) / LONGEST_BURST_US
     return min(work.token_compute(1) * shape.prefill_tokens, HOT_BY_ITSELF_US) * recent
+
+
+def sustained_us(work: StepWork, prefill_tokens: int) -> float:
+    """Return how long the prompts of a step keep the arithmetic units busy at peak rate after the GPU has become hot."""
+    return max(0.0, work.token_compute(1) * prefill_tokens - HOT_BY_ITSELF_US)
 
 
 def tiled(num_tokens: int, tile_tokens: int) -> int:

@@ -29,6 +29,7 @@ KNOWN = {
     "decodes": 1.0,
     "burst": 0.04,
     "burst_again": 0.07,
+    "sustained": 0.02,
     "step_us": 150.0,
     "prompt_us": 100.0,
     "request_us": 15.0,

@@ -31,11 +31,15 @@ def trace(tmp_path: Path, capsys: Captured) -> Path:
 
 def test_learned_coefficients_are_printed_written_and_can_be_replayed(trace: Path, capsys: Captured) -> None:
     output = trace.with_name("learned.yaml")
-    assert run(["fit", str(trace), *SERVER, "-o", str(output)]) == 0
+    assert run(["fit", str(trace), *SERVER, "--check", "-o", str(output)]) == 0
     said = capsys.readouterr()
     assert said.out.split()[:4] == ["coefficient", "learned", "+-", "expected"]
+    missing = said.out.partition("not identified")[2]
+    assert " prompts of 4,000 tokens and more" in missing  # attention: all prompts are of one length
+    assert "idle_start_us" not in missing  # some of these requests found an idle server
     assert said.err.endswith(f"blis fit: wrote {output}\n")
     content = yaml.safe_load(output.read_text())
+    assert [row[-1] for row in content["correlation"]] == [1.0] * len(content["spread"])
     assert content["learned_for"] == {"model": "qwen3-14b", "hardware": "H100", "tp": 1}
     assert content["recordings"][0]["requests"] == 80
     assert content["held_out"][0]["requests"] == 16
