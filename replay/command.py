@@ -17,7 +17,7 @@ from traces import beside
 from traces.collector import no_cycle_search
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from blis_sim.engine.cluster.cluster import Cluster
     from blis_sim.engine.cluster.settings import TieBreaker
@@ -98,7 +98,15 @@ class ReplayOptions:
         at_most=10_000,
         metavar="K",
     )
-    seed: int = option(DEFAULT_SEED, "Seed of the draws by which a router breaks ties.")
+    intervals: int = option(
+        0,
+        "With --latency-model fitted: print between which values figures lie in nine cases of ten, by so many further "
+        "replays with coefficients drawn within their spread, servers of other speed and other phases of the steps.",
+        at_least=0,
+        at_most=10_000,
+        metavar="DRAWS",
+    )
+    seed: int = option(DEFAULT_SEED, "Seed of the draws by which a router breaks ties, and of --intervals.")
     ignore_server_settings: bool = option(
         False, "Take no settings of the engine from the recording; without it flags that are not given are."
     )
@@ -213,6 +221,9 @@ def simulate_replay(options: ReplayOptions, ties: "TieBreaker", say: "Say", prog
             )
             for phase in range(options.phase_average)
         ]
+    if options.intervals:
+        for line in _intervals(options, deployment, arrivals, ties, runs[0]):
+            say(line)
     after = (*notes_after(deployment), *notes_after_run(runs[0].simulation))
     for note in (*after, *notes_on_targets(questions.targets, runs[0].requests)):
         say(note)
@@ -236,6 +247,23 @@ def _averaged(first: "Outcome", runs: "list[Simulated]") -> "Outcome":
 
     mean = Simulated(runs[0].simulation, averaged([run.requests for run in runs]))
     return replace(first, simulated=mean, metrics=mean_metrics(list(map(aggregate, runs))), runs=tuple(runs))
+
+
+def _intervals(
+    options: ReplayOptions, deployment: "Deployment", arrivals: "Arrivals", ties: "TieBreaker", run: "Simulated"
+) -> "Iterator[str]":
+    """Replay with other coefficients, speeds and phases; a line for each figure and what that makes of it."""
+    from blis_sim.engine.cluster.build import build_simulation
+    from replay.output.intervals import drawn_latencies, figures_of, interval_lines, intervals_of
+    from replay.running.uncertainty import drawing
+
+    draw = drawing(deployment.latency, options.cluster.deployment.coefficients)
+    figures = []
+    for latency in drawn_latencies(draw, options.intervals, options.seed):
+        simulation = build_simulation(options.cluster, deployment, ties=ties, adjusted=lambda _, drawn=latency: drawn)
+        other = _simulate(simulation, options, arrivals, is_real=False, on_finished=None, on_tokens=None)
+        figures.append(figures_of(other.requests))
+    return interval_lines(figures_of(run.requests), intervals_of(figures))
 
 
 def _origin(options: ReplayOptions, deployment: "Deployment", data_path: Path) -> "Provenance":

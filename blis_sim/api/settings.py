@@ -193,6 +193,7 @@ class ReplaySettings(ClusterSettings, ReportSettings, total=False):
     session_mode: str
     think_time_ms: int | None
     phase_average: int
+    intervals: int
     seed: int
     ignore_server_settings: bool
     include_failed: bool
@@ -213,6 +214,7 @@ class SweepSettings(RunSettings, total=False):
     reissue: bool
     session_mode: str
     phase_average: int
+    intervals: int
     ignore_server_settings: bool
     include_failed: bool
 
@@ -242,6 +244,7 @@ class PlanSettings(RunSettings, total=False):
     reissue: bool
     session_mode: str
     phase_average: int
+    intervals: int
     ignore_server_settings: bool
     include_failed: bool
 

@@ -159,7 +159,10 @@ EXPECTED_COMPUTE = Expectation(1.45, 0.1)
 GROWTH_REQUESTS = 8
 """With a host that waits for growing batches, every batch does that has so many requests more: vLLM pads batches to
 multiples of 8."""
-TERMS = Terms(STEP_TERMS, REQUEST_TERMS, EXPECTED, ((COMPUTE_TERMS, EXPECTED_COMPUTE),))
+LEAST: dict[str, float] = {"weights": 1.0, "kv": 1.0}
+"""No memory is read at more than its peak bandwidth."""
+
+TERMS = Terms(STEP_TERMS, REQUEST_TERMS, EXPECTED, ((COMPUTE_TERMS, EXPECTED_COMPUTE),), LEAST)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,83 @@
+"""Coefficients that a server might have as well as those learned: values drawn within what `blis fit` states."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.engine.latency.coefficients_file import LearnedCoefficients, read_coefficients, read_content
+from blis_sim.engine.latency.fitted import Fitted
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.wrapped import WrappedLatency
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertainty:
+    """The spreads of coefficients by name, and a factor of their correlation: its product with its transpose."""
+
+    names: tuple[str, ...]
+    spreads: Floats
+    root: Floats
+
+    def drawn(self, learned: LearnedCoefficients, generator: np.random.Generator) -> LearnedCoefficients:
+        """Return coefficients that the server might have as well, none of them below 0."""
+        steps = self.spreads * (self.root @ generator.standard_normal(len(self.names)))
+        changes = dict(zip(self.names, steps.tolist(), strict=True))
+        return replace(learned, step=_changed(learned.step, changes), request=_changed(learned.request, changes))
+
+
+def drawing(latency: LatencyModel, path: str | None) -> Callable[[np.random.Generator], LatencyModel]:
+    """Return a function that draws latency models like `latency`, whose coefficients are those of a file, or those that
+    ship. Raises EngineError where that is not the fitted latency model, or the file has no correlation."""
+    while isinstance(latency, WrappedLatency):
+        latency = latency.model
+    if not isinstance(latency, Fitted):
+        raise EngineError("intervals need --latency-model fitted, whose coefficients are stated with their spread")
+    fitted, place = latency, LEARNED_COEFFICIENTS if path is None else path
+    content = read_content(place)
+    learned, uncertainty = read_coefficients(place, content), uncertainty_of(place, content)
+
+    def draw(generator: np.random.Generator) -> LatencyModel:
+        drawn = uncertainty.drawn(learned, generator)
+        return Fitted(fitted.model, fitted.gpu, fitted.tp, drawn.step, drawn.request, fitted.growth_requests)
+
+    return draw
+
+
+def _changed(coefficients: Any, changes: Mapping[str, float]) -> Any:
+    own = {name: change for name, change in changes.items() if hasattr(coefficients, name)}
+    return replace(coefficients, **{name: max(0.0, getattr(coefficients, name) + each) for name, each in own.items()})
+
+
+def uncertainty_of(path: str | Path, content: Mapping[str, Any]) -> Uncertainty:
+    """Return what a file says of its coefficients. Raises EngineError that names the file and the section that is wrong
+    or missing."""
+    spread, rows = content.get("spread"), content.get("correlation")
+    if not isinstance(spread, Mapping) or not all(_is_number(each) and each >= 0 for each in spread.values()):
+        raise EngineError(f"{path}: spread must map coefficients to numbers from 0, which intervals need")
+    size = len(spread)
+    is_triangle = isinstance(rows, list) and [len(row) for row in rows if isinstance(row, list)] == [
+        *range(1, size + 1)
+    ]
+    if not is_triangle or not all(_is_number(each) and abs(each) <= 1 for row in rows or () for each in row):
+        raise EngineError(
+            f"{path}: correlation must have a row of numbers from -1 to 1 for each of the {size} coefficients in "
+            "spread, with one more number in each, which intervals need"
+        )
+    matrix = np.zeros((size, size))
+    for place, row in enumerate(rows or ()):
+        matrix[place, : place + 1] = matrix[: place + 1, place] = row
+    powers, directions = np.linalg.eigh(matrix)
+    root = directions * np.sqrt(np.maximum(powers, 0.0))
+    return Uncertainty(tuple(map(str, spread)), np.array([float(each) for each in spread.values()]), root)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
