@@ -276,5 +276,6 @@ class FitSettings(EngineSettings, total=False):
     seed: int
     reissue: bool
     ignore_server_settings: bool
+    design: Path | None
     check: bool
     max_concurrency: int

@@ -74,6 +74,13 @@ class FitOptions:
     ignore_server_settings: bool = option(
         False, "Take no settings of the engine from the first recording; without it flags that are not given are."
     )
+    design: str | None = option(
+        None,
+        "Learn nothing, and write a workload spec (YAML) here: five minutes of load, for `blis observe "
+        "--workload-spec`, from which all coefficients of this server can be learned.",
+        metavar="FILE",
+        writes={"": "spec"},
+    )
     check: bool = option(
         False,
         "Print which coefficients the recordings do not determine, so that what is expected decides, and what to "
@@ -85,7 +92,7 @@ class FitOptions:
         from traces import beside
 
         check_options(self)
-        if not self.traces:
+        if not self.traces and self.design is None:
             raise OptionError("give the header files of the recordings, as in `blis fit trace.yaml`")
         check_outputs(self, *beside(*self.traces))
         if self.max_concurrency and not self.reissue:
@@ -152,6 +159,18 @@ def learn_coefficients(options: FitOptions, say: "Say", progress: "Progress") ->
     with progress("learning", num_trials(recordings)) as advance:
         learned = learn(recordings, deployed, deployment.config, seed=options.seed, on_progress=advance)
     return Fitted(learned, deployed, content(learned, recordings, deployed, deployment.config, options.seed))
+
+
+def _write_design(options: FitOptions, file: str) -> int:
+    """Write a load for a server that the default step times describe roughly."""
+    from blis_sim.engine.deployment import resolve
+    from calibrate.fit.design import design
+    from traces.text_file import write_text
+
+    deployment = resolve(_with_default_step_times(options.deployment))
+    write_text(Path(file), design(deployment.config, deployment.latency))
+    _say(f"wrote {file}")
+    return 0
 
 
 def _with_default_step_times(options: RecordedDeploymentOptions) -> DeploymentOptions:
