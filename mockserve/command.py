@@ -18,4 +18,4 @@ def run(options: ServeOptions) -> int:
     """Serve until a signal ends it. Returns the exit code."""
     from mockserve.server import serve
 
-    return serve([options])
+    return serve(options.endpoints)

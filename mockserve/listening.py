@@ -131,13 +131,16 @@ class RunningServer:
 
 
 async def start(
-    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment | None = None
+    options: ServeOptions,
+    deployment: Deployment,
+    environment: ServerEnvironment | None = None,
+    like: Service | None = None,
 ) -> RunningServer:
     """Listen at the address of the options; port 0 becomes a free one. Without `environment` the process's own is
-    read."""
+    read. The vocabulary is that of the service it is `like`, if there is one."""
     environment = read_environment() if environment is None else environment
     backend = local_backend(options, deployment, environment)
-    service = build_service(options, deployment, environment, backend)
+    service = build_service(options, deployment, environment, backend, like)
     if backend.cluster is not None:
         service.cluster = InstanceControl(service, backend.cluster)
     server = await listen(service)

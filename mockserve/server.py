@@ -10,6 +10,7 @@ from dataclasses import replace
 from blis_sim.engine.cluster.build import notes_on_cluster
 from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.deployment import Deployment, notes_after
+from blis_sim.options import with_settings
 from mockserve.connections.sockets import raise_file_limit
 from mockserve.engines.deployment import deployment_of
 from mockserve.listening import RunningServer, address, fastest_loop, keep_what_exists, start, startup_line
@@ -38,9 +39,10 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
     all_options = [replace(options, cluster=with_policies(options.cluster)) for options in all_options]
     first = all_options[0]
     check_processes(first, environment)
-    wanted = [(options, deployment_of(options)) for options in all_options]
+    shared = deployment_of(first)
+    wanted = [(options, shared if _is_alike(options, first) else deployment_of(options)) for options in all_options]
     set_up_logging(all_options[0].process.log_format)
-    for options, deployment in wanted:
+    for options, deployment in wanted[:1] if all(each is shared for _, each in wanted) else wanted:
         for problem in startup_problems(options, deployment, environment):
             refuse_start(options, problem)
     for note in (*wanted[0][1].notes, *notes_on_cluster(first.cluster, wanted[0][1]), *_notes(first)):
@@ -54,6 +56,11 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
     for note in dict.fromkeys(note for _, deployment in wanted for note in notes_after(deployment)):
         _say(note)
     return code
+
+
+def _is_alike(options: ServeOptions, first: ServeOptions) -> bool:
+    """Whether nothing but the port is different."""
+    return with_settings(options, port=first.network.port) == first
 
 
 async def _serve_in_processes(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> int:
@@ -80,6 +87,27 @@ def _say(note: str) -> None:
         _logger.info("note: %s", note)
 
 
+async def _until_all_have_ended(stopping: asyncio.Event, servers: list[RunningServer]) -> None:
+    """Return after a signal, or when the engines of all servers have died; one that dies ends its own server."""
+    watching = {asyncio.ensure_future(_end_with_its_engine(server, servers)) for server in servers}
+    signalled = asyncio.ensure_future(stopping.wait())
+    everything_ended = asyncio.ensure_future(asyncio.wait(watching))
+    await asyncio.wait((signalled, everything_ended), return_when=asyncio.FIRST_COMPLETED)
+    for each in (signalled, everything_ended, *watching):
+        each.cancel()
+        with suppress(asyncio.CancelledError):
+            await each
+
+
+async def _end_with_its_engine(server: RunningServer, servers: list[RunningServer]) -> None:
+    if server.service.environment.keeps_alive_on_engine_death:
+        await asyncio.Event().wait()
+    error = await engine_death([server.service.lifecycle])
+    _logger.error("port %d ends: the engine has failed: %s", server.port, str(error) or type(error).__name__)
+    servers.remove(server)
+    await asyncio.shield(server.stop())
+
+
 async def _until_it_must_end(stopping: asyncio.Event, servers: Sequence[RunningServer]) -> None:
     """Return after a signal, or when an engine has died."""
     endings: list[asyncio.Future[object]] = [asyncio.ensure_future(stopping.wait())]
@@ -97,6 +125,18 @@ async def _note_death(lives: Sequence[Lifecycle]) -> None:
     _logger.error("stopping: the engine has failed: %s", str(error) or type(error).__name__)
 
 
+_MOST_LINES = 16
+"""Servers of one process that have a line each when they listen."""
+
+
+def _say_range(wanted: Sequence[tuple[ServeOptions, Deployment]], servers: Sequence[RunningServer]) -> None:
+    """Log one line for servers that are too many for lines of their own."""
+    (options, deployment), ports = wanted[0], [server.port for server in servers]
+    shown = f"{min(ports)}-{max(ports)}" if max(ports) - min(ports) == len(ports) - 1 else ", ".join(map(str, ports))
+    where = address(options, servers[0].host, 0).removesuffix("0") + shown
+    _logger.info(startup_line(options, deployment, where), extra=fields(model=options.model_names[0], address=where))
+
+
 async def _serve_until_signal(wanted: Sequence[tuple[ServeOptions, Deployment]], environment: ServerEnvironment) -> int:
     stopping, at_once = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -109,15 +149,22 @@ async def _serve_until_signal(wanted: Sequence[tuple[ServeOptions, Deployment]],
     try:
         if not stopping.is_set():
             for options, deployment in wanted:
-                servers.append(await start(options, deployment, environment))
+                like = servers[0].service if servers and options.instances.is_endpoint else None
+                servers.append(await start(options, deployment, environment, like))
             keep_what_exists()
             for (options, deployment), server in zip(wanted, servers, strict=True):
                 where = address(options, server.host, server.port)
                 told = fields(model=options.model_names[0], address=where)
-                _logger.info(startup_line(options, deployment, where), extra=told)
+                if len(servers) <= _MOST_LINES:
+                    _logger.info(startup_line(options, deployment, where), extra=told)
                 for instance, port in server.instance_ports.items():
                     _logger.info("instance %d listens on %s", instance, address(options, server.host, port))
-        await _until_it_must_end(stopping, servers)
+            if len(servers) > _MOST_LINES:
+                _say_range(wanted, servers)
+        if len(servers) > 1 and wanted[0][0].instances.is_endpoint:
+            await _until_all_have_ended(stopping, servers)
+        else:
+            await _until_it_must_end(stopping, servers)
     finally:
         if num_open := sum(server.service.delivery.open_replies.number for server in servers):
             within_s = wanted[0][0].network.shutdown_timeout

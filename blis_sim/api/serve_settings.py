@@ -7,6 +7,8 @@ from blis_sim.api.settings import ClusterSettings, Json, Path
 
 class ServeSettings(ClusterSettings, total=False):
     instance_ports: int | None
+    ports: str
+    count: int | None
     enable_instance_control: bool
     seed: int
     tokenizer: Path | None

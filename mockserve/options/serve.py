@@ -97,6 +97,7 @@ class ServeOptions:
         check_options(self)
         self._take_model_argument()
         self.instances.check_ports(self.cluster.num_instances)
+        self._check_endpoints()
         self._check_engine()
         check_cluster(self)
         if math.isinf(self.speed) and (self.deployment.dp > 1 or self.serves_cluster):
@@ -117,6 +118,28 @@ class ServeOptions:
         """Whether there is more behind the server than one engine. Raises EngineError."""
         instances = self.instances
         return instances.enable_instance_control or instances.instance_ports is not None or has_cluster(self.cluster)
+
+    @property
+    def endpoints(self) -> "list[ServeOptions]":
+        """The options of each server of the process, which differ in their ports."""
+        ports = self.instances.endpoint_ports(self.network.port)
+        if len(ports) == 1 and ports[0] == self.network.port:
+            return [self]
+        return [with_settings(self, port=port, ports="", count=None, is_endpoint=True) for port in ports]
+
+    def _check_endpoints(self) -> None:
+        """Raise OptionError for settings of which several servers in one process cannot each have their own."""
+        flag = "--ports" if self.instances.ports else "--count" if self.instances.count is not None else ""
+        self.instances.endpoint_ports(self.network.port)
+        in_the_way = {
+            "--api-server-count": self.network.api_server_count > 1,
+            "--uds": bool(self.network.uds),
+            "--instance-ports": self.instances.instance_ports is not None,
+            "--kv-events-config": self.kv_sharing.events.publishes,
+        }
+        for other, is_given in in_the_way.items():
+            if flag and is_given:
+                raise OptionError(f"{flag} and {other} exclude each other")
 
     def _take_model_argument(self) -> None:
         """Take MODEL for --model. Raises OptionError where they differ, or neither is given."""

@@ -1,6 +1,7 @@
 """Settings of the server's connections, routes, process and instances."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -248,12 +249,45 @@ class InstanceOptions:
         at_most=LARGEST_PORT,
         heading="Instances of a server",
     )
+    ports: str = option(
+        "",
+        "Serve at each of these ports, such as 8000-8499, as if a server of its own ran there, all in one process.",
+        metavar="FIRST-LAST",
+    )
+    count: int | None = option(
+        None, "Serve at so many ports from --port on, as with --ports.", at_least=1, at_most=LARGEST_PORT
+    )
+    is_endpoint: bool = option(False, "One of the servers of --ports or --count.", hidden=True)
     enable_instance_control: bool = option(
         False, "Offer to add, drain and kill instances while running, below /blis/instances."
     )
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.ports and self.count is not None:
+            raise OptionError("--ports and --count exclude each other: both give the number of servers")
+        if self.ports:
+            _ = self.endpoint_ports(0)
+
+    def endpoint_ports(self, port: int) -> Sequence[int]:
+        """The ports of all servers of the process, where one alone would have this one. Raises OptionError."""
+        first, last = port, port
+        if self.ports:
+            found = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", self.ports)
+            if found is None:
+                raise OptionError(f"--ports must be like 8000-8499, got {self.ports!r}")
+            first, last = int(found[1]), int(found[2] or found[1])
+            if not 1 <= first <= last <= LARGEST_PORT:
+                raise OptionError(f"--ports must ascend between 1 and {LARGEST_PORT}, got {self.ports}")
+        elif self.count is not None:
+            if not port:
+                return [0] * self.count
+            last = port + self.count - 1
+            if last > LARGEST_PORT:
+                raise OptionError(
+                    f"--count must be at most {LARGEST_PORT + 1 - port} with port {port}, got {self.count}"
+                )
+        return range(first, last + 1)
 
     def check_ports(self, num_instances: int) -> None:
         """Raise OptionError when the last of so many instances would have a port beyond the largest."""

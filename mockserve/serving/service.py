@@ -132,9 +132,13 @@ SERVICE = web.AppKey("service", Service)
 
 
 def build_service(
-    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, backend: Backend
+    options: ServeOptions,
+    deployment: Deployment,
+    environment: ServerEnvironment,
+    backend: Backend,
+    like: Service | None = None,
 ) -> Service:
-    """Return the service: all of a server but its HTTP part."""
+    """Return the service: all of a server but its HTTP part. It shares the vocabulary of one that it is `like`."""
     network = network_of(options)
     lifecycle = Lifecycle(backend.driver, options.network.shutdown_timeout)
     delivery = ReplyDelivery(
@@ -148,7 +152,7 @@ def build_service(
         keep_alive_s=options.replies.sse_keep_alive_interval,
         observers=open_observers(options.observability, environment.logs_prompts),
     )
-    model = _served_model(options, deployment, environment, backend, delivery.aside)
+    model = _served_model(options, deployment, environment, backend, delivery.aside, like)
     faults = FaultSource(options.faults.settings, options.faults.fault_seed)
     engine_faults = EngineFaults(backend.engines, faults)
     engine_faults.plan(options.faults.timed)
@@ -172,19 +176,29 @@ def build_service(
 
 
 def _served_model(
-    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, backend: Backend, aside: Aside
+    options: ServeOptions,
+    deployment: Deployment,
+    environment: ServerEnvironment,
+    backend: Backend,
+    aside: Aside,
+    like: Service | None,
 ) -> ServedModel:
     config, _ = with_features(options, deployment)
     root = options.deployment.model
-    tokenizer, conversations = open_vocabulary(options.content, root, deployment.model.vocab_size)
-    check_parsers(options, tokenizer)
+    if like is None:
+        tokenizer, conversations = open_vocabulary(options.content, root, deployment.model.vocab_size)
+        check_parsers(options, tokenizer)
+        composer = new_composer(options.content, tokenizer)
+    else:
+        planner = like.model.planner
+        tokenizer, conversations, composer = planner.tokenizer, planner.conversations, planner.composer
     limits = queue_limits(options, config, options.cluster.num_instances)
     planner = Planner(
         tokenizer,
         deployment.config.limit_tokens,
         block_naming(options.kv_sharing, environment, config),
         options.content.seed,
-        new_composer(options.content, tokenizer),
+        composer,
         replace(conversations, run_job=aside.done_from_thread),
         backend.request_numbers,
         aside,
