@@ -86,6 +86,13 @@ class StepLog:
         wanted = slice(first, first + count)
         return np.array(self._starts[wanted], np.int64), np.array(self._ends[wanted], np.int64)
 
+    def ends_in(self, runs: list[list[int]]) -> npt.NDArray[np.int64]:
+        """Ends of the steps of `runs`, each a first step and how many in a row, as a new array."""
+        found, ends = array("q"), self._ends
+        for first, count in runs:
+            found += ends[first : first + count]
+        return np.array(found, np.int64)
+
     def durations(self) -> npt.NDArray[np.int64]:
         """Duration of every step, as a new array."""
         return np.frombuffer(self._ends, np.int64) - np.frombuffer(self._starts, np.int64)
@@ -150,6 +157,9 @@ class RecentSteps(StepLog):
 
     def span(self, first: int, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         return super().span(self._place(first), count)
+
+    def ends_in(self, runs: list[list[int]]) -> npt.NDArray[np.int64]:
+        return super().ends_in([[self._place(first), count] for first, count in runs])
 
     def _place(self, index: int) -> int:
         place = index - self._num_forgotten

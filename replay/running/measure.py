@@ -109,11 +109,11 @@ def token_times(engine: Engine, sequence: Sequence) -> npt.NDArray[np.int64]:
     assert sequence.first_token_at is not None
     overhead_us = engine.latency.output_token_time
     first_us = sequence.first_token_at + overhead_us
-    spans = [engine.steps.span(first, count) for first, count in sequence.token_runs]
     if engine.config.engine == "blis":
+        spans = [engine.steps.span(first, count) for first, count in sequence.token_runs]
         gaps_us = [ends - starts + overhead_us for starts, ends in spans]
         times_us = first_us + np.cumsum(np.concatenate([np.zeros(1, np.int64), *gaps_us]))
     else:
-        times_us = np.concatenate([np.array([first_us]), *(ends + overhead_us for _, ends in spans)])
+        times_us = np.concatenate([np.array([first_us]), engine.steps.ends_in(sequence.token_runs) + overhead_us])
     # A request without output ends where its first token would have come.
     return times_us[: sequence.num_output_tokens]

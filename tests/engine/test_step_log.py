@@ -110,6 +110,9 @@ def test_a_log_of_recent_steps_agrees_with_one_of_all_steps(durations: list[int]
         assert (recent.start(index), recent.end(index)) == (everything.start(index), everything.end(index))
     assert recent.run_time(first, 1) == durations[first]
     assert [each.tolist() for each in recent.span(first, 2)] == [each.tolist() for each in everything.span(first, 2)]
+    runs = [[first, 1], [first + 1, 1]]
+    assert recent.ends_in(runs).tolist() == everything.ends_in(runs).tolist() == recent.span(first, 2)[1].tolist()
+    assert recent.ends_in([]).tolist() == []
 
 
 def test_steps_that_are_forgotten_have_no_times() -> None:

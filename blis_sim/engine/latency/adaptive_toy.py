@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.batch_shape import BatchShape, decodes
+from blis_sim.engine.latency.decode_steps import TimesFewDecodes
 from blis_sim.engine.latency.model import whole_micros
 from blis_sim.engine.units import Micros
 
@@ -34,6 +35,10 @@ class AdaptiveToy:
 
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         return np.full(steps, self.step_time(shape), dtype=np.int64)
+
+    def few_decodes_timer(self) -> TimesFewDecodes:
+        """Return a function whose list has the time of one step as often as asked for."""
+        return lambda sequences, context, steps: [self.step_time(decodes(sequences, context))] * steps
 
     def queueing_time(self, input_tokens: int) -> Micros:
         return 0

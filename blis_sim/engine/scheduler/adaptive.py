@@ -11,6 +11,7 @@ from blis_sim.engine.batch_shape import BatchShape, decodes
 from blis_sim.engine.events import Finished, Preempted, Scheduled, StepDone
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.prompt_store import PromptStore
+from blis_sim.engine.latency.decode_steps import few_decodes_timer
 from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.hold import Hold
 from blis_sim.engine.scheduler.places import Places
@@ -27,6 +28,12 @@ _FEWEST_PASSES, _MOST_PASSES = 3, 256
 class AdaptiveScheduler:
     """One worker with a number of places. Each prompt, verification and decode pass is a step of the log."""
 
+    __slots__ = (
+        *("_acceptance", "_config", "_hold", "_instance", "_is_pass_due", "_is_planned", "_kept", "_leaving"),
+        *("_limit", "_newcomers", "_number_of", "_numbers", "_order", "_pass", "_places", "_reports_steps"),
+        *("_running", "_speculation", "_step", "_times_of_few", "_urgency", "_waiting", "kv"),
+    )
+
     num_deferred = 0
     rests = False
 
@@ -37,6 +44,7 @@ class AdaptiveScheduler:
         self._config = config
         self._limit = config.limit_tokens
         self._reports_steps = reports_steps
+        self._times_of_few = few_decodes_timer(instance.latency)
         self._order = ORDERS[config.scheduler]
         self._urgency = Urgency(config.urgency) if config.priority_policy == "slo-urgency" else None
         self._places = Places(config.urgency.min_preempt_gap) if config.preemption_policy == "gap" else None
@@ -233,30 +241,39 @@ class AdaptiveScheduler:
         """
         if self._pass or self._waiting or self._leaving or self._reports_steps or not self._is_without_drafts():
             return at
-        instance, limit = self._instance, self._limit
-        most = min(
-            min(each.request.output_tokens - each.num_output_tokens, limit - each.num_tokens) for each in self._running
-        )
-        if most < _FEWEST_PASSES:
-            return at
+        instance, most, context = self._instance, self._limit, 0
+        for sequence in self._running:
+            request, num_tokens = sequence.request, sequence.num_output_tokens
+            most = min(most, request.output_tokens - num_tokens, self._limit - request.input_tokens - num_tokens)
+            if most < _FEWEST_PASSES:
+                return at
+            context += sequence.num_computed_tokens
         next_at = instance.queue.next_at()
         last = instance.until if next_at is None else min(instance.until, next_at - 1)
-        shape = decodes(len(self._running), sum([each.num_computed_tokens for each in self._running]))
-        first, num_passes = len(instance.steps), 0
-        for duration_us in instance.latency.decode_times(shape, min(most - 1, _MOST_PASSES)).tolist():
-            ends_at = self._tick(at + duration_us)
+        steps, tick = instance.steps, self._tick
+        first, num_passes = len(steps), 0
+        for duration_us in self._decode_times(len(self._running), context, min(most - 1, _MOST_PASSES)):
+            ends_at = tick(at + duration_us)
             if ends_at > last:
                 break
-            instance.steps.append(at, ends_at)
+            steps.append(at, ends_at)
             at = ends_at
             num_passes += 1
-        if num_passes:
-            self._is_pass_due = False
+        if not num_passes:
+            return at
+        self._is_pass_due = False
         for sequence in self._running:
             sequence.add_token_steps(first, num_passes)
             sequence.num_output_tokens += num_passes
             sequence.num_computed_tokens += num_passes
         return at
+
+    def _decode_times(self, sequences: int, context: int, steps: int) -> list[Micros]:
+        times_of_few = self._times_of_few
+        if times_of_few is not None:
+            return times_of_few(sequences, context, steps)
+        times: list[Micros] = self._instance.latency.decode_times(decodes(sequences, context), steps).tolist()
+        return times
 
     def _is_without_drafts(self) -> bool:
         """Whether no request gets drafts before another prompt is stored."""
@@ -275,13 +292,16 @@ class AdaptiveScheduler:
         drafted: list[tuple[Sequence, int]] = []
         others: list[tuple[Sequence, int]] = []
         gates, usage = speculation.gates, self.kv.utilization
-        for sequence in self._running:
-            num_left = sequence.max_output_tokens - sequence.num_output_tokens
-            slack_us = sequence.deadline_at - at
-            if gates is None or gates.lets_pass(sequence.priority, slack_us, num_left, usage):
-                drafted.append((sequence, speculation.num_tokens))
-            else:
-                others.append((sequence, 0))
+        if self._is_without_drafts():
+            others = [(sequence, 0) for sequence in self._running]
+        else:
+            for sequence in self._running:
+                num_left = sequence.max_output_tokens - sequence.num_output_tokens
+                slack_us = sequence.deadline_at - at
+                if gates is None or gates.lets_pass(sequence.priority, slack_us, num_left, usage):
+                    drafted.append((sequence, speculation.num_tokens))
+                else:
+                    others.append((sequence, 0))
         self._pass.extend(group for group in (drafted, others) if group)
 
     def _end_step(self, at: Micros) -> None:
@@ -311,7 +331,8 @@ class AdaptiveScheduler:
             instance.events.append(StepDone(at, index, started_at, emitted))
         limit = self._limit
         for sequence in emitted:
-            if sequence.num_output_tokens >= sequence.request.output_tokens or sequence.num_tokens >= limit:
+            request, num_tokens = sequence.request, sequence.num_output_tokens
+            if num_tokens >= request.output_tokens or num_tokens >= limit - request.input_tokens:
                 self._finish(sequence, at)
 
     def _end_prompt(self, sequence: Sequence, index: int, at: Micros, emitted: list[Sequence]) -> None:
