@@ -9,13 +9,25 @@ class CommandRow:
 
     The module offers the options class under `options` and `run(options) -> int`, the exit code. With
     `has_other_syntax` it also offers `rewritten(arguments) -> arguments`, for command lines of another program.
+    `examples` are command lines for its help. With `main` the help explains the settings below these headings, and only
+    names the others.
     """
 
     help: str
     module: str
     options: str
     has_other_syntax: bool = False
+    examples: tuple[str, ...] = ()
+    main: tuple[str, ...] = ()
 
+
+FIRST_STEPS = (
+    "blis serve qwen/qwen3-14b",
+    "blis run --model qwen/qwen3-14b --rate 4 --num-requests 200",
+    "blis plan --model llama-3.3-70b --rate 30 --prompt-tokens 2000 --ttft-p99 1s --itl-p99 40ms",
+    "blis doctor",
+)
+"""Command lines for the help of `blis` itself."""
 
 PROGRAMS: dict[str, CommandRow] = {
     "llm-d-inference-sim": CommandRow(
@@ -41,122 +53,177 @@ COMMANDS: dict[str, CommandRow] = {
         "mockserve.command",
         "ServeOptions",
         has_other_syntax=True,
+        examples=(
+            "blis serve qwen/qwen3-14b",
+            "blis serve llama-3.1-8b --port 8001 --speed 10 --max-num-seqs 64",
+            "blis serve qwen/qwen3-14b --num-instances 4 --routing-policy least-loaded",
+        ),
+        main=("Arguments", "Serving", "Model and GPU", "Faults on purpose", "Options"),
     ),
     "observe": CommandRow(
         "Put load on any OpenAI-compatible server and record what it did as a trace.",
         "observe.command",
         "ObserveOptions",
+        examples=(
+            "blis observe --url http://localhost:8000 --rate 5 --num-requests 100 --record-itl -o trace",
+            "blis observe --url http://localhost:8000 --workload-spec workload.yaml -o trace",
+            "blis observe --url http://localhost:8000 --trace trace.yaml -o again",
+        ),
     ),
     "playback check": CommandRow(
         "Send recorded requests to a server and name the replies that differ in shape from the recorded ones.",
         "observe.drift.command",
         "DriftOptions",
+        examples=("blis playback check trace.yaml --url http://localhost:8000",),
     ),
     "top": CommandRow(
         "Show what a vLLM server is doing, from its metrics page: load, rates, latencies.",
         "observe.top.command",
         "TopOptions",
+        examples=("blis top http://localhost:8000",),
     ),
     "run": CommandRow(
         "Simulate a synthetic workload straight through the engine, in virtual time.",
         "replay.run_command",
         "RunOptions",
+        examples=(
+            "blis run --model qwen/qwen3-14b --rate 4 --num-requests 200",
+            "blis run --model llama-3.3-70b --tp 4 --workload chatbot --rate 10 --slo-ttft default=500ms",
+            "blis run --model qwen/qwen3-14b --num-instances 4 --routing-policy least-loaded --rate 30",
+        ),
+        main=("Workload", "Model and GPU", "Judging the run", "What is written", "Options"),
     ),
     "replay": CommandRow(
         "Run a recorded trace through the simulated engine, in virtual time.",
         "replay.command",
         "ReplayOptions",
         has_other_syntax=True,
+        examples=(
+            "blis replay trace.yaml --model qwen/qwen3-14b --results-path results.json",
+            "blis replay trace.yaml --model qwen/qwen3-14b --num-instances 2 --json",
+        ),
+        main=("Arguments", "Replay", "Model and GPU", "Judging the run", "What is written", "Options"),
     ),
     "fit": CommandRow(
         "Learn the coefficients of a latency model from recordings of a real server.",
         "calibrate.fit.command",
         "FitOptions",
         has_other_syntax=True,
+        examples=("blis fit trace.yaml --model qwen/qwen3-14b --output coefficients.yaml",),
+        main=("Arguments", "Learning", "Model and GPU", "Options"),
     ),
     "convert": CommandRow(
         "Convert workloads and recordings of other programs into specs and traces of ours.",
         "traces.convert_command",
         "ConvertOptions",
+        examples=(
+            "blis convert azure AzureLLMInferenceTrace_conv.csv --num-requests 1000 --output azure",
+            "blis convert preset chatbot --rate 5 --output workload.yaml",
+        ),
     ),
     "compose": CommandRow(
         "Merge several workload specs, or several traces, into one.",
         "traces.compose_command",
         "ComposeOptions",
+        examples=("blis compose --from a.yaml --from b.yaml --output both.yaml",),
     ),
     "bench serve": CommandRow(
         "Put the load of a benchmark on a server, as vllm bench serve does, at one rate or several.",
         "blis_sim.bench.serve.command",
         "BenchServeOptions",
         has_other_syntax=True,
+        examples=("blis bench serve --model qwen/qwen3-14b --port 8000 --num-prompts 100 --request-rate 5",),
     ),
     "bench throughput": CommandRow(
         "Simulate an engine to which all requests are given at once, as vllm bench throughput measures it.",
         "blis_sim.bench.offline.throughput",
         "ThroughputOptions",
         has_other_syntax=True,
+        examples=("blis bench throughput --model qwen/qwen3-14b --input-len 512 --output-len 128 --num-prompts 200",),
+        main=("Measuring", "Data set", "Model and GPU", "Options"),
     ),
     "bench latency": CommandRow(
         "Simulate one batch on an engine with nothing else to do, as vllm bench latency measures it.",
         "blis_sim.bench.offline.latency",
         "LatencyOptions",
         has_other_syntax=True,
+        examples=("blis bench latency --model qwen/qwen3-14b --input-len 512 --output-len 128 --batch-size 8",),
+        main=("Batch", "Model and GPU", "Options"),
     ),
     "bench tune": CommandRow(
         "Find the engine settings that serve most within latency limits, on the simulator, as vLLM's auto_tune does.",
         "blis_sim.bench.tune.command",
         "TuneOptions",
         has_other_syntax=True,
+        examples=("blis bench tune --model qwen/qwen3-14b --max-latency-allowed-ms 5000",),
     ),
     "vidur": CommandRow(
         "Simulate as the simulators Vidur and SimAI do: their command line, their schedulers, their output folder.",
         "blis_sim.bench.vidur.command",
         "VidurOptions",
         has_other_syntax=True,
+        examples=("blis vidur --replica_config_model_name meta-llama/Llama-2-7b-hf --replica_config_device a100",),
+        main=("Beside Vidur's flags", "Kinds", "Simulation", "replica_config", "Options"),
     ),
     "sweep": CommandRow(
         "Repeat a simulation with other settings, all combinations on all cores, and find the best of them.",
         "blis_sim.bench.sweep.command",
         "SweepOptions",
         has_other_syntax=True,
+        examples=(
+            "blis sweep --model qwen/qwen3-14b --vary rate=1,2,4,8 --vary tp=1,2 --num-requests 200 --plot sweep.png",
+            "blis sweep replay trace.yaml --model qwen/qwen3-14b --vary max_num_seqs=32,64,128",
+        ),
     ),
     "plan": CommandRow(
         "Find the cheapest deployment of a model that meets latency targets under a load: GPU type, shape, counts.",
         "blis_sim.bench.capacity.command",
         "PlanOptions",
         has_other_syntax=True,
+        examples=(
+            "blis plan --model llama-3.3-70b --rate 30 --prompt-tokens 2000 --ttft-p99 1s --itl-p99 40ms",
+            "blis plan --model qwen/qwen3-14b --workload-spec workload.yaml --ttft-p99 500ms --gpus H100,H200",
+        ),
     ),
     "compare": CommandRow(
         "Simulate the same requests with two or more configurations, side by side.",
         "blis_sim.bench.compare.command",
         "CompareOptions",
         has_other_syntax=True,
+        examples=("blis compare --names few,many --workload burst -- --max-num-seqs 32 -- --max-num-seqs 128",),
     ),
     "models": CommandRow(
         "Plan a model's memory as vLLM does: weights per GPU, KV cache groups, blocks and their capacity in tokens. "
         "Without a model, list those of the catalogue.",
         "blis_sim.cli.models_command",
         "ModelsOptions",
+        examples=("blis models", "blis models llama-3.3-70b --hardware H200 --tp 2"),
     ),
     "gpus": CommandRow(
         "List the GPUs of the catalogue, or describe one: peak rates, memory, links, and where they were published.",
         "blis_sim.cli.gpus_command",
         "GpusOptions",
+        examples=("blis gpus", "blis gpus H100"),
     ),
     "kernels bake": CommandRow(
         "Write the kernel times of one deployment to a file, for computers without the tables they are looked up in.",
         "blis_sim.cli.kernels_bake_command",
         "KernelsBakeOptions",
+        examples=("blis kernels bake qwen/qwen3-14b --hardware H100 --tp 1 --output kernels.json",),
     ),
     "kernels exchanges": CommandRow(
         "Print the bytes that the GPUs of a model with experts exchange in each layer, as a table of AICB.",
         "blis_sim.cli.kernels_exchanges_command",
         "KernelsExchangesOptions",
+        examples=("blis kernels exchanges qwen3-235b-a22b --ep 8",),
     ),
     "calibrate": CommandRow(
         "Compare a recording with a simulation of it: errors, correlation, grades.",
         "calibrate.command",
         "CalibrateOptions",
+        examples=(
+            "blis calibrate trace.yaml --sim-results results.json --itl-data trace.itl.csv --html calibration.html",
+        ),
     ),
 }
 

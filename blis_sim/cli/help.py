@@ -6,15 +6,16 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 
-from blis_sim.cli.commands import COMMANDS, GROUPS, members
+from blis_sim.cli.colour import coloured
+from blis_sim.cli.commands import COMMANDS, FIRST_STEPS, GROUPS, CommandRow, members
 from blis_sim.cli.completion import SCRIPTS
 from blis_sim.options import OptionError, options_of
 from blis_sim.options.option import Setting
 from blis_sim.options.text import NUMBERS
 
-DESCRIPTION = """Test everything around LLM inference without a GPU, and prove the fake is true.
+DESCRIPTION = """Develop and test around vLLM without a GPU, and measure how close the simulation is.
 
-Serve a vLLM look-alike, observe any server, replay the recording in virtual time, calibrate one against the other.
+Serve a vLLM look-alike, plan and predict deployments, record any server, replay the recording, compare the two.
 """
 
 OTHERS = "Options"
@@ -28,19 +29,60 @@ _WIDEST_NAME = 30
 Row = tuple[str, str]
 """Spelling of a setting, or the name of a command, and its help."""
 
-HELP_ROW = ("--help", "Show this message and exit.")
+HELP_ROW = ("-h, --help", "Show this message and exit.")
+_VERSION, _COMPLETION, _HELP = "--version", "--completion", "--help"
+ALL = "all"
+"""Topic of help on all settings."""
+_MORE = "--help=GROUP and --help=FLAG explain the options that are only named here, --help=all explains all."
 
 
-def command_page(options_class: type, help_text: str, program: str) -> str:
-    """The help of a command."""
+def command_page(options_class: type, row: CommandRow, program: str, topic: str = "") -> str:
+    """The help of a command: of all settings, or where it has many of the main ones with the names of the others.
+
+    `topic` is `all`, a group of settings or a flag. Raises OptionError for another one.
+    """
+    sections = _sections(options_class)
+    if topic and topic != ALL:
+        return _page("", "", _about(options_class, sections, topic))
     arguments = map(_usage, by_heading(options_class).get("", ()))
-    return _page(f"{program} {' '.join(['[OPTIONS]', *arguments])}", help_text, _sections(options_class))
+    required = [_spelled(each) for each in options_of(options_class) if each.required and not each.option.positional]
+    usage = " ".join([program, "[OPTIONS]", *required, *arguments])
+    end = ""
+    if row.main and topic != ALL:
+        end = _MORE
+        named = {f"{_HELP}={slug(name)}": _names(rows) for name, rows in sections.items() if name not in row.main}
+        sections = {name: rows for name, rows in sections.items() if name in row.main}
+        sections["More options, by group"] = list(named.items())
+    shown = {"Examples": [(example, "") for example in row.examples], **sections}
+    return _page(usage, row.help, shown, end)
+
+
+def _names(rows: Iterable[Row]) -> str:
+    return ", ".join(name.split(" ")[0].rstrip(",") for name, _ in rows)
+
+
+def _about(options_class: type, sections: Mapping[str, list[Row]], topic: str) -> Mapping[str, list[Row]]:
+    """The section of a group, or the row of a flag. Raises OptionError for what is neither."""
+    groups = {slug(heading): heading for heading in sections}
+    alike = [topic] if topic in groups else [group for group in groups if topic in group]
+    if len(alike) == 1:
+        return {groups[alike[0]]: sections[groups[alike[0]]]}
+    for setting in options_of(options_class):
+        flags = () if setting.option.positional else setting.spellings
+        if topic.lstrip("-") in {flag.lstrip("-") for flag in flags}:
+            return {setting.heading or OTHERS: [(_spelled(setting), _explained(setting))]}
+    raise OptionError(f"{_HELP}={topic}: no such group or flag, known are {', '.join([ALL, *groups])}")
+
+
+def slug(heading: str) -> str:
+    """The word by which `--help=` finds a group of settings."""
+    return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
 
 
 def overview_page(group: str, program: str) -> str:
     """The help of `blis`, or of the commands of a group, none of them imported."""
     options = [
-        ("--version", "Print the version and exit."),
+        ("-V, --version", "Print the version and exit."),
         (
             "--completion SHELL",
             'Print what completes commands and flags in bash, zsh or fish: eval "$(blis --completion bash)".',
@@ -48,11 +90,12 @@ def overview_page(group: str, program: str) -> str:
         HELP_ROW,
     ]
     commands = [(name.removeprefix(f"{group} "), COMMANDS[name].help) for name in members(group)]
+    examples = [(example, "") for example in FIRST_STEPS] if not group else []
     return _page(
         f"{program} [OPTIONS] COMMAND [ARGS]...",
         GROUPS.get(group, DESCRIPTION),
-        {OTHERS: options, "Commands": commands},
-        f"`{program} COMMAND --help` tells the flags of a command.",
+        {"First steps": examples, OTHERS: options, "Commands": commands},
+        f"Run `{program} COMMAND --help` for its options.",
     )
 
 
@@ -68,9 +111,12 @@ def by_heading(options_class: type) -> Mapping[str, list[Setting]]:
 
 def _page(usage: str, text: str, sections: Mapping[str, Iterable[Row]], end: str = "") -> str:
     width = max(min(shutil.get_terminal_size().columns, _WIDEST), _NARROWEST) - 2
-    parts = [_usage_lines(usage, width), *(_wrapped(each, width, "  ") for each in re.split(r"\n\s*\n", text.strip()))]
+    parts = [
+        *([_usage_lines(usage, width)] if usage else []),
+        *(_wrapped(each, width, "  ") for each in re.split(r"\n\s*\n", text.strip()) if each),
+    ]
     parts += ["\n".join((f"{heading}:", *_table(list(rows), width))) for heading, rows in sections.items() if rows]
-    return "\n\n".join([*parts, _wrapped(end, width, "  ")] if end else parts) + "\n"
+    return coloured("\n\n".join([*parts, _wrapped(end, width, "  ")] if end else parts) + "\n")
 
 
 def _usage_lines(usage: str, width: int) -> str:
@@ -88,9 +134,10 @@ def _wrapped(text: str, width: int, indent: str) -> str:
 def _table(rows: list[Row], width: int) -> Iterator[str]:
     first_width = min(max(len(name) for name, _ in rows), _WIDEST_NAME)
     for name, text in rows:
-        lines = textwrap.wrap(text, width - first_width - 4) or [""]
+        lines = textwrap.wrap(text, width - first_width - 4, break_on_hyphens=False, break_long_words=False) or [""]
         if len(name) > first_width:
             yield f"  {name}"
+            lines = lines if text else []
         else:
             lines[0] = f"  {name.ljust(first_width)}  {lines[0]}"
         for number, line in enumerate(lines):
@@ -141,15 +188,13 @@ def _default(setting: Setting) -> str:
     return f"{setting.default:g}" if setting.kind in NUMBERS and abs(setting.default) < 1e6 else str(setting.default)
 
 
-_VERSION, _COMPLETION, _HELP = "--version", "--completion", "--help"
-
-
 def show_overview(group: str, arguments: list[str], program: str) -> int:
     """Print what the flags of `blis` or of a group ask for, by default its help. Returns the exit code.
 
     Raises OptionError for other arguments.
     """
     flag, equals, value = (arguments or [_HELP])[0].partition("=")
+    flag = {"-h": _HELP, "-V": _VERSION}.get(flag, flag)
     words = [value] if equals else arguments[1:]
     if flag == _HELP:
         text = overview_page(group, program)

@@ -82,7 +82,7 @@ def _run_command(row: CommandRow, arguments: list[str], program: str) -> int:
     if found.asks_for_help:
         from blis_sim.cli.help import command_page
 
-        sys.stdout.write(command_page(options_class, row.help, program))
+        sys.stdout.write(command_page(options_class, row, program, found.help_topic))
         return 0
     sys.stderr.writelines(f"{program}: {note}\n" for note in found.notes)
     check_required(options_class, found.values)
@@ -114,7 +114,7 @@ def _asked(arguments: list[str]) -> list[str]:
 def _unknown(word: str, known: list[str]) -> str:
     from difflib import get_close_matches
 
-    alike = get_close_matches(word, known, n=1)
+    alike = get_close_matches(word.lower(), known, n=1)
     question = f", did you mean {alike[0]!r}?" if alike else ","
     return f"unknown command {word!r}{question} known are {', '.join(known)}"
 

@@ -1,6 +1,6 @@
 """From the words of a command line to values of settings."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, TypeAlias
@@ -9,7 +9,7 @@ from blis_sim.options.errors import OptionError
 from blis_sim.options.option import Setting, options_of
 from blis_sim.options.text import value_of_flag
 
-HELP = "--help"
+HELP, HELP_LETTER = "--help", "-h"
 
 _LETTER = len("-o")
 
@@ -19,25 +19,33 @@ Spelled: TypeAlias = tuple[Setting | None, str, str | None]
 
 @dataclass(slots=True)
 class CommandLine:
-    """A parsed command line: values by name of the setting, a note on each former flag, a request for help."""
+    """A parsed command line: values by name of the setting, a note on each former flag, a request for help.
+
+    `help_topic` is the text behind `--help=`.
+    """
 
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     asks_for_help: bool = False
+    help_topic: str = ""
 
 
 def read_command_line(
-    options_class: type, arguments: Sequence[str], read: Callable[[Setting, str], Any] = value_of_flag
+    options_class: type,
+    arguments: Sequence[str],
+    read: Callable[[Setting, str], Any] = value_of_flag,
+    known_beside: Iterable[str] = (),
 ) -> CommandLine:
     """The settings that a command line gives, each value by `read`; nothing of them where it asks for help.
 
-    Raises OptionError for what cannot be read. Bounds are checked where the options are made.
+    `known_beside` are flags that were read before, to name where a flag is misspelt. Raises OptionError for what cannot
+    be read. Bounds are checked where the options are made.
     """
     settings = options_of(options_class)
     found = CommandLine()
-    for setting, flag, text in _spelled(settings, arguments):
+    for setting, flag, text in _spelled(settings, arguments, known_beside):
         if setting is None:
-            return CommandLine(asks_for_help=True)
+            return CommandLine(asks_for_help=True, help_topic=text or "")
         if flag in setting.former_flags:
             found.notes.append(f"{flag} is the former name of {setting.flags[0]}")
         if text is None:
@@ -61,7 +69,7 @@ def flags_of(options_class: type) -> set[str]:
     return {flag for setting in options_of(options_class) for flag in (*setting.flags, *setting.former_flags)}
 
 
-def _spelled(settings: Sequence[Setting], arguments: Sequence[str]) -> Iterator[Spelled]:
+def _spelled(settings: Sequence[Setting], arguments: Sequence[str], known_beside: Iterable[str]) -> Iterator[Spelled]:
     """Every setting that is named, in order, arguments last. Raises OptionError for what belongs to no setting.
 
     A flag takes the next word for its value, whatever that looks like; after `--` there are only arguments.
@@ -75,10 +83,10 @@ def _spelled(settings: Sequence[Setting], arguments: Sequence[str]) -> Iterator[
             words += rest
         elif not argument.startswith("-") or argument == "-":
             words.append(argument)
-        elif argument == HELP:
-            yield None, HELP, None
+        elif argument.partition("=")[0] == HELP or (argument == HELP_LETTER and argument not in by_flag):
+            yield None, HELP, argument.partition("=")[2]
         else:
-            yield _flag(by_flag, argument, rest)
+            yield _flag(by_flag, argument, rest, known_beside)
     positional = [each for each in settings if each.option.positional]
     if words and len(positional) == 1 and positional[0].is_repeated:
         positional *= len(words)
@@ -87,7 +95,7 @@ def _spelled(settings: Sequence[Setting], arguments: Sequence[str]) -> Iterator[
     yield from ((setting, "", word) for setting, word in zip(positional, words, strict=False))
 
 
-def _flag(by_flag: Mapping[str, Setting], argument: str, rest: Iterator[str]) -> Spelled:
+def _flag(by_flag: Mapping[str, Setting], argument: str, rest: Iterator[str], known_beside: Iterable[str]) -> Spelled:
     """The setting that a word names, with its value: after `=`, next to a flag of one letter, or the next word."""
     flag, equals, value = argument.partition("=")
     text = value if equals else None
@@ -96,7 +104,7 @@ def _flag(by_flag: Mapping[str, Setting], argument: str, rest: Iterator[str]) ->
     setting = by_flag.get(flag)
     if setting is None:
         named = argument.partition("=")[0]
-        (alike,) = get_close_matches(named, by_flag, n=1) or ("",)
+        (alike,) = get_close_matches(named, [*by_flag, *known_beside], n=1) or ("",)
         raise OptionError(f"no such option: {named}{f', did you mean {alike}?' if alike else ''}")
     if setting.kind is not bool:
         return setting, flag, _next(rest, flag) if text is None else text

@@ -67,7 +67,7 @@ def test_no_two_settings_share_a_flag(command: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_lists_every_setting_with_all_its_spellings(blis: Blis, command: str) -> None:
-    code, out, err = blis(command, "--help")
+    code, out, err = blis(command, "--help=all")
     assert (code, err) == (0, "")
     packed = "".join(out.split())  # help texts are wrapped anywhere, hyphens included
     shown = [setting for setting in settings_of(command) if not setting.option.hidden]
@@ -79,7 +79,7 @@ def test_help_lists_every_setting_with_all_its_spellings(blis: Blis, command: st
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_does_not_show_what_is_hidden(blis: Blis, command: str) -> None:
-    words = blis(command, "--help")[1].split()
+    words = blis(command, "--help=all")[1].split()
     assert [setting.name for setting in settings_of(command) if setting.option.hidden and setting.label in words] == []
 
 

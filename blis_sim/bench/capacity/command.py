@@ -131,7 +131,7 @@ def run(options: PlanOptions) -> int:
     from blis_sim.bench.capacity.report import as_json, as_text
     from blis_sim.bench.points.plan import plan_of
 
-    found = find_plan(options, plan_of(options.simulation, (), None), _say)
+    found = find_plan(options, plan_of(options.simulation, (), None, PlanOptions), _say)
     sys.stdout.write(as_json(found) if options.format == "json" else as_text(found))
     if found.winner is None:
         _say("error: no deployment that was tried meets the targets")

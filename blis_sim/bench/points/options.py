@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.options import OptionError, option, options_of
+from blis_sim.options.command_line import HELP, HELP_LETTER
 from blis_sim.options.room import MOST_PROCESSES
 
 
@@ -30,7 +31,7 @@ def own_flags_first(arguments: Sequence[str], options_class: type) -> list[str]:
     """
     settings = [setting for setting in options_of(options_class) if not setting.option.positional]
     valued = {flag for each in settings if each.kind is not bool for flag in each.flags}
-    switches = {flag for each in settings if each.kind is bool for flag in each.spellings} | {"--help"}
+    switches = {flag for each in settings if each.kind is bool for flag in each.spellings} | {HELP, HELP_LETTER}
     own, others = [], []
     rest = list(arguments)
     while rest:

@@ -13,7 +13,7 @@ from blis_sim.bench.points.commands import RECORDINGS, SIMULATIONS, Simulation, 
 from blis_sim.bench.points.coupled import Rows, is_coupled, names_of, rows_of
 from blis_sim.engine.deployment import resolve
 from blis_sim.options import BlisError, OptionError, options_of
-from blis_sim.options.command_line import read_command_line
+from blis_sim.options.command_line import flags_of, read_command_line
 from blis_sim.options.option import Setting
 from blis_sim.options.text import load_json, setting_named, value_of, value_of_yaml
 from traces import beside
@@ -104,17 +104,19 @@ def _texts(values: Sequence[Any]) -> Iterator[str]:
         yield from (each for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, str))
 
 
-def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None) -> Plan:
+def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None, beside: type | None = None) -> Plan:
     """Return the plan that a command line and a YAML file describe; the command line wins where both have a setting.
 
-    `words` are the command, if it is not `run`, and its flags; `vary` holds `NAME=VALUE,...`. Raises BlisError.
+    `words` are the command, if it is not `run`, and its flags; `vary` holds `NAME=VALUE,...`. `beside` has the
+    settings that were read before. Raises BlisError.
     """
     given = _read(config) if config is not None else {}
     has_command = bool(words) and words[0] in SIMULATIONS
     command = words[0] if has_command else given.get("command", _DEFAULT_COMMAND)
     found = simulation(command)
     settings = dict(_settings_of_file(found, config, given.get("settings", {})))
-    flags = read_command_line(found.options, words[1:] if has_command else words, value_of)
+    known = () if beside is None else flags_of(beside)
+    flags = read_command_line(found.options, words[1:] if has_command else words, value_of, known)
     by_flags, notes = flags.values, flags.notes
     single, coupled = _by_kind(vary)
     vary_by_flags = _vary_of_flags(found, single)

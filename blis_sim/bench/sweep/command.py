@@ -108,7 +108,7 @@ def run(options: SweepOptions) -> int:
     from blis_sim.bench.sweep.printed import printed
     from replay.progress import progress_bar
 
-    plan = plan_of(options.simulation, options.vary, options.config)
+    plan = plan_of(options.simulation, options.vary, options.config, SweepOptions)
     result = compute_sweep(options, plan, _say, progress_bar)
     failed = [row for row in result.rows if row.outcome.error]
     if len(failed) == len(result.rows):

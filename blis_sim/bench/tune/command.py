@@ -145,7 +145,7 @@ def _plan(options: TuneOptions) -> "Plan":
     """The plan of trials. Raises BlisError, also for settings that no combination can have."""
     from blis_sim.bench.points.plan import plan_of
 
-    plan = plan_of(options.simulation, options.vary, options.config)
+    plan = plan_of(options.simulation, options.vary, options.config, TuneOptions)
     if plan.simulation.name != "run":
         raise OptionError("blis bench tune needs a workload whose rate can be changed, as blis run generates")
     for name in ("rate", "concurrency", "workload_spec"):
