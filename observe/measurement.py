@@ -24,8 +24,9 @@ from observe.requests.prompts import PromptBook, TokenScale
 from observe.requests.schedule import num_spare_connections
 from observe.sending import send_watched
 from observe.server.preparation import Preparation
-from observe.server.scraper import Scraper
+from observe.server.scraper import Reading, Scraper
 from observe.server.settings import settings_of_server
+from observe.server.warm_cache import metrics_page, shared_share, warn_of_warm_cache
 from traces import TraceError, TraceHeader, write_header
 from traces.server_settings import HEADER_NAMES, settings_path, write_settings
 
@@ -101,6 +102,7 @@ async def _record_there(client: Client, workload: Workload, interrupt: Interrupt
         )
     except OSError as error:
         raise ObserveError(f"cannot write the recording: {(error.strerror or str(error)).lower()}") from error
+    at_start = await _metrics(client, workload)
     reading = asyncio.create_task(scraper.keep_reading(options.scrape_interval)) if scraper is not None else None
     try:
         if options.ray:
@@ -113,11 +115,21 @@ async def _record_there(client: Client, workload: Workload, interrupt: Interrupt
         recorder.close()
         if reading is not None:
             reading.cancel()
+    if at_start is not None:
+        at_end = await interrupt.see_through(_metrics(client, workload))
+        warn_of_warm_cache(at_start, at_end, shared_share(workload.agenda.plan), options.seed)
     if scraper is not None:
         observed = await interrupt.see_through(scraper.end())
         if observed is not None and earlier is None:
             _note_hit_rate(options.paths.header, header, observed)
     return recorder, num_not_sent
+
+
+async def _metrics(client: Client, workload: Workload) -> Reading | None:
+    """The server's metrics, where they show whether it has seen the prompts before."""
+    if workload.agenda.conversations is not None or workload.options.prompts is not None:
+        return None
+    return await metrics_page(client, workload.options.headers)
 
 
 def _scraper(client: Client, workload: Workload) -> Scraper | None:

@@ -143,6 +143,8 @@ def _plan(options: ObserveOptions) -> Plan:
                 f"{options.trace}: expected more requests than --warmup-requests"
                 f" ({options.warmup_requests}), got {len(plan)}"
             )
+        if len(plan) < (options.num_requests or 0):
+            warn(f"{options.trace} has {len(plan)} requests, fewer than --num-requests {options.num_requests}")
         num_empty = sum(not row.output_tokens for row in rows)
         if num_empty and not options.unconstrained_output:
             warn(f"{num_empty} requests of {options.trace} got no output; they ask for one token")

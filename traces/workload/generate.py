@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice, takewhile
 
 import numpy as np
@@ -87,6 +87,14 @@ def generate(spec: WorkloadSpec, timeout_us: int | None = None) -> Workload:
     took no time; sessions that have begun by then run to their end. Raises TraceError for a spec that never ends, or
     whose requests exceed any memory.
     """
+    found = _generated(spec, timeout_us)
+    if found.sessions or len(found.requests) >= spec.num_requests:
+        return found
+    note = f"{len(found.requests)} of the {spec.num_requests} requests of num_requests arrive before the workload ends"
+    return replace(found, notes=(*found.notes, note))
+
+
+def _generated(spec: WorkloadSpec, timeout_us: int | None) -> Workload:
     if spec.vidur is not None:
         return _of_vidur(spec, spec.vidur, timeout_us or 0)
     if spec.scenario is not None:

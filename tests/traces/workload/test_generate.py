@@ -289,3 +289,10 @@ def test_a_generated_request_is_read_only() -> None:
     (request, *_) = generated(client()).requests
     with pytest.raises(AttributeError):
         request.arrival_us = 5  # type: ignore[misc]
+
+
+def test_a_workload_that_ends_before_its_number_of_requests_has_a_note() -> None:
+    few = generated(client(), num_requests=500, horizon=2 * SECOND)
+    (note,) = few.notes
+    assert note == f"{len(few.requests)} of the 500 requests of num_requests arrive before the workload ends"
+    assert generated(client(), num_requests=5).notes == ()
