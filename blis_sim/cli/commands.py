@@ -217,6 +217,12 @@ COMMANDS: dict[str, CommandRow] = {
         "KernelsExchangesOptions",
         examples=("blis kernels exchanges qwen3-235b-a22b --ep 8",),
     ),
+    "doctor": CommandRow(
+        "Look at this host: timers, cores, limits, optional libraries, and whether it can hold a given load.",
+        "blis_sim.cli.doctor_command",
+        "DoctorOptions",
+        examples=("blis doctor", "blis doctor --rate 20 --streams 100"),
+    ),
     "calibrate": CommandRow(
         "Compare a recording with a simulation of it: errors, correlation, grades.",
         "calibrate.command",
