@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def test_the_host_is_described_in_one_table(blis: Blis) -> None:
 
 
 def test_a_load_is_tried_with_a_server_and_a_load_generator(blis: Blis) -> None:
-    _, *words = "blis doctor --rate 8 --streams 4 --duration 0.5".split()
+    _, *words = shlex.split("blis doctor --rate 8 --streams 4 --duration 0.5")
     code, out, _ = blis(*words, "--json")
     found = checks(out)
     assert found["tried"]["found"] == "load of 8 requests/s, 4 streams, 200 tokens/s"
