@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: demo demo-cluster test coverage test-clients test-newest-aiohttp check fix docs bench clean
+.PHONY: demo demo-cluster test coverage test-clients test-newest-aiohttp check fix docs site bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -42,11 +42,15 @@ docs: $(VENV)/.installed-test
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/pictures.py
 
+# The documentation as a site in site/; a page or a link that is missing is an error.
+site: $(VENV)/.installed-test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 bench: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/engine_cost.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-clients $(VENV)-newest-aiohttp .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-clients $(VENV)-newest-aiohttp site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
