@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
@@ -81,7 +81,8 @@ def address(options: ServeOptions, host: str, port: int) -> str:
     if options.network.uds:
         return f"unix:{options.network.uds}"
     shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if options.network.tls.ssl_certfile else 'http'}://{shown}:{port}"
+    scheme = "https" if options.network.tls.ssl_certfile else "grpc" if options.network.grpc else "http"
+    return f"{scheme}://{shown}:{port}"
 
 
 CLOSING_GRACE_S = 0.25
@@ -91,9 +92,31 @@ LISTEN_BACKLOG = 2048
 """Connections that may wait to be accepted: a burst of clients must not be turned away for a second."""
 
 
+class ListeningServer(Protocol):
+    """A server that is listening, for HTTP or gRPC."""
+
+    @property
+    def service(self) -> Service: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def instance_ports(self) -> Mapping[int, int]:
+        """Ports on which single instances listen, by number."""
+        ...
+
+    async def stop(self, at_once: asyncio.Event | None = None) -> None:
+        """Take no new work, let open replies finish within --shutdown-timeout or until `at_once`, then cut them."""
+        ...
+
+
 @dataclass(slots=True)
 class RunningServer:
-    """A server that is listening."""
+    """A server that is listening for HTTP."""
 
     service: Service
     runner: web.AppRunner
@@ -135,7 +158,7 @@ async def start(
     deployment: Deployment,
     environment: ServerEnvironment | None = None,
     like: Service | None = None,
-) -> RunningServer:
+) -> ListeningServer:
     """Listen at the address of the options; port 0 becomes a free one. Without `environment` the process's own is
     read. The vocabulary is that of the service it is `like`, if there is one."""
     environment = read_environment() if environment is None else environment
@@ -143,6 +166,10 @@ async def start(
     service = build_service(options, deployment, environment, backend, like)
     if backend.cluster is not None:
         service.cluster = InstanceControl(service, backend.cluster)
+    if options.network.grpc:
+        from mockserve.rpc.server import listen_for_calls  # few servers are called by gRPC
+
+        return await listen_for_calls(service)
     server = await listen(service)
     if service.cluster is not None and options.instances.instance_ports is not None:
         server.ports = InstancePorts(service.cluster, options.instances.instance_ports, listen)

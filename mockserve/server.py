@@ -13,7 +13,7 @@ from blis_sim.engine.deployment import Deployment, notes_after
 from blis_sim.options import with_settings
 from mockserve.connections.sockets import raise_file_limit
 from mockserve.engines.deployment import deployment_of
-from mockserve.listening import RunningServer, address, fastest_loop, keep_what_exists, start, startup_line
+from mockserve.listening import ListeningServer, address, fastest_loop, keep_what_exists, start, startup_line
 from mockserve.log_lines import fields, set_up_logging
 from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.serve import ServeOptions, check_processes
@@ -87,7 +87,7 @@ def _say(note: str) -> None:
         _logger.info("note: %s", note)
 
 
-async def _until_all_have_ended(stopping: asyncio.Event, servers: list[RunningServer]) -> None:
+async def _until_all_have_ended(stopping: asyncio.Event, servers: list[ListeningServer]) -> None:
     """Return after a signal, or when the engines of all servers have died; one that dies ends its own server."""
     watching = {asyncio.ensure_future(_end_with_its_engine(server, servers)) for server in servers}
     signalled = asyncio.ensure_future(stopping.wait())
@@ -99,7 +99,7 @@ async def _until_all_have_ended(stopping: asyncio.Event, servers: list[RunningSe
             await each
 
 
-async def _end_with_its_engine(server: RunningServer, servers: list[RunningServer]) -> None:
+async def _end_with_its_engine(server: ListeningServer, servers: list[ListeningServer]) -> None:
     if server.service.environment.keeps_alive_on_engine_death:
         await asyncio.Event().wait()
     error = await engine_death([server.service.lifecycle])
@@ -108,7 +108,7 @@ async def _end_with_its_engine(server: RunningServer, servers: list[RunningServe
     await asyncio.shield(server.stop())
 
 
-async def _until_it_must_end(stopping: asyncio.Event, servers: Sequence[RunningServer]) -> None:
+async def _until_it_must_end(stopping: asyncio.Event, servers: Sequence[ListeningServer]) -> None:
     """Return after a signal, or when an engine has died."""
     endings: list[asyncio.Future[object]] = [asyncio.ensure_future(stopping.wait())]
     if servers and not servers[0].service.environment.keeps_alive_on_engine_death:
@@ -129,7 +129,7 @@ _MOST_LINES = 16
 """Servers of one process that have a line each when they listen."""
 
 
-def _say_range(wanted: Sequence[tuple[ServeOptions, Deployment]], servers: Sequence[RunningServer]) -> None:
+def _say_range(wanted: Sequence[tuple[ServeOptions, Deployment]], servers: Sequence[ListeningServer]) -> None:
     """Log one line for servers that are too many for lines of their own."""
     (options, deployment), ports = wanted[0], [server.port for server in servers]
     shown = f"{min(ports)}-{max(ports)}" if max(ports) - min(ports) == len(ports) - 1 else ", ".join(map(str, ports))
@@ -145,7 +145,7 @@ async def _serve_until_signal(wanted: Sequence[tuple[ServeOptions, Deployment]],
         loop.add_signal_handler(number, lambda: (at_once if stopping.is_set() else stopping).set())
     with suppress(TimeoutError):
         await asyncio.wait_for(stopping.wait(), wanted[0][0].process.startup_s)
-    servers: list[RunningServer] = []
+    servers: list[ListeningServer] = []
     try:
         if not stopping.is_set():
             for options, deployment in wanted:

@@ -44,6 +44,7 @@ class ServeSettings(ClusterSettings, total=False):
     api_server_count: int
     api_processes: int
     uds: Path
+    grpc: bool
     ssl_certfile: Path
     ssl_keyfile: Path
     ssl_ca_certs: Path

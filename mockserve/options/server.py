@@ -66,6 +66,9 @@ class NetworkOptions:
         at_most=MOST_PROCESSES,
     )
     uds: str = option("", "Unix socket to listen on instead of address and port.", metavar="PATH")
+    grpc: bool = option(
+        False, "Serve vLLM's gRPC interface at the port in place of HTTP; needs the extra grpc, takes no key, no TLS."
+    )
     tls: TlsOptions = section(TlsOptions)
     root_path: str = option("", "Path under which a proxy shows the server; routes answer with and without it.")
     api_key: tuple[str, ...] = option((), "Keys of which clients must present one as a bearer token.")
@@ -95,6 +98,12 @@ class NetworkOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.grpc:
+            refused = {"--api-server-count": self.api_server_count > 1, "--uds": self.uds, "--api-key": self.api_key}
+            refused["--ssl-certfile"] = self.tls.ssl_certfile
+            for flag, is_given in refused.items():
+                if is_given:
+                    raise OptionError(f"--grpc and {flag} exclude each other")
         if self.root_path and not self.root_path.startswith("/"):
             raise OptionError(f"--root-path must start with /, got {self.root_path!r}")
 

@@ -10,7 +10,7 @@ from typing import Any
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.options import options_from
 from mockserve.engines.deployment import deployment_of
-from mockserve.listening import RunningServer, fastest_loop, start
+from mockserve.listening import ListeningServer, fastest_loop, start
 from mockserve.options.serve import ServeOptions
 from mockserve.serving.service import Service
 from tests.fakes import TestLatency
@@ -40,7 +40,7 @@ def running_server(latency: LatencyModel | None = None, **settings: Any) -> Iter
     options = options_from(ServeOptions, **{**given, **settings})
     deployment = dataclasses.replace(deployment_of(options), latency=latency or TestLatency(step_us=1000))
     started = threading.Event()
-    found: list[RunningServer] = []
+    found: list[ListeningServer] = []
     loop = fastest_loop()()
 
     def work() -> None:

@@ -1,0 +1,1 @@
+"""vLLM's gRPC interface, in place of HTTP."""

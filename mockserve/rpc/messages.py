@@ -1,0 +1,128 @@
+"""Messages of vLLM's gRPC interface: a request as a body of /inference/v1/generate, tokens as responses."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from smg_grpc_proto import vllm_engine_pb2 as pb
+
+from mockserve.protocol.bodies import Ending
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.logprob_shapes import Scored
+
+
+def body_of(request: Any, token_ids: Sequence[int]) -> dict[str, Any]:
+    """Return a `GenerateRequest` as the body of the HTTP route that takes token ids, with vLLM's defaults.
+
+    Raises ApiError for media, which a model of text does not take.
+    """
+    if request.HasField("media_refs") or request.HasField("mm_inputs") or request.extra_mm_inputs:
+        raise ApiError("multimodal inputs sent to a model that takes text only")
+    params = request.sampling_params
+    sampling: dict[str, Any] = {
+        "n": params.n or 1,
+        "temperature": params.temperature if params.HasField("temperature") else 1.0,
+        "top_p": params.top_p or 1.0,
+        "top_k": params.top_k,
+        "min_p": params.min_p,
+        "frequency_penalty": params.frequency_penalty,
+        "presence_penalty": params.presence_penalty,
+        "repetition_penalty": params.repetition_penalty or 1.0,
+        "min_tokens": params.min_tokens,
+        "stop": list(params.stop) or None,
+        "stop_token_ids": list(params.stop_token_ids) or None,
+        "skip_special_tokens": params.skip_special_tokens,
+        "ignore_eos": params.ignore_eos,
+        "include_stop_str_in_output": params.include_stop_str_in_output,
+        "logit_bias": {str(key): value for key, value in params.logit_bias.items()} or None,
+        "structured_outputs": _constraint(params),
+    }
+    for name in ("max_tokens", "logprobs", "prompt_logprobs", "seed"):
+        if params.HasField(name):
+            sampling[name] = getattr(params, name)
+    # vLLM truncates texts alone, after they have become ids.
+    return {"token_ids": token_ids, "sampling_params": sampling, "stream": request.stream}
+
+
+def _constraint(params: Any) -> dict[str, Any] | None:
+    """Return the constraint of the output in the form of `structured_outputs`."""
+    kind = params.WhichOneof("constraint")
+    if kind is None:
+        return None
+    if kind == "choice":
+        return {"choice": list(params.choice.choices)}
+    return {"json" if kind == "json_schema" else kind: getattr(params, kind)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensOfChoice:
+    """New tokens of choice `index`, with scores where they are requested. `num_top` candidates of each are shown."""
+
+    index: int
+    token_ids: Sequence[int]
+    scores: Sequence[Scored]
+    prompt_ids: Sequence[int]
+    prompt_scores: Iterable[Scored | None]
+    num_cached_tokens: int
+    num_top: int
+    num_prompt_top: int
+
+
+def chunk_of(tokens: TokensOfChoice) -> Any:
+    """Return the response with new tokens of a stream; the first of a choice has the scores of the prompt."""
+    return pb.GenerateResponse(chunk=pb.GenerateStreamChunk(token_ids=tokens.token_ids, **_about(tokens)))
+
+
+def complete_of(tokens: TokensOfChoice, ending: Ending) -> Any:
+    """Return the last response of a choice: in a stream with the tokens of its last chunk, else with all."""
+    complete = pb.GenerateComplete(
+        output_ids=tokens.token_ids,
+        finish_reason=ending.finish_reason,
+        **_about(tokens),
+        **_matched(ending.stop_reason),
+    )
+    return pb.GenerateResponse(complete=complete)
+
+
+def _about(tokens: TokensOfChoice) -> dict[str, Any]:
+    """Return the fields that both kinds of responses have."""
+    return {
+        "prompt_tokens": len(tokens.prompt_ids),
+        "completion_tokens": len(tokens.token_ids),
+        "cached_tokens": tokens.num_cached_tokens,
+        "output_logprobs": _output_logprobs(tokens.scores, tokens.num_top),
+        "input_logprobs": _input_logprobs(tokens.prompt_scores, tokens.prompt_ids, tokens.num_prompt_top),
+        "index": tokens.index,
+    }
+
+
+def _matched(stop_reason: int | str | None) -> Mapping[str, Any]:
+    if stop_reason is None:
+        return {}
+    return {"matched_token_id" if isinstance(stop_reason, int) else "matched_stop_str": stop_reason}
+
+
+def _output_logprobs(scores: Sequence[Scored], num_top: int) -> Any:
+    if not scores:
+        return None
+    return pb.OutputLogProbs(
+        token_logprobs=[each.chosen.logprob for each in scores],
+        token_ids=[each.chosen.token_id for each in scores],
+        top_logprobs=[_top(each, num_top) for each in scores] if num_top else [],
+    )
+
+
+def _input_logprobs(scores: Iterable[Scored | None], prompt_ids: Sequence[int], num_top: int) -> Any:
+    found = list(scores)
+    if not found:
+        return None
+    return pb.InputLogProbs(
+        token_logprobs=[pb.InputTokenLogProb(value=None if each is None else each.chosen.logprob) for each in found],
+        token_ids=prompt_ids,
+        top_logprobs=[pb.TopLogProbs() if each is None else _top(each, num_top) for each in found] if num_top else [],
+    )
+
+
+def _top(scored: Scored, num_top: int) -> Any:
+    shown = scored.shown[:num_top]
+    return pb.TopLogProbs(values=[each.logprob for each in shown], token_ids=[each.token_id for each in shown])

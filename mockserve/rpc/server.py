@@ -1,0 +1,78 @@
+"""A gRPC server: its port, its health service, its reflection, and its end."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from blis_sim.options import OptionError
+from mockserve.serving.service import Service
+
+if TYPE_CHECKING:
+    from grpc_health.v1.health import aio
+
+INSTALL = "--grpc needs gRPC: pip install 'blis-mockserve[grpc]'"
+ENGINE_SERVICE = "vllm.grpc.engine.VllmEngine"
+CLOSING_GRACE_S = 0.25
+"""Seconds that calls may take once replies are done or cut."""
+CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+"""vLLM's settings, but for the length of a received message, which --max-body-mb bounds."""
+
+
+@dataclass(slots=True)
+class RunningRpcServer:
+    """A gRPC server that is listening."""
+
+    service: Service
+    host: str
+    port: int
+    _server: Any
+    _health: "aio.HealthServicer"
+    instance_ports: Mapping[int, int] = field(default_factory=dict)
+
+    async def stop(self, at_once: asyncio.Event | None = None) -> None:
+        """Report that it is not serving, let open replies finish within --shutdown-timeout or until `at_once`."""
+        await self._health.enter_graceful_shutdown()
+        await self.service.lifecycle.drain(at_once or asyncio.Event())
+        await self._server.stop(CLOSING_GRACE_S)
+        self.service.close()
+        await self.service.delivery.aside.wait_closed()
+        await self.service.delivery.close_observers()
+
+
+async def listen_for_calls(service: Service) -> RunningRpcServer:
+    """Listen at the address of the options. Raises OptionError when a library is missing or the port is taken."""
+    try:
+        import grpc
+        from grpc_health.v1 import health_pb2, health_pb2_grpc
+        from grpc_health.v1.health import aio
+        from grpc_reflection.v1alpha import reflection
+        from smg_grpc_proto import vllm_engine_pb2_grpc
+    except ImportError:
+        raise OptionError(INSTALL) from None
+    from mockserve.rpc.model_facts import read_facts
+    from mockserve.rpc.servicer import VllmEngine
+
+    network = service.options.network
+    most_bytes = service.options.process.max_body_mb * 2**20
+    facts = await asyncio.to_thread(read_facts, service.model.root)
+    server = grpc.aio.server(options=[*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", most_bytes)])
+    vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(VllmEngine(service, facts), server)
+    health = aio.HealthServicer()
+    for name in ("", ENGINE_SERVICE):
+        await health.set(name, health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    names = (ENGINE_SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    host = f"[{network.host}]" if ":" in network.host else network.host
+    try:
+        port = server.add_insecure_port(f"{host}:{network.port}")
+    except RuntimeError as error:
+        raise OptionError(f"cannot listen on {network.host} port {network.port}: {error}") from error
+    await server.start()
+    return RunningRpcServer(service, network.host, port, server, health)

@@ -1,0 +1,323 @@
+"""The methods of vLLM's gRPC interface, on the service that HTTP routes share."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+
+import grpc
+from smg_grpc_proto import vllm_engine_pb2 as pb
+from smg_grpc_proto import vllm_engine_pb2_grpc
+from smg_grpc_proto.generated import common_pb2
+
+from blis_sim.engine.core import Engine
+from blis_sim.engine.units import Micros
+from mockserve.answering.answer import fly
+from mockserve.answering.submission import prefill
+from mockserve.connections.clients import Caller
+from mockserve.planning.generate import plan_generate
+from mockserve.planning.prompts import new_scorers
+from mockserve.protocol.bodies import Ending
+from mockserve.protocol.errors import ApiError, paused
+from mockserve.protocol.generate import GenerateRequest, parse_generate
+from mockserve.replies.choice_writer import Scorer
+from mockserve.replies.choices import PlannedChoice, failure
+from mockserve.replies.generation import PlannedPrompt
+from mockserve.replies.reply_set import ReplyJob, ReplySet
+from mockserve.rpc.messages import TokensOfChoice, body_of, chunk_of, complete_of
+from mockserve.rpc.model_facts import ModelFacts
+from mockserve.serving.planner import Terms
+from mockserve.serving.service import VLLM_VERSION, Service
+
+CODES = {
+    HTTPStatus.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    HTTPStatus.TOO_MANY_REQUESTS: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    HTTPStatus.SERVICE_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    HTTPStatus.INTERNAL_SERVER_ERROR: grpc.StatusCode.INTERNAL,
+    HTTPStatus.NOT_IMPLEMENTED: grpc.StatusCode.UNIMPLEMENTED,
+}
+"""gRPC's codes by HTTP status; any other refusal is an invalid argument."""
+MOST_FLUSH_S = 60.0
+PIECE_BYTES = 65_536
+"""Bytes of an archive in one message."""
+EMPTY_PROMPT = "The decoder prompt cannot be empty"
+NO_EVENTS = "KV cache events are not sent over gRPC here; subscribe to the endpoint of --kv-events-config"
+
+
+def code_of(error: ApiError) -> grpc.StatusCode:
+    """Return the gRPC code of a refusal."""
+    return CODES.get(HTTPStatus(error.status), grpc.StatusCode.INVALID_ARGUMENT)
+
+
+class RpcChoice(PlannedChoice):
+    """One choice, whose responses go to a queue: in a stream a chunk for each step, and at the end one with all."""
+
+    is_streamed = True
+
+    def __init__(
+        self,
+        replies: ReplySet,
+        prompt: PlannedPrompt,
+        index: int,
+        asked: GenerateRequest,
+        scorer: Scorer | None,
+        queue: "asyncio.Queue[Any]",
+    ) -> None:
+        super().__init__(prompt.generations[index])
+        self._replies, self._prompt, self._index, self._asked = replies, prompt, index, asked
+        self._scorer, self._queue = scorer, queue
+        self._num_sent = 0
+
+    def token(self, number: int) -> None:
+        if self._asked.delivery.stream:
+            self._queue.put_nowait(self._chunk(number))
+
+    def tokens(self, first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            self.token(number)
+
+    def fail(self, message: str, status: int) -> None:
+        self._replies.fail(failure(message, status))
+
+    def _end(self, num_tokens: int, ending: Ending) -> None:
+        first = self._num_sent
+        if self._asked.delivery.stream:
+            self._queue.put_nowait(self._chunk(num_tokens))
+        self._queue.put_nowait(complete_of(self._tokens(first, num_tokens, shows_prompt=True), ending))
+        if self._replies.choice_finished(num_tokens):
+            self._replies.resolve()
+
+    def _chunk(self, number: int) -> Any:
+        first, self._num_sent = self._num_sent, number
+        return chunk_of(self._tokens(first, number, shows_prompt=first == 0))
+
+    def _tokens(self, first: int, last: int, shows_prompt: bool) -> TokensOfChoice:
+        flights, ids, scorer = self._replies.flights, self._generation.answer.token_ids, self._scorer
+        prompt_scores = self._prompt.scores if shows_prompt and self._prompt.scores is not None else ()
+        return TokensOfChoice(
+            index=self._index,
+            token_ids=ids[first:last],
+            scores=[] if scorer is None else [scorer.score(place, ids[place]) for place in range(first, last)],
+            prompt_ids=self._prompt.token_ids,
+            prompt_scores=prompt_scores,
+            num_cached_tokens=flights[self._index].num_cached_tokens if self._index < len(flights) else 0,
+            num_top=max(0, self._asked.sampling.num_logprobs or 0),
+            num_prompt_top=max(0, self._asked.sampling.num_prompt_logprobs or 0),
+        )
+
+
+class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
+    """vLLM's service `vllm.grpc.engine.VllmEngine`, without media and without the stream of KV events."""
+
+    def __init__(self, service: Service, facts: ModelFacts) -> None:
+        self._service = service
+        self._facts = facts
+        self._open: dict[str, ReplySet] = {}
+
+    async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """Continue a prompt of token ids, or of text."""
+        arrived_at = self._service.delivery.driver.clock()
+        try:
+            asked, job = await self._planned(request)
+            if self._service.delivery.suspension.rejects_new:
+                raise paused()
+        except ApiError as error:
+            await context.abort(code_of(error), error.message)
+            return
+        replies = ReplySet(job, _caller(request, context))
+        self._open[request.request_id] = replies
+        try:
+            async for response in self._responses(replies, asked, arrived_at):
+                yield response
+        except ApiError as error:
+            await context.abort(code_of(error), error.message)
+        finally:
+            self._open.pop(request.request_id, None)
+
+    async def Embed(self, request: Any, context: Any) -> Any:
+        """Embed a prompt of token ids."""
+        service = self._service
+        prompt = list(request.tokenized.input_ids)
+        try:
+            if not request.HasField("tokenized"):
+                raise ApiError("EmbedRequest requires tokenized input")
+            if service.model.pooler is None:
+                raise ApiError("This model does not support pooling")
+            if not prompt:
+                raise ApiError(EMPTY_PROMPT)
+            service.model.planner.check_ids(prompt)
+            arrived_at, terms = service.delivery.driver.clock(), Terms(request.request_id)
+            await prefill(service.delivery, service.model.planner, [prompt], len(prompt), terms, arrived_at)
+        except ApiError as error:
+            await context.abort(code_of(error), error.message)
+        assert service.model.pooler is not None
+        vector = [float(each) for each in service.model.pooler.embedding(prompt)]
+        return pb.EmbedResponse(embedding=vector, prompt_tokens=len(prompt), embedding_dim=len(vector))
+
+    async def HealthCheck(self, request: Any, context: Any) -> Any:
+        """Report whether the engine lives."""
+        is_healthy = self._service.delivery.driver.failure is None
+        return pb.HealthCheckResponse(healthy=is_healthy, message="Health" if is_healthy else "Engine is not alive")
+
+    async def FlushCache(self, request: Any, context: Any) -> Any:
+        """Forget the prefix cache when no request is in the engine, which is waited for."""
+        driver = self._service.delivery.driver
+        if not 0 <= request.timeout_s < math.inf:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "timeout_s must be finite and non-negative")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(MOST_FLUSH_S, request.timeout_s)):
+                await driver.until(_is_idle)
+        if driver.num_flights:
+            message = "KV prefix cache reset refused; requests may be in flight"
+            return common_pb2.FlushCacheResponse(success=False, message=message)
+        self._service.delivery.suspension.reset_prefix_cache(False)
+        return common_pb2.FlushCacheResponse(success=True, message="Local KV prefix cache flushed successfully")
+
+    async def Abort(self, request: Any, context: Any) -> Any:
+        """End requests with the tokens that they have."""
+        for request_id in request.request_ids:
+            replies = self._open.get(request_id)
+            if replies is not None:
+                names = [each.request.id for each in replies.flights]
+                self._service.delivery.driver.end_early(names)
+        return pb.AbortResponse()
+
+    async def GetModelInfo(self, request: Any, context: Any) -> Any:
+        """Describe the model."""
+        model = self._service.model
+        limit = model.planner.max_model_len
+        eos = model.planner.tokenizer.eos_token_id
+        return pb.GetModelInfoResponse(
+            model_path=model.root,
+            is_generation=model.pooler is None,
+            max_context_length=limit,
+            vocab_size=model.planner.vocabulary_size,
+            served_model_name=model.names[0],
+            tokenizer_path=model.options.content.tokenizer or model.root,
+            eos_token_ids=[] if eos is None else [eos],
+            max_req_input_len=limit,
+            model_type=self._facts.model_type,
+            architectures=self._facts.architectures,
+        )
+
+    async def GetServerInfo(self, request: Any, context: Any) -> Any:
+        """Describe the server."""
+        parser = self._service.options.content.reasoning.reasoning_parser or ""
+        config = self._service.delivery.driver.engine.config
+        return pb.GetServerInfoResponse(
+            data_parallel_size=self._service.options.deployment.dp,
+            block_size=config.block_size_tokens,
+            max_num_seqs=config.max_num_seqs,
+            kv_cache_dtype=self._service.options.deployment.kv_cache_dtype or "auto",
+            engine_reasoning_parser=parser,
+            constrained_decoding_start="after_reasoning" if parser else "first_token",
+        )
+
+    async def GetLoads(self, request: Any, context: Any) -> Any:
+        """Report running and waiting requests, and KV cache in use, of each data-parallel rank."""
+        loads = []
+        first, waiting_tokens = min(self._service.engines), self._service.delivery.driver.num_waiting_tokens
+        for rank, engine in sorted(self._service.engines.items()):
+            stats, config = engine.driver.engine.stats, engine.driver.engine.config
+            capacity = config.total_kv_blocks * config.block_size_tokens
+            queries = engine.metrics.prefix_cache_queries
+            loads.append(
+                pb.SchedulerLoad(
+                    dp_rank=rank,
+                    num_running_reqs=stats.num_running,
+                    num_waiting_reqs=stats.num_waiting,
+                    num_total_reqs=stats.num_running + stats.num_waiting,
+                    num_used_tokens=round(stats.kv_usage_fraction * capacity),
+                    max_total_num_tokens=capacity,
+                    token_usage=stats.kv_usage_fraction,
+                    utilization=stats.kv_usage_fraction,
+                    cache_hit_rate=engine.metrics.prefix_cache_hits / queries if queries else 0.0,
+                    max_running_requests=config.max_num_seqs,
+                    num_waiting_uncached_tokens=waiting_tokens if rank == first else 0,
+                )
+            )
+        now = datetime.now(UTC).isoformat()
+        return pb.GetLoadsResponse(timestamp=now, version=VLLM_VERSION, dp_rank_count=len(loads), loads=loads)
+
+    async def GetTokenizer(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """Send the tokenizer's files as a zip archive, in pieces."""
+        archive = self._facts.archive
+        if not archive:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "No tokenizer files found: the model is not a local folder")
+        for start in range(0, len(archive), PIECE_BYTES):
+            is_last = start + PIECE_BYTES >= len(archive)
+            piece = archive[start : start + PIECE_BYTES]
+            yield common_pb2.GetTokenizerChunk(data=piece, sha256=self._facts.sha256 if is_last else "")
+
+    async def SubscribeKvEvents(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """Refuse: KV events come over ZeroMQ only."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, NO_EVENTS)
+        yield
+
+    async def StartProfile(self, request: Any, context: Any) -> Any:
+        """Succeed: there is no kernel to profile."""
+        return common_pb2.ProfileResponse(success=True, message="Start profiling succeeded")
+
+    async def StopProfile(self, request: Any, context: Any) -> Any:
+        """Succeed: there is no kernel to profile."""
+        return common_pb2.ProfileResponse(success=True, message="Stop profiling succeeded")
+
+    async def _planned(self, request: Any) -> tuple[GenerateRequest, ReplyJob]:
+        """Raises ApiError for what vLLM refuses."""
+        model, delivery = self._service.model, self._service.delivery
+        kind = request.WhichOneof("input")
+        if kind == "text":
+            ids: Sequence[int] = await delivery.aside.run(True, model.planner.encode, request.text, True)
+        else:
+            ids = list(request.tokenized.input_ids)
+        _check_length(len(ids), model.planner.max_model_len)
+        asked = await delivery.aside.run(True, lambda: parse_generate(body_of(request, ids)))
+        name = request.request_id or next(self._service.ids)
+        return asked, await plan_generate(model, asked, name, None, None)
+
+    async def _responses(self, replies: ReplySet, asked: GenerateRequest, arrived_at: Micros) -> AsyncIterator[Any]:
+        """Yield responses as tokens come. Leaving it frees what is still in the engine. Raises ApiError."""
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+        (prompt,) = replies.job.prompts
+        new_scorer = new_scorers(self._service.model, asked.sampling)
+        choices = []
+        for index, generation in enumerate(prompt.generations):
+            scorer = None if new_scorer is None else new_scorer(generation)
+            choices.append(RpcChoice(replies, prompt, index, asked, scorer, queue))
+        with self._service.delivery.open_replies:
+            flying = asyncio.ensure_future(fly(self._service.delivery, replies, choices, arrived_at))
+            flying.add_done_callback(lambda _: queue.put_nowait(None))
+            try:
+                while (response := await queue.get()) is not None:
+                    yield response
+                await flying
+            finally:
+                flying.cancel()
+
+
+def _caller(request: Any, context: Any) -> Caller:
+    """The data-parallel rank and the trace context of a call."""
+    headers = {str(key): value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+    return Caller(
+        rank=request.data_parallel_rank if request.HasField("data_parallel_rank") else None,
+        traceparent=headers.get("traceparent", ""),
+        tracestate=headers.get("tracestate", ""),
+    )
+
+
+def _is_idle(engine: Engine) -> bool:
+    return not engine.stats.num_running and not engine.stats.num_waiting
+
+
+def _check_length(num_tokens: int, limit: int) -> None:
+    """Raise ApiError for a prompt that the engine does not take, in its words."""
+    if not num_tokens:
+        raise ApiError(EMPTY_PROMPT)
+    if num_tokens > limit:
+        raise ApiError(
+            f"The decoder prompt (length {num_tokens}) is longer than the maximum model length of {limit}. Make sure "
+            "that `max_model_len` is no smaller than the number of text tokens."
+        )
