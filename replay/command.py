@@ -260,10 +260,14 @@ def _intervals(
     draw = drawing(deployment.latency, options.cluster.deployment.coefficients)
     figures = []
     for latency in drawn_latencies(draw, options.intervals, options.seed):
-        simulation = build_simulation(options.cluster, deployment, ties=ties, adjusted=lambda _, drawn=latency: drawn)
+        simulation = build_simulation(options.cluster, deployment, ties=ties, adjusted=partial(_instead, latency))
         other = _simulate(simulation, options, arrivals, is_real=False, on_finished=None, on_tokens=None)
         figures.append(figures_of(other.requests))
     return interval_lines(figures_of(run.requests), intervals_of(figures))
+
+
+def _instead(drawn: "LatencyModel", _: "LatencyModel") -> "LatencyModel":
+    return drawn
 
 
 def _origin(options: ReplayOptions, deployment: "Deployment", data_path: Path) -> "Provenance":

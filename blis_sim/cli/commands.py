@@ -155,7 +155,7 @@ COMMANDS: dict[str, CommandRow] = {
         "blis_sim.bench.tune.command",
         "TuneOptions",
         has_other_syntax=True,
-        examples=("blis bench tune --model qwen/qwen3-14b --max-latency-allowed-ms 5000",),
+        examples=("blis bench tune --model qwen/qwen3-14b --limits e2e:5000",),
     ),
     "vidur": CommandRow(
         "Simulate as the simulators Vidur and SimAI do: their command line, their schedulers, their output folder.",
@@ -215,7 +215,7 @@ COMMANDS: dict[str, CommandRow] = {
         "Print the bytes that the GPUs of a model with experts exchange in each layer, as a table of AICB.",
         "blis_sim.cli.kernels_exchanges_command",
         "KernelsExchangesOptions",
-        examples=("blis kernels exchanges qwen3-235b-a22b --ep 8",),
+        examples=("blis kernels exchanges qwen3-235b-a22b --tp 8",),
     ),
     "doctor": CommandRow(
         "Look at this host: timers, cores, limits, optional libraries, and whether it can hold a given load.",

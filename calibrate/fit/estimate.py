@@ -104,7 +104,7 @@ def improved(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, share: f
     )
     values, spreads = now.values.copy(), now.spreads.copy()
     values[places] = np.maximum(values[places] + change[:num_terms], least)
-    covariance = np.linalg.pinv(information)[:num_terms, :num_terms]
+    covariance = np.asarray(np.linalg.pinv(information)[:num_terms, :num_terms], dtype=np.float64)
     spreads[places] = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     return Estimate(values, spreads, now.slower + change[num_terms:], covariance)
 

@@ -40,7 +40,7 @@ def drawn_latencies(
 
 def figures_of(record: Record) -> dict[str, float]:
     """Return the figures of a run, in milliseconds; none of a run in which nothing was completed."""
-    figures = {}
+    figures: dict[str, float] = {}
     for metric, values in (("TTFT", record.ttft_us), ("E2E", record.e2e_us), ("ITL", record.itl_mean_us)):
         known = values[record.is_completed & (values != NEVER)]
         if len(known):

@@ -63,8 +63,8 @@ class StepCoefficients:
     """Per time to multiply the prompt tokens at peak arithmetic rate, in full right after a burst: a GPU that is still
     hot runs at a lower clock."""
     sustained: float = 0.0
-    """Per time to multiply the prompt tokens of a step at peak arithmetic rate beyond what makes a GPU hot by itself: at
-    full power for longer it runs at a lower clock."""
+    """Per time to multiply the prompt tokens of a step at peak arithmetic rate beyond what makes a GPU hot by itself:
+    at full power for longer it runs at a lower clock."""
     step_us: float
     """Microseconds of every step."""
     prompt_us: float
@@ -257,7 +257,7 @@ def burst_again_us(work: StepWork, shape: BatchShape) -> float:
 
 
 def sustained_us(work: StepWork, prefill_tokens: int) -> float:
-    """Return how long the prompts of a step keep the arithmetic units busy at peak rate after the GPU has become hot."""
+    """Return for how long the prompts of a step keep arithmetic units at peak rate after the GPU has become hot."""
     return max(0.0, work.token_compute(1) * prefill_tokens - HOT_BY_ITSELF_US)
 
 
