@@ -32,6 +32,44 @@ def folder_config(model: str) -> Mapping[str, Any] | None:
     return config if isinstance(config, dict) else None
 
 
+def pooling_conversion(model: str) -> str:
+    """Return what a model folder pools to without a flag, by the name of its class: embed, classify, or nothing."""
+    config = folder_config(model)
+    if config is None:
+        return ""
+    if _has_pooling_module(model):
+        return "embed"
+    classes = config.get("architectures")
+    for name in classes if isinstance(classes, list) else ():
+        for suffix, conversion in _CONVERSIONS:
+            if str(name).endswith(suffix):
+                return conversion
+    return ""
+
+
+def _has_pooling_module(model: str) -> bool:
+    """Whether the folder is one of sentence-transformers, whose modules are listed in a file."""
+    try:
+        modules = load_json((Path(model) / "modules.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    found = modules if isinstance(modules, list) else []
+    return any(isinstance(each, dict) and str(each.get("type")).endswith(".Pooling") for each in found)
+
+
+_GENERATING = ("ForCausalLM", "ForConditionalGeneration", "ChatModel", "LMHeadModel")
+_CLASSIFYING = (
+    *("ForSequenceClassification", "ForTokenClassification", "ForAudioClassification", "ForImageClassification"),
+    *("ForVideoClassification", "ClassificationModel"),
+)
+_CONVERSIONS = (
+    *((suffix, "") for suffix in _GENERATING),
+    *((suffix, "classify") for suffix in _CLASSIFYING),
+    *((suffix, "embed") for suffix in ("ForTextEncoding", "ForRewardModeling", "Model")),
+)
+"""Endings of class names in vLLM's order, and what models of these classes pool to."""
+
+
 def folder_problems(model: str) -> Iterator[str]:
     """Yield a sentence for each reason why vLLM would not start with the model folder; none for another model."""
     config = folder_config(model)

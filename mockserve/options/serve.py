@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blis_sim.engine.cluster.options import MOST_INSTANCES, ClusterOptions
 from blis_sim.engine.cluster.policies import has_cluster
@@ -19,6 +19,7 @@ from mockserve.options.engine_features import (
 )
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.faults import FaultOptions
+from mockserve.options.folder_checks import pooling_conversion
 from mockserve.options.observability import ObservabilityOptions
 from mockserve.options.playback import PlaybackOptions
 from mockserve.options.server import InstanceOptions, NetworkOptions, ProcessOptions, ReplyOptions, RouteOptions
@@ -96,6 +97,7 @@ class ServeOptions:
     def __post_init__(self) -> None:
         check_options(self)
         self._take_model_argument()
+        self._take_architecture()
         self.instances.check_ports(self.cluster.num_instances)
         self._check_endpoints()
         self._check_engine()
@@ -150,6 +152,14 @@ class ServeOptions:
             raise OptionError("MODEL must be given, as in: blis serve qwen/qwen3-14b")
         object.__setattr__(self, "cluster", with_settings(self.cluster, model=model or argument))
         object.__setattr__(self, "model_argument", "")
+
+    def _take_architecture(self) -> None:
+        """Run a folder of an embedding or classifying model for pooling where no flag says what it is run for."""
+        routes = self.routes
+        if routes.runner == "auto" and routes.convert in ("auto", "none") and not routes.task:
+            conversion = pooling_conversion(self.deployment.model)
+            if conversion:
+                object.__setattr__(self, "routes", replace(routes, runner="pooling", convert=conversion))
 
     def _check_engine(self) -> None:
         """Raise OptionError for what only a server with vLLM's engine has."""

@@ -143,7 +143,8 @@ class RouteOptions:
 
     runner: str = option(
         "auto",
-        "What the model is run for; pooling replaces the generating routes by those of embeddings and the like.",
+        "What the model is run for; pooling replaces the generating routes by those of embeddings and the like. "
+        "auto goes by the class that the config.json of a model folder names.",
         choices=("auto", "generate", "pooling", "draft"),
         heading="Tasks and routes",
     )

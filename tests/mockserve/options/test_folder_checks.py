@@ -9,10 +9,14 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mockserve.server
+from blis_sim.options import options_from
+from mockserve.options.serve import ServeOptions
+from mockserve.options.server import tasks_of
 from tests.mockserve.options.test_startup_checks import CONFIG, started
 
 TABLE = Path(__file__).with_name("genuine_folders.csv")
@@ -62,3 +66,31 @@ def test_lenient_start_serves_an_odd_model_folder(
 
 def test_table_has_the_sentences_of_vllm() -> None:
     assert sum(bool(row["sentence"]) for row in rows()) >= 10
+
+
+@pytest.mark.parametrize(
+    ("architecture", "flags", "tasks"),
+    [
+        ("BertModel", {}, {"embed"}),
+        ("Qwen3ForSequenceClassification", {}, {"classify"}),
+        ("BertForTokenClassification", {}, {"classify"}),
+        ("InternLM2ForRewardModel", {}, {"embed"}),
+        ("LlamaForCausalLM", {}, {"generate"}),
+        ("GPT2LMHeadModel", {}, {"generate"}),
+        ("BertModel", {"runner": "generate"}, {"generate"}),
+        ("BertModel", {"convert": "classify"}, {"classify"}),
+        ("BertModel", {"task": ("generate",)}, {"generate"}),
+    ],
+)
+def test_class_of_a_model_folder_says_what_it_is_run_for(
+    tmp_path: Path, architecture: str, flags: dict[str, Any], tasks: set[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "architectures": [architecture]}))
+    assert tasks_of(options_from(ServeOptions, model=str(tmp_path), **flags).routes) == tasks
+
+
+def test_a_folder_with_a_pooling_module_embeds(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    modules = [{"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    assert tasks_of(options_from(ServeOptions, model=str(tmp_path)).routes) == {"embed"}
