@@ -13,11 +13,10 @@ class NetworkOptions:
 
     collectives: str = option(
         TABLES,
-        "Times of the all-reduces of tensor parallelism, and of the all-to-all of experts where the model has it apart "
-        "(--operators aicb), for --latency-model operators or kernels: tables takes what "
-        "was measured with the operators, busbw:FILE bandwidths from SimAI's busbw.yaml, analytical the bandwidths of "
-        "buses that SimAI computes, analytical:DIR these with the ratio tables of a folder, and ns3:COMMAND runs "
-        "SimAI's packet simulation.",
+        "Times of the all-reduces of tensor parallelism and of the exchanges of experts, for --latency-model "
+        "operators, kernels, trained-physics or roofline: tables takes what the latency model has, busbw:FILE "
+        "bandwidths from SimAI's busbw.yaml, analytical the bandwidths of buses that SimAI computes, analytical:DIR "
+        "these with the ratio tables of a folder, and ns3:COMMAND runs SimAI's packet simulation.",
         metavar="SOURCE",
         heading="Network",
     )

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 DEFAULT_LATENCY_MODEL = "trained-physics"
 
 
+_WITH_COLLECTIVES = ("kernels", "operators", "trained-physics", "roofline")
+"""Latency models whose exchanges can be replaced, or that have none. Others are learned from whole steps."""
+_WITH_COLLECTIVES_TEXT = f"{', '.join(_WITH_COLLECTIVES[:-1])} or {_WITH_COLLECTIVES[-1]}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyChoice:
     """The deployment to time, and its coefficients: empty means those that the model ships with."""
@@ -56,8 +61,8 @@ def build(name: str, choice: LatencyChoice) -> LatencyModel:
         raise EngineError(f"latency_model must be one of {', '.join(LATENCY_MODELS)}, got {name!r}")
     if bool(choice.alpha) != bool(choice.beta):
         raise EngineError("alpha_coeffs and beta_coeffs must be given together")
-    if choice.network.collectives != TABLES and name not in ("kernels", "operators"):
-        raise EngineError(f"--collectives needs --latency-model operators or kernels, the model is {name}")
+    if choice.network.collectives != TABLES and name not in _WITH_COLLECTIVES:
+        raise EngineError(f"--collectives needs --latency-model {_WITH_COLLECTIVES_TEXT}, the model is {name}")
     return LATENCY_MODELS[name](choice)
 
 
@@ -69,7 +74,11 @@ def _trained_physics(choice: LatencyChoice) -> LatencyModel:
     if choice.engine == "blis" and model.num_heads % tp == 0 and model.num_kv_heads % tp:
         raise EngineError(f"{model.name} has {model.num_kv_heads} KV heads, which tp {tp} does not divide")
     alpha, beta = (choice.alpha, choice.beta) if choice.beta else trained_coefficients("trained-physics")
-    return TrainedPhysics(model, choice.gpu, tp, alpha, beta, choice.dp, choice.moe_comm_backend)
+    network = _network(choice)
+    if network is not None:  # in place of its own exchanges, which the fourth and the last beta weigh
+        beta = tuple(0.0 if place in (3, 10) else value for place, value in enumerate(beta))
+    physics = TrainedPhysics(model, choice.gpu, tp, alpha, beta, choice.dp, choice.moe_comm_backend)
+    return _exchanging(physics, choice, network)
 
 
 def _roofline(choice: LatencyChoice) -> LatencyModel:
@@ -80,7 +89,7 @@ def _roofline(choice: LatencyChoice) -> LatencyModel:
             "the roofline model takes no alpha_coeffs and beta_coeffs; it computes from sizes and rates alone"
         )
     _check_no_dp("roofline", choice)
-    return Roofline(choice.model, choice.gpu, choice.tp)
+    return _exchanging(Roofline(choice.model, choice.gpu, choice.tp), choice, _network(choice))
 
 
 def _blackbox(choice: LatencyChoice) -> LatencyModel:
@@ -152,6 +161,17 @@ def _network(choice: LatencyChoice) -> "Network | None":
     from blis_sim.engine.latency.collectives.sources import network_of
 
     return network_of(choice.network, choice.gpu, choice.tp, choice.pp)
+
+
+def _exchanging(latency: LatencyModel, choice: LatencyChoice, network: "Network | None") -> LatencyModel:
+    """Return a latency model without exchanges with those of a network, if there is one. Raises EngineError."""
+    if network is None:
+        return latency
+    from blis_sim.engine.latency.collectives.exchanging import ExchangingSteps, StepExchanges
+
+    exchanges = StepExchanges(network, choice.model, choice.tp, choice.dp, choice.moe_comm_backend)
+    exchanges.micros(choice.dp)  # a bandwidth that is missing is reported before the run
+    return ExchangingSteps(latency, exchanges)
 
 
 def _adaptive_toy(_choice: LatencyChoice) -> LatencyModel:

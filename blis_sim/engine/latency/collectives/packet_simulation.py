@@ -5,12 +5,13 @@ import hashlib
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.collectives.network import Collective, Group
-from blis_sim.engine.latency.collectives.workload import all_reduce_workload
+from blis_sim.engine.latency.collectives.workload import all_reduce_workload, expert_workload
 
 TIMEOUT_S = 3600
 """After this a run of the program is given up."""
@@ -20,57 +21,59 @@ _SETTINGS = {"AS_SEND_LAT": "6", "AS_NVLS_ENABLE": "1"}
 
 @dataclass(slots=True)
 class PacketSimulation:
-    """All-reduces of tensor parallelism, simulated by the program `command` for powers of two.
+    """All-reduces of tensor parallelism and exchanges of experts, simulated by a program for powers of two.
 
     Sizes between two of them lie on the line between their times.
     """
 
     command: str
-    topology: str
+    topology_of: Callable[[int], str]
+    """The text of a topology with at least so many GPUs."""
     config: str
     """The text of SimAI.conf."""
     pp: int
     cache: Path
     """The folder of results of earlier runs, by content."""
-    _known: dict[tuple[int, int], float] = field(default_factory=dict)
+    _known: dict[tuple[Collective, int, int], float] = field(default_factory=dict)
 
     def time_ns(self, collective: Collective, group: Group, num_gpus: int, size_bytes: int) -> float:
         if num_gpus < 2 or not size_bytes:
             return 0.0
-        if collective is not Collective.ALL_REDUCE or group is not Group.TP:
-            raise EngineError(
-                f"--collectives ns3 simulates the all-reduce of tensor parallelism only, got {collective.value}"
-            )
+        if group not in (Group.TP, Group.EP):
+            raise EngineError(f"--collectives ns3 simulates groups TP and EP only, got {group.value}")
         low = 1 << (size_bytes.bit_length() - 1)
-        low_ns = self._simulated_ns(num_gpus, low)
+        low_ns = self._simulated_ns(collective, group, num_gpus, low)
         if low == size_bytes:
             return low_ns
-        return low_ns + (self._simulated_ns(num_gpus, 2 * low) - low_ns) * (size_bytes - low) / low
+        high_ns = self._simulated_ns(collective, group, num_gpus, 2 * low)
+        return low_ns + (high_ns - low_ns) * (size_bytes - low) / low
 
-    def _simulated_ns(self, num_gpus: int, size_bytes: int) -> float:
-        known = self._known.get((num_gpus, size_bytes))
+    def _simulated_ns(self, collective: Collective, group: Group, num_gpus: int, size_bytes: int) -> float:
+        known = self._known.get((collective, num_gpus, size_bytes))
         if known is None:
-            workload = all_reduce_workload(num_gpus, self.pp, size_bytes)
-            digest = hashlib.sha256(
-                "\0".join((self.command, workload, self.topology, self.config)).encode()
-            ).hexdigest()
+            if group is Group.TP:
+                workload, least = all_reduce_workload(num_gpus, self.pp, size_bytes), num_gpus * self.pp
+            else:
+                workload, least = expert_workload(collective, num_gpus, size_bytes), num_gpus
+            text = self.topology_of(least)
+            digest = hashlib.sha256("\0".join((self.command, workload, text, self.config)).encode()).hexdigest()
             path = self.cache / f"{digest[:32]}.csv"
             if path.is_file():
                 result = path.read_text()
             else:
-                result = self._run(workload)
+                result = self._run(workload, text)
                 self.cache.mkdir(parents=True, exist_ok=True)
                 aside = path.with_suffix(".part")
                 aside.write_text(result)
                 aside.replace(path)
-            known = self._known[num_gpus, size_bytes] = exposed_us(result, str(path)) * 1e3
+            known = self._known[collective, num_gpus, size_bytes] = exposed_us(result, str(path)) * 1e3
         return known
 
-    def _run(self, workload: str) -> str:
+    def _run(self, workload: str, topology: str) -> str:
         """Run the program in a folder of its own. Returns the text of its result."""
         with tempfile.TemporaryDirectory(prefix="blis-ns3-") as place:
             folder = Path(place)
-            files = {"workload.txt": workload, "topology.txt": self.topology, "SimAI.conf": self.config}
+            files = {"workload.txt": workload, "topology.txt": topology, "SimAI.conf": self.config}
             for name, text in files.items():
                 (folder / name).write_text(text)
             (folder / "results").mkdir()

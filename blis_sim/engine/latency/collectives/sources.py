@@ -3,6 +3,7 @@
 import dataclasses
 import shlex
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,15 +25,18 @@ EXCHANGES_PER_LAYER = 2
 """All-reduces of a layer: after attention and after the MLP."""
 
 
-def network_of(options: NetworkOptions, gpu: GpuSpec, tp: int, pp: int = 1, ep: int = 1) -> Network | None:
-    """Return the network of the options; None where tables have the times. Raises EngineError."""
+def network_of(options: NetworkOptions, gpu: GpuSpec, tp: int, pp: int = 1) -> Network | None:
+    """Return the network of the options; None where tables have the times. Raises EngineError.
+
+    Experts are shared by GPUs side by side, those of tensor parallelism included.
+    """
     name, _, place = options.collectives.partition(":")
     if name == TABLES:
         return None
     if name == "busbw":
         return read_busbw(place)
     if name == "analytical":
-        return Analytical(fabric_of(gpu, tp, ep), read_ratios(place) if place else None)
+        return Analytical(fabric_of(gpu, 1), read_ratios(place) if place else None)
     return _packet_simulation(options, place, gpu, tp, pp)
 
 
@@ -75,9 +79,11 @@ def _packet_simulation(options: NetworkOptions, command: str, gpu: GpuSpec, tp: 
         )
     # The program runs in a folder of its own.
     rest = [str(Path(word).resolve()) if Path(word).is_file() else word for word in words[1:]]
+    topology_of = partial(_topology, options.topology, gpu)
+    topology_of(tp * pp)  # a wrong file is reported before the run
     return PacketSimulation(
         command=shlex.join([str(Path(found).absolute()), *rest]),
-        topology=_topology(options.topology, gpu, tp * pp),
+        topology_of=topology_of,
         config=_text(str(options.network_config), "--network-config"),
         pp=pp,
         cache=Path.home() / ".cache" / "blis" / "packet-simulations",

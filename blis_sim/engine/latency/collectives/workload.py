@@ -94,6 +94,16 @@ def all_reduce_workload(tp: int, pp: int, size_bytes: int) -> str:
     return f"{header}\n1\nlayer0\t-1\t1\tALLREDUCE\t{size_bytes}\t0\tNONE\t0\t0\tNONE\t0\t100\n"
 
 
+def expert_workload(collective: Collective, num_gpus: int, size_bytes: int) -> str:
+    """Return the text of a workload that is one exchange among the GPUs that share experts."""
+    header = (
+        f"HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 1 ep: {num_gpus} pp: 1 vpp: 1 ga: 1 "
+        f"all_gpus: {num_gpus} checkpoints: 0 checkpoint_initiates: 0 pp_comm: 0"
+    )
+    kind = f"{collective.value.upper()}_EP"
+    return f"{header}\n1\nlayer0\t-1\t1\t{kind}\t{size_bytes}\t0\tNONE\t0\t0\tNONE\t0\t100\n"
+
+
 def read_workload(path: str) -> Workload:
     """Read a workload file, gzipped or not. Raises EngineError that names the line."""
     try:
