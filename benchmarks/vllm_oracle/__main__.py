@@ -9,7 +9,8 @@ requests, free blocks, prefix cache queries and hits), all processed outputs and
 more without reporting steps, which must change nothing. With `--speculation` tokens are drafted, in any of the
 supported ways, and both accept the same: our draws. With `--groups` the model has several kinds of layers: windows,
 chunks, recurrent states; compared are then all block tables of the requests in a step. With `--pipeline-parallel-size
-N` there are N pipeline stages, and vLLM's core keeps its queue of batches.
+N` there are N pipeline stages, and vLLM's core keeps its queue of batches. With `--media` prompts have pictures, which
+an encoder has to compute and to keep.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 
 from benchmarks.vllm_oracle.budgets import with_budgets
 from benchmarks.vllm_oracle.groups import KINDS, with_groups
+from benchmarks.vllm_oracle.media import with_media
 from benchmarks.vllm_oracle.pipeline import with_pipeline
 from benchmarks.vllm_oracle.simulated import changes, simulated_story
 from benchmarks.vllm_oracle.speculation import with_speculation
@@ -69,6 +71,8 @@ def _workload(arguments: argparse.Namespace, seed: int, async_scheduling: bool) 
         workload = with_groups(workload, seed, arguments.groups)
     if arguments.speculation:
         workload = with_speculation(workload, seed)
+    if arguments.media:
+        workload = with_media(workload, seed)
     if arguments.budgets:
         workload = with_budgets(workload, seed)
     if arguments.pipeline_parallel_size > 1:
@@ -82,6 +86,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--speculation", action="store_true", help="with speculative decoding")
     parser.add_argument("--groups", choices=KINDS, help="what the layers of the model keep in the KV cache")
     parser.add_argument("--pipeline-parallel-size", type=int, default=1, help="pipeline stages")
+    parser.add_argument("--media", action="store_true", help="with pictures in prompts, and limits of their encoder")
     parser.add_argument("--budgets", action="store_true", help="with limits of a step that few deployments set")
     parser.add_argument("--table", action="store_true", help="print vLLM's compositions as rows of a table")
     parser.add_argument("--trace", action="store_true", help="print all lines of ours")

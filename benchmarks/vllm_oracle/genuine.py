@@ -24,8 +24,10 @@ from vllm.config import (  # type: ignore[import-not-found]
     SpeculativeConfig,
     VllmConfig,
 )
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange  # type: ignore[import-not-found]
 from vllm.sampling_params import SamplingParams  # type: ignore[import-not-found]
 from vllm.utils.hashing import sha256  # type: ignore[import-not-found]
+from vllm.v1.core.encoder_cache_manager import EncoderCacheManager  # type: ignore[import-not-found]
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash  # type: ignore[import-not-found]
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # type: ignore[import-not-found]
 from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]
@@ -138,7 +140,8 @@ class Oracle:
         config.cache_config.num_gpu_blocks = ours.total_kv_blocks
         sizes = [group.block_tokens for group in ours.kv_groups] or [ours.block_size_tokens]
         scheduled, hashed = lcm(*sizes), ours.block_size_tokens
-        return (AsyncScheduler if ours.async_scheduling else Scheduler)(
+        scheduling.disable_chunked_mm_input = ours.encoder is not None and not ours.encoder.splits_media
+        scheduler = (AsyncScheduler if ours.async_scheduling else Scheduler)(
             vllm_config=config,
             kv_cache_config=kv_cache_config(ours),
             block_size=scheduled,
@@ -146,6 +149,10 @@ class Oracle:
             log_stats=True,
             structured_output_manager=self._structured_output,
         )
+        if ours.encoder is not None:  # a model with media would settle both by its processor
+            scheduler.max_num_encoder_input_tokens = ours.encoder.step_tokens
+            scheduler.encoder_cache_manager = EncoderCacheManager(ours.encoder.cache_tokens)
+        return scheduler
 
     def _speculative_config(self, ours: Speculation | None) -> Any:
         """Return a configuration of a method without weights, changed to look like `ours`: the scheduler asks for
@@ -375,6 +382,15 @@ class VirtualRun:
             arrival_time=arrival.at / 1e6,
             priority=arrival.priority,
             block_hasher=self._hasher,
+            mm_features=[
+                MultiModalFeatureSpec(
+                    data=None,
+                    modality="image",
+                    identifier=str(medium.identity),
+                    mm_position=PlaceholderRange(offset=medium.offset, length=medium.num_tokens),
+                )
+                for medium in arrival.media
+            ],
         )
 
     def _queues(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -180,4 +180,5 @@ def _request(arrival: Arrival, shared_hashes: tuple[int, ...]) -> Request:
         deadline_us=arrival.deadline_us,
         priority=arrival.priority,
         reads_prefix_cache=arrival.reads_prefix_cache,
+        media=arrival.media,
     )

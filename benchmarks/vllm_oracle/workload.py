@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.media import Medium
 from blis_sim.engine.units import Micros
 
 TICK_US = 50
@@ -35,6 +36,7 @@ class Arrival:
     priority: int
     deadline_us: Micros
     reads_prefix_cache: bool
+    media: tuple[Medium, ...] = ()
 
     @property
     def id(self) -> str:

@@ -77,6 +77,7 @@ class EngineSettings(TypedDict, total=False):
     speculative_draft_time: int
     speculative_seed: int
     enable_chunked_prefill: bool
+    disable_chunked_mm_input: bool
     enable_prefix_caching: bool
     scheduler_reserve_full_isl: bool
     watermark: float

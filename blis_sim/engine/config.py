@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from blis_sim.engine.cpu_tier_config import CpuTierConfig, OffloadConfig
     from blis_sim.engine.latency.request_timing import RequestTiming
     from blis_sim.engine.lora import LoraSettings
+    from blis_sim.engine.media import EncoderLimits
     from blis_sim.engine.pipeline import PipelineStages
     from blis_sim.engine.speculation import Speculation
 
@@ -76,6 +77,8 @@ class EngineConfig:
 
     A prompt's content then has an identity for every `block_size_tokens` tokens, which divide the blocks of all groups.
     """
+    encoder: "EncoderLimits | None" = None
+    """Limits of encoding media; None encodes and keeps as many of their tokens as a step may compute."""
     reports_kv_changes: bool = False
     """Report changes of the content of the prefix cache. Every block is then looked at, which costs time."""
 

@@ -44,6 +44,7 @@ from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.operators.sources import notes_on_operators
 from blis_sim.engine.latency.registry import LatencyChoice
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
+from blis_sim.engine.media import EncoderLimits
 from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec, group_specs, hash_block_tokens, is_single_context
 from blis_sim.engine.memory.planner import MemoryLayout
 from blis_sim.engine.memory.sharding import ShardingError
@@ -213,6 +214,7 @@ def _config(
         cpu_tier=_cpu_tier(options),
         offload=offload_of(options, model, gpu, block_bytes, tp, notes) if can_offload else None,
         speculation=speculation,
+        encoder=_encoder_limits(options, limits),
         enable_chunked_prefill=options.enable_chunked_prefill,
         enable_prefix_caching=options.enable_prefix_caching,
         reserve_full_prompt=options.scheduler_reserve_full_isl,
@@ -350,6 +352,14 @@ def _sized_cache(options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp:
         stage = replace(model, num_layers=-(-model.num_layers // options.pp))
         blocks = kv_blocks(stage, gpu, tp, options.dp, size, options.memory_utilization, options.engine)
     return KVCache(blocks, size, EngineConfig(blocks, size, engine=options.engine).kv_capacity_tokens)
+
+
+def _encoder_limits(options: DeploymentOptions, limits: BatchLimits) -> EncoderLimits | None:
+    """Return limits of encoding media, where these are not vLLM's defaults."""
+    if not options.disable_chunked_mm_input:
+        return None
+    most = limits.max_num_batched_tokens
+    return EncoderLimits(step_tokens=most, cache_tokens=most, splits_media=False)
 
 
 def _cpu_tier(options: DeploymentOptions) -> "CpuTierConfig | None":

@@ -245,6 +245,9 @@ class DeploymentOptions:
     enable_chunked_prefill: bool = option(
         True, "Split prompts that exceed the token budget. With --engine vllm only.", heading="With --engine vllm alone"
     )
+    disable_chunked_mm_input: bool = option(
+        False, "Compute the tokens of a picture or a recording in one step, not in parts. With --engine vllm only."
+    )
     enable_prefix_caching: bool = option(True, "Find equal prompt beginnings in the KV cache. With --engine vllm only.")
     scheduler_reserve_full_isl: bool = option(
         True, "Admit a request only when all of its prompt fits in the KV cache. With --engine vllm only."

@@ -18,6 +18,7 @@ _OF_VLLM = (
     "max_num_active_seqs",
     "cpu_offload_gb",
     "performance_mode",
+    "disable_chunked_mm_input",
     "long_prefill_token_threshold_adaptive",
     "kv_offloading_size",
 )

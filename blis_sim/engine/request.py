@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from blis_sim.engine.media import Medium
 from blis_sim.engine.units import Micros
 
 
@@ -126,3 +127,5 @@ class Request(NamedTuple):
     """Target for the time to its first token; 0 for none. Only a gateway looks at it."""
     slo_e2e_us: Micros = 0
     """Target for the time to its last token; 0 for none."""
+    media: tuple[Medium, ...] = ()
+    """Pictures and the like in its prompt, by offset."""

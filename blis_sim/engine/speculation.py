@@ -147,6 +147,12 @@ class Speculation:
         return drafter.rows_per_request + (self.num_tokens - 1 if adds_rows else 0)
 
     @property
+    def reads_ahead(self) -> bool:
+        """Whether the drafter reads hidden states of the model, each with the token after it."""
+        drafter = DRAFTERS[self.method]
+        return drafter.reads_next_token or drafter.has_own_pass
+
+    @property
     def skips_unused_drafts(self) -> bool:
         """Whether nothing is drafted after a step whose requests cannot use drafts, as vLLM's newer model runner does
         with drafters that have a forward pass."""

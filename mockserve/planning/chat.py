@@ -9,8 +9,8 @@ from mockserve.flight import new_id, unix_time
 from mockserve.metrics.server import CHAT, RESPONSES
 from mockserve.options.content import FORCED_AS_JSON
 from mockserve.planning.checks import check_with_model
+from mockserve.planning.conversations import conversation_ids, placed_conversation
 from mockserve.planning.prompts import (
-    conversation_ids,
     delivery_of,
     interval_of,
     is_long_reply,
@@ -78,14 +78,14 @@ async def plan_chat(
     text = planner.conversations.prompt(body)
     is_tokenized = planner.conversations.makes_token_ids(body)
     per_medium, adds_marks = model.options.replies.tokens_per_medium, chat.add_special_tokens and not is_tokenized
-    ids = conversation_ids(planner, text, media, per_medium, adds_marks, sampling)
+    ids, places = placed_conversation(planner, text, media, per_medium, adds_marks, sampling)
     form = _form(model, body, text)
     params = chat.common.kv_transfer_params
     check_with_model(model, body, sampling, chat.common, [len(ids)], searches_beams=beams is not None)
     form = form if beams is None else form._replace(constraint=None)
     external = model.external_prompt(params, len(ids))
     priority = chat.common.priority if priority is None else priority
-    terms = Terms(reply_id, chat.common.cache_salt, adapter, priority, external, wanted_e2e_us(body))
+    terms = Terms(reply_id, chat.common.cache_salt, adapter, priority, external, wanted_e2e_us(body), places)
     generations = await planner.plan(ids, sampling, terms, form, num_prompts=num_prompts)
     prompt = PlannedPrompt(
         token_ids=ids,

@@ -3,13 +3,10 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.protocol.asked.sampling import MAX_CHOICES, Delivery, Sampling, Wanted, check_sampling
-from mockserve.protocol.completions.content_parts import MEDIA_MARK
-from mockserve.protocol.completions.messages import Medium
 from mockserve.protocol.errors import ApiError, EmptyPromptError, bad_value, late
 from mockserve.protocol.logprob_shapes import ScoredPrompt
 from mockserve.replies.choice_writer import NewScorer, Scorer
@@ -123,43 +120,6 @@ def given_ids(planner: Planner, token_ids: Sequence[int], sampling: Sampling) ->
     ids = _not_empty(list(token_ids) if limit is None else _kept_by_sampling(token_ids, limit, sampling))
     planner.check_ids(ids)
     return ids
-
-
-def conversation_ids(
-    planner: Planner,
-    text: str,
-    media: Sequence[Medium],
-    tokens_per_medium: int,
-    add_special_tokens: bool,
-    sampling: Sampling,
-) -> list[int]:
-    """The ids of a conversation, with `tokens_per_medium` of them where a picture or a recording is.
-
-    Media whose place the chat template does not show come at the end.
-    """
-    if not media:
-        return text_ids(planner, text, add_special_tokens, sampling)
-    check_unicode(text)
-    stretches = [
-        planner.encode(stretch, add_special_tokens and number == 0)
-        for number, stretch in enumerate(text.split(MEDIA_MARK))
-    ]
-    planner.check_length(sum(map(len, stretches)) + len(media) * tokens_per_medium)
-    ids: list[int] = []
-    for number, stretch in enumerate(stretches):
-        ids += stretch
-        if number < min(len(media), len(stretches) - 1):
-            ids += medium_ids(planner, media[number], tokens_per_medium)
-    for medium in media[len(stretches) - 1 :]:
-        ids += medium_ids(planner, medium, tokens_per_medium)
-    planner.check_ids(ids)
-    return ids
-
-
-def medium_ids(planner: Planner, medium: Medium, count: int) -> list[int]:
-    """Ids that stand for a picture or a recording: the same for the same source, so that its blocks can be shared."""
-    first = crc32(medium.source.encode("utf-8", "surrogatepass"))
-    return [(first + number) % planner.tokenizer.vocabulary_size for number in range(count)]
 
 
 def check_unicode(text: str) -> None:

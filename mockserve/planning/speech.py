@@ -9,7 +9,8 @@ from zlib import crc32
 from blis_sim.options.addition import added_up
 from mockserve.content.writing import AnswerForm
 from mockserve.flight import unix_time
-from mockserve.planning.prompts import medium_ids, new_scorers
+from mockserve.planning.conversations import medium_ids
+from mockserve.planning.prompts import new_scorers
 from mockserve.protocol.asked.sampling import Delivery
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.completions.bodies import CompletionBodies

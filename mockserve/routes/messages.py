@@ -11,7 +11,7 @@ from mockserve.answering.answer import collect, json_body, refuse
 from mockserve.answering.event_streams import narrate_to_client
 from mockserve.connections.clients import arrived_at, caller_of
 from mockserve.planning.chat import plan_chat
-from mockserve.planning.prompts import conversation_ids
+from mockserve.planning.conversations import conversation_ids
 from mockserve.protocol.anthropic.bodies import AnthropicEvents, AnthropicReply, message
 from mockserve.protocol.anthropic.requests import (
     anthropic_error,

@@ -13,6 +13,7 @@ from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.flight import new_id, unix_time
 from mockserve.options.content import ToolOptions
 from mockserve.planning.chat import forced_calls_schema, holds_calls
+from mockserve.planning.conversations import conversation_ids
 from mockserve.planning.derendered_chunks import StreamState, chat_chunk, completion_chunk
 from mockserve.planning.derendering import (
     ChatReader,
@@ -23,7 +24,7 @@ from mockserve.planning.derendering import (
     given_choice,
     text_reader,
 )
-from mockserve.planning.prompts import conversation_ids, given_ids, text_ids
+from mockserve.planning.prompts import given_ids, text_ids
 from mockserve.protocol.asked.sampling import check_max_tokens, check_sampling
 from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.completions.bodies import ChatBodies, CompletionBodies

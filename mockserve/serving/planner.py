@@ -9,6 +9,7 @@ from threading import local
 from typing import NamedTuple
 from zlib import crc32
 
+from blis_sim.engine.media import Medium
 from blis_sim.engine.request import BlockIdentities, ExternalPrompt, Request
 from blis_sim.engine.units import Micros
 from mockserve.content.answer import Answer, as_beam
@@ -56,6 +57,8 @@ class Terms(NamedTuple):
     external: ExternalPrompt | None = None
     slo_e2e_us: Micros = 0
     """The time to its last token that the client wants; 0 for none."""
+    media: tuple[Medium, ...] = ()
+    """Pictures and the like in the prompt, by the place of their tokens."""
 
 
 class _Drawing(local):
@@ -188,7 +191,7 @@ class Planner:
         number: int,
     ) -> Generation:
         """Return one choice. Equal arguments give equal choices."""
-        request_id, cache_salt, lora, priority, external, slo_e2e_us = terms
+        request_id, cache_salt, lora, priority, external, slo_e2e_us, media = terms
         scope = ANYWHERE if lora is None and not cache_salt else Scope(cache_salt or "", lora)
         repeatable = sampling.is_greedy or sampling.seed is not None
         seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
@@ -210,6 +213,7 @@ class Planner:
             adapter="" if lora is None else lora.name,
             external=external,
             slo_e2e_us=slo_e2e_us,
+            media=media,
         )
         return Generation(request, answer, crc32(seed.encode("utf-8", "surrogatepass")))
 

@@ -168,6 +168,13 @@ def test_media_count_as_many_tokens_as_the_server_reports() -> None:
     assert two["prompt_tokens_details"]["multimodal_tokens"] == {"image": 200}
 
 
+def test_media_that_are_not_split_between_steps_are_answered() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    message = {"role": "user", "content": [picture, {"type": "text", "text": "what is this?"}, picture]}
+    with running_server(tokens_per_medium=100, disable_chunked_mm_input=True, max_num_batched_tokens=128) as server:
+        assert chat(server, messages=[message], max_tokens=2).status == 200
+
+
 def test_a_character_that_stands_for_media_in_a_template_may_be_in_a_text() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     text = {"type": "text", "text": "what \ue000 is \ue000 this?"}

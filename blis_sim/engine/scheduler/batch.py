@@ -9,6 +9,7 @@ from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.free_runs import FreeRuns
 from blis_sim.engine.kv_cache.paged import PagedCache
 from blis_sim.engine.scheduler.cohort import running_number
+from blis_sim.engine.scheduler.encoder_inputs import new_encoder
 from blis_sim.engine.scheduler.multi_step import CohortScheduler
 from blis_sim.engine.scheduler.scheduled_step import (
     NO_TOKENS,
@@ -30,8 +31,8 @@ class BatchScheduler(CohortScheduler):
     """
 
     __slots__ = (
-        *("_blocked", "_blocks", "_budget", "_by_priority", "_config", "_drafter_rows", "_granted", "_had_prefill"),
-        *("_hold_prompt", "_late", "_limit", "_longest_joining", "_newcomer_placeholders"),
+        *("_blocked", "_blocks", "_budget", "_by_priority", "_config", "_drafter_rows", "_encoder", "_granted"),
+        *("_had_prefill", "_hold_prompt", "_late", "_limit", "_longest_joining", "_newcomer_placeholders"),
         *("_num_admissions", "_order", "_prompt_blocks", "_resumes", "_threshold_when_alone", "_token_budget"),
         *("_watermark_blocks", "admitted", "has_cohort", "shape_of", "takes_newcomers"),
     )
@@ -63,6 +64,7 @@ class BatchScheduler(CohortScheduler):
         self.admitted: list[Sequence] = []
         """Sequences that joined the batch in the latest `schedule`."""
         self._config = config
+        self._encoder = new_encoder(config)
         self._limit = limit_tokens
         self._order = ORDERS[config.scheduler]
         self._by_priority = config.preemption_policy != "fcfs"
@@ -217,6 +219,8 @@ class BatchScheduler(CohortScheduler):
         if not self._by_priority and self._cohort_is_first():
             return True
         for sequence in self.explicit:  # is there enough for all?
+            if sequence.request.media:
+                return False
             wanted = max(0, self.next_tokens(sequence))
             if wanted > num_tokens:
                 if sequence.running_number != self._num_admissions:
@@ -241,6 +245,8 @@ class BatchScheduler(CohortScheduler):
                             continue
                         return
                 self._granted[sequence] = num_tokens
+                if sequence.request.media:
+                    self._encoder.take(sequence)
                 self._budget -= num_tokens + self._drafter_rows
                 self._had_prefill |= prefilling
             index += 1
@@ -263,6 +269,7 @@ class BatchScheduler(CohortScheduler):
 
     def take_back_grant(self, victim: Sequence) -> None:
         self._budget += self._granted.pop(victim) + self._drafter_rows
+        self._encoder.give_back(victim)
 
     def may_admit(self) -> bool:
         """Whether waiting sequences may join beside those that run. Only admissions and endings may change it."""
@@ -355,8 +362,8 @@ class BatchScheduler(CohortScheduler):
             if num_tokens > budget or num_tokens > longest or not num_tokens or request.output_tokens < 2:
                 return 0, False
             num_blocks = -(-num_tokens // size) if prompt_blocks is None else prompt_blocks(sequence)
-            is_back = sequence.num_preemptions or sequence.num_computed_tokens
-            if is_back or sequence.num_shareable_blocks or request.external is not None or num_blocks < 0:
+            is_special = sequence.num_preemptions or sequence.num_computed_tokens or request.media
+            if is_special or sequence.num_shareable_blocks or request.external is not None or num_blocks < 0:
                 return 0, False
             num_free -= num_blocks
             if num_free < 0:
@@ -389,12 +396,3 @@ class BatchScheduler(CohortScheduler):
         stays_first = self.takes_newcomers or len(self.waiting) == 1
         if self.has_cohort and stays_first and self.stays_without_blocks(sequence, num_hits):
             self._blocked = sequence, len(self.waiting), self._free.num_changes
-
-
-def take_none(_num_blocks: int) -> None:
-    """Take nothing: without a cohort, blocks are taken sequence by sequence."""
-
-
-def hold_none(_sequence: Sequence, _num_tokens: int) -> int:
-    """Hold nothing: without a cohort, no prompt joins it."""
-    return 0

@@ -10,7 +10,8 @@ from blis_sim.engine.kv_cache.cache import KVCache
 from blis_sim.engine.kv_cache.counting_prompts import CountingPromptCache
 from blis_sim.engine.kv_cache.prompt_cache import PromptCache
 from blis_sim.engine.queue import Due
-from blis_sim.engine.scheduler.batch import BatchScheduler, hold_none, take_none
+from blis_sim.engine.scheduler.batch import BatchScheduler
+from blis_sim.engine.scheduler.cohort_rules import hold_none, take_none
 from blis_sim.engine.scheduler.cohort_steps import MOST_TOLD_STEPS
 from blis_sim.engine.scheduler.hold import Hold
 from blis_sim.engine.scheduler.leap import MAX_LEAP_STEPS

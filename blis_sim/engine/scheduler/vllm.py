@@ -131,6 +131,8 @@ class VllmScheduler(BatchQueueScheduler):
         is_stale = sequence.num_stale_tokens > 0
         if is_stale:
             sequence.num_stale_tokens -= num_tokens
+        if sequence.outcome is None and sequence.request.media:
+            self._encoder.processed(sequence)
         if sequence.outcome is not None or not tokens.samples:
             return
         self._add_token(sequence, step_index, at)
@@ -192,6 +194,8 @@ class VllmScheduler(BatchQueueScheduler):
         self._has_left = True
         if self.prepares:
             self.forget(sequence)
+        if sequence.request.media:
+            self._encoder.release(sequence)
         if sequence.span is not None:
             self.settle(sequence, is_for_good=True)
             sequence.running = False

@@ -4,14 +4,14 @@ There is no prefill and no decode: each sequence has tokens it has and tokens it
 catch up. Facts and order of rules: vllm/v1/core/sched/scheduler.py, `schedule`.
 """
 
-from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.events import Preempted, Scheduled
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slot_caches import new_cohort_cache, new_slot_cache
 from blis_sim.engine.kv_cache.slots import SlotCache
 from blis_sim.engine.pipeline import Pipeline
 from blis_sim.engine.scheduler.admission import NONE_DISPLACED, Admission, num_external_tokens
-from blis_sim.engine.scheduler.batch import BatchScheduler, hold_none, take_none
+from blis_sim.engine.scheduler.batch import BatchScheduler
+from blis_sim.engine.scheduler.cohort_rules import can_have_cohort, hold_none, take_none
 from blis_sim.engine.scheduler.preemption import least_urgent_latest_due
 from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, ScheduledTokens
 from blis_sim.engine.scheduler.state_split import new_state_split
@@ -90,6 +90,7 @@ class VllmComposition(BatchScheduler):
             for sequence in sequences
             if sequence.is_prefilling
             or sequence.num_stale_tokens
+            or self._encoder.holds(sequence)
             or (sequence.num_shareable_blocks and counting.will_share(sequence))
             or not self._join(sequence, sequence.num_output_tokens + sequence.num_placeholders + num_sampling)
         ]
@@ -158,6 +159,7 @@ class VllmComposition(BatchScheduler):
     def schedule(self, at: Micros) -> bool:
         self.admitted, self.preempted, self._granted = [], [], {}
         self.kv.new_step()
+        self._encoder.new_step()
         self._budget = self._token_budget - self._drafter_rows
         self._threshold = self._long_prefill_threshold()
         self._had_prefill = False
@@ -226,12 +228,15 @@ class VllmComposition(BatchScheduler):
         num_tokens = (
             sequence.request.input_tokens + sequence.num_output_tokens + sequence.num_drafts + placeholders - computed
         )
-        if num_tokens == 1:  # it decodes, with a budget that is not used up
+        media = sequence.request.media
+        if num_tokens == 1 and not media:  # it decodes, with a budget that is not used up
             return 1 if computed + 1 < self._limit else 0
         if 0 < self._threshold < num_tokens:
             num_tokens = self._threshold
         num_tokens = min(num_tokens, self._budget, self._limit - computed - 1)
-        return num_tokens if self._split is None else self._split_chunk(sequence, computed, num_tokens)
+        if self._split is not None:
+            num_tokens = self._split_chunk(sequence, computed, num_tokens)
+        return self._encoder.clip(sequence, computed, num_tokens) if media else num_tokens
 
     def choose_victim(self) -> int:
         """The last admitted, or with priorities the least urgent, among equals the latest arrival."""
@@ -253,6 +258,7 @@ class VllmComposition(BatchScheduler):
     def discard_progress(self, sequence: Sequence) -> None:
         """Take the KV blocks of a sequence, which computes all its tokens so far anew."""
         self.kv.evict(sequence)
+        self._encoder.release(sequence)
         sequence.num_computed_tokens = 0
         sequence.num_stale_tokens = sequence.num_in_flight_tokens
         sequence.num_placeholders = 0
@@ -288,12 +294,16 @@ class VllmComposition(BatchScheduler):
             if self._defers and start < num_known - 1:
                 break
             num_tokens = self._admission_tokens(sequence, start)
+            if num_tokens and not (num_tokens := self._encoder.clip(sequence, start, num_tokens)):
+                passed_over.append(waiting.popleft())
+                continue
             if num_tokens == 0 or not kv.admit(
                 sequence, start - cached + num_tokens, hits, config.reserve_full_prompt, num_running > 0
             ):
                 if num_tokens and self.takes_reservation(sequence):
                     continue
                 self._note_blocked(sequence, len(hits))
+                self._encoder.release(sequence)
                 break
             kv.count_lookup(sequence, len(hits))
             waiting.popleft()
@@ -325,6 +335,7 @@ class VllmComposition(BatchScheduler):
         self._num_admissions += 1
         sequence.running, sequence.running_number = True, self._num_admissions
         self._granted[sequence] = num_tokens
+        self._encoder.take(sequence)
         self._budget -= num_tokens + self._drafter_rows
         self.admitted.append(sequence)
         if adapters is not None:
@@ -385,16 +396,3 @@ class VllmComposition(BatchScheduler):
                 sequence.scheduled_at = at
             if instance.tells_admissions:
                 instance.events.append(Scheduled(at, sequence))
-
-
-def can_have_cohort(config: EngineConfig) -> bool:
-    """Whether sequences that decode get exactly one token in every step and only shareable blocks need names."""
-    return (
-        config.speculation is None
-        and config.lora is None
-        and not config.reports_kv_changes
-        and config.prefill_schedule_interval == 1
-        and config.pipeline is None
-        and config.offload is None
-        and config.preemption_policy != "gap"
-    )

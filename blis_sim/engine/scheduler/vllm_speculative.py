@@ -169,9 +169,13 @@ class SpeculativeScheduler(DraftWaitScheduler):
         is_stale = sequence.num_stale_tokens > 0
         if is_stale:
             sequence.num_stale_tokens -= tokens.num_tokens
-        if sequence.outcome is not None or not tokens.samples:
+        if sequence.outcome is not None:
             return
-        num_tokens = 1 + self._verify(tokens, is_stale)
+        num_tokens = 1 + self._verify(tokens, is_stale) if tokens.samples else 0
+        if sequence.request.media:
+            self._encoder.processed(sequence)
+        if not num_tokens:
+            return
         num_kept = self._add_tokens(sequence, num_tokens, step_index, at)
         if sequence.request.output_tokens > 0:
             emitted.append(sequence)
