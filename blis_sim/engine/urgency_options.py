@@ -12,6 +12,9 @@ DEFAULT_TIMER_US: Micros = 1080
 """asyncio waits in whole milliseconds on Linux, and wakes a little later."""
 RESUMES = ("recompute", "keep")
 LATE_ACTIONS = ("", "count", "end")
+COMPATIBILITY = ("", "adaptive")
+_PUBLISHED_INTERVAL_US: Micros = 1000
+"""The published adaptive scheduler looks at its queue every millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,13 @@ class UrgencyOptions:
         at_least=0,
         at_most=LONGEST_DELAY_US,
         metavar="US",
+    )
+    compat: str = option(
+        "",
+        "Rules of --priority-policy slo-urgency, which this implies, as the published adaptive scheduler has them: "
+        "waiting requests are in order of priority, then of the time allowed from arrival to deadline, and rise every "
+        "millisecond. --engine adaptive has these rules anyway.",
+        choices=COMPATIBILITY,
     )
     min_preempt_priority_gap: int = option(
         DEFAULT_GAP,
@@ -99,13 +109,14 @@ class UrgencyOptions:
         return deadlines
 
     def settings(self, priority_policy: str, engine: str) -> UrgencySettings:
-        """The rules of the flags. The adaptive engine looks at deadlines every millisecond."""
+        """The rules of the flags."""
+        is_published = engine in ADAPTIVE_ENGINES or self.compat == "adaptive"
         ends_late = self.late_requests == "end" or (not self.late_requests and priority_policy != "slo-urgency")
         return UrgencySettings(
             window_us=self.urgency_window,
             step=self.urgency_step,
             ceiling=self.urgency_ceiling,
-            interval_us=self.urgency_interval or (1000 if engine in ADAPTIVE_ENGINES else 0),
+            interval_us=self.urgency_interval or (_PUBLISHED_INTERVAL_US if is_published else 0),
             min_preempt_gap=self.min_preempt_priority_gap,
             keeps_progress=self.preemption_resume == "keep",
             deadlines_us=self.deadlines_us,
@@ -128,11 +139,14 @@ class HasPolicies(Protocol):
     @property
     def scheduler(self) -> str: ...
 
+    @property
+    def urgency(self) -> UrgencyOptions: ...
+
 
 def implied_policies(options: HasPolicies) -> dict[str, str]:
     """Settings that follow from others: urgency needs an order of its own, and the adaptive engine has urgency.
 
-    Raises OptionError for an engine without urgency.
+    Raises OptionError for an engine without urgency, and for rules of urgency with another policy.
     """
     implied: dict[str, str] = {}
     engine, priority_policy, preemption_policy = options.engine, options.priority_policy, options.preemption_policy
@@ -140,7 +154,13 @@ def implied_policies(options: HasPolicies) -> dict[str, str]:
         priority_policy = implied["priority_policy"] = "slo-urgency"
         if preemption_policy == "fcfs":
             preemption_policy = implied["preemption_policy"] = "gap"
+    is_compatible = options.urgency.compat == "adaptive"
+    if is_compatible and priority_policy == "slo-class":
+        priority_policy = implied["priority_policy"] = "slo-urgency"
+    elif is_compatible and priority_policy != "slo-urgency":
+        raise OptionError(f"--compat adaptive needs --priority-policy slo-urgency, got {priority_policy}")
     given = {
+        "--compat adaptive": is_compatible,
         "--priority-policy slo-urgency": priority_policy == "slo-urgency",
         "--preemption-policy gap": preemption_policy == "gap",
     }
@@ -148,5 +168,6 @@ def implied_policies(options: HasPolicies) -> dict[str, str]:
         if is_given and engine not in ("vllm", *ADAPTIVE_ENGINES):
             raise OptionError(f"{flag} needs --engine vllm or adaptive, got {engine}")
         if is_given and options.scheduler == "fcfs":
-            implied["scheduler"] = "priority-slo-target" if engine == "adaptive" else "priority-deadline"
+            is_relative = engine == "adaptive" or is_compatible
+            implied["scheduler"] = "priority-slo-target" if is_relative else "priority-deadline"
     return implied

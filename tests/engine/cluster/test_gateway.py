@@ -318,8 +318,7 @@ def test_the_order_by_urgency_is_priority_then_deadline_then_arrival_and_rises_w
         *(("rises", 8, 100_000), ("first", 3, 900_000), ("gone", 8, 90_000)),
     ):
         sequence = Sequence(request(name)._replace(priority=priority, slo_e2e_us=slo_e2e_us), 0)
-        urgency.enter(sequence)
-        entered = line.enter(sequence, STANDARD, "", 0).waiting
+        entered = line.enter(sequence, STANDARD, "", 0, urgency.enter(sequence)).waiting
         assert entered is not None
         waiting[name] = entered
     line.leave(waiting["gone"])
@@ -331,6 +330,12 @@ def test_the_order_by_urgency_is_priority_then_deadline_then_arrival_and_rises_w
     assert drain(line) == ["rises", "first", "soon", "late", "never"]
     urgency.leave(waiting["rises"].sequence)
     assert (waiting["rises"].sequence.priority, waiting["gone"].sequence.priority) == (3, 8)
+
+
+def test_a_gateway_before_instances_that_go_by_the_time_allowed_does_so_too() -> None:
+    sequence = Sequence(request("a")._replace(slo_e2e_us=400), 100)
+    assert GatewayUrgency(config(engine="vllm", scheduler="priority-deadline")).enter(sequence) == 500
+    assert GatewayUrgency(config(engine="vllm", scheduler="priority-slo-target")).enter(sequence) == 400
 
 
 def test_a_gateway_by_urgency_sends_the_urgent_first_though_they_came_last() -> None:

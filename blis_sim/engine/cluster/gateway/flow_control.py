@@ -148,9 +148,8 @@ class FlowControl:
         """Queue an admitted request, and attempt to dispatch at once."""
         request = sequence.request
         importance = self._priorities.importance(request.slo_class)
-        if self._urgency is not None:
-            self._urgency.enter(sequence)
-        entry = self._queue.enter(sequence, importance, request.tenant, at, self._due_at(request, at))
+        due_at = self._due_at(request, at) if self._urgency is None else self._urgency.enter(sequence)
+        entry = self._queue.enter(sequence, importance, request.tenant, at, due_at)
         if entry.shed is not None:
             self.counters.num_shed += 1
             self._turn_away(entry.shed, at, "shed at the gateway for a request that matters more")

@@ -71,7 +71,7 @@ def earliest_deadline(waiting: Waiting) -> Rank:
 
 def most_urgent(waiting: Waiting) -> Rank:
     """Rank by priority, then by deadline, then by arrival."""
-    return (waiting.sequence.priority, waiting.sequence.deadline_at, waiting.number)
+    return (waiting.sequence.priority, waiting.due_at, waiting.number)
 
 
 DISPATCH_ORDERS: dict[str, DispatchOrder] = {

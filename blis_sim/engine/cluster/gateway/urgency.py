@@ -13,23 +13,26 @@ class GatewayUrgency:
     An instance gives the request both anew, so a rise that is due there has its own instant again.
     """
 
-    __slots__ = ("_present", "_priority", "_settings", "_urgency")
+    __slots__ = ("_is_relative", "_present", "_priority", "_settings", "_urgency")
 
     def __init__(self, config: EngineConfig) -> None:
         """`config` is that of the instances."""
         self._settings = config.urgency
+        self._is_relative = config.scheduler == "priority-slo-target"
         self._priority = PRIORITIES[config.priority_policy](config.slo_priorities)
         self._present: set[Sequence] = set()
         rises = config.priority_policy == "slo-urgency"
         self._urgency = Urgency(config.urgency, self._present.__contains__) if rises else None
 
-    def enter(self, sequence: Sequence) -> None:
-        """Note a request that begins to wait."""
+    def enter(self, sequence: Sequence) -> Micros:
+        """Note a request that begins to wait. Returns its place among requests of equal priority: its deadline, or the
+        time allowed for it where instances go by that."""
         sequence.priority = self._priority(sequence.request, sequence.arrived_at)
         sequence.deadline_at = self._settings.deadline_of(sequence.request, sequence.arrived_at)
         self._present.add(sequence)
         if self._urgency is not None:
             self._urgency.watch(sequence)
+        return sequence.deadline_at - sequence.arrived_at if self._is_relative else sequence.deadline_at
 
     def leave(self, sequence: Sequence) -> None:
         """Forget a request that does not wait here any more."""
