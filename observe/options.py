@@ -8,7 +8,7 @@ from pathlib import Path
 
 from blis_sim.options import OptionError, check_options, check_written, option, options_of, section
 from blis_sim.options.room import LEAST_RATE, MOST_PROCESSES, MOST_REQUESTS, MOST_TOKENS
-from observe.extras import check_plot, check_ray
+from observe.extras import check_page, check_plot, check_ray
 from observe.http.request import Server, check_header, parse_server, tls_context
 from observe.output_paths import OutputPaths, stem_of
 from observe.proxy_options import ProxyOptions
@@ -46,7 +46,9 @@ _OF_LOAD = frozenset(
         "api_key",
         "header",
         "scrape_metrics",
+        "server_config",
         "plot",
+        "html",
         "slo_ttft",
         "slo_itl",
         "slo_e2e",
@@ -173,6 +175,9 @@ class ObserveOptions:
         "", "Targets for a request's mean time between tokens. Adds goodput.", metavar="CLASS=DURATION,..."
     )
     slo_e2e: str = option("", "Targets for the whole request. Adds goodput.", metavar="CLASS=DURATION,...")
+    html: str | None = option(
+        None, "Write the run as one page with summary, pictures and origin (HTML); needs matplotlib.", metavar="FILE"
+    )
     plot: str | None = option(
         None,
         "Draw TTFT, ITL and throughput over time to this picture (.png, .svg or .pdf); needs matplotlib.",
@@ -193,6 +198,7 @@ class ObserveOptions:
         # Making these checks them.
         _ = self.headers, self.prompt_lengths, self.output_lengths, self.tls, self.slo_targets
         check_plot("--plot", self.plot)
+        check_page("--html", self.html)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -354,6 +360,8 @@ class ObserveOptions:
             yield str(paths.content), data, "content"
         if self.plot is not None:
             yield self.plot, "--plot", "picture"
+        if self.html is not None:
+            yield self.html, "--html", "load page"
 
     def _read(self) -> Iterator[tuple[str, str]]:
         """The files that are read, and those that belong to a recording that is."""

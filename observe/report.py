@@ -38,8 +38,8 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
     if interrupt.signal is not None:
         cut = stats.kinds["cancelled"]
         say(f"interrupted by {interrupt.signal.name}: {num_not_sent} requests not sent, {cut} cut while under way")
-    if workload.options.plot is not None and len(stats.log):
-        _draw(stats, workload.options.plot)
+    if len(stats.log):
+        _draw(stats, workload, summary_text(summary))
     if recorder.failure:
         return 1
     if interrupt.exit_code is not None:
@@ -50,11 +50,20 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
     return 0
 
 
-def _draw(stats: RunStats, path: str) -> None:
-    from observe.figures.timeline import draw, timeline_of
+def _draw(stats: RunStats, workload: Workload, summary: str) -> None:
+    """Draw the picture and write the page that are asked for."""
+    options, model = workload.options, workload.style.model
+    if options.plot is None and options.html is None:
+        return
+    from observe.figures.page import write_load_page
+    from observe.figures.timeline import draw, panels_of, timeline_of
 
+    timeline = timeline_of(stats.log)
     try:
-        draw(timeline_of(stats.log), path)
+        if options.plot is not None:
+            draw(timeline, options.plot, f"{model} at {options.url}")
+        if options.html is not None:
+            write_load_page(options.html, "blis observe", options, summary, panels_of(timeline), model, options.seed)
     except TraceError as error:
         warn(str(error))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import OptionError, check_options, check_outputs, names_in, option
+from blis_sim.options.extras import check_page, check_plot
 from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
 
 if TYPE_CHECKING:
@@ -131,6 +132,19 @@ class ReportOptions:
         metavar="FILE",
         writes={"": "request graphs"},
     )
+    plot: str | None = option(
+        None,
+        "Draw the run here: load, throughput, latencies over time and as distributions, KV cache, instances (.png, "
+        ".svg or .pdf; needs matplotlib).",
+        metavar="FILE",
+        writes={"": "picture"},
+    )
+    html: str | None = option(
+        None,
+        "Write the run here as one page with tables, pictures and origin (HTML; needs matplotlib).",
+        metavar="FILE",
+        writes={"": "run page"},
+    )
     provenance: str | None = option(
         None,
         "Write the origin of the results here (JSON): version, command, model, GPU, engine, latency model and its "
@@ -161,6 +175,8 @@ class ReportOptions:
             ):
                 if value:
                     raise OptionError(f"{flag} needs --trace-level decisions")
+        check_plot("--plot", self.plot)
+        check_page("--html", self.html)
         if self.json and self.format not in (AUTO, "json"):
             raise OptionError(f"--json and --format {self.format} exclude each other, give one of them")
         if self.metrics_dir is not None:

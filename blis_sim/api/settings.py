@@ -160,6 +160,8 @@ class ReportSettings(TypedDict, total=False):
     itl_output: Path | None
     metrics_dir: Path | None
     graph_output: Path | None
+    plot: Path | None
+    html: Path | None
     provenance: Path | None
     min_attainment: float
 
@@ -207,6 +209,7 @@ class SweepSettings(RunSettings, total=False):
     overwrite: bool
     parquet: Path | None
     plot: Path | None
+    html: Path | None
     gpu_cost_per_hour: float | None
     processes: int | None
     ray: bool
@@ -240,6 +243,8 @@ class PlanSettings(RunSettings, total=False):
     prices: Path | None
     processes: int | None
     output: Path | None
+    plot: Path | None
+    html: Path | None
     manifests: Path | None
     trace_data: Path | None
     reissue: bool

@@ -56,6 +56,10 @@ KINDS: Mapping[str, FileKind] = {
     "kernel times": FileKind("kernel times of blis kernels bake", r'\A\s*\{\s*"kernel_profile"'),
     "layer table": FileKind("a table of AICB", r"\Alayer_id\tlayer_name\t"),
     "comparison page": FileKind("a page of a comparison", r"\A\s*<!doctype html>.{0,400}<title>Comparison"),
+    "run page": FileKind("a page of a run", r"\A\s*<!doctype html>.{0,400}<title>Run of"),
+    "sweep page": FileKind("a page of a sweep", r"\A\s*<!doctype html>.{0,400}<title>Sweep of"),
+    "plan page": FileKind("a page of a plan", r"\A\s*<!doctype html>.{0,400}<title>Plan for"),
+    "load page": FileKind("a page of a load", r"\A\s*<!doctype html>.{0,400}<title>Load on"),
     "points": FileKind("points of a sweep", r"\A\s*(?=.*\bcompleted_requests\b)(?=.*\btotal_output_tokens\b)"),
     "simulations": FileKind("simulations of a plan", r'\A\{"file": "simulations of blis plan"\}'),
     "offline results": FileKind("results of an offline benchmark", r'\A\s*\{\s*"(model_id|avg_latency|elapsed_time)"'),
@@ -66,7 +70,8 @@ KINDS: Mapping[str, FileKind] = {
 }
 """Patterns see the first 64 KiB as Latin-1 text; `.` matches line ends only where the kind is JSON or HTML."""
 
-_ACROSS_LINES = ("run metrics", "calibration", "page", "comparison page", "benchmark results")
+_PAGES = ("page", "comparison page", "run page", "sweep page", "plan page", "load page")
+_ACROSS_LINES = ("run metrics", "calibration", "benchmark results", *_PAGES)
 
 
 def obstacle(path: str, kind: str) -> str | None:

@@ -11,6 +11,8 @@ from typing import Any
 from blis_sim.options.option import Setting, options_of
 
 _AT_ONCE = 1 << 20
+_SECRETS = frozenset({"api_key", "header"})
+"""Settings whose values belong in no file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +74,21 @@ class Provenance:
 
 def command_line(program: str, options: Any) -> str:
     """Return the command line that gives these options, with those of them alone that are not the default."""
-    words = program.split()
+    words, arguments = program.split(), []
     for setting in options_of(type(options)):
         value = setting.of(options)
-        if value != setting.default and value is not None:
+        if value == setting.default or value is None:
+            continue
+        if setting.option.positional and (setting.option.metavar or "").startswith("-- "):
+            arguments += [f"-- {each}" for each in value]  # each is a command line of its own
+        else:
             words += _words(setting, value)
-    return shlex.join(words)
+    return " ".join([shlex.join(words), *arguments])
 
 
 def _words(setting: Setting, value: Any) -> list[str]:
+    if setting.name in _SECRETS:
+        return [setting.flags[0], "..."]
     if setting.kind is bool:
         return [setting.flags[0] if value else setting.spellings[-1]]
     if setting.is_list:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from replay.report_options import ReportOptions
 
 if TYPE_CHECKING:
+    from replay.figures.result import RunResult
     from replay.output.findings import Findings, Questions
     from replay.output.outcome import Outcome
     from replay.running.record import OnTokens
@@ -65,17 +66,37 @@ def _printed(options: ReportOptions, outcome: "Outcome", found: "Findings") -> s
         from replay.output.summary import summary
 
         return summary(found, options.summarize_trace)
-    from replay.figures.result import mean_result, result_of
     from replay.output.table import as_csv, as_markdown, as_report, as_text
 
-    runs, targets = outcome.runs or (outcome.simulated,), outcome.questions.targets
-    result = mean_result([result_of(run, targets, found.goodput, options.min_attainment) for run in runs])
-    origin = outcome.describe()
+    result, origin = _result(options, outcome, found), outcome.describe()
     if form == "report":
         return as_report(result, found, origin)
     if form == "csv":
         return as_csv(result, origin)
     return as_markdown(result, found, origin) if form == "markdown" else as_text(result, found, origin)
+
+
+def _result(options: ReportOptions, outcome: "Outcome", found: "Findings") -> "RunResult":
+    from replay.figures.result import mean_result, result_of
+
+    runs, targets = outcome.runs or (outcome.simulated,), outcome.questions.targets
+    return mean_result([result_of(run, targets, found.goodput, options.min_attainment) for run in runs])
+
+
+def _draw(options: ReportOptions, outcome: "Outcome", found: "Findings") -> None:
+    """Draw the picture and write the page that are asked for, of the first run if it is one of several."""
+    from blis_sim.pictures.page import write_page
+    from blis_sim.pictures.style import draw_panels
+    from replay.output.page import run_page
+    from replay.output.pictures import panels_of
+
+    origin = outcome.describe()
+    panels = panels_of((outcome.runs or (outcome.simulated,))[0], outcome.questions.targets)
+    if options.plot is not None and panels:
+        draw_panels(panels, options.plot, origin.title)
+    if options.html is not None:
+        result = _result(options, outcome, found)
+        write_page(options.html, run_page(f"Run of {origin.model}", result, found, origin, panels))
 
 
 def write_files(options: ReportOptions, outcome: "Outcome", found: "Findings") -> None:
@@ -105,3 +126,5 @@ def write_files(options: ReportOptions, outcome: "Outcome", found: "Findings") -
         write_simulated(f"{options.trace_output}.yaml", outcome.header, simulated, sending.keeps_schedule)
     if options.provenance is not None:
         write_json(options.provenance, asdict(outcome.describe()), end="\n")
+    if options.plot is not None or options.html is not None:
+        _draw(options, outcome, found)

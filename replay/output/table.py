@@ -37,8 +37,8 @@ class Section:
 def as_text(result: RunResult, found: Findings, origin: Provenance | None = None) -> str:
     """Return all of it as aligned tables, with a newline at the end."""
     blocks = [[origin.title]] if origin is not None else []
-    blocks += [[*([section.heading] if section.heading else []), *section.table.lines] for section in _sections(result)]
-    blocks += [[section.heading, *section.table.lines] for section in _breakdowns(found)]
+    blocks += [[*([section.heading] if section.heading else []), *section.table.lines] for section in sections(result)]
+    blocks += [[section.heading, *section.table.lines] for section in breakdowns(found)]
     blocks += [list(remarks(result, found))]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
 
@@ -46,7 +46,7 @@ def as_text(result: RunResult, found: Findings, origin: Provenance | None = None
 def as_markdown(result: RunResult, found: Findings, origin: Provenance | None = None) -> str:
     """Return all of it as Markdown, with a newline at the end."""
     blocks = [f"{origin.title}\n"] if origin is not None else []
-    for section in (*_sections(result), *_breakdowns(found)):
+    for section in (*sections(result), *breakdowns(found)):
         heading = f"**{section.heading}**\n\n" if section.heading else ""
         blocks += [heading + section.table.markdown]
     blocks += ["".join(f"- {line}\n" for line in remarks(result, found))]
@@ -96,7 +96,8 @@ def _csv_row(name: str, figures: RunResult | InstanceResult) -> dict[str, object
     return row
 
 
-def _sections(result: RunResult) -> Iterator[Section]:
+def sections(result: RunResult) -> Iterator[Section]:
+    """Yield the tables of a result."""
     yield Section("", _rates(result))
     yield Section("", _latencies({label: getattr(result, name) for label, name in _LATENCIES.items()}))
     if result.verdicts:
@@ -180,7 +181,7 @@ def _cell(each: Latency, figure: str) -> str:
     return number(getattr(each, figure), 1) if each.count else "-"
 
 
-def _breakdowns(found: Findings) -> Iterator[Section]:
+def breakdowns(found: Findings) -> Iterator[Section]:
     """Yield the figures by class, model and tenant where there are several, and of conversations and transfers."""
     classes = found.classes if len(found.classes) > 1 else {}
     groups: dict[str, Mapping[str, ClassLatencies | ModelFigures]] = {"class": {**classes}, "model": {**found.models}}

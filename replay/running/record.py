@@ -187,6 +187,10 @@ class Record:
         return np.array(self._arrived_at, np.int64)
 
     @property
+    def input_tokens(self) -> Ints:
+        return np.array(self._input_tokens, np.int64)
+
+    @property
     def planned_output_tokens(self) -> Ints:
         return np.array(self._planned_output_tokens, np.int64)
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from blis_sim.bench.points.options import processes_option, simulation_option
 from blis_sim.options import OptionError, check_options, check_outputs, option
+from blis_sim.options.extras import check_page, check_plot
 from traces.slo import parse_duration_ms
 
 if TYPE_CHECKING:
     from blis_sim.bench.capacity.answer import Answer, Question
     from blis_sim.bench.points.plan import Plan
+    from blis_sim.options.provenance import Provenance
     from replay.progress import Say
 
 SHAPES = ("aggregated", "pd")
@@ -78,11 +80,25 @@ class PlanOptions:
         writes={"": "simulations"},
         heading="Answer",
     )
+    plot: str | None = option(
+        None,
+        "Draw the costs, and the latencies of the cheapest deployment (.png, .svg or .pdf; needs matplotlib).",
+        metavar="FILE",
+        writes={"": "picture"},
+    )
+    html: str | None = option(
+        None,
+        "Write the plan as one page with table, pictures and origin (HTML; needs matplotlib).",
+        metavar="FILE",
+        writes={"": "plan page"},
+    )
     manifests: str | None = option(None, "Write Kubernetes manifests of the answer into this folder.", metavar="DIR")
     format: str = option("table", "Print a table for people, or one JSON object.", choices=("table", "json"))
 
     def __post_init__(self) -> None:
         check_options(self)
+        check_plot("--plot", self.plot)
+        check_page("--html", self.html)
         _ = self.limits_ms  # making it checks it
         for name in ("gpus", "tp_sizes", "pp_sizes", "shapes", "precisions", "step_tokens"):
             values = getattr(self, name)
@@ -131,12 +147,42 @@ def run(options: PlanOptions) -> int:
     from blis_sim.bench.capacity.report import as_json, as_text
     from blis_sim.bench.points.plan import plan_of
 
-    found = find_plan(options, plan_of(options.simulation, (), None, PlanOptions), _say)
-    sys.stdout.write(as_json(found) if options.format == "json" else as_text(found))
+    plan = plan_of(options.simulation, (), None, PlanOptions)
+    found = find_plan(options, plan, _say)
+    sys.stdout.write(as_json(found, _origin(options, plan, found)) if options.format == "json" else as_text(found))
     if found.winner is None:
         _say("error: no deployment that was tried meets the targets")
         return 1
     return 0
+
+
+def _origin(options: PlanOptions, plan: "Plan", found: "Answer") -> "Provenance":
+    from blis_sim.options.provenance import Provenance, command_line, input_hashes
+
+    sureness = None if found.winner is None else found.winner.sureness
+    return Provenance(
+        command=command_line("blis plan", options),
+        model=found.model,
+        latency_model="" if sureness is None else sureness.latency_model,
+        step_error=None if sureness is None else sureness.step_error,
+        step_error_source="" if sureness is None else sureness.because,
+        seed=plan.settings.get("seed"),
+        inputs=input_hashes(options, plan.paths_read()),
+    )
+
+
+def _draw(options: PlanOptions, found: "Answer", origin: "Provenance") -> None:
+    """Draw the picture and write the page that are asked for."""
+    if options.plot is None and options.html is None:
+        return
+    from blis_sim.bench.capacity.page import plan_page, plan_panels
+    from blis_sim.pictures.page import write_page
+    from blis_sim.pictures.style import draw_panels
+
+    if options.plot is not None and found.winner is not None:
+        draw_panels(plan_panels(found), options.plot, origin.title)
+    if options.html is not None:
+        write_page(options.html, plan_page(found, origin))
 
 
 def find_plan(options: PlanOptions, plan: "Plan", say: "Say") -> "Answer":
@@ -156,6 +202,7 @@ def find_plan(options: PlanOptions, plan: "Plan", say: "Say") -> "Answer":
         found = answer(sims, _question(options, plan))
     if options.manifests is not None and found.winner is not None:
         write_manifests(options.manifests, found.winner.trial, found.model)
+    _draw(options, found, _origin(options, plan, found))
     return found
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from math import inf
 from typing import Any
 
@@ -13,6 +14,8 @@ from blis_sim.bench.capacity.serving import pools_of
 from blis_sim.bench.capacity.stress import Bound, Stress
 from blis_sim.bench.capacity.targets import SERVED, Judgement
 from blis_sim.bench.points.simulate import Outcome
+from blis_sim.options.provenance import Provenance
+from blis_sim.options.text_table import TextTable
 
 _TITLES = ("GPU", "shape", "instances", "GPUs", "$/hour", "$/month", "$/M tokens", "binds", "headroom", "step times")
 _MOST_REASONS = 3
@@ -20,10 +23,14 @@ _MOST_REASONS = 3
 
 def as_text(found: Answer) -> str:
     """Return the answer as lines of text, with a newline at the end."""
-    return "\n".join([*_question_lines(found), "", *_table(found), *_refused(found), "", *_winner_lines(found)]) + "\n"
+    return (
+        "\n".join([*question_lines(found), "", *answer_table(found).lines, *_refused(found), "", *winner_lines(found)])
+        + "\n"
+    )
 
 
-def _question_lines(found: Answer) -> Iterator[str]:
+def question_lines(found: Answer) -> Iterator[str]:
+    """Yield the load and the targets."""
     load = found.load
     yield (
         f"{found.model}: {load.rate_per_s:g} requests/s, {load.prompt_tokens:,.0f} prompt and "
@@ -46,16 +53,16 @@ def _ms(value_ms: float) -> str:
     return f"{value_ms / 1000:.3g} s" if value_ms >= 1000 else f"{value_ms:.3g} ms"
 
 
-def _table(found: Answer) -> list[str]:
-    rows: list[Sequence[str]] = [_TITLES]
+def answer_table(found: Answer) -> TextTable:
+    """Return the cheapest deployment of each GPU type and shape."""
+    rows: list[Sequence[str]] = []
     ranked = sorted(found.best.items(), key=lambda each: each[1][0].cost_per_hour if each[1] else inf)
     for (gpu, shape), best in ranked:
         if best is None:
             rows.append((gpu, shape, "none meets the targets", *[""] * (len(_TITLES) - 3)))
         else:
             rows.append(_row(gpu, shape, *best))
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_TITLES))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return TextTable(_TITLES, rows, num_left=len(_TITLES))
 
 
 def _row(gpu: str, shape: str, trial: Trial, outcome: Outcome) -> tuple[str, ...]:
@@ -94,7 +101,8 @@ def _refused(found: Answer) -> Iterator[str]:
             yield f"not tried: {gpu} {label}: {reason}"
 
 
-def _winner_lines(found: Answer) -> Iterator[str]:
+def winner_lines(found: Answer) -> Iterator[str]:
+    """Yield the cheapest deployment, its tests, how sure it is, and its command lines."""
     winner = found.winner
     if winner is None:
         yield f"no deployment of at most {found.question.most_gpus} GPUs that was tried meets the targets"
@@ -139,11 +147,12 @@ def _bound_text(bound: Bound) -> str:
     return f"{_counts(bound.trial)} instances, ${bound.trial.cost_per_hour:,.2f} an hour"
 
 
-def as_json(found: Answer) -> str:
+def as_json(found: Answer, origin: Provenance | None = None) -> str:
     """Return the answer as one JSON object, with a newline at the end."""
     load = found.load
     document = {
         "version": blis_sim.__version__,
+        **({} if origin is None else {"provenance": asdict(origin)}),
         "model": found.model,
         "load": {
             "rate_per_s": load.rate_per_s,

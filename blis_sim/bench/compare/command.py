@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blis_sim.options import OptionError, check_options, check_outputs, option
+from blis_sim.options.extras import check_page, check_plot
 from blis_sim.options.room import LEAST_RATE, MOST_RATE
 from traces.workload.scenario_spec import SCENARIO_NAMES
 
@@ -65,7 +66,11 @@ class CompareOptions:
     )
     json: bool = option(False, "Print the figures of each run as JSON instead of the table.", heading="Output")
     picture: str | None = option(
-        None, "Draw the first run over time here (.png, .svg or .pdf).", metavar="FILE", writes={"": "picture"}
+        None,
+        "Draw the first run here (.png, .svg or .pdf; needs matplotlib).",
+        flags=("--plot", "--picture"),
+        metavar="FILE",
+        writes={"": "picture"},
     )
     html: str | None = option(
         None, "Write a page with the table and the picture here.", metavar="FILE", writes={"": "comparison page"}
@@ -77,6 +82,8 @@ class CompareOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        check_plot("--plot", self.picture)
+        check_page("--html", self.html)
         check_outputs(self)
         if not self.baseline and len(self.sides) < 2:
             raise OptionError(
@@ -126,9 +133,12 @@ def _write(options: CompareOptions, sides: "list[Side]", runs: list[list]) -> No
 
         draw(sides, runs[0], options.picture)
     if options.html is not None:
-        from blis_sim.bench.compare.page import write_page
+        from blis_sim.bench.compare.page import write_comparison
+        from blis_sim.options.provenance import Provenance, command_line, input_hashes
 
-        write_page(sides, runs, options.html)
+        command = command_line("blis compare", options)
+        origin = Provenance(command=command, seed=options.seed, inputs=input_hashes(options))
+        write_comparison(sides, runs, origin, options.html)
 
 
 def _say(line: str) -> None:

@@ -1,36 +1,20 @@
 """The HTML page of a comparison."""
 
 from collections.abc import Sequence
-from html import escape
-from pathlib import Path
 
-from blis_sim.bench.compare.picture import svg
+from blis_sim.bench.compare.picture import panels_of
 from blis_sim.bench.compare.sides import Side
 from blis_sim.bench.compare.table import Runs, rows_of
-from traces.text_file import write_content
-
-_STYLE = """body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}
-table{border-collapse:collapse}td,th{padding:.25em .8em;border-bottom:1px solid #ddd;text-align:right}
-td:first-child,th:first-child{text-align:left}code{background:#f4f4f4}svg{max-width:100%;height:auto}"""
+from blis_sim.options.provenance import Provenance
+from blis_sim.options.text_table import TextTable
+from blis_sim.pictures.page import figures_html, page, table_html, write_page
 
 
-def write_page(sides: Sequence[Side], runs: Runs, path: str) -> None:
-    """Write the table, the picture of the first run, and the flags of each side. Raises TraceError."""
+def write_comparison(sides: Sequence[Side], runs: Runs, origin: Provenance, path: str) -> None:
+    """Write the table, the pictures of the first run, and the flags of each side. Raises TraceError."""
     head, rows = rows_of(sides, runs)
-    lines = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f"<title>Comparison of {escape(' and '.join(side.name for side in sides))}</title>",
-        f"<style>{_STYLE}</style></head><body>",
-        "<h1>Comparison</h1>",
-        "<ul>",
-        *(f"<li>{escape(side.name)}: <code>{escape(side.flags or 'the defaults')}</code></li>" for side in sides),
-        "</ul><table>",
-        f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in head)}</tr>",
-        *(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows),
-        "</table>",
-        f"<p>Means of {len(runs)} seeds. The picture shows the first one.</p>",
-        svg(sides, runs[0]),
-        "</body></html>",
-    ]
-    write_content(Path(path), ("\n".join(lines) + "\n").encode())
+    lead = [f"{side.name}: {side.flags or 'the defaults'}" for side in sides]
+    told = f"Means of {len(runs)} seeds. The pictures show the first one." if len(runs) > 1 else ""
+    parts = [table_html(TextTable(head, rows)), f"<p>{told}</p>", figures_html(panels_of(sides, runs[0]))]
+    title = f"Comparison of {' and '.join(side.name for side in sides)}"
+    write_page(path, page(title, origin, (), parts, lead))

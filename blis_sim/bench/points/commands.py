@@ -29,6 +29,8 @@ _OF_ONE_RUN = (
     "json",
     "format",
     "provenance",
+    "plot",
+    "html",
     "results_path",
     "metrics_path",
     "trace_output",

@@ -12,7 +12,7 @@ from blis_sim.bench.serve.request_body import PATHS
 from blis_sim.options import OptionError, check_options, check_written, option, section
 from blis_sim.options.room import MOST_REQUESTS
 from blis_sim.options.text import load_json
-from observe.extras import check_plot
+from observe.extras import check_page, check_plot
 from observe.http.request import Server, check_header, parse_server
 
 METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue")
@@ -110,6 +110,11 @@ class BenchServeOptions:
     overwrite: bool = option(
         False, "Replace earlier results at --result-filename instead of moving them to a folder NAME.earlier-1, -2, ..."
     )
+    html: str | None = option(
+        None,
+        "Write a page with the table, the pictures of --plot and the origin (HTML; needs matplotlib).",
+        metavar="FILE",
+    )
     plot: str | None = option(
         None,
         "Draw a picture (.png, .svg or .pdf; needs matplotlib): over time, or with several rates throughput against"
@@ -122,6 +127,7 @@ class BenchServeOptions:
         # Making these checks them.
         _ = self.rates, self.limits_ms, self.headers, self.extra_fields, self.extra_results, self.server, self.path
         check_plot("--plot", self.plot)
+        check_page("--html", self.html)
         self._check_files()
         self._check_ramp()
         if self.find_rate and not self.goodput:
@@ -222,6 +228,8 @@ class BenchServeOptions:
             written.append((str(path), "--result-filename", "benchmark results"))
         if self.plot is not None:
             written.append((self.plot, "--plot", "picture"))
+        if self.html is not None:
+            written.append((self.html, "--html", "load page"))
         dataset = self.dataset.dataset_path
         check_written(written, [] if dataset is None else [(dataset, "--dataset-path reads")])
 

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import inf
 
-from blis_sim.bench.frontier_plot import Curve, draw_frontier
+from blis_sim.bench.frontier_plot import Curve, frontier_panels
 from blis_sim.bench.rate_search import Verdict
 from blis_sim.bench.serve.figures import Asked, Figures, as_result, figures_of
 from blis_sim.bench.serve.load import Measured
 from blis_sim.bench.serve.options import BenchServeOptions
 from blis_sim.bench.serve.result_file import content, save
+from blis_sim.pictures.style import Panel, draw_panels
+from observe.figures.page import write_load_page
 from observe.figures.request_log import RequestLog
-from observe.figures.timeline import draw, timeline_of
+from observe.figures.timeline import panels_of, timeline_of
 from observe.messages import say, warn
 from traces import TraceError
 
@@ -42,8 +44,8 @@ def runs_table(runs: Sequence[Run]) -> str:
     return "\n".join([*lines, ""])
 
 
-def draw_runs(runs: Sequence[Run], path: str) -> None:
-    """Draw output throughput against the tails of TTFT and ITL. Raises TraceError."""
+def panels_of_runs(runs: Sequence[Run]) -> list[Panel]:
+    """Return throughput against latency, with a point for each rate."""
     curve = Curve(
         name="",
         throughput=[run.figures.output_throughput for run in runs],
@@ -51,7 +53,7 @@ def draw_runs(runs: Sequence[Run], path: str) -> None:
         itl_ms=[run.p99_itl_ms for run in runs],
         labels=[f"{run.label}/s" for run in runs],
     )
-    draw_frontier([curve], path)
+    return frontier_panels([curve])
 
 
 _WIDTH = 50
@@ -116,6 +118,8 @@ class Reporter:
         self._options = options
         self._runs: list[Run] = []
         self._log: RequestLog | None = None
+        self._table = ""
+        self._model = ""
 
     def measured(self, measured: Measured) -> Verdict:
         """Save and print one run, and return whether it met its limits. Raises BenchError when it cannot be saved."""
@@ -131,7 +135,8 @@ class Reporter:
         try:
             self._save(figures, measured)
         finally:
-            sys.stdout.write(table(figures, asked))
+            self._table, self._model = table(figures, asked), measured.model
+            sys.stdout.write(self._table)
             sys.stdout.flush()
         errors = Counter(" ".join(each.error.split())[:300] for each in measured.answers if not each.is_success)
         for error, num_failed in errors.most_common(_MOST_ERRORS):
@@ -149,18 +154,28 @@ class Reporter:
             best = max(good, key=lambda run: run.figures.request_throughput, default=None)
             found = "none" if best is None else f"{best.label} ({best.figures.request_throughput:.2f} req/s)"
             sys.stdout.write(f"\nHighest rate within the limits: {found}\n")
-        if options.plot is not None:
-            try:
-                if len(self._runs) > 1:
-                    draw_runs(self._runs, options.plot)
-                elif self._log is not None:
-                    draw(timeline_of(self._log), options.plot)
-            except TraceError as error:
-                warn(str(error))
+        self._draw()
         if not any(run.figures.completed for run in self._runs):
             say("blis bench serve: error: all requests failed")
             return 1
         return 0
+
+    def _draw(self) -> None:
+        """Draw the picture and write the page that are asked for."""
+        options = self._options
+        if options.plot is None and options.html is None:
+            return
+        several = len(self._runs) > 1
+        panels = panels_of_runs(self._runs) if several else panels_of(timeline_of(self._log)) if self._log else []
+        try:
+            if options.plot is not None and panels:
+                draw_panels(panels, options.plot)
+            if options.html is not None:
+                summary = runs_table(self._runs) if several else self._table
+                model = self._model
+                write_load_page(options.html, "blis bench serve", options, summary, panels, model, options.dataset.seed)
+        except TraceError as error:
+            warn(str(error))
 
     def _save(self, figures: Figures, measured: Measured) -> None:
         """Write the files first: the reader of standard output may have gone."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.bench.points.options import check_table, processes_option, simulation_option, vary_option
 from blis_sim.options import OptionError, check_options, check_outputs, option
-from observe.extras import check_plot, check_ray
+from observe.extras import check_page, check_plot, check_ray
 from replay.report_options import LEAST_ATTAINMENT
 
 if TYPE_CHECKING:
@@ -53,6 +53,12 @@ class SweepOptions:
         metavar="FILE",
         writes={"": "picture"},
     )
+    html: str | None = option(
+        None,
+        "Write the sweep as one page with table, pictures and origin (HTML; needs matplotlib).",
+        metavar="FILE",
+        writes={"": "sweep page"},
+    )
     gpu_cost_per_hour: float | None = option(None, "Dollars per GPU-hour. Adds costs.", above=0)
     format: str = option(
         "table",
@@ -67,6 +73,7 @@ class SweepOptions:
     def __post_init__(self) -> None:
         check_options(self)
         check_plot("--plot", self.plot)
+        check_page("--html", self.html)
         check_table("--output", self.output)
         if self.ray:
             if self.processes is not None:
@@ -129,8 +136,9 @@ def compute_sweep(options: SweepOptions, plan: "Plan", say: "Say", progress: "Pr
     """
     from blis_sim.bench.points.simulate import step_time_warnings
     from blis_sim.bench.sweep.frontier import answered, draw
-    from blis_sim.bench.sweep.printed import SweepResult
+    from blis_sim.bench.sweep.printed import SweepResult, write_sweep_page
     from blis_sim.bench.sweep.rows import open_rows, read_rows, table_of, write_parquet
+    from traces import slo_targets_from_flags
 
     for note in plan.notes:
         say(note)
@@ -154,10 +162,18 @@ def compute_sweep(options: SweepOptions, plan: "Plan", say: "Say", progress: "Pr
     if failed:
         worst = max(failed, key=lambda row: row.outcome.is_unexpected)
         say(f"{len(failed)} points failed, the first, {worst.point.label}: {worst.outcome.error}")
+    targets = slo_targets_from_flags(str(plan.settings.get("slo_ttft", "")), "", "")
+    result = SweepResult(
+        table=table,
+        rows=rows,
+        least_attainment=float(plan.settings.get("min_attainment", LEAST_ATTAINMENT)),
+        ttft_limits_ms={name: each.ttft_ms for name, each in targets.items()},
+    )
     if options.plot is not None and answered(rows):
         draw(rows, options.plot, options.gpu_cost_per_hour)
-    share = float(plan.settings.get("min_attainment", LEAST_ATTAINMENT))
-    return SweepResult(table=table, rows=rows, least_attainment=share)
+    if options.html is not None and answered(rows):
+        write_sweep_page(options.html, result, _origin(options, plan))
+    return result
 
 
 def _origin(options: SweepOptions, plan: "Plan") -> "Provenance":

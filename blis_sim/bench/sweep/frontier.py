@@ -29,6 +29,11 @@ def draw(rows: Sequence[Row], path: str, gpu_cost_per_hour: float | None) -> Non
     draw_frontier(list(_curves(answered(rows), gpu_cost_per_hour)), path)
 
 
+def curves_of(rows: Sequence[Row], gpu_cost_per_hour: float | None) -> list[Curve]:
+    """Return a curve for each setting but the load."""
+    return list(_curves(rows, gpu_cost_per_hour))
+
+
 def _curves(rows: Sequence[Row], gpu_cost_per_hour: float | None) -> Iterator[Curve]:
     groups: dict[str, list[Row]] = {}
     for row in rows:

@@ -1,7 +1,7 @@
 """A sweep on standard output: the frontier, or with targets all points with their verdicts and the cheapest."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from blis_sim.bench.points.simulate import Figures, costs
@@ -23,6 +23,8 @@ class SweepResult:
     rows: Sequence[Row]
     least_attainment: float
     """The share of requests within their targets from which a point meets them."""
+    ttft_limits_ms: Mapping[str, float] = field(default_factory=dict)
+    """Limits of the time to first token, by SLO class."""
 
     @property
     def answered(self) -> list[Row]:
@@ -68,10 +70,10 @@ def printed(result: SweepResult, form: str, origin: Provenance) -> str:
     if form == "json":
         return dump_json({"provenance": asdict(origin), **_content(result)}) + "\n"
     if form == "markdown":
-        head, notes = _head(result), "".join(f"- {line}\n" for line in _notes(result))
+        head, notes = head_of(result), "".join(f"- {line}\n" for line in notes_of(result))
         origins = "".join(f"- {name}: `{value}`\n" for name, value in origin.rows)
-        return "\n".join(part for part in (f"{head}\n", _text_table(result).markdown, notes, origins) if part)
-    return "\n".join([_head(result), *_text_table(result).lines, *_notes(result)]) + "\n"
+        return "\n".join(part for part in (f"{head}\n", shown_table(result).markdown, notes, origins) if part)
+    return "\n".join([head_of(result), *shown_table(result).lines, *notes_of(result)]) + "\n"
 
 
 def _marks(result: SweepResult, row: Row) -> dict[str, Any]:
@@ -93,7 +95,8 @@ def _content(result: SweepResult) -> dict[str, Any]:
     }
 
 
-def _head(result: SweepResult) -> str:
+def head_of(result: SweepResult) -> str:
+    """Return the first line, how many points are worth a look."""
     if not result.has_targets:
         return f"{len(result.frontier)} of {len(result.rows)} points are beaten by no other one:"
     passing = sum(result.meets_targets(row) for row in result.rows)
@@ -101,7 +104,8 @@ def _head(result: SweepResult) -> str:
     return f"{passing} of {len(result.rows)} points meet the targets ({share} of requests within all of them):"
 
 
-def _notes(result: SweepResult) -> list[str]:
+def notes_of(result: SweepResult) -> list[str]:
+    """Return the lines below the table: points left out, and with targets the cheapest that meets them."""
     shown = _shown(result)
     more = len(result.answered if result.has_targets else result.frontier) - len(shown)
     notes = [f"and {more} more"] if more else []
@@ -131,7 +135,8 @@ def _shown(result: SweepResult) -> list[Row]:
     return (result.answered if result.has_targets else result.frontier)[:_MOST_LINES]
 
 
-def _text_table(result: SweepResult) -> TextTable:
+def shown_table(result: SweepResult) -> TextTable:
+    """Return the points worth a look: the frontier, or with targets all points with their verdicts."""
     shown, price = _shown(result), result.table.gpu_cost_per_hour
     figures = [row.outcome.figures for row in shown]
     varied = list(result.table.varied)
@@ -164,3 +169,11 @@ def _verdict(result: SweepResult, row: Row) -> list[str]:
         verdict = "cheapest"
     overloaded = ", overloaded" if _figure(row, "overload_queue_growth_per_min") else ""
     return [_attainment(row), verdict + overloaded]
+
+
+def write_sweep_page(path: str, result: SweepResult, origin: Provenance) -> None:
+    """Write the page of a sweep. Raises TraceError."""
+    from blis_sim.bench.sweep.page import sweep_page
+    from blis_sim.pictures.page import write_page
+
+    write_page(path, sweep_page(result, origin))

@@ -1,0 +1,103 @@
+"""A result as one HTML file that needs nothing but a browser: light and dark, from a phone's width on."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+from blis_sim.options.provenance import Provenance
+from blis_sim.options.text_table import TextTable
+from blis_sim.pictures.style import COLORS, DARK_COLORS, GRID, INK, MUTED, TARGET, Panel, panel_svg
+from traces.text_file import write_content
+
+_STYLE = """
+* { box-sizing: border-box; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 76rem; padding: 1.2rem 1rem 3rem;
+  color: var(--ink); background: var(--paper); }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: .4rem 0; } h2 { font-size: 1.1rem; margin: 1.8rem 0 .4rem; }
+p { margin: .4rem 0; } .origin { color: var(--muted); }
+.remarks { list-style: none; padding: 0; margin: .8rem 0; }
+.remarks li { padding: .25rem .7rem; margin: .3rem 0; border-left: 4px solid var(--grid); background: var(--card); }
+.remarks li.bad { border-color: var(--target); } .remarks li.good { border-color: var(--c2); }
+.wide { overflow-x: auto; } table { border-collapse: collapse; margin: .5rem 0; font-variant-numeric: tabular-nums; }
+th, td { white-space: nowrap; padding: .22rem .8rem .22rem 0; text-align: right; border-bottom: 1px solid var(--grid); }
+th { color: var(--muted); font-weight: 600; } .left { text-align: left; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem; }
+figure { margin: 0; padding: .7rem; background: var(--card); border-radius: 8px; min-width: 0; }
+figcaption { font-weight: 600; margin-bottom: .3rem; } figure svg { width: 100%; height: auto; display: block; }
+.facts th { text-align: left; vertical-align: top; } .facts td { text-align: left; white-space: normal;
+  overflow-wrap: anywhere; font: 13px/1.5 ui-monospace, monospace; }
+@media (max-width: 40rem) { .facts th, .facts td { display: block; padding-right: 0; } .facts th { border: 0; } }
+pre { overflow-x: auto; background: var(--card); padding: .7rem; border-radius: 8px; font-size: 13px; }
+"""
+
+
+def _variables(colors: Sequence[str], **others: str) -> str:
+    known = {**others, **{f"c{number}": color for number, color in enumerate(colors)}}
+    return " ".join(f"--{name}: {value};" for name, value in known.items())
+
+
+_LIGHT = _variables(COLORS, ink=INK, muted=MUTED, grid=GRID, target=TARGET, paper="#fff", card="#f6f7f8")
+_DARK = _variables(
+    DARK_COLORS, ink="#e6e7e8", muted="#a3a7ab", grid="#3b4046", target="#ff7b72", paper="#15171a", card="#1e2125"
+)
+
+
+def page(title: str, origin: Provenance, remarks: Iterable[str], parts: Iterable[str], lead: Iterable[str] = ()) -> str:
+    """Return a page: its title, what was computed, `lead` lines, remarks, the parts, and the whole origin.
+
+    Parts are HTML already.
+    """
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+    head += f"<title>{escape(title)}</title>"
+    style = f":root {{ color-scheme: light dark; {_LIGHT} }}\n"
+    style += f"@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}{_STYLE}"
+    told = "".join(f'<li class="{_mood(line)}">{escape(line)}</li>' for line in remarks)
+    facts = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in origin.rows)
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="origin">{escape(origin.title)}</p>' if origin.title else "",
+        *(f"<p>{escape(line)}</p>" for line in lead),
+        f'<ul class="remarks">{told}</ul>' if told else "",
+        *parts,
+        f'<h2>Origin</h2><div class="wide"><table class="facts">{facts}</table></div>',
+    ]
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}<style>{style}</style></head>\n'
+        f"<body>{''.join(body)}</body></html>\n"
+    )
+
+
+def _mood(line: str) -> str:
+    """Return the class of a remark: whether it is bad or good news, or neither."""
+    if line.startswith(("overloaded", "targets MISSED", "none meets", "no deployment")):
+        return "bad"
+    return "good" if line.startswith(("targets met", "cheapest")) else "plain"
+
+
+def write_page(path: str, text: str) -> None:
+    """Write a page to a file. Raises TraceError."""
+    write_content(Path(path), text.encode())
+
+
+def figures_html(panels: Sequence[Panel]) -> str:
+    """Return panels side by side, or below each other where there is no room."""
+    drawn = "".join(
+        f"<figure><figcaption>{escape(panel.title)}</figcaption>{panel_svg(panel)}</figure>" for panel in panels
+    )
+    return f'<div class="figures">{drawn}</div>'
+
+
+def table_html(table: TextTable, heading: str = "") -> str:
+    """Return a table, which scrolls by itself where it is wider than the page."""
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        left, plain = f'<{tag} class="left">', f"<{tag}>"
+        starts = [left if place < table.num_left else plain for place in range(len(cells))]
+        return (
+            f"<tr>{''.join(f'{start}{escape(cell)}</{tag}>' for start, cell in zip(starts, cells, strict=True))}</tr>"
+        )
+
+    title = f"<h2>{escape(heading)}</h2>" if heading else ""
+    body = "".join(row(cells, "td") for cells in table.rows)
+    head = row(table.titles, "th")
+    return f'{title}<div class="wide"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
