@@ -18,7 +18,7 @@ import numpy as np
 
 from blis_sim.bench.compare.command import CompareOptions, rewritten
 from blis_sim.bench.compare.measuring import measured, workload_of
-from blis_sim.bench.compare.picture import draw as draw_sides
+from blis_sim.bench.compare.picture import panels_of
 from blis_sim.bench.compare.sides import sides_of
 from blis_sim.bench.points.plan import plan_of
 from blis_sim.bench.points.simulate import Job, compute
@@ -32,6 +32,7 @@ from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.virtual import run_virtual
 from blis_sim.options import options_from
 from blis_sim.options.command_line import read_command_line
+from blis_sim.pictures.style import draw_panels
 from calibrate.network import Network, latencies, rtt_us_of
 from calibrate.pair import pair
 from traces import read_results, read_trace
@@ -147,12 +148,17 @@ COMPARISONS: Mapping[str, Sequence[str]] = {
 """Pictures of `blis compare` by name, with its arguments."""
 
 
+SHOWN = ("Output tokens per second", "p99 TTFT by arrival", "Requests waiting", "Deadlines missed so far")
+"""The panels of a comparison that a page shows."""
+
+
 def draw_comparison(arguments: Sequence[str], path: Path) -> None:
     """The picture of a comparison on its page."""
     words = read_command_line(CompareOptions, rewritten(list(arguments)))
     options = options_from(CompareOptions, **words.values)
     sides = sides_of(options)
-    draw_sides(sides, [measured(side, workload_of(options, 0)) for side in sides], str(path))
+    panels = panels_of(sides, [measured(side, workload_of(options, 0)) for side in sides])
+    draw_panels([panel for panel in panels if panel.title in SHOWN], str(path))
     sys.stdout.write(f"{path}\n")
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
+from string import Template
 
 from blis_sim.options.provenance import Provenance
 from blis_sim.options.text_table import TextTable
@@ -12,23 +13,27 @@ from traces.text_file import write_content
 _STYLE = """
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 76rem; padding: 1.2rem 1rem 3rem;
-  color: var(--ink); background: var(--paper); }
+  color: $ink; background: $paper; }
 h1 { font-size: 1.5rem; line-height: 1.25; margin: .4rem 0; } h2 { font-size: 1.1rem; margin: 1.8rem 0 .4rem; }
-p { margin: .4rem 0; } .origin { color: var(--muted); }
+p { margin: .4rem 0; } .origin { color: $muted; }
 .remarks { list-style: none; padding: 0; margin: .8rem 0; }
-.remarks li { padding: .25rem .7rem; margin: .3rem 0; border-left: 4px solid var(--grid); background: var(--card); }
-.remarks li.bad { border-color: var(--target); } .remarks li.good { border-color: var(--c2); }
+.remarks li { padding: .25rem .7rem; margin: .3rem 0; border-left: 4px solid $grid; background: $card; }
+.remarks li.bad { border-color: $target; } .remarks li.good { border-color: $c2; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; margin: .5rem 0; font-variant-numeric: tabular-nums; }
-th, td { white-space: nowrap; padding: .22rem .8rem .22rem 0; text-align: right; border-bottom: 1px solid var(--grid); }
-th { color: var(--muted); font-weight: 600; } .left { text-align: left; }
+th, td { white-space: nowrap; padding: .22rem .8rem .22rem 0; text-align: right; border-bottom: 1px solid $grid; }
+th { color: $muted; font-weight: 600; } .left { text-align: left; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem; }
-figure { margin: 0; padding: .7rem; background: var(--card); border-radius: 8px; min-width: 0; }
+figure { margin: 0; padding: .7rem; background: $card; border-radius: 8px; min-width: 0; }
 figcaption { font-weight: 600; margin-bottom: .3rem; } figure svg { width: 100%; height: auto; display: block; }
 .facts th { text-align: left; vertical-align: top; } .facts td { text-align: left; white-space: normal;
   overflow-wrap: anywhere; font: 13px/1.5 ui-monospace, monospace; }
 @media (max-width: 40rem) { .facts th, .facts td { display: block; padding-right: 0; } .facts th { border: 0; } }
-pre { overflow-x: auto; background: var(--card); padding: .7rem; border-radius: 8px; font-size: 13px; }
+pre { overflow-x: auto; background: $card; padding: .7rem; border-radius: 8px; font-size: 13px; }
 """
+
+
+_NAMES = ("ink", "muted", "grid", "target", "paper", "card", "c2")
+"""Variables of the style sheet that its rules use; pictures use all of the palette."""
 
 
 def _variables(colors: Sequence[str], **others: str) -> str:
@@ -50,7 +55,8 @@ def page(title: str, origin: Provenance, remarks: Iterable[str], parts: Iterable
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     head += f"<title>{escape(title)}</title>"
     style = f":root {{ color-scheme: light dark; {_LIGHT} }}\n"
-    style += f"@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}{_STYLE}"
+    style += f"@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}"
+    style += Template(_STYLE).substitute({name: f"var(--{name})" for name in _NAMES})
     told = "".join(f'<li class="{_mood(line)}">{escape(line)}</li>' for line in remarks)
     facts = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in origin.rows)
     body = [

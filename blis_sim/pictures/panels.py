@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-_MOST_POINTS = 1500
+_MOST_POINTS = 160
+_TAIL_POINTS = 40
 _MOST_ROWS_WITH_NAMES = 24
 
 
@@ -44,7 +45,9 @@ def cdf_panel(title: str, x_label: str, samples: Mapping[str, Floats], targets: 
 
 def _cdf(ascending: Floats) -> tuple[Floats, Floats]:
     """Return values and shares, of a large sample at so many ranks only, the extremes among them."""
-    ranks = np.unique(np.linspace(0, len(ascending) - 1, min(len(ascending), _MOST_POINTS)).astype(np.int64))
+    even = np.linspace(0, len(ascending) - 1, min(len(ascending), _MOST_POINTS))
+    tail = np.arange(max(0, len(ascending) - _TAIL_POINTS), len(ascending))
+    ranks = np.unique(np.concatenate([even, tail]).astype(np.int64))
     return ascending[ranks], (ranks + 1) / len(ascending)
 
 

@@ -11,7 +11,7 @@ from blis_sim.bench.compare.sides import Side
 from blis_sim.pictures.panels import cdf_panel, time_panel
 from blis_sim.pictures.style import Panel, draw_panels
 
-_BINS = 60
+_BINS = 44
 
 
 def draw(sides: Sequence[Side], runs: Sequence[Run], path: str) -> None:
@@ -24,7 +24,7 @@ def panels_of(sides: Sequence[Side], runs: Sequence[Run]) -> list[Panel]:
     end_s = max((float(np.nanmax(run.ended_s, initial=0.0)) for run in runs), default=0.0) or 1.0
     edges = np.linspace(0, end_s, _BINS + 1)
     middles, width_s = (edges[1:] + edges[:-1]) / 2, end_s / _BINS
-    rates, halves, tails, depths, late, ttfts = ({} for _ in range(6))  # type: ignore[var-annotated]
+    rates, halves, tails, depths, late, ttfts = ({} for _ in range(6))
     for side, run in zip(sides, runs, strict=True):
         tokens, _ = np.histogram(run.token_s, edges, weights=run.token_counts)
         missed, _ = np.histogram(run.arrived_s[run.late], edges)

@@ -93,9 +93,17 @@ def test_pools_of_prefill_and_decode_are_searched_and_have_command_lines(
     assert written["decode-deployment.json"]["spec"]["replicas"] == best["counts"][1]
 
 
-def test_a_table_names_the_cheapest_and_what_was_tried_on_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(PlanOptions(**SMALL)) == 0
+def test_table_and_page_name_the_cheapest_and_what_was_tried_on_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    assert run(PlanOptions(**SMALL, html=str(tmp_path / "plan.html"), plot=str(tmp_path / "plan.png"))) == 0
     printed = capsys.readouterr().out
+    page = (tmp_path / "plan.html").read_text()
+    assert '<li class="good">cheapest: ' in page
+    assert page.count("<svg") == 2
+    assert "<pre>" in page
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     for text in (
         "H100  aggregated",
         "cheapest: ",

@@ -3,12 +3,14 @@
 import csv
 import io
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from blis_sim.bench.points.plan import Point
 from blis_sim.bench.points.simulate import FIGURES, Outcome
-from blis_sim.bench.sweep.printed import SweepResult, printed
+from blis_sim.bench.sweep.printed import SweepResult, printed, write_sweep_page
 from blis_sim.bench.sweep.rows import Row, Table
 from blis_sim.options.provenance import Provenance
 
@@ -70,3 +72,15 @@ def test_json_and_csv_have_all_points_and_their_marks(has_targets: bool) -> None
     assert [each.get("meets_targets") for each in document["points"]] == ([True, False] if has_targets else [None] * 2)
     rows = list(csv.DictReader(io.StringIO(printed(found, "csv", ORIGIN))))
     assert [(each["point"], each["on_frontier"]) for each in rows] == [("key0", "True"), ("key1", "True")]
+
+
+def test_the_page_has_the_table_the_frontier_with_its_target_and_the_origin(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    found = result(row(0, 0.5, 1, tp=1), row(1, 1.0, 4, tp=4), price=3.0)
+    write_sweep_page(str(tmp_path / "sweep.html"), replace(found, ttft_limits_ms={"default": 1000.0}), ORIGIN)
+    text = (tmp_path / "sweep.html").read_text()
+    assert "<title>Sweep of m</title>" in text
+    assert '<li class="good">cheapest per hour that meets them: tp=4' in text
+    assert text.count("<svg") == 3
+    assert "target of default, 1 s" in text
+    assert "blis sweep" in text
