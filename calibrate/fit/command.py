@@ -113,6 +113,8 @@ def run(options: FitOptions) -> int:
     from replay.progress import progress_bar
     from traces.text_file import write_text
 
+    if options.design is not None:
+        return _write_design(options, options.design)
     fitted = learn_coefficients(options, _say, progress_bar)
     write_text(Path(options.output), text_of(fitted.content))
     print_learned(fitted.learned, fitted.deployed, sys.stdout)

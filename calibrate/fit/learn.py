@@ -21,9 +21,9 @@ FINAL_ROUNDS = (0.7, 0.5, 0.4, 0.33, 0.28, 0.25, 0.22, 0.2, 0.18, 0.17, 0.15, 0.
 """How far each of the last rounds goes, of which long recordings get fewer: ever shorter steps average out the chance
 of single runs."""
 LEAST_FINAL_ROUNDS = 3
-REQUESTS_PER_ROUND = 6_000
-REQUESTS_PER_FINAL_ROUND = 12_000
-REQUESTS_IN_FINAL_ROUNDS = 96_000
+REQUESTS_PER_ROUND = 8_000
+REQUESTS_PER_FINAL_ROUND = 24_000
+REQUESTS_IN_FINAL_ROUNDS = 60_000
 SCORED_PHASES = 4
 CLEARLY_BETTER = 0.99
 """An alternative is taken if the sum of errors falls below this share of what it is without."""
