@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_sim.engine.latency.wrapped import PhaseShifted, SlowedLatency
-from replay.running.record import NEVER, Record
+from replay.running.record import NEVER, Floats, Record
 
 if TYPE_CHECKING:
     from blis_sim.engine.latency.model import LatencyModel
@@ -20,7 +20,7 @@ SPEED_SPREAD = 0.005
 0.5 % longer than those of another, and of some a while later 1.8 % less."""
 COVERED = (5.0, 95.0)
 """Percentiles between which a figure of the server lies in nine cases of ten."""
-_FIGURES: dict[str, Callable[[np.ndarray], float]] = {
+_FIGURES: dict[str, Callable[[Floats], float]] = {
     "mean": lambda each: float(each.mean()),
     "p50": lambda each: float(np.percentile(each, 50)),
     "p90": lambda each: float(np.percentile(each, 90)),
@@ -42,7 +42,7 @@ def figures_of(record: Record) -> dict[str, float]:
     """Return the figures of a run, in milliseconds; none of a run in which nothing was completed."""
     figures: dict[str, float] = {}
     for metric, values in (("TTFT", record.ttft_us), ("E2E", record.e2e_us), ("ITL", record.itl_mean_us)):
-        known = values[record.is_completed & (values != NEVER)]
+        known = values[record.is_completed & (values != NEVER)].astype(np.float64)
         if len(known):
             figures |= {f"{metric} {name}": figure(known) / 1e3 for name, figure in _FIGURES.items()}
     return figures
