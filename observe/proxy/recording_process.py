@@ -23,7 +23,7 @@ from traces.content.redaction import Redactor
 
 _READ_BYTES = 1 << 20
 _LOOK_S = 0.5
-_NICENESS = 5
+_NICENESS = 15
 
 
 class Recording:
