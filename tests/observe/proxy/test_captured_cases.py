@@ -13,7 +13,6 @@ from tests.observe.proxy.running import running_proxy, talk
 from tests.wire.captured.case_files import Case, read_cases
 from tests.wire.serving import running_server
 
-
 _FILES = ("c1", "c1b", "c1c", "c2", "c3", "c4", "c6")
 
 
