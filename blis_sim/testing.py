@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 _READY = re.compile(rb"https?://[^\s/]+:\d+")
-_START_S = 60.0
+_START_S = 120.0
 _STOP_S = 10.0
 _LOOK_S = 0.02
 _SAMPLE = re.compile(r"(?P<name>[^{\s]+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")

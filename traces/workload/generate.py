@@ -88,7 +88,7 @@ def generate(spec: WorkloadSpec, timeout_us: int | None = None) -> Workload:
     whose requests exceed any memory.
     """
     found = _generated(spec, timeout_us)
-    if found.sessions or len(found.requests) >= spec.num_requests:
+    if found.sessions or not found.requests or len(found.requests) >= spec.num_requests:
         return found
     note = f"{len(found.requests)} of the {spec.num_requests} requests of num_requests arrive before the workload ends"
     return replace(found, notes=(*found.notes, note))
