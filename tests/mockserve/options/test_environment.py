@@ -23,10 +23,11 @@ def test_variables_are_read_as_vllm_reads_them() -> None:
             "VLLM_NIXL_SIDE_CHANNEL_PORT": "1",
             "PYTHONHASHSEED": "0",
             "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1",
+            "VLLM_LOGGING_LEVEL": "debug",
             "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
         }
     )
-    assert found == ServerEnvironment("k", True, True, True, 7, False, "h", 1, "0", True, True)
+    assert found == ServerEnvironment("k", True, True, True, 7, False, "h", 1, "0", True, True, True)
 
 
 def test_a_value_that_is_no_number_is_named() -> None:
