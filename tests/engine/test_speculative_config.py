@@ -43,7 +43,7 @@ def test_without_any_flag_nothing_is_drafted() -> None:
 def test_three_fields_have_flags_of_their_own() -> None:
     flags = said(method="eagle", model="a/head", num_tokens=2, config='{"parallel_drafting": true}')
     assert parse_speculation(flags) == Speculation(
-        method="eagle", num_tokens=2, acceptance_rates=(0.7, 0.7), parallel_drafting=True
+        method="eagle", num_tokens=2, acceptance_rates=(0.7, 0.7), parallel_drafting=True, model="a/head"
     )
     with pytest.raises(OptionError, match=r"^--spec-tokens and num_speculative_tokens in --speculative-config cannot "):
         parse_speculation(said(config='{"num_speculative_tokens": 2}', num_tokens=2))

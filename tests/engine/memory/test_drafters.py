@@ -60,6 +60,12 @@ PLANS: list[tuple[tuple[str, int, int, str, str, int], list[list[object]], int, 
      [["SlidingWindowSpec", 18, 16, 16384], ["FullAttentionSpec", 19, 16, 16384]], 137_970, 1_103_221, 819_509_760),
     (("llama-3.1-8b-instruct", 1, 2, "eagle3", "eagle3-llama", 3), [["FullAttentionSpec", 16, 16, 65536]],
      38_550, 616_800, 1_900_308_480),
+    (("deepseek-v3.2", 8, 1, "mtp", "", 1), [["UniformTypeKVCacheSpecs", 124, 64, 5094912]],
+     8_429, 539_456, 1_676_386_464),
+    (("qwen3-8b", 1, 1, "dflash", "dflash-qwen3", 7), [["FullAttentionSpec", 41, 16, 65536]],
+     15_984, 255_744, 2_097_261_056),
+    (("llama-3.1-8b-instruct", 1, 1, "draft_model", "llama-3.2-1b", 4),
+     [["UniformTypeKVCacheSpecs", 48, 16, 2_621_440]], 16_384, 262_144, 2_471_628_800),
 ]  # fmt: skip
 """Model, tp, pp, method, head and drafts; groups as kind, layers, block tokens and page bytes; blocks; capacity in
 tokens; bytes of the parameters that the drafter does not share."""
@@ -86,7 +92,7 @@ def test_layers_of_a_drafter_lie_on_the_last_pipeline_stage() -> None:
     assert [len(stage) for stage in layout.stages] == [16, 17]
 
 
-def deployed(config: dict[str, object], **options: Any) -> Any:
+def deployed(config: dict[str, str], **options: Any) -> Any:
     text = json.dumps({"num_speculative_tokens": 3, **config})
     drafts = SpeculationOptions(speculative_config=text)
     return resolve(DeploymentOptions(model="qwen3-14b", hardware="H100", tp=1, drafts=drafts, **options))
@@ -94,8 +100,8 @@ def deployed(config: dict[str, object], **options: Any) -> Any:
 
 def test_a_drafter_leaves_fewer_blocks() -> None:
     alone = resolve(DeploymentOptions(model="qwen3-14b", hardware="H100", tp=1)).config.total_kv_blocks
-    for method, model in (("eagle3", "head"), ("draft_model", "qwen3-0.6b")):
-        assert deployed({"method": method, "model": model}).config.total_kv_blocks < alone
+    for config in ({"method": "eagle3", "model": "head"}, {"method": "draft_model", "model": "qwen3-0.6b"}):
+        assert deployed(config).config.total_kv_blocks < alone
 
 
 def test_a_head_of_unknown_size_is_assumed_to_be_a_usual_one_and_a_folder_says_its_own(tmp_path: Path) -> None:
