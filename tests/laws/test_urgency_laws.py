@@ -2,9 +2,13 @@
 
 import os
 
+import pytest
+
 from tests.laws.urgency_runs import drawn, story_with_laws
 
 NUM_RUNS = int(os.environ.get("BLIS_LAW_RUNS", "300"))
+
+pytestmark = pytest.mark.timeout(180 + NUM_RUNS // 10)  # a busy machine takes many times the 2 ms of a run
 
 
 def test_no_request_starves_and_no_place_is_lost_below_the_gap_or_twice_to_one_request() -> None:
