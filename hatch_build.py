@@ -20,6 +20,8 @@ PACKAGES_FOLDER = "blis_sim/packages"
 SEARCH_PATH_FILE = "blis_mockserve.pth"
 MYPY_SETTINGS = """[mypy]
 ignore_missing_imports = True
+[mypy-blis_sim.api.*]
+follow_imports = skip
 [mypy-numpy.*]
 follow_imports = skip
 follow_imports_for_stubs = True
