@@ -8,6 +8,7 @@ from typing import Any
 
 from blis_sim.options import options_of
 from blis_sim.options.command_line import read_command_line
+from traces.errors import TraceError
 from traces.server_settings import engine_settings
 
 _ALSO_SET_BY = {
@@ -50,7 +51,9 @@ def with_server_settings(program: str, options_class: type, arguments: Sequence[
     first = given.get("trace_header") or given.get("trace") or next(iter(given.get("traces", ())), None)
     if read.asks_for_help or not first or not Path(first).is_file():
         return list(arguments)
-    taken = taken_settings(options_class, given, Path(first))
+    taken: dict[str, Any] = {}
+    with suppress(TraceError):  # the command refuses the recording when it has checked what it would write over
+        taken = taken_settings(options_class, given, Path(first))
     if not taken:
         return list(arguments)
     flags = {setting.name: setting for setting in options_of(options_class)}

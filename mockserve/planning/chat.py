@@ -8,9 +8,9 @@ from mockserve.content.writing import AnswerForm, chat_form
 from mockserve.flight import new_id, unix_time
 from mockserve.metrics.server import CHAT, RESPONSES
 from mockserve.options.content import FORCED_AS_JSON
-from mockserve.planning.checks import check_with_model
 from mockserve.planning.conversations import conversation_ids, placed_conversation
 from mockserve.planning.prompts import (
+    check_with_model,
     delivery_of,
     interval_of,
     is_long_reply,
@@ -19,6 +19,7 @@ from mockserve.planning.prompts import (
     num_top,
     prompt_scores,
     read_beams,
+    text_ids,
     wanted_e2e_us,
 )
 from mockserve.protocol.asked.sampling import check_max_tokens
@@ -78,7 +79,10 @@ async def plan_chat(
     text = planner.conversations.prompt(body)
     is_tokenized = planner.conversations.makes_token_ids(body)
     per_medium, adds_marks = model.options.replies.tokens_per_medium, chat.add_special_tokens and not is_tokenized
-    ids, places = placed_conversation(planner, text, media, per_medium, adds_marks, sampling)
+    if media:
+        ids, places = placed_conversation(planner, text, media, per_medium, adds_marks)
+    else:
+        ids, places = text_ids(planner, text, adds_marks, sampling), ()
     form = _form(model, body, text)
     params = chat.common.kv_transfer_params
     check_with_model(model, body, sampling, chat.common, [len(ids)], searches_beams=beams is not None)

@@ -4,8 +4,8 @@ from typing import Any
 
 from mockserve.content.writing import completion_form
 from mockserve.flight import unix_time
-from mockserve.planning.checks import check_with_model
 from mockserve.planning.prompts import (
+    check_with_model,
     delivery_of,
     given_ids,
     interval_of,

@@ -20,7 +20,9 @@ def conversation_ids(
     sampling: Sampling,
 ) -> list[int]:
     """The ids of a conversation, with `tokens_per_medium` of them where a picture or a recording is."""
-    return placed_conversation(planner, text, media, tokens_per_medium, add_special_tokens, sampling)[0]
+    if not media:
+        return text_ids(planner, text, add_special_tokens, sampling)
+    return placed_conversation(planner, text, media, tokens_per_medium, add_special_tokens)[0]
 
 
 def placed_conversation(
@@ -29,14 +31,11 @@ def placed_conversation(
     media: Sequence[Medium],
     tokens_per_medium: int,
     add_special_tokens: bool,
-    sampling: Sampling,
 ) -> tuple[list[int], tuple[PlacedMedium, ...]]:
-    """The ids of a conversation, and where in them its media are.
+    """The ids of a conversation with media, and where in them its media are.
 
     Media whose place the chat template does not show come at the end.
     """
-    if not media:
-        return text_ids(planner, text, add_special_tokens, sampling), ()
     check_unicode(text)
     stretches = [
         planner.encode(stretch, add_special_tokens and number == 0)

@@ -6,9 +6,19 @@ from typing import Any, NamedTuple
 
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
 from mockserve.content.tokens.tokenizer import Tokenizer
-from mockserve.protocol.asked.sampling import MAX_CHOICES, Delivery, Sampling, Wanted, check_sampling
+from mockserve.protocol.asked.sampling import (
+    MAX_CHOICES,
+    Common,
+    Delivery,
+    Sampling,
+    Wanted,
+    check_prompt_start,
+    check_sampling,
+)
+from mockserve.protocol.asked.vocabulary_checks import check_extra_arguments, check_vocabulary
 from mockserve.protocol.errors import ApiError, EmptyPromptError, bad_value, late
 from mockserve.protocol.logprob_shapes import ScoredPrompt
+from mockserve.protocol.refusals import refuse_thinking_budget
 from mockserve.replies.choice_writer import NewScorer, Scorer
 from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
 from mockserve.replies.reply_set import AT_THE_END
@@ -23,6 +33,31 @@ def wanted_e2e_us(body: Mapping[str, Any]) -> Micros:
     if not isinstance(wanted_ms, int | float) or not 0 < wanted_ms <= LONGEST_DELAY_US / 1000:
         return 0
     return int(wanted_ms * 1000)
+
+
+def check_with_model(
+    model: ServedModel,
+    body: dict[str, Any],
+    sampling: Sampling,
+    common: Common,
+    lengths: Sequence[int],
+    searches_beams: bool,
+) -> None:
+    """Raise ApiError for fields that the served model cannot obey with prompts of these lengths, in vLLM's order.
+
+    Beam search looks at few of them, as in vLLM.
+    """
+    for num_tokens in lengths:
+        model.planner.budget(sampling, num_tokens)
+    if not searches_beams:
+        vocabulary_size = model.planner.vocabulary_size
+        check_vocabulary(sampling, body.get("logit_bias"), vocabulary_size, model.options.replies.max_logprobs)
+        refuse_thinking_budget(
+            body.get("thinking_token_budget"), model.options.content.reasoning.reasoning_parser is not None
+        )
+    check_extra_arguments(body.get("vllm_xargs"), common.kv_transfer_params)
+    for num_tokens in lengths:
+        check_prompt_start(common, num_tokens)
 
 
 WHOLE_CONTEXT = -1

@@ -48,8 +48,12 @@ sys.exit(pytest.main(["-W", already, *sys.argv[1:]]))
 TESTS_BY_SUBCLASSES = (
     "tests/engine/scheduler/test_groups.py::test_blocks_of_groups_change_hands_as_with_vllm",
     "tests/engine/scheduler/test_pipeline.py::test_batches_are_composed_as_by_vllm",
+    "tests/engine/scheduler/test_pipeline.py::test_batches_with_drafts_follow_each_other_as_in_vllm",
+    "tests/engine/scheduler/test_encoder_inputs.py::test_steps_with_media_are_composed_as_by_vllm",
 )
 """Tests that watch the scheduler by a subclass written in Python, which a compiled class cannot have."""
+TESTS_OF_PLAIN_CLASSES = ("tests/engine/scheduler/test_instances_without_dictionary.py",)
+"""Tests of `__slots__`, which compiled classes do not use."""
 QWEN = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1")
 MIXTRAL = ("--model", "mistralai/mixtral-8x7b-v0.1", "--hardware", "H100", "--tp", "2")
 STAGES = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--pp", "2", "--tp", "1")
@@ -144,6 +148,6 @@ def test_the_tests_of_the_engine_pass_with_it(compiled: Path) -> None:
     options = ["-o", f"pythonpath={compiled} .", "-p", "no:cacheprovider", "-p", "no:xdist"]
     # What steers a cluster is not compiled, and what it steers is in the other laws.
     options += ["--ignore=tests/laws/test_controlled_laws.py", "--ignore=tests/laws/test_ways_of_composing.py"]
-    options += [f"--deselect={test}" for test in TESTS_BY_SUBCLASSES]
+    options += [f"--deselect={test}" for test in (*TESTS_BY_SUBCLASSES, *TESTS_OF_PLAIN_CLASSES)]
     done = python(compiled, PROJECT, "-P", "-c", PYTEST_WITH_IT, *options, *folders)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

@@ -21,5 +21,6 @@ def test_the_demo_serves_observes_replays_and_grades(tmp_path: Path, num_instanc
     assert names == ["TTFT", "E2E", "ITL"]
     assert grades <= {"excellent", "good", "fair", "poor"}
     assert {path.name for path in tmp_path.iterdir()} == {
-        "trace.yaml", "trace.csv", "trace.itl.csv", "observed.json", "metrics.json", "results.json", "report.json"
+        "trace.yaml", "trace.csv", "trace.itl.csv", "trace.server.yaml",
+        "observed.json", "metrics.json", "results.json", "report.json",
     }  # fmt: skip

@@ -139,7 +139,8 @@ def read_messages(messages: list[Any]) -> tuple[Message, ...]:
 
 def has_media(messages: list[Any]) -> bool:
     """Whether there is a picture or a recording."""
-    return any(kind_of(part) in MEDIA_PARTS for message in messages for part in parts_of(message))
+    with_parts = (message for message in messages if isinstance(message.get("content"), list))
+    return any(kind_of(part) in MEDIA_PARTS for message in with_parts for part in parts_of(message))
 
 
 def media_of(messages: list[Any]) -> list[Medium]:

@@ -20,7 +20,7 @@ def planner() -> Planner:
 
 def test_media_lie_where_the_template_shows_them_and_others_at_the_end() -> None:
     text = f"one {MEDIA_MARK} two {MEDIA_MARK} three"
-    ids, places = placed_conversation(planner(), text, MEDIA, 7, False, Sampling())
+    ids, places = placed_conversation(planner(), text, MEDIA, 7, False)
     before, between = (len(BuiltinTokenizer().encode(part)) for part in ("one ", " two "))
     assert [place.offset for place in places] == [before, before + 7 + between, len(ids) - 7]
     assert [place.num_tokens for place in places] == [7, 7, 7]

@@ -19,15 +19,14 @@ from observe.on_ray.senders import Node, seats
 from tests.observe.conftest import Holding
 from tests.observe.plans.test_conversations import talks
 from tests.observe.processes.test_processes import (
-    RUN,
     SETTINGS,
     check_complete,
     check_sent_again,
     options,
-    started,
     wait_for_rows,
     wait_until_gone,
 )
+from tests.observe.run_in_process import code_for, started
 from tests.patience import PATIENCE_S
 from traces import read_trace
 
@@ -186,7 +185,7 @@ def test_a_sender_that_dies_is_named_with_what_it_owes(
 def test_without_an_address_a_cluster_is_started_for_the_run_and_ended_by_ctrl_c(
     server_url: str, tmp_path: Path
 ) -> None:
-    code = RUN.format(repr(options(server_url, tmp_path, ray=True, num_requests=5000)))
+    code = code_for(options(server_url, tmp_path, ray=True, num_requests=5000))
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True, start_new_session=True

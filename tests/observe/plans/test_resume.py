@@ -12,6 +12,7 @@ import pytest
 
 from blis_sim.options import BlisError
 from observe.command import ObserveOptions, run
+from tests.observe import run_in_process
 from tests.observe.conftest import Holding
 from tests.patience import PATIENCE_S, wait_until
 from traces import read_itl, read_trace
@@ -28,9 +29,7 @@ def options(server_url: str, folder: Path, **more: Any) -> ObserveOptions:
 
 def started(server_url: str, folder: Path, **more: Any) -> subprocess.Popen[str]:
     """Run the command in a process of its own."""
-    made = repr(options(server_url, folder, **more))
-    code = f"import sys; from observe.command import ObserveOptions, run; sys.exit(run({made}))"
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return run_in_process.started(options(server_url, folder, **more))
 
 
 def wait_for_rows(path: Path, count: int) -> int:

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,6 +13,7 @@ from blis_sim.options import BlisError
 from observe.command import ObserveOptions, run
 from tests.observe.conftest import Holding
 from tests.observe.plans.test_conversations import talks
+from tests.observe.run_in_process import started
 from tests.patience import PATIENCE_S, wait_until
 from traces import read_itl, read_trace
 
@@ -22,18 +21,11 @@ Observe: TypeAlias = Callable[..., Any]
 Seen: TypeAlias = Callable[[], list[dict[str, Any]]]
 
 SETTINGS = {"model": "ok-5-1", "rate": 100.0, "num_requests": 90, "prompt_tokens": 20, "output_tokens": 4}
-RUN = "import sys; from observe.command import ObserveOptions, run; sys.exit(run({}))"
 
 
 def options(server_url: str, folder: Path, **more: Any) -> ObserveOptions:
     given: dict[str, Any] = {"processes": 2, "record_itl": True, **SETTINGS, **more}
     return ObserveOptions(url=server_url, output=str(folder / "out"), **given)
-
-
-def started(made: ObserveOptions) -> subprocess.Popen[str]:
-    """`blis observe` with these options as a user has it."""
-    code = RUN.format(repr(made))
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def children(pid: int) -> list[int]:

@@ -1,8 +1,6 @@
 """Handling of an earlier recording where a new one is written."""
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +10,7 @@ import pytest
 
 from blis_sim.options import BlisError, OptionError
 from observe.command import ObserveOptions, run
+from tests.observe.run_in_process import started
 from traces import read_itl, read_trace
 
 Observe: TypeAlias = Callable[..., Any]
@@ -116,8 +115,7 @@ def test_one_of_two_runs_that_replace_a_recording_is_refused(server_url: str, tm
     """The lock of the earlier header moves away with it."""
     assert run(options(server_url, tmp_path)) == 0
     long = options(server_url, tmp_path, rate=20.0, num_requests=2000)
-    code = f"import sys; from observe.command import ObserveOptions, run; sys.exit(run({long!r}))"
-    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
+    with started(long) as process:
         deadline = time.monotonic() + 60
         while not ((tmp_path / "out.earlier-1").exists() and (tmp_path / "out.csv").exists()):
             assert time.monotonic() < deadline
