@@ -79,10 +79,8 @@ async def plan_chat(
     text = planner.conversations.prompt(body)
     is_tokenized = planner.conversations.makes_token_ids(body)
     per_medium, adds_marks = model.options.replies.tokens_per_medium, chat.add_special_tokens and not is_tokenized
-    if media:
-        ids, places = placed_conversation(planner, text, media, per_medium, adds_marks)
-    else:
-        ids, places = text_ids(planner, text, adds_marks, sampling), ()
+    placed = placed_conversation(planner, text, media, per_medium, adds_marks) if media else None
+    ids, places = placed or (text_ids(planner, text, adds_marks, sampling), ())
     form = _form(model, body, text)
     params = chat.common.kv_transfer_params
     check_with_model(model, body, sampling, chat.common, [len(ids)], searches_beams=beams is not None)
