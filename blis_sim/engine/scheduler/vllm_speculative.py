@@ -38,8 +38,17 @@ class SpeculativeScheduler(DraftWaitScheduler):
     """
 
     __slots__ = (
-        *("_acceptance", "_gates", "_has_grants", "_next_number", "_now", "_num_accepted", "_pads", "_request_numbers"),
-        *("_speculation",),
+        *(
+            "_acceptance",
+            "_adds_time",
+            "_gates",
+            "_has_grants",
+            "_is_drafting",
+            "_next_number",
+            "_now",
+            "_num_accepted",
+        ),
+        *("_pads", "_request_numbers", "_speculation"),
     )
 
     def __init__(
