@@ -10,14 +10,15 @@ more without reporting steps, which must change nothing. With `--speculation` to
 supported ways, and both accept the same: our draws. With `--groups` the model has several kinds of layers: windows,
 chunks, recurrent states; compared are then all block tables of the requests in a step. With `--pipeline-parallel-size
 N` there are N pipeline stages, and vLLM's core keeps its queue of batches. With `--media` prompts have pictures, which
-an encoder has to compute and to keep.
+an encoder has to compute and to keep. With `--content` the events of what the prefix cache holds are compared too.
 """
 
 import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from benchmarks.vllm_oracle.budgets import with_budgets
 from benchmarks.vllm_oracle.groups import KINDS, with_groups
@@ -25,12 +26,21 @@ from benchmarks.vllm_oracle.media import with_media
 from benchmarks.vllm_oracle.pipeline import with_pipeline
 from benchmarks.vllm_oracle.simulated import changes, simulated_story
 from benchmarks.vllm_oracle.speculation import with_speculation
-from benchmarks.vllm_oracle.table import block_rows, composition_rows
+from benchmarks.vllm_oracle.table import block_rows, composition_rows, content_rows
 from benchmarks.vllm_oracle.workload import Composed, HungUp, Processed, Told, Workload, draw_workload
 
 ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
 """No GPU is asked for and no model hub."""
-FIGURES = ("requests", "preemptions", "hit tokens", "drafts", "accepted tokens", "hang-ups", "endless")
+FIGURES = (
+    "requests",
+    "preemptions",
+    "hit tokens",
+    "drafts",
+    "accepted tokens",
+    "hang-ups",
+    "endless",
+    "changes of content",
+)
 
 
 def main() -> int:
@@ -46,14 +56,20 @@ def main() -> int:
         for seed in arguments.seeds:
             workload = _workload(arguments, seed, async_scheduling)
             story = oracle.story(workload)
-            theirs, ours = story.told(), simulated_story(workload).told()
+            simulated = simulated_story(workload)
+            theirs, ours = story.told(), simulated.told()
             if arguments.table:
-                print("\n".join(_rows(arguments, async_scheduling, seed, theirs)))
+                rows = content_rows(arguments.groups, async_scheduling, seed, story.content)
+                print("\n".join(rows if arguments.content else _rows(arguments, async_scheduling, seed, theirs)))
             if arguments.trace:
                 print("\n".join(map(str, ours)))
             if theirs != ours:
                 _tell_difference(kind, seed, workload, theirs, ours)
                 return 1
+            if story.content != simulated.content and not story.is_endless:
+                _tell_difference(kind, seed, workload, story.content, simulated.content)
+                return 1
+            seen["changes of content"] += len(story.content)
             if changes(workload, reports_steps=True) != changes(workload, reports_steps=False):
                 print(f"{kind}, seed {seed}: leaping over steps changes the run\n{workload.config}")
                 return 1
@@ -77,6 +93,8 @@ def _workload(arguments: argparse.Namespace, seed: int, async_scheduling: bool) 
         workload = with_budgets(workload, seed)
     if arguments.pipeline_parallel_size > 1:
         workload = with_pipeline(workload, seed, arguments.pipeline_parallel_size)
+    if arguments.content:
+        workload = replace(workload, config=replace(workload.config, reports_kv_changes=True))
     return workload
 
 
@@ -88,6 +106,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--pipeline-parallel-size", type=int, default=1, help="pipeline stages")
     parser.add_argument("--media", action="store_true", help="with pictures in prompts, and limits of their encoder")
     parser.add_argument("--budgets", action="store_true", help="with limits of a step that few deployments set")
+    parser.add_argument("--content", action="store_true", help="with the changes of the content of the prefix cache")
     parser.add_argument("--table", action="store_true", help="print vLLM's compositions as rows of a table")
     parser.add_argument("--trace", action="store_true", help="print all lines of ours")
     kinds = parser.add_mutually_exclusive_group()
@@ -109,7 +128,9 @@ def _rows(arguments: argparse.Namespace, async_scheduling: bool, seed: int, line
     return composition_rows(arguments.pipeline_parallel_size, async_scheduling, seed, lines)
 
 
-def _tell_difference(kind: str, seed: int, workload: Workload, theirs: list[Told], ours: list[Told]) -> None:
+def _tell_difference(
+    kind: str, seed: int, workload: Workload, theirs: Sequence[object], ours: Sequence[object]
+) -> None:
     index = next(
         (i for i, (their, our) in enumerate(zip(theirs, ours, strict=False)) if their != our),
         min(len(theirs), len(ours)),

@@ -18,6 +18,7 @@ from typing import Any
 
 from vllm.config import (  # type: ignore[import-not-found]
     CacheConfig,
+    KVEventsConfig,
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
@@ -37,6 +38,7 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput  # type: ignore[imp
 from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found]
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found]
 
+from benchmarks.vllm_oracle.content import Contents
 from benchmarks.vllm_oracle.genuine_groups import attention_block_tokens, kv_cache_config
 from benchmarks.vllm_oracle.workload import Arrival, Composed, HungUp, Processed, Story, Workload
 from blis_sim.engine.pipeline import Pipeline
@@ -140,6 +142,8 @@ class Oracle:
         config.cache_config.num_gpu_blocks = ours.total_kv_blocks
         sizes = [group.block_tokens for group in ours.kv_groups] or [ours.block_size_tokens]
         scheduled, hashed = lcm(*sizes), ours.block_size_tokens
+        publishes = ours.reports_kv_changes
+        config.kv_events_config = KVEventsConfig(enable_kv_cache_events=publishes, publisher="null")
         scheduling.disable_chunked_mm_input = ours.encoder is not None and not ours.encoder.splits_media
         scheduler = (AsyncScheduler if ours.async_scheduling else Scheduler)(
             vllm_config=config,
@@ -178,6 +182,8 @@ class VirtualRun:
         self._update_from_output = scheduler.update_from_output
         scheduler.schedule = self.schedule
         scheduler.update_from_output = self.update_from_output
+        self._contents = Contents()
+        scheduler.kv_event_publisher.publish = self._contents.published
         self._core = self._engine_core(scheduler, config)
         caches = workload.config.enable_prefix_caching
         ahead, block_size = config.num_hash_lookahead_tokens, workload.config.block_size_tokens
@@ -209,6 +215,7 @@ class VirtualRun:
                 self._now = min(events[0][0] for events in (self._arrival_instants(), self._aborts) if events)
             else:
                 break
+        self._story.content = self._contents.changes
         return self._story
 
     def schedule(self, throttle_prefills: bool = False) -> Any:

@@ -2,10 +2,11 @@
 
 from collections import Counter
 
+from benchmarks.vllm_oracle.content import Contents
 from benchmarks.vllm_oracle.workload import MANY_LINES, Arrival, Composed, HungUp, Processed, Story, Workload
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
-from blis_sim.engine.events import Event, Finished, Outcome, Preempted, Scheduled, StepDone
+from blis_sim.engine.events import CacheChanged, Event, Finished, Outcome, Preempted, Scheduled, StepDone
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
 from blis_sim.engine.request import HashedBlocks, Request
@@ -20,9 +21,14 @@ def simulated_story(workload: Workload) -> Story:
     engine = _engine(workload, reports_steps=True)
     stepping = _telling(engine._instance, workload)
     engine._stepping = stepping
+    contents = Contents()
     while not stepping.story.is_endless and (due_at := engine.next_event_at()) is not None:
-        engine.advance(due_at)
+        for event in engine.advance(due_at):
+            if isinstance(event, CacheChanged):
+                for change in event.changes:
+                    contents.reported(change, workload.config.block_size_tokens)
         engine.check_integrity()
+    stepping.story.content = contents.changes
     stats = engine.stats
     assert stepping.story.is_endless or not stats.num_running + stats.num_waiting, f"the engine idles with {stats}"
     return stepping.story

@@ -1,6 +1,7 @@
 """Compositions as rows of a table: what tests keep of vLLM's, to run without it."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from benchmarks.vllm_oracle.workload import Composed, Told
 
@@ -25,3 +26,10 @@ def block_rows(kind: str, async_scheduling: bool, seed: int, lines: Iterable[Tol
             tokens = " ".join(f"{name}:{count}" for name, count in line.tokens)
             preempted = " ".join(line.preempted)
             yield f"{kind},{scheduling},{seed},{line.at},{tokens},{preempted},{line.free_blocks},{line.hit_tokens}"
+
+
+def content_rows(kind: str, async_scheduling: bool, seed: int, content: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+    """Yield a row for each change of what the prefix cache holds: kind of model, kind of scheduling, seed, change."""
+    scheduling = "async" if async_scheduling else "sync"
+    for change in content:
+        yield f"{kind},{scheduling},{seed},{' '.join(map(str, change))}"

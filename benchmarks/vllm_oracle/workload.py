@@ -1,6 +1,7 @@
 """Random workloads, small and nasty, that both schedulers can be run on; and the record of each on a run."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -147,6 +148,8 @@ class Story:
 
     lines: list[Composed | Processed] = field(default_factory=list)
     hung_up: list[HungUp] = field(default_factory=list)
+    content: list[tuple[Any, ...]] = field(default_factory=list)
+    """The changes of what the prefix cache holds, where these are recorded."""
 
     @property
     def is_endless(self) -> bool:

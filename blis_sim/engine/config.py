@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from blis_sim.engine.engine_defaults import BLIS_LIMITS, engine_defaults
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec, blocks_after, capacity_tokens, most_blocks
+from blis_sim.engine.memory.kv_specs import FULL
 from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
 from blis_sim.engine.units import Micros
 from blis_sim.engine.urgency import DEFAULT_URGENCY, UrgencySettings
@@ -77,6 +78,8 @@ class EngineConfig:
 
     A prompt's content then has an identity for every `block_size_tokens` tokens, which divide the blocks of all groups.
     """
+    context_kind: str = FULL
+    """vLLM's name of the specification of the one group that `kv_groups` leaves out."""
     encoder: "EncoderLimits | None" = None
     """Limits of encoding media; None encodes and keeps as many of their tokens as a step may compute."""
     reports_kv_changes: bool = False

@@ -120,6 +120,7 @@ def with_features(options: ServeOptions, deployment: Deployment) -> tuple[Engine
     config = replace(
         deployment.config,
         reports_kv_changes=options.kv_sharing.events.publishes,
+        context_kind=deployment.memory.groups[0].kind if deployment.memory else deployment.config.context_kind,
         timing=timing,
         offload=deployment.config.offload if timing is None else None,
         lora=options.lora.settings,

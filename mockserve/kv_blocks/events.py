@@ -11,13 +11,22 @@ import zmq
 import zmq.asyncio
 
 from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
+from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec
+from blis_sim.engine.memory.kv_specs import CHUNKED, FULL, LATENT, MIXED, SLIDING, STATE
 from blis_sim.options import OptionError
-from mockserve.kv_blocks.naming import TokenBlocks, as_number
+from mockserve.kv_blocks.naming import ExtraKeys, TokenBlocks, as_number
 from mockserve.options.engine_features import KV_EVENTS_FLAG, KVEventsConfig
 
 MEDIUM = "GPU"
-GROUP = 0
-"""Models with one kind of attention have one group of KV caches."""
+_KINDS = {
+    FULL: "full_attention",
+    MIXED: "full_attention",
+    LATENT: "mla_attention",
+    SLIDING: "sliding_window",
+    CHUNKED: "chunked_local_attention",
+    STATE: "mamba",
+}
+"""vLLM's words in events, by the names of its specifications."""
 
 
 class _Stored(msgspec.Struct, omit_defaults=True, gc=False, tag="BlockStored"):
@@ -31,6 +40,7 @@ class _Stored(msgspec.Struct, omit_defaults=True, gc=False, tag="BlockStored"):
     extra_keys: list[tuple[str, ...] | None] | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
     lookahead_token_ids: list[list[int]] | None = None
 
 
@@ -53,9 +63,13 @@ class _Batch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
 class BatchEncoder:
     """Turns what a cache reports into messages. `numbers_hashes` gives 64-bit numbers instead of whole digests."""
 
-    def __init__(self, block_size_tokens: int, numbers_hashes: bool, lookahead_tokens: int = 0) -> None:
-        self._block_size_tokens = block_size_tokens
+    def __init__(
+        self, hash_tokens: int, numbers_hashes: bool, lookahead_tokens: int = 0, groups: Sequence[KVCacheGroupSpec] = ()
+    ) -> None:
+        """Contents have a hash for each `hash_tokens` tokens. Without `groups` there is one, of full attention."""
+        self._hash_tokens = hash_tokens
         self._lookahead_tokens = lookahead_tokens
+        self._groups = groups or (KVCacheGroupSpec(FULL, hash_tokens),)
         self._numbers_hashes = numbers_hashes
         self._encoder = msgspec.msgpack.Encoder()
 
@@ -74,42 +88,45 @@ class BatchEncoder:
     def _removed(self, change: BlockRemoved) -> _Removed | None:
         if not isinstance(change.identity, bytes):
             return None
-        return _Removed([self._hash(change.identity)], MEDIUM, GROUP)
+        return _Removed([self._hash(change.identity)], MEDIUM, change.group)
 
     def _stored(self, change: BlocksStored) -> _Stored | None:
-        blocks = change.request.blocks
+        blocks, span, size = change.request.blocks, change.span, self._hash_tokens
         assert isinstance(blocks, TokenBlocks)
-        first, end = change.first, min(change.end, len(blocks.digests))
+        first, end = change.first, min(change.end, len(blocks.digests) // span * span)
         if first >= end:
             return None
-        size = self._block_size_tokens
+        all_of_them = range(first + span - 1, end, span)
+        kept = all_of_them if change.kept is None else [index for index in change.kept if index < end]
+        spec = self._groups[change.group]
         return _Stored(
-            block_hashes=[self._hash(digest) for digest in blocks.digests[first:end]],
+            block_hashes=[self._hash(blocks.digests[index]) for index in kept],
             parent_block_hash=self._hash(blocks.digests[first - 1]) if first else None,
             token_ids=list(blocks.token_ids[first * size : end * size]),
-            block_size=size,
+            block_size=span * size,
             lora_id=blocks.lora.number if blocks.lora else None,
             medium=MEDIUM,
             lora_name=blocks.lora.name if blocks.lora else None,
-            # Published without the words that tag them in the hash.
-            extra_keys=[
-                None if keys is None else tuple(tagged[1] for tagged in keys) for keys in blocks.extra_keys[first:end]
-            ],
-            group_idx=GROUP,
-            kv_cache_spec_kind="full_attention",
-            lookahead_token_ids=self._lookahead(blocks, first, end),
+            extra_keys=[_untagged(blocks.extra_keys[index - span + 1]) for index in kept],
+            group_idx=change.group,
+            kv_cache_spec_kind=_KINDS[spec.kind],
+            kv_cache_spec_sliding_window=spec.reach_tokens if spec.kind == SLIDING else None,
+            lookahead_token_ids=self._lookahead(blocks, kept),
         )
 
-    def _lookahead(self, blocks: TokenBlocks, first: int, end: int) -> list[list[int]] | None:
+    def _lookahead(self, blocks: TokenBlocks, kept: Sequence[int]) -> list[list[int]] | None:
         if not self._lookahead_tokens:
             return None
-        starts = range(
-            (first + 1) * self._block_size_tokens, (end + 1) * self._block_size_tokens, self._block_size_tokens
-        )
+        starts = [(index + 1) * self._hash_tokens for index in kept]
         return [list(blocks.token_ids[start : start + self._lookahead_tokens]) for start in starts]
 
     def _hash(self, digest: bytes) -> int | bytes:
         return as_number(digest) if self._numbers_hashes else digest
+
+
+def _untagged(keys: ExtraKeys) -> tuple[str, ...] | None:
+    """Return extra keys of a hash without the words that tag them in it, as events have them."""
+    return None if keys is None else tuple(tagged[1] for tagged in keys)
 
 
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)

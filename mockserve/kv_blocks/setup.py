@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec
 from blis_sim.engine.request import ExternalPrompt
 from blis_sim.options import OptionError
 from mockserve.kv_blocks.naming import FastNaming, NameBlocks, VllmNaming, root_hash
@@ -92,9 +93,9 @@ def open_publisher(
         from mockserve.kv_blocks.events import BatchEncoder, KVEventPublisher
     except ImportError as error:
         raise _missing(KV_EVENTS_FLAG) from error
-    encoder = BatchEncoder(
-        config.block_size_tokens, environment.kv_events_use_int_hashes, config.num_hash_lookahead_tokens
-    )
+    size = config.block_size_tokens
+    groups = config.kv_groups or (KVCacheGroupSpec(config.context_kind, size),)
+    encoder = BatchEncoder(size, environment.kv_events_use_int_hashes, config.num_hash_lookahead_tokens, groups)
     return KVEventPublisher(events.of_rank(rank), encoder, rank)
 
 

@@ -204,3 +204,27 @@ def test_too_many_requests_are_refused_and_counted() -> None:
         assert complete(server, prompt="a b", n=2, seed=1, max_tokens=2).status == 200
         page = call(server, "GET", "/metrics").body.decode()
         assert 'vllm:admission_rejections_total{model_name="m",reason="max_num_queued_reqs"} 1.0' in page
+
+
+def test_each_group_of_layers_has_events_of_its_own() -> None:
+    """gpt-oss-20b has layers with a window of 128 tokens, of which the last blocks of a prompt alone are kept."""
+    prompt = list(range(2000, 2000 + 20 * 16))
+    with publishing(model="openai/gpt-oss-20b", hardware="H100") as (server, indexer):
+        complete(server, prompt=prompt, max_tokens=1)
+        (events,) = indexer.events()
+        by_kind = {event["kv_cache_spec_kind"]: event for event in events}
+        assert by_kind.keys() == {"full_attention", "sliding_window"}
+        whole, window = by_kind["full_attention"], by_kind["sliding_window"]
+        assert "kv_cache_spec_sliding_window" not in whole
+        assert window["kv_cache_spec_sliding_window"] == 128
+        assert sorted((whole["group_idx"], window["group_idx"])) == [0, 1]
+        assert len(whole["block_hashes"]) == 20
+        assert window["block_hashes"] == whole["block_hashes"][-len(window["block_hashes"]) - 1 : -1]
+        assert window["token_ids"] == whole["token_ids"] == prompt
+
+
+def test_latent_attention_is_named() -> None:
+    with publishing(model="deepseek-ai/deepseek-v3", hardware="H200", tp=8) as (server, indexer):
+        complete(server, prompt=PROMPT, max_tokens=1)
+        ((event,),) = indexer.events()
+        assert event["kv_cache_spec_kind"] == "mla_attention"

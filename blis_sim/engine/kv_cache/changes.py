@@ -8,11 +8,18 @@ from blis_sim.engine.request import Request
 
 @dataclass(frozen=True, slots=True)
 class BlocksStored:
-    """Blocks `first` up to, not including, `end` of `request` can be found from now on."""
+    """Blocks of `request` between its identities `first` and, not including, `end` can be found from now on.
+
+    Each block spans `span` identities and is found by the last one. Of a group that keeps some blocks alone, `kept`
+    has the identities of the kept blocks; None stands for all blocks.
+    """
 
     request: Request
     first: int
     end: int
+    group: int = 0
+    span: int = 1
+    kept: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +27,7 @@ class BlockRemoved:
     """A block is about to be overwritten: its content is gone, unless another block holds it, too."""
 
     identity: object
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)

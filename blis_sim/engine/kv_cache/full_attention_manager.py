@@ -32,10 +32,9 @@ class FullAttentionManager(SingleTypeManager):
 
     def cache(
         self, sequence: Sequence, table: BlockTable, num_tokens: int, num_known: int, boundaries: list[int]
-    ) -> None:
+    ) -> int | None:
         super().cache(sequence, table, num_tokens, num_known, boundaries)
-        if self.hashes_per_block > 1:
-            self._cache_tail(sequence, table, min(num_tokens, num_known))
+        return self._cache_tail(sequence, table, min(num_tokens, num_known)) if self.hashes_per_block > 1 else None
 
     def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
         blocks, size = table.blocks, self.block_tokens
@@ -43,14 +42,23 @@ class FullAttentionManager(SingleTypeManager):
             blocks.append(self.blocks.take_one())
         return len(blocks) * size
 
-    def _cache_tail(self, sequence: Sequence, table: BlockTable, num_tokens: int) -> None:
-        """Keep the block in which the prompt ends as one with content, though no hit ends inside of a block."""
+    def _cache_tail(self, sequence: Sequence, table: BlockTable, num_tokens: int) -> int | None:
+        """Keep the block in which the prompt ends as one with content, though no hit ends inside of a block.
+
+        Returns the identity by which it is kept; None where no block is kept.
+        """
         unit = self.settings.hash_tokens
         tail_tokens = (sequence.request.input_tokens - (not self.settings.drops_last_block)) // unit * unit
         index = tail_tokens // self.block_tokens
         if tail_tokens == 0 or tail_tokens > num_tokens or tail_tokens % self.block_tokens == 0:
-            return
-        if not table.num_cached <= index < len(table.blocks):
-            return
-        if not self.blocks.is_cached(self.group, table.blocks[index]):
-            self.blocks.cache_part(self.group, sequence, table.blocks, index, tail_tokens // unit - 1)
+            return None
+        if index >= len(table.blocks):
+            return None
+        identity, block = tail_tokens // unit - 1, table.blocks[index]
+        if index < table.num_cached:
+            is_new = self.blocks.reports_part(self.group, block, sequence.request.blocks.identity(identity))
+            return identity if is_new else None
+        if self.blocks.is_cached(self.group, block):
+            return None
+        self.blocks.cache_part(self.group, sequence, table.blocks, index, identity)
+        return identity

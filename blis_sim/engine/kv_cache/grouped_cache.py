@@ -3,7 +3,7 @@
 from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.kv_cache.block_table import BlockTable
+from blis_sim.engine.kv_cache.block_table import NULL, BlockTable
 from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlocksStored, CacheChange
 from blis_sim.engine.kv_cache.cohort_cache import CohortCache
 from blis_sim.engine.kv_cache.coordinator import Found, KVCacheCoordinator, needs_of
@@ -11,7 +11,7 @@ from blis_sim.engine.kv_cache.counted_blocks import CountedBlocks
 from blis_sim.engine.kv_cache.kv_blocks import KVBlocks
 from blis_sim.engine.kv_cache.mamba_manager import NEVER
 from blis_sim.engine.kv_cache.numbered_blocks import NumberedBlocks
-from blis_sim.engine.kv_cache.single_type_manager import GroupSettings
+from blis_sim.engine.kv_cache.single_type_manager import GroupSettings, SingleTypeManager
 from blis_sim.engine.memory.kv_group_specs import scheduler_block_tokens
 from blis_sim.engine.sequence import Sequence
 
@@ -37,7 +37,7 @@ class GroupedKVCache(CohortCache):
     )
 
     def __init__(self, config: EngineConfig, changes: list[CacheChange] | None = None, counts: bool = False) -> None:
-        """`changes` receives what happens to the content of the group of `index`.
+        """`changes` receives what happens to the content of every group.
 
         With `counts` blocks have numbers only where another request may find them.
         """
@@ -47,9 +47,7 @@ class GroupedKVCache(CohortCache):
         self._changes = changes
         spans = [max(1, spec.block_tokens // config.block_size_tokens) for spec in groups]
         self.blocks: KVBlocks = (
-            CountedBlocks(self.free, spans)
-            if counts
-            else NumberedBlocks(self.num_blocks, spans, self.told_group, changes)
+            CountedBlocks(self.free, spans) if counts else NumberedBlocks(self.num_blocks, spans, changes)
         )
         self.coordinator = KVCacheCoordinator(groups, self.blocks, group_settings(config))
         self.index = self.blocks.indexes[self.told_group]
@@ -203,10 +201,26 @@ class GroupedKVCache(CohortCache):
         for manager, table in zip(coordinator.managers, tables, strict=True):
             first = table.num_cached
             num_cacheable = coordinator.num_cacheable_tokens(num_tokens, manager)
-            manager.cache(sequence, table, num_cacheable, num_known, boundaries)
-            is_told = manager.group == self.told_group and manager.hashes_per_block == 1
-            if self._changes is not None and is_told and table.num_cached > first:
-                self._changes.append(BlocksStored(sequence.request, first, table.num_cached))
+            part = manager.cache(sequence, table, num_cacheable, num_known, boundaries)
+            if self._changes is not None:
+                self._changes.extend(self._stored(sequence, manager, table, first, part))
+
+    def _stored(
+        self, sequence: Sequence, manager: SingleTypeManager, table: BlockTable, first: int, part: int | None
+    ) -> list[CacheChange]:
+        """Return the changes of one group since it had `first` blocks with content, a block filled in part included."""
+        request, group, span = sequence.request, manager.group, manager.hashes_per_block
+        stored: list[CacheChange] = []
+        if table.num_cached > first:
+            kept = tuple(
+                (index + 1) * span - 1
+                for index in range(first, table.num_cached)
+                if table.blocks[index] != NULL and self.blocks.is_cached(group, table.blocks[index])
+            )
+            stored.append(BlocksStored(request, first * span, table.num_cached * span, group, span, kept))
+        if part is not None:
+            stored.append(BlocksStored(request, part, part + 1, group))
+        return stored
 
     def release(self, sequence: Sequence) -> None:
         self._give_back(sequence, returns=False)

@@ -54,6 +54,10 @@ class KVBlocks(ABC):
     def cache_part(self, group: int, sequence: Sequence, blocks: list[int], index: int, hash_index: int) -> None:
         """Keep a block that is full up to the end of identity `hash_index` as one with content."""
 
+    def reports_part(self, group: int, block: int, identity: object) -> bool:
+        """Note that a full block with content is named by a part of it, too; whether this is news to a record of it."""
+        return False
+
     @abstractmethod
     def uncache(self, group: int, blocks: list[int], index: int) -> None:
         """Make the block in place `index` of a table findable no more."""

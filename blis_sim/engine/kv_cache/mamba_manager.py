@@ -116,7 +116,7 @@ class MambaManager(SingleTypeManager):
 
     def cache(
         self, sequence: Sequence, table: BlockTable, num_tokens: int, num_known: int, boundaries: list[int]
-    ) -> None:
+    ) -> int | None:
         first, blocks = table.num_cached, table.blocks
         super().cache(sequence, table, num_tokens, num_known, boundaries)
         if table.reserved is not None:
@@ -124,6 +124,7 @@ class MambaManager(SingleTypeManager):
         for index in range(first, table.num_cached):
             if blocks[index] != NULL and self.blocks.is_cached(self.group, blocks[index]):
                 self._cached_this_step.add(self._identity(sequence, index + 1))
+        return None
 
     def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
         size = self.block_tokens

@@ -12,14 +12,12 @@ from blis_sim.engine.sequence import Sequence
 class NumberedBlocks(KVBlocks):
     """Blocks numbered from 1, each with a count of the requests that hold it. Cost: O(blocks touched)."""
 
-    __slots__ = ("_changes", "_group_of", "_spans", "_told_group", "pool")
+    __slots__ = ("_changes", "_group_of", "_parts", "_spans", "pool")
 
-    def __init__(
-        self, num_blocks: int, spans: list[int], told_group: int = -1, changes: list[CacheChange] | None = None
-    ) -> None:
+    def __init__(self, num_blocks: int, spans: list[int], changes: list[CacheChange] | None = None) -> None:
         """`spans` has for each group how many identities one of its blocks spans.
 
-        `changes` receives what is lost of the content of group `told_group`."""
+        `changes` receives what is lost of the content."""
         super().__init__(len(spans))
         self._spans = spans
         self.pool = BlockPool(num_blocks + 1)
@@ -27,8 +25,9 @@ class NumberedBlocks(KVBlocks):
         assert null == NULL
         self._group_of: dict[int, int] = {}
         """The group in whose index a block is."""
-        self._told_group = told_group
         self._changes = changes
+        self._parts: dict[int, list[object]] = {}
+        """Further identities of full blocks, by which no request finds them: vLLM reports them."""
 
     @property
     def num_free(self) -> int:
@@ -69,6 +68,15 @@ class NumberedBlocks(KVBlocks):
         self._group_of[block] = group
         self.indexes[group].register(block, sequence.request.blocks.identity(hash_index))
 
+    def reports_part(self, group: int, block: int, identity: object) -> bool:
+        if self._changes is None or block not in self._group_of:
+            return False
+        parts = self._parts.setdefault(block, [])
+        if identity in parts:
+            return False
+        parts.append(identity)
+        return True
+
     def uncache(self, group: int, blocks: list[int], index: int) -> None:
         if self._group_of.pop(blocks[index], -1) >= 0:
             self._forget(group, blocks[index])
@@ -101,8 +109,10 @@ class NumberedBlocks(KVBlocks):
     def forget_all(self) -> None:
         super().forget_all()
         self._group_of.clear()
+        self._parts.clear()
 
     def _forget(self, group: int, block: int) -> None:
         identity = self.indexes[group].forget(block)
-        if self._changes is not None and group == self._told_group and identity is not None:
-            self._changes.append(BlockRemoved(identity))
+        if self._changes is not None and identity is not None:
+            self._changes.append(BlockRemoved(identity, group))
+            self._changes.extend(BlockRemoved(part, group) for part in self._parts.pop(block, ()))

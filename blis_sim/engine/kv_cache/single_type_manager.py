@@ -157,17 +157,19 @@ class SingleTypeManager(ABC):
 
     def cache(
         self, sequence: Sequence, table: BlockTable, num_tokens: int, num_known: int, boundaries: list[int]
-    ) -> None:
+    ) -> int | None:
         """Make full blocks among the first `num_tokens` tokens findable, where a hit could need them.
 
-        The first `num_known` of the request's tokens have an identity.
+        The first `num_known` of the request's tokens have an identity. Returns the identity by which a block is kept
+        that is full in part; None without one.
         """
         first, end = table.num_cached, min(num_tokens, num_known) // self.block_tokens
         if first >= end:
-            return
+            return None
         table.num_cached = end
         for start, stop in self.reachable(first, end, boundaries):
             self.blocks.cache(self.group, sequence, table.blocks, start, stop)
+        return None
 
     def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
         """Do what `retire`, `num_lacking` and `allocate` do for one token after `context` tokens, with room for it.
