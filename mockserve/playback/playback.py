@@ -159,4 +159,10 @@ def _fixtures_of(path: Path) -> list[Fixture]:
         value = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise OptionError(f"--playback: cannot read {path}: {error}") from error
+    if isinstance(value, Mapping) and "trace_version" in value:
+        content = path.with_suffix(".content.jsonl").name
+        raise OptionError(
+            f"--playback: {path} is the header of a trace, which has no replies; give {content}, which "
+            "blis observe --proxy --record-content writes"
+        )
     return read_fixtures(value, f"--playback: {path}")

@@ -140,6 +140,11 @@ def test_a_file_that_cannot_be_used_is_refused_by_its_name(tmp_path: Path) -> No
         Playback(PlaybackOptions(playback=str(path)))
     with pytest.raises(OptionError, match=r"--playback: cannot read .*missing.yaml"):
         Playback(PlaybackOptions(playback=str(tmp_path / "missing.yaml")))
+    path.write_text("trace_version: 3\n")
+    with pytest.raises(
+        OptionError, match=r"is the header of a trace, which has no replies; give fixtures.content.jsonl"
+    ):
+        Playback(PlaybackOptions(playback=str(path)))
 
 
 def test_pieces_are_due_with_the_tokens_that_they_carry() -> None:
