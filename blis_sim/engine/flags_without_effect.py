@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from blis_sim.engine.engine_defaults import ADAPTIVE_ENGINES
 from blis_sim.options import ineffective_flags
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ _OF_VLLM = (
     "long_prefill_token_threshold_adaptive",
     "kv_offloading_size",
 )
-_OF_VLLM_AND_BLIS = ("long_prefill_token_threshold", "preemption_policy")
+_OF_URGENCY = ("urgency_window", "urgency_step", "urgency_ceiling", "urgency_interval")
+_OF_GAP = ("min_preempt_priority_gap", "preemption_resume")
 _OF_CPU_TIER = ("kv_offload_policy", "kv_offload_threshold", "kv_transfer_bandwidth", "kv_transfer_base_latency")
 
 
@@ -32,11 +34,10 @@ def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:
     if options.engine != "vllm":
         missing |= dict.fromkeys(_OF_VLLM, "--engine vllm")
     if options.engine not in ("vllm", "blis"):
-        missing |= dict.fromkeys(_OF_VLLM_AND_BLIS, "--engine vllm or blis")
+        missing["long_prefill_token_threshold"] = "--engine vllm or blis"
     if not options.long_prefill_token_threshold:
         missing["long_prefill_token_threshold_adaptive"] = "--long-prefill-token-threshold"
-    if "priority" not in options.scheduler and options.preemption_policy == "fcfs":
-        missing["priority_policy"] = "a priority scheduler or --preemption-policy priority"
+    missing |= _missing_for_priorities(options)
     if options.engine == "vllm":
         missing |= dict.fromkeys(_OF_CPU_TIER, "--engine blis")
     elif options.kv_cpu_blocks <= 0:
@@ -44,3 +45,18 @@ def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:
     elif options.kv_offload_policy != "threshold":
         missing["kv_offload_threshold"] = "--kv-offload-policy threshold"
     return ineffective_flags(options, missing)
+
+
+def _missing_for_priorities(options: "DeploymentOptions") -> dict[str, str]:
+    missing: dict[str, str] = {}
+    if options.engine not in ADAPTIVE_ENGINES:
+        missing["timer_resolution"] = "--engine adaptive"
+        if options.engine not in ("vllm", "blis"):
+            missing["preemption_policy"] = "--engine vllm, blis or adaptive"
+    if "priority" not in options.scheduler and options.preemption_policy == "fcfs":
+        missing["priority_policy"] = "a priority scheduler or --preemption-policy priority"
+    if options.priority_policy != "slo-urgency":
+        missing |= dict.fromkeys(_OF_URGENCY, "--priority-policy slo-urgency")
+    if options.preemption_policy != "gap":
+        missing |= dict.fromkeys(_OF_GAP, "--preemption-policy gap")
+    return missing

@@ -88,10 +88,25 @@ def test_a_transfer_that_takes_for_ever_is_refused() -> None:
             {"async_scheduling": False, "engine": "blis"},
             ["--async-scheduling has no effect without --engine vllm"],
         ),
+        ({"urgency_window": 9}, ["--urgency-window has no effect without --priority-policy slo-urgency"]),
+        ({"urgency_window": 9, "priority_policy": "slo-urgency", "engine": "vllm"}, []),
+        ({"preemption_resume": "keep"}, ["--preemption-resume has no effect without --preemption-policy gap"]),
+        ({"preemption_resume": "keep", "preemption_policy": "gap", "engine": "vllm"}, []),
+        ({"timer_resolution": 9}, ["--timer-resolution has no effect without --engine adaptive"]),
     ],
 )
 def test_flags_that_another_keeps_from_mattering_are_noted(given: dict[str, Any], notes: list[str]) -> None:
     assert list(resolve(options(**given)).notes) == notes
+
+
+@pytest.mark.parametrize("given", [{}, {"preemption_resume": "keep", "urgency_window": 9, "timer_resolution": 9}])
+def test_rules_that_the_adaptive_engine_obeys_are_not_noted(given: dict[str, Any]) -> None:
+    assert not [note for note in resolve(options(engine="adaptive", **given)).notes if "no effect" in note]
+
+
+def test_engines_without_preemption_by_priority_are_named() -> None:
+    found = resolve(options(engine="sarathi", preemption_policy="priority")).notes
+    assert found[-1] == "--preemption-policy has no effect without --engine vllm, blis or adaptive"
 
 
 GIB = 2**30
