@@ -100,7 +100,7 @@ class Speculation:
     gates: SpeculationGates | None = None
     """Conditions of drafts; None drafts for every request."""
     draft_cost: float | None = None
-    """Time of drafting as a share of a step, for the theoretical speed-up; None reports none."""
+    """Time of drafting as a share of the step, which `draft_time_us` replaces; None is 0."""
     model: str = ""
     """Name or folder of the model that drafts; none for methods without one and where the model itself drafts."""
 
@@ -132,6 +132,10 @@ class Speculation:
     def theoretical_speedup(self) -> float:
         """The published estimate (1 + K p) / (1 + a): all drafts are judged alike, and drafting costs a of a step."""
         return (1 + sum(self.acceptance_rates)) / (1 + (self.draft_cost or 0.0))
+
+    def drafting_us(self, step_us: Micros) -> Micros:
+        """The time that drafting adds to a step that computes for so long."""
+        return self.draft_time_us or round((self.draft_cost or 0.0) * step_us)
 
     @property
     def num_lookahead_tokens(self) -> int:

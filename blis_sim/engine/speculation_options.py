@@ -34,7 +34,8 @@ class SpeculationOptions:
     )
     speculative_draft_time: int = option(
         0,
-        "Microseconds that drafting adds to each step that samples.",
+        "Microseconds that drafting adds to each step that samples; 0 for the share of the step that draft_cost of "
+        "--speculative-config gives, or nothing.",
         at_least=0,
         at_most=LONGEST_DELAY_US,
         metavar="US",

@@ -117,11 +117,14 @@ def run(options: CompareOptions) -> int:
     for side in sides:
         for note in side.notes:
             _say(f"{side.name}: {note}")
-    runs = [[measured(side, workload_of(options, number)) for side in sides] for number in range(options.repeat)]
-    if options.live:
-        from blis_sim.bench.compare.live import play
+    runs = []
+    for number in range(options.repeat):
+        requests = workload_of(options, number)
+        runs.append([measured(side, requests) for side in sides])
+        if options.live and number == 0:
+            from blis_sim.bench.compare.live import play
 
-        play(sides, runs[0], options.speed)
+            play(sides, runs[0], options.speed, sys.stderr if options.json else sys.stdout)
     sys.stdout.write(as_json(sides, runs) if options.json else table_text(sides, runs))
     _write(options, sides, runs)
     return 0

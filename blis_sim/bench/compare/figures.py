@@ -24,7 +24,15 @@ class Figure:
     label: str
     of: Callable[[Run], float]
     digits: int = 1
-    less_is_better: bool = True
+    divides_first: bool = False
+    """Whether the row has the first configuration's value divided by that of each."""
+
+    def value(self, of_seed: Sequence[Run], place: int) -> float:
+        """The cell of the configuration at this place, from the runs of all of them with the same requests."""
+        value = self.of(of_seed[place])
+        if not self.divides_first:
+            return value
+        return self.of(of_seed[0]) / value if value else 0.0
 
 
 def throughput(run: Run) -> float:
@@ -73,9 +81,9 @@ def figures_of(runs: Sequence[Run]) -> list[Figure]:
     classes = sorted({name for run in runs for name in run.deadlines.counts})
     rows = [
         Figure("Requests", lambda run: run.submitted, 0),
-        Figure("Completed", lambda run: int((run.ended_s >= 0).sum()), 0, less_is_better=False),
-        Figure("Throughput (tok/s)", throughput, 0, less_is_better=False),
-        Figure("Throughput, last 10 s (tok/s)", window_throughput, 0, less_is_better=False),
+        Figure("Completed", lambda run: int((run.ended_s >= 0).sum()), 0),
+        Figure("Throughput (tok/s)", throughput, 0),
+        Figure("Throughput, last 10 s (tok/s)", window_throughput, 0),
         Figure("TTFT p50 (ms)", lambda run: ttft_percentile_ms(run, 50)),
         Figure("TTFT p99 (ms)", lambda run: ttft_percentile_ms(run, 99)),
         Figure("TBT mean (ms)", mean_tbt_ms, 2),
@@ -84,15 +92,16 @@ def figures_of(runs: Sequence[Run]) -> list[Figure]:
         rows.append(Figure("SLO violations (%)", lambda run: 100 * run.deadlines.share, 2))
         rows += [Figure(f"SLO violations, {name} (%)", _share_of(name), 2) for name in classes]
     rows += [
-        Figure("KV hit rate (%)", lambda run: 100 * run.hit_rate, less_is_better=False),
+        Figure("KV hit rate (%)", lambda run: 100 * run.hit_rate),
         Figure("Preemptions", lambda run: run.preemptions, 0),
         Figure("Queue depth, mean", mean_queue_depth, 2),
     ]
     if any(run.expected_per_draft for run in runs):
         rows += [
-            Figure("Accepted per draft", lambda run: run.accepted_per_draft, 2, less_is_better=False),
-            Figure("Accepted per draft, expected", lambda run: run.expected_per_draft, 2, less_is_better=False),
-            Figure("Speed-up of drafts, by formula", lambda run: run.speedup_estimate, 2, less_is_better=False),
+            Figure("Accepted per draft", lambda run: run.accepted_per_draft, 2),
+            Figure("Accepted per draft, expected", lambda run: run.expected_per_draft, 2),
+            Figure("Speed-up of decoding", mean_tbt_ms, 2, divides_first=True),
+            Figure("Speed-up of drafts, by formula", lambda run: run.speedup_estimate, 2),
         ]
     return rows
 

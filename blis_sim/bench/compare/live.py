@@ -1,8 +1,8 @@
 """A comparison as a table that refreshes while simulated time passes."""
 
-import sys
 import time
 from collections.abc import Sequence
+from typing import TextIO
 
 import numpy as np
 
@@ -14,7 +14,7 @@ _FRAMES_PER_S = 4
 _HOME = "\x1b[H\x1b[J"
 
 
-def play(sides: Sequence[Side], runs: Sequence[Run], speed: float) -> None:
+def play(sides: Sequence[Side], runs: Sequence[Run], speed: float, terminal: TextIO) -> None:
     """Show one run of each side, in seconds of simulated time by `speed`; with 0 a frame per second, without pause.
 
     A terminal shows each frame in the place of the one before; elsewhere frames follow each other.
@@ -28,8 +28,8 @@ def play(sides: Sequence[Side], runs: Sequence[Run], speed: float) -> None:
         now_s = min(number * step_s, last_s)
         if speed:
             time.sleep(max(0.0, begun_s + number / _FRAMES_PER_S - time.monotonic()))
-        sys.stdout.write((_HOME if sys.stdout.isatty() else "") + frame(sides, runs, now_s) + "\n")
-        sys.stdout.flush()
+        terminal.write((_HOME if terminal.isatty() else "") + frame(sides, runs, now_s) + "\n")
+        terminal.flush()
 
 
 def frame(sides: Sequence[Side], runs: Sequence[Run], now_s: float) -> str:

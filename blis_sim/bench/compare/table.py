@@ -20,7 +20,7 @@ def rows_of(sides: Sequence[Side], runs: Runs) -> tuple[list[str], list[list[str
         head += [f"{side.name} - {sides[0].name} (95 %)" for side in sides[1:]]
     rows = []
     for figure in figures_of([run for of_seed in runs for run in of_seed]):
-        values = [[figure.of(of_seed[place]) for of_seed in runs] for place in range(len(sides))]
+        values = [[figure.value(of_seed, place) for of_seed in runs] for place in range(len(sides))]
         cells = [_number(fmean(of_side), figure.digits) for of_side in values]
         if has_intervals:
             cells += [_difference(values[0], other, figure) for other in values[1:]]
@@ -65,7 +65,7 @@ def as_json(sides: Sequence[Side], runs: Runs) -> str:
     content = {
         side.name: {
             "flags": side.flags,
-            "runs": [{figure.label: round(figure.of(of_seed[place]), 6) for figure in figures} for of_seed in runs],
+            "runs": [{figure.label: round(figure.value(of_seed, place), 6) for figure in figures} for of_seed in runs],
         }
         for place, side in enumerate(sides)
     }

@@ -230,7 +230,7 @@ class AdaptiveScheduler:
         self._instance.last_shape = shape
         duration_us = self._instance.latency.step_time(shape)
         if group[0][1] and self._speculation is not None:
-            at_verification = self._tick(at + self._speculation.draft_time_us)
+            at_verification = self._tick(at + self._speculation.drafting_us(duration_us))
             duration_us += at_verification - at
         return self._begin(at, duration_us, group, is_prompt=False)
 

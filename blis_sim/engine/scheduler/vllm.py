@@ -80,7 +80,7 @@ class VllmScheduler(BatchQueueScheduler):
         if at == self._idle_until and self._idle_us > 0 and self._idle_start is not None:
             ends_at = computed_at = ends_at + self._idle_start(self._idle_us)
         if self._adds_time:
-            ends_at = computed_at = ends_at + self.added_time(step)
+            ends_at = computed_at = ends_at + self.added_time(step, ends_at - at)
         if self._pipeline is not None:
             samples = any(tokens.samples for tokens in step[2])
             computed_at, ends_at = self._pipeline.enter(at, ends_at - at, shape.num_tokens, samples)
@@ -89,8 +89,8 @@ class VllmScheduler(BatchQueueScheduler):
             recent_prompts.add(prefill_tokens, computed_at)
         return ends_at
 
-    def added_time(self, step: ScheduledStep) -> Micros:
-        """Return the time of a step beside its computation: the loading of adapters."""
+    def added_time(self, step: ScheduledStep, computed_us: Micros) -> Micros:
+        """Return the time of a step beside its computation, which takes so long: the loading of adapters."""
         if self._lora is None:
             return 0
         adapters = dict.fromkeys(tokens.sequence.request.adapter for tokens in step[2])  # in batch order, each once

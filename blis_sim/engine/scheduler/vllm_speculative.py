@@ -111,12 +111,12 @@ class SpeculativeScheduler(DraftWaitScheduler):
         self._now = at
         return super().update(at)
 
-    def added_time(self, step: ScheduledStep) -> Micros:
+    def added_time(self, step: ScheduledStep, computed_us: Micros) -> Micros:
         if self._gates is None:
             drafts = any(tokens.samples for tokens in step[2])
         else:
             drafts = any(isinstance(tokens, DraftedTokens) and tokens.is_drafted_for for tokens in step[2])
-        return super().added_time(step) + (self._speculation.draft_time_us if drafts else 0)
+        return super().added_time(step, computed_us) + (self._speculation.drafting_us(computed_us) if drafts else 0)
 
     def _next_drafts(self, sequence: Sequence) -> int:
         """How many tokens are drafted for the next step of a sequence."""

@@ -51,6 +51,28 @@ def test_a_live_table_ends_with_all_requests(capsys: Captured) -> None:
     assert last[1][2:] == ["0", "0"]
 
 
+def test_live_tables_leave_standard_output_to_json(capsys: Captured) -> None:
+    assert run(["compare", "--baseline", "fifo", *SHORT, "--live", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert list(json.loads(printed.out)) == ["adaptive", "fifo"]
+    assert printed.err.count("s of simulated time") == 4
+
+
+def test_the_gain_of_drafts_is_beside_what_the_formulas_say(capsys: Captured) -> None:
+    config = '{"method": "ngram", "num_speculative_tokens": 4, "draft_cost": 0.1, "gates": {}}'
+    drafts = ["--speculative-config", config, "--speculative-acceptance-rate", "0.85"]
+    assert run(["compare", *SHORT, "--json", "--", "--max-num-seqs", "256", "--", *drafts]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (without,), (drafted,) = found["A"]["runs"], found["B"]["runs"]
+    assert round(drafted["Accepted per draft, expected"], 2) == 2.71
+    assert drafted["Accepted per draft"] == pytest.approx(2.71, abs=0.1)
+    assert drafted["Speed-up of drafts, by formula"] == 4.0
+    assert without["Speed-up of decoding"] == 1.0
+    gained = without["TBT mean (ms)"] / drafted["TBT mean (ms)"]
+    assert drafted["Speed-up of decoding"] == pytest.approx(gained, rel=1e-5)
+    assert 1.5 < gained < 4.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

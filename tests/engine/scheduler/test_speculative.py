@@ -104,6 +104,13 @@ def test_drafting_takes_time_in_steps_that_sample_and_only_there() -> None:
     assert sut.steps.durations().tolist() == [1000, 1070, 1070]
 
 
+def test_the_cost_of_drafting_is_a_share_of_the_step_unless_it_is_given_as_time() -> None:
+    for given, added_us in ({"draft_cost": 0.25}, 250), ({"draft_cost": 0.25, "draft_time_us": 70}, 70):
+        sut = engine(drafting(**given), max_num_batched_tokens=8)
+        run(sut, [(0, request(input_tokens=12, output_tokens=5))])
+        assert sut.steps.durations().tolist() == [1000, 1000 + added_us, 1000 + added_us]
+
+
 def test_drafts_share_the_token_budget() -> None:
     sut = engine(drafting(), max_num_batched_tokens=6)
     events = run(sut, [(0, request("a", 2, 9)), (0, request("b", 2, 9))])
