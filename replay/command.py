@@ -81,13 +81,13 @@ class ReplayOptions:
     )
     session_mode: str = option(
         "fixed",
-        "When rounds of conversations are sent: at their recorded times, or as soon as the simulated reply before them "
-        "has come and its reader has thought.",
+        "When rounds of conversations and agents are sent: at their recorded times, or when the simulated replies that "
+        "they wait for have come and the recorded pause is over.",
         choices=("fixed", "closed-loop"),
     )
     think_time_ms: int | None = option(
         None,
-        "With --session-mode closed-loop: the pause before each round. Default: as recorded.",
+        "With --session-mode closed-loop: the pause before each request that waits. Default: as recorded.",
         at_least=0,
         at_most=LONGEST_DELAY_US // 1000,
     )
@@ -224,6 +224,9 @@ def simulate_replay(options: ReplayOptions, ties: "TieBreaker", say: "Say", prog
     if options.intervals:
         for line in _intervals(options, deployment, arrivals, ties, runs[0]):
             say(line)
+    num_unsent = 0 if options.horizon else len(arrivals.arrivals) - len(runs[0].requests)
+    if num_unsent:
+        say(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
     after = (*notes_after(deployment), *notes_after_run(runs[0].simulation))
     for note in (*after, *notes_on_targets(questions.targets, runs[0].requests)):
         say(note)

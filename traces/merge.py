@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import chain
 
 from traces.errors import TraceError
+from traces.graph import renumbered
 from traces.header import TraceHeader
 from traces.rows import TraceRow
 from traces.slo import SloTargets
@@ -19,11 +20,14 @@ def merged(traces: Sequence[Trace]) -> tuple[TraceHeader, list[TraceRow], list[s
     What servers did with the requests is left out: no server has had all of them at once.
     """
     names = {field: _shared_names(traces, field) for field in ("session_id", "prefix_group")}
-    rows: list[TraceRow] = []
+    rows: list[tuple[int, TraceRow]] = []
     for number, trace in enumerate(traces):
         start_us = min((row.arrival_time_us for row in trace.rows), default=0)
-        rows += [_moved(row, number, start_us, names) for row in trace.rows]
-    rows.sort(key=lambda row: row.arrival_time_us)
+        rows += [(number, _moved(row, number, start_us, names)) for row in trace.rows]
+    rows.sort(key=lambda each: each[1].arrival_time_us)
+    ids: list[dict[int, int]] = [{} for _ in traces]
+    for place, (number, row) in enumerate(rows):
+        ids[number][row.request_id] = place
     notes = [
         f"{field} of one name in several traces are told apart: {len(found)}" for field, found in names.items() if found
     ]
@@ -41,7 +45,7 @@ def merged(traces: Sequence[Trace]) -> tuple[TraceHeader, list[TraceRow], list[s
         session_context_growth=growth.pop(),
         goodput_slo_targets=_targets(traces),
     )
-    return header, [replace(row, request_id=number) for number, row in enumerate(rows)], notes
+    return header, [renumbered(row, place, ids[number]) for place, (number, row) in enumerate(rows)], notes
 
 
 def _moved(row: TraceRow, number: int, start_us: int, names: Mapping[str, set[str]]) -> TraceRow:

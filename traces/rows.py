@@ -11,7 +11,15 @@ from traces.table import Column
 
 _METADATA_KEY = "column"
 STATUSES = ("ok", "error", "timeout", "incomplete")
-_WHERE_SET = ("slo_target_us", "adapter", "think_time_us", "context_tokens", "slo_e2e_us")
+_WHERE_SET = (
+    "slo_target_us",
+    "adapter",
+    "think_time_us",
+    "context_tokens",
+    "slo_e2e_us",
+    "parents",
+    "context_of",
+)
 """Optional columns that are written as soon as a row has a value in them."""
 
 
@@ -89,17 +97,23 @@ class TraceRow:
     x_request_id: str = _column("", "the identity sent along with the request", on_request=True)
     adapter: str = _column("", "the LoRA adapter it asks for", on_request=True)
     think_time_us: int = _column(
-        0, "pause before this round of a conversation", at_least=0, at_most=LATEST_US, on_request=True
+        0, "pause before it, after the reply or replies it waits for", at_least=0, at_most=LATEST_US, on_request=True
     )
     context_tokens: int = _column(
         0,
-        "tokens its prompt begins with that repeat the round before and its reply",
+        "tokens its prompt begins with that repeat another one and its reply: context_of, else the round before",
         at_least=0,
         at_most=MOST_TOKENS,
         on_request=True,
     )
     slo_e2e_us: int = _column(
         0, "the wanted time to the last token, 0 for none", at_least=0, at_most=LATEST_US, on_request=True
+    )
+    parents: str = _column(
+        "", "ids of the requests that must be answered before it is sent, with a blank between them", on_request=True
+    )
+    context_of: str = _column(
+        "", "id of the request whose text its prompt repeats first, empty for the first parent", on_request=True
     )
 
 

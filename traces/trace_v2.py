@@ -14,6 +14,7 @@ from typing import Any, Self
 from traces.append_file import AppendFile, open_with_header, whole_records
 from traces.collector import no_cycle_search
 from traces.errors import TraceError
+from traces.graph import check_graph
 from traces.header import TraceHeader, read_header, write_header
 from traces.json_text import number_text
 from traces.rows import TRACE_COLUMNS, TraceRow
@@ -57,8 +58,9 @@ def beside(*paths: Path | str | None) -> list[Path]:
 def read_rows(data_path: Path | str, *, distinct: bool = False) -> list[TraceRow]:
     """Read the rows of a trace; with `distinct` no two may have one request_id. Raises TraceError."""
     table = read_table(Path(data_path), TRACE_COLUMNS)
-    if distinct:
+    if distinct or any(table.columns["parents"]) or any(table.columns["context_of"]):
         _check_distinct(table)
+    check_graph(table)
     return _rows(table)
 
 
@@ -93,9 +95,9 @@ class TraceWriter:
     """Appends rows to a new CSV, each on disk before the next, so that nothing recorded is lost.
 
     `columns` names the columns written on request (vllm_priority, slo_target_us, x_request_id, adapter,
-    think_time_us, context_tokens). With `kept` it takes the place of a file that has these rows. Raises TraceError
-    when the file cannot be made or a column is not one of them. With `joins` it appends to a file that another writer
-    with the same columns has made, along with others.
+    think_time_us, context_tokens, slo_e2e_us, parents, context_of). With `kept` it takes the place of
+    a file that has these rows. Raises TraceError when the file cannot be made or a column is not one of them. With
+    `joins` it appends to a file that another writer with the same columns has made, along with others.
     """
 
     def __init__(

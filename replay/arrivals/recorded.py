@@ -1,67 +1,16 @@
 """From the rows of a trace to requests with arrival times on the engine's clock."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.units import Micros
-from replay.arrivals.arrival import Arrival, ConversationBlocks
+from replay.arrivals.arrival import Arrival
+from replay.arrivals.contexts import blocks_of_conversations, prompt_tokens_of_conversations
 from traces import Trace, TraceRow
-
-
-def prompt_tokens_of_conversations(rows: Iterable[TraceRow]) -> dict[int, int]:
-    """Tokens of the whole prompt of each row that is part of such a conversation, by its place among `rows`.
-
-    The numbers are the server's counts, which include the tokens around each turn.
-    """
-    given = list(rows)
-    growing = {row.session_id for row in given if row.session_id and row.context_tokens}
-    return {
-        place: row.server_input_tokens or row.prefix_length + row.input_tokens
-        for place, row in enumerate(given)
-        if row.session_id in growing
-    }
-
-
-def blocks_of_conversations(
-    rows: list[TraceRow], ids: list[str], prompt_tokens: Mapping[int, int], config: EngineConfig
-) -> dict[int, ConversationBlocks]:
-    """The blocks of these prompts, by the same places. A row shares its `context_tokens` with the round before it, and
-    with no other row where that one is missing.
-    """
-    sessions: dict[str, list[int]] = defaultdict(list)
-    for place in prompt_tokens:
-        sessions[rows[place].session_id].append(place)
-    found: dict[int, ConversationBlocks] = {}
-    for places in sessions.values():
-        places.sort(key=lambda place: rows[place].round_index)
-        before: tuple[int, ConversationBlocks] | None = None
-        for place in places:
-            row = rows[place]
-            follows = before is not None and before[0] == row.round_index - 1
-            parent = before[1] if before is not None and follows else ConversationBlocks(f"before {ids[place]}", 0)
-            blocks = _blocks(row, ids[place], prompt_tokens[place], parent, config)
-            found[place] = blocks
-            before = (row.round_index, blocks)
-    return found
-
-
-def _blocks(
-    row: TraceRow, request_id: str, prompt_tokens: int, parent: ConversationBlocks, config: EngineConfig
-) -> ConversationBlocks:
-    num_before = config.num_identified_blocks(min(row.context_tokens, prompt_tokens))
-    owners, ends = parent.first(num_before) if num_before else ((), ())
-    return ConversationBlocks(
-        request_id,
-        num_shareable=(prompt_tokens + max(0, row.output_tokens - 1)) // config.block_size_tokens,
-        owners=owners,
-        ends=ends,
-        group=row.prefix_group,
-        shared_blocks=config.num_identified_blocks(row.prefix_length) if row.prefix_group else 0,
-    )
-
+from traces.graph import without_others
 
 FAILED_STATUSES = frozenset({"error", "timeout"})
 """Statuses of a real recording whose rows do not show the server's full work for them."""
@@ -85,11 +34,12 @@ def arrivals_of(
     start elsewhere, such as the Unix epoch of a recording, are shifted so that the first one sent is sent at the first
     arrival. Rounds of a conversation find the context that they repeat, by their own count, in the KV cache. In
     recordings of mode "real", rows that failed are left out unless `include_failed`. Rows that name another model than
-    `model`, whatever the case of letters, are left out too.
+    `model`, whatever the case of letters, are left out too. Rows that wait for one that is left out wait for what it
+    waits for.
     """
     leave_failed = trace.header.mode == "real" and not include_failed
     present = [row for row in trace.rows if not (leave_failed and row.status in FAILED_STATUSES)]
-    served = [row for row in present if _is_served(row, model)]
+    served = without_others(trace.rows, [row for row in present if _is_served(row, model)])
     offset = _clock_offset(served)
     prefix_tokens = _prefix_tokens(served)
     ids = _unique_ids(served)
@@ -113,7 +63,7 @@ def _is_served(row: TraceRow, model: str) -> bool:
     return not row.model or row.model.lower() == model.lower()
 
 
-def _clock_offset(rows: list[TraceRow]) -> Micros:
+def _clock_offset(rows: Sequence[TraceRow]) -> Micros:
     """How far the sending clock is ahead of the arrival clock, by the rows that were sent."""
     sent = [row for row in rows if row.send_time_us > 0]
     if not sent:

@@ -1,8 +1,8 @@
-"""Recorded conversations as a closed loop: each round waits for the simulated reply before it, not for the recorded."""
+"""Recorded conversations and graphs as a closed loop: requests wait for simulated replies, not for recorded ones."""
 
 import heapq
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from blis_sim.engine.units import Micros
@@ -10,69 +10,112 @@ from blis_sim.engine.virtual import CHUNK_US
 from replay.arrivals.arrival import Arrival
 from replay.arrivals.recorded import Arrivals
 from traces import TraceRow
+from traces.graph import ids_in
 
 
-class _Talk:
-    """A conversation: its rounds from the next one on, the last first, and the pause before each."""
+class _Sent:
+    """A request and those that wait for it; `ready_at` is when the last of the replies that it awaits itself came."""
 
-    __slots__ = ("rounds",)
+    __slots__ = ("arrival", "followers", "num_awaited", "pause_us", "ready_at")
 
-    def __init__(self, rounds: list[tuple[Arrival, Micros]]) -> None:
-        self.rounds = rounds
+    def __init__(self, arrival: Arrival) -> None:
+        self.arrival = arrival
+        self.pause_us: Micros = 0
+        self.num_awaited = 0
+        self.ready_at: Micros = 0
+        self.followers: list[_Sent] = []
+
+    def awaits(self, others: Iterable["_Sent"], pause_us: Micros) -> None:
+        """Send it this pause after the last reply to the others."""
+        self.pause_us = pause_us
+        for other in others:
+            other.followers.append(self)
+            self.num_awaited += 1
 
 
 class RecordedRounds:
-    """Rows without a session arrive when they did, sessions with their first round; later rounds are sent a pause after
-    the reply before them.
+    """Rows arrive when they did, unless they wait for others: those with `parents` for all of these, and without them
+    the later rounds of a session for the round before.
 
-    The pause is `think_time_us`, else that of the row, else the time from the recorded reply to the recorded request;
-    where a conversation has no recorded pause and no times of a real server, the time between its arrivals. Deadlines
-    keep their distance to the arrival.
+    The pause after the last of the replies is `think_time_us`, else that of the row. Where a session without parents
+    has none recorded it is the time from the recorded reply to the recorded request, and without times of a real server
+    the time between its arrivals. Deadlines keep their distance to the arrival. A request waits for ever where one
+    that it awaits is not answered.
     """
 
     def __init__(self, arrivals: Arrivals, *, is_real: bool, think_time_us: Micros | None = None) -> None:
         self.least_pause_us: Micros = CHUNK_US
-        sessions: dict[str, list[Arrival]] = defaultdict(list)
-        self._heap: list[tuple[Micros, int, Arrival, _Talk | None]] = []
+        self._heap: list[tuple[Micros, int, _Sent]] = []
         self._order = 0
-        for arrival in arrivals.arrivals:
-            if arrival.row.session_id:
-                sessions[arrival.row.session_id].append(arrival)
+        all_sent = [_Sent(arrival) for arrival in arrivals.arrivals]
+        _link_parents(all_sent, think_time_us)
+        _link_rounds(all_sent, is_real, think_time_us)
+        for sent in all_sent:
+            if sent.num_awaited:
+                self.least_pause_us = min(self.least_pause_us, sent.pause_us)
             else:
-                self._push(arrival, None)
-        for rounds in sessions.values():
-            rounds.sort(key=lambda arrival: arrival.row.round_index)
-            pauses = _pauses(rounds, is_real, think_time_us)
-            self.least_pause_us = min(self.least_pause_us, *pauses, CHUNK_US)
-            self._push(rounds[0], _Talk(list(zip(rounds[1:], pauses, strict=True))[::-1]))
+                self._push(sent)
 
     def next_at(self) -> Micros | None:
         """When the next request arrives; None when nothing is known to come."""
         return self._heap[0][0] if self._heap else None
 
-    def pop(self, _number: int) -> tuple[Arrival, _Talk | None]:
-        """The next request, with its conversation if another round is to follow."""
-        _, _, arrival, talk = heapq.heappop(self._heap)
-        return arrival, talk
+    def pop(self, _number: int) -> tuple[Arrival, _Sent | None]:
+        """The next request, with itself again if others wait for it."""
+        _, _, sent = heapq.heappop(self._heap)
+        return sent.arrival, sent if sent.followers else None
 
-    def follow_up(self, talk: _Talk, replied_at: Micros, _num_replied_tokens: int) -> None:
-        """Send the next round, a pause after the reply."""
-        arrival, pause_us = talk.rounds.pop()
-        at = replied_at + pause_us
-        request, row = arrival.request, arrival.row
-        if request.deadline_us and isinstance(row, TraceRow):
-            request = request._replace(deadline_us=request.deadline_us - row.arrival_time_us + at)
-        self._push(arrival._replace(at=at, request=request), talk)
+    def follow_up(self, sent: _Sent, replied_at: Micros, _num_replied_tokens: int) -> None:
+        """Send the requests that have waited for this reply alone, each after its pause."""
+        for each in sent.followers:
+            each.ready_at = max(each.ready_at, replied_at)
+            each.num_awaited -= 1
+            if not each.num_awaited:
+                each.arrival = _moved(each.arrival, each.ready_at + each.pause_us)
+                self._push(each)
 
-    def _push(self, arrival: Arrival, talk: _Talk | None) -> None:
+    def _push(self, sent: _Sent) -> None:
         self._order += 1
-        talk = talk if talk is not None and talk.rounds else None
-        heapq.heappush(self._heap, (arrival.at, self._order, arrival, talk))
+        heapq.heappush(self._heap, (sent.arrival.at, self._order, sent))
 
 
-def _pauses(rounds: Sequence[Arrival], is_real: bool, think_time_us: Micros | None) -> list[Micros]:
+def _moved(arrival: Arrival, at: Micros) -> Arrival:
+    request, row = arrival.request, arrival.row
+    if request.deadline_us and isinstance(row, TraceRow):
+        request = request._replace(deadline_us=request.deadline_us - row.arrival_time_us + at)
+    return arrival._replace(at=at, request=request)
+
+
+def _link_parents(all_sent: Sequence[_Sent], think_time_us: Micros | None) -> None:
+    by_id = {_row(sent).request_id: sent for sent in all_sent}
+    for sent in all_sent:
+        row = _row(sent)
+        if row.parents:
+            pause_us = row.think_time_us if think_time_us is None else think_time_us
+            sent.awaits([by_id[each] for each in ids_in(row.parents)], max(1, pause_us))
+
+
+def _link_rounds(all_sent: Sequence[_Sent], is_real: bool, think_time_us: Micros | None) -> None:
+    """Let each round wait for the one before, in sessions that have no parents."""
+    sessions: dict[str, list[_Sent]] = defaultdict(list)
+    for sent in all_sent:
+        if session_id := _row(sent).session_id:
+            sessions[session_id].append(sent)
+    for rounds in sessions.values():
+        if not any(_row(sent).parents for sent in rounds):
+            rounds.sort(key=lambda sent: _row(sent).round_index)
+            pauses = _pauses([_row(sent) for sent in rounds], is_real, think_time_us)
+            for (before, sent), pause_us in zip(pairwise(rounds), pauses, strict=True):
+                sent.awaits([before], pause_us)
+
+
+def _row(sent: _Sent) -> TraceRow:
+    assert isinstance(sent.arrival.row, TraceRow)
+    return sent.arrival.row
+
+
+def _pauses(rows: Sequence[TraceRow], is_real: bool, think_time_us: Micros | None) -> list[Micros]:
     """The pause before each round but the first, at least 1."""
-    rows = [arrival.row for arrival in rounds if isinstance(arrival.row, TraceRow)]
     recorded = any(row.think_time_us for row in rows[1:])
     pauses = []
     for before, row in pairwise(rows):

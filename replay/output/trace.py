@@ -38,8 +38,8 @@ def trace_rows(simulated: Simulated, keeps_schedule: bool = False) -> Iterator[T
 
 def _columns(record: Record) -> set[str]:
     # Not slo_target_us: BLIS misreads the columns before it where it is present, and then serves no request.
-    names = ("adapter", "think_time_us", "slo_e2e_us")
-    wanted = {name for name in names if any(getattr(row, name) for row in record.rows)}
+    names = ("adapter", "think_time_us", "slo_e2e_us", "parents", "context_of")
+    wanted = {name for name in names if any(getattr(row, name, "") for row in record.rows)}
     if any(isinstance(row, WorkloadRequest) and row.priority is not None for row in record.rows):
         wanted.add("vllm_priority")
     if any(map(_repeats, record.rows)):

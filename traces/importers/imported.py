@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from traces.graph import renumbered
 from traces.header import TraceHeader
 from traces.rows import TraceRow
 
@@ -31,8 +32,9 @@ def in_order(rows: Iterable[TraceRow]) -> list[TraceRow]:
     """The rows by arrival, the first at 0, numbered from 0."""
     by_arrival = sorted(rows, key=lambda row: row.arrival_time_us)
     start_us = by_arrival[0].arrival_time_us if by_arrival else 0
+    ids = {row.request_id: number for number, row in enumerate(by_arrival)}
     return [
-        replace(row, request_id=number, arrival_time_us=row.arrival_time_us - start_us)
+        replace(renumbered(row, number, ids), arrival_time_us=row.arrival_time_us - start_us)
         for number, row in enumerate(by_arrival)
     ]
 

@@ -82,6 +82,30 @@ def test_prompts_are_as_long_as_the_server_counted_even_behind_a_prefix(tmp_path
     }
 
 
+def test_requests_find_what_they_repeat_of_those_they_name(tmp_path: Path) -> None:
+    """A helper finds the 16 + 8 - 1 tokens that its parent computed, 5 blocks; the other one all 6 of the first.
+
+    Their join finds 4 blocks of the prompt.
+    """
+    rows = [
+        row(9, 0, server_input_tokens=16, output_tokens=8),
+        row(2, LATER_US, parents="9", context_tokens=24, server_input_tokens=40),
+        row(1, LATER_US, parents="9", context_tokens=24, server_input_tokens=36),
+        row(4, 2 * LATER_US, parents="1 2", context_of="9", context_tokens=16, server_input_tokens=50),
+    ]
+    assert hit_blocks(tmp_path, *rows) == 5 + 6 + 4
+
+
+def test_a_request_without_parents_finds_what_it_repeats_of_another_one(tmp_path: Path) -> None:
+    rows = [
+        row(0, 0, server_input_tokens=40),
+        row(1, LATER_US, context_of="0", context_tokens=32, server_input_tokens=60),
+        row(2, 2 * LATER_US, context_of="1", context_tokens=48, server_input_tokens=70),
+        row(3, 3 * LATER_US, context_of="2", context_tokens=20, server_input_tokens=30),
+    ]
+    assert hit_blocks(tmp_path, *rows) == 8 + 12 + 5
+
+
 def test_the_blocks_of_many_rounds_are_those_of_the_round_that_said_them_first() -> None:
     first = ConversationBlocks("a", 5)
     second = ConversationBlocks("b", 9, *first.first(5))
