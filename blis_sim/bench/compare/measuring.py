@@ -1,5 +1,6 @@
 """One configuration on one set of requests: its figures, and what happened when."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,10 @@ import numpy.typing as npt
 from blis_sim.bench.compare.sides import Side
 from blis_sim.engine.cluster.build import build_simulation
 from blis_sim.engine.cluster.settings import SeededTieBreaker
+from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from replay.figures.deadlines import DeadlineFigures, deadline_figures, with_deadlines
 from replay.loops.sessions import simulate_workload
-from replay.output.metrics import cache_hit_rate
 from replay.running.simulate import Simulated
 from traces.workload import Workload, read_spec
 from traces.workload.generate import generate
@@ -108,13 +109,19 @@ def measured(side: Side, requests: Requests) -> Run:
         if not samples.at_s or now_s >= samples.at_s[-1] + 0.25:
             samples.at_s.append(now_s)
             samples.preemptions.append(sum(engine.counters.num_preemptions for engine in simulation.instances))
-            samples.hit_rate.append(cache_hit_rate(simulated_so_far))
+            samples.hit_rate.append(_hit_rate(simulation.instances))
 
-    simulated_so_far = Simulated(simulation, None)  # type: ignore[arg-type]  # the hit rate reads engines alone
     simulated = simulate_workload(
         simulation, requests.workload, None, sample, lambda number, instants: times.append((number, instants))
     )
     return _run(simulated, times, samples, requests.duration_s)
+
+
+def _hit_rate(engines: Iterable[Engine]) -> float:
+    """The share of all prompt tokens that were found in a prefix cache: instances without requests do not count."""
+    caches = [engine.kv for engine in engines]
+    queried = sum(kv.queried_tokens for kv in caches)
+    return sum(kv.hit_tokens for kv in caches) / queried if queried else 0.0
 
 
 def _run(simulated: Simulated, times: list[tuple[int, Micros]], samples: Samples, duration_s: float) -> Run:
@@ -151,7 +158,7 @@ def _run(simulated: Simulated, times: list[tuple[int, Micros]], samples: Samples
         samples=samples,
         deadlines=deadline_figures(record, config.urgency),
         duration_s=duration_s,
-        hit_rate=cache_hit_rate(simulated),
+        hit_rate=_hit_rate(engines),
         preemptions=sum(engine.counters.num_preemptions for engine in engines),
         accepted_per_draft=accepted / drafts if drafts else 0.0,
         expected_per_draft=0.0 if speculation is None else speculation.expected_accepted_tokens,

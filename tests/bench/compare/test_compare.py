@@ -51,6 +51,29 @@ def test_a_live_table_ends_with_all_requests(capsys: Captured) -> None:
     assert last[1][2:] == ["0", "0"]
 
 
+def test_the_hit_rate_is_that_of_all_prompt_tokens_whichever_instances_get_them(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    spec = tmp_path / "spec.yaml"
+    sizes = "{type: constant, params: {value: 20}}"
+    spec.write_text(f"""
+version: "2"
+aggregate_rate: 5
+num_requests: 20
+clients:
+  - {{id: a, rate_fraction: 1, prefix_group: p, prefix_length: 1600, arrival: {{process: poisson}},
+     input_distribution: {sizes}, output_distribution: {sizes}}}
+""")
+    cached = ["--num-instances", "4", "--routing-policy", "weighted", "--routing-scorers", "cache-utilisation:1"]
+    current = ["--snapshot-refresh-interval", "0", "--cache-signal-delay", "0"]
+    arguments = ["--workload-spec", str(spec), "--json", "--", "--max-num-seqs", "9", "--", *cached, *current]
+    assert run(["compare", *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rates = [found[side]["runs"][0]["KV hit rate (%)"] for side in "AB"]
+    assert rates[0] > 90
+    assert rates[1] > 85, "one or two of four instances have had all requests"
+
+
 def test_live_tables_leave_standard_output_to_json(capsys: Captured) -> None:
     assert run(["compare", "--baseline", "fifo", *SHORT, "--live", "--json"]) == 0
     printed = capsys.readouterr()
