@@ -47,11 +47,12 @@ class ChromeTrace:
         number: int,
         stages: Sequence[tuple[Micros, Micros]],
         ids: Sequence[int],
+        num_ids: int,
         sizes: tuple[int, int, int],
     ) -> None:
         """Draw a batch that was in each stage between two instants.
 
-        `sizes` are its requests, prompt tokens and decode tokens.
+        `ids` are the first of `num_ids`; `sizes` are its requests, prompt tokens and decode tokens.
         """
         if replica not in self._declared:
             self._declare(replica, len(stages))
@@ -63,8 +64,8 @@ class ChromeTrace:
             "num_decode_tokens": num_decode_tokens,
             "request_ids": ids[:MOST_IDS],
         }
-        if len(ids) > MOST_IDS:
-            args["num_more_requests"] = len(ids) - MOST_IDS
+        if num_ids > MOST_IDS:
+            args["num_more_requests"] = num_ids - MOST_IDS
         kind = "mixed" if num_prefill_tokens and num_decode_tokens else "prefill" if num_prefill_tokens else "decode"
         for stage, (start, end) in enumerate(stages):
             self._items.add(

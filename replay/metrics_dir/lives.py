@@ -5,11 +5,11 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.delivery import OutputQueue
 from blis_sim.engine.events import BatchDone
 from blis_sim.engine.sequence import NOWHERE, Sequence
 from blis_sim.engine.units import Micros
 from replay.metrics_dir.chrome_trace import Place
+from replay.metrics_dir.decoding import DecodeGroup, Life
 from replay.metrics_dir.request_rows import KVTransfer, RequestFacts
 from replay.running.measure import COMPLETED, NEVER, ClientView, Latencies
 
@@ -21,26 +21,6 @@ class KVTraffic:
     bytes_per_block: float
     bytes_per_value: float
     dtype: str
-
-
-@dataclass(slots=True)
-class Life:
-    """One request, or the part of one that computes its prompt elsewhere."""
-
-    number: int
-    inter_arrival_s: float | None = None
-    scheduled_at: Micros | None = None
-    """When it first joined a batch."""
-    executed_us: Micros = 0
-    """The time of its batches, those in which its cohort decoded excepted."""
-    first: Place | None = None
-    prompt: Place | None = None
-    """The batch that completed its prompt."""
-    prompt_end_us: Micros = 0
-    last: Place | None = None
-    first_wait_us: Micros = 0
-    """Wait of the first token of a request for the others of its step."""
-    last_wait_us: Micros = 0
 
 
 class Lives:
@@ -55,8 +35,7 @@ class Lives:
         """Requests whose prompts other instances may compute, by id; empty without such instances."""
         self._num_arrived = 0
         self._latest_arrival: Micros | None = None
-        self._queues: dict[int, OutputQueue] = {}
-        """The API server process of each instance."""
+        self._groups: dict[int, DecodeGroup] = {}
         self._batches: dict[int, BatchDone] = {}
         """The latest batch of each instance."""
 
@@ -82,7 +61,10 @@ class Lives:
             life.scheduled_at = at
 
     def computed(self, place: Place, event: BatchDone, duration_us: Micros) -> list[int]:
-        """Note which requests were computed in a batch that took so long in all stages. Returns their numbers."""
+        """Note which requests were computed in a batch that took so long in all stages.
+
+        Returns the numbers of those with their prompts in it, and of as many others as a timeline shows.
+        """
         instance = place.replica
         self._batches[instance] = event
         numbers: list[int] = []
@@ -94,28 +76,22 @@ class Lives:
             if life.scheduled_at is None:  # a part of a request, whose admission is not reported
                 life.scheduled_at = event.started_at
             numbers.append(life.number)
-        counts_decodes = self._engines[instance].config.pipeline is not None
-        for sequence in event.decoding:
-            life = self._life(sequence)
-            life.last = place
-            if counts_decodes:
-                life.executed_us += duration_us
-            numbers.append(life.number)
-        return numbers
+        group = self._group(instance)
+        group.compute(event.decoding, place, duration_us, self._life)
+        return numbers + group.numbers
 
     def emitted(self, instance: int, num_tokens: int) -> None:
         """Note how many tokens the latest batch of an instance brought: each waits until all are handed out."""
         batch = self._batches.get(instance)
         if batch is None or not self._view(instance).has_turns:
             return
-        latency = self._engines[instance].latency
-        queue = self._queues.setdefault(instance, OutputQueue(latency))
-        wait_us = num_tokens * latency.output_sequence_time + queue.enter(batch.at, num_tokens)
-        for sequence in batch.decoding:
-            wait_us += queue.turn_us
-            self._life(sequence).last_wait_us = int(wait_us)
+        group, step_us = self._group(instance), num_tokens * self._engines[instance].latency.output_sequence_time
+        group.emit(step_us + group.queue.enter(batch.at, num_tokens))
+        if not batch.prompts:
+            return
+        wait_us = group.waits_us()[-1]
         for sequence, _ in batch.prompts:
-            wait_us += queue.turn_us
+            wait_us += group.queue.turn_us
             life = self._life(sequence)
             life.first_wait_us = life.last_wait_us = int(wait_us)
 
@@ -125,6 +101,7 @@ class Lives:
 
     def end(self, sequence: Sequence) -> None:
         """Forget a request."""
+        self._settle(sequence)
         self._lives.pop(sequence, None)
         self._parts.pop(sequence.request.id, None)
         if sequence.prompt_part is not None:
@@ -132,6 +109,7 @@ class Lives:
 
     def way(self, sequence: Sequence) -> list[Place]:
         """Return the first batch of a request, that of its first token and its last one."""
+        self._settle(sequence)
         lives = [self._lives.get(sequence.prompt_part)] if sequence.prompt_part is not None else []
         lives.append(self._lives[sequence])
         places = [place for life in lives if life is not None for place in (life.first, life.prompt, life.last)]
@@ -155,6 +133,7 @@ class Lives:
 
     def facts(self, sequence: Sequence, at: Micros, ended_at: Micros | None) -> RequestFacts:
         """Return what is known of a request at `at`, by which it may have ended."""
+        self._settle(sequence)
         life, prompt = self._life(sequence), sequence.prompt_part
         arrived_us, request = sequence.arrived_at, sequence.request
         ttft_us, e2e_us, itl_us, num_tokens = self._latencies(sequence, at, life)
@@ -248,6 +227,21 @@ class Lives:
             whole = self._parts[sequence.request.id.removesuffix(PROMPT_SUFFIX)]
             life = self._lives[sequence] = Life(self._lives[whole].number)
         return life
+
+    def _settle(self, sequence: Sequence) -> None:
+        """Let a request and the part that computed its prompt have the facts of their latest batches."""
+        for each in (sequence, sequence.prompt_part):
+            life = None if each is None else self._lives.get(each)
+            if each is not None and life is not None and life.group is not None:
+                life.group.leave(each, life)
+
+    def _group(self, instance: int) -> DecodeGroup:
+        group = self._groups.get(instance)
+        if group is None:
+            engine = self._engines[instance]
+            counts_time = engine.config.pipeline is not None
+            group = self._groups[instance] = DecodeGroup(engine.latency, counts_time=counts_time)
+        return group
 
     def _view(self, instance: int) -> ClientView:
         view = self._views.get(instance)

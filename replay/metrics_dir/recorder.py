@@ -145,7 +145,8 @@ class Recorder:
         figures.batch_time.add(duration_s)
         drawn = self._chrome.without_overlap(instance, stages)
         ids = self._lives.computed(Place(instance, drawn[0][0]), event, sum(end - start for start, end in stages))
-        self._chrome.batch(instance, number, drawn, ids, (size, prefills, decodes))
+        num_ids = len(event.prompts) + len(event.decoding)
+        self._chrome.batch(instance, number, drawn, ids, num_ids, (size, prefills, decodes))
         details = {"batch_id": number, "replica_id": instance, "started_at": started_s, "batch_size": size}
         self._events.happens(event.at, "batch_end", **details)
         self._use(instance, event, stages)

@@ -11,6 +11,8 @@ from traces.text_file import cannot_write, naming_write_errors, open_for_writing
 
 Cell: TypeAlias = str | float | None
 """A value of a CSV table; None leaves the cell empty."""
+_NUMBERS = frozenset((int, float))
+"""Types of most cells, whose text is found without a call."""
 _ROWS_AT_ONCE = 4096
 """Rows that are held before they are written: system calls are the largest cost of a row."""
 
@@ -65,7 +67,8 @@ class CsvTable:
 
     def add(self, cells: Iterable[Cell]) -> None:
         """Append one row. Numbers have as many digits as read back to the same value."""
-        self._file.write(",".join([cell_text(each) for each in cells]) + "\n")
+        texts = [repr(each) if type(each) in _NUMBERS else cell_text(each) for each in cells]
+        self._file.write(",".join(texts) + "\n")
 
 
 def cell_text(value: Cell) -> str:

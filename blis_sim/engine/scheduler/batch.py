@@ -165,7 +165,7 @@ class BatchScheduler(CohortScheduler):
             self.complete(sequence, at, finished)
         if not self._reports_steps:
             return list(finished)
-        if self.has_cohort:
+        if self.has_cohort and (tokens or newcomers):
             emitted.sort(key=running_number)  # batch order
         for each_told in told:
             each_told.num_blocks_after = self._blocks.num_used_blocks
