@@ -10,14 +10,13 @@ from blis_sim.engine.request import Request
 from mockserve.answering.forwarding import forward
 from mockserve.connections.clients import arrived_at
 from mockserve.content.composer import SCRIPTED_TEXT
-from mockserve.flight import new_id
+from mockserve.planning.played import played_request
 from mockserve.playback.journal import MOST_BODY_BYTES, NotedRequest
 from mockserve.playback.playback import Asked, Playback
 from mockserve.playback.reply import Piece, PlayedReply
 from mockserve.protocol.errors import ApiError
 from mockserve.replies.choices import failure
 from mockserve.routes.shared import Handler, received
-from mockserve.serving.planner import Terms
 from mockserve.serving.service import SERVICE, Service
 from traces.content.scrubbing import without_secret_headers
 
@@ -118,13 +117,7 @@ async def _timed_by_engine(
 
 
 def _engine_request(service: Service, asked: Asked, reply: PlayedReply) -> Request:
-    """The request that the engine gets: the words of the prompt, as long as the recorded one was counted."""
-    planner = service.model.planner
-    ids = planner.encode(asked.conversation.text or asked.raw.decode("utf-8", "replace")) or [0]
-    wanted = reply.num_prompt_tokens or len(ids)
-    ids = ids[:wanted] if len(ids) >= wanted else [*ids, *[ids[-1]] * (wanted - len(ids))]
-    planner.check_length(len(ids) + reply.num_output_tokens)
-    return planner.played(ids, Terms(f"playback-{new_id()}"), reply.num_output_tokens)
+    return played_request(service.model.planner, asked.body, asked.conversation, asked.raw, reply)
 
 
 async def _send(request: web.Request, reply: PlayedReply, times: "_Tokens | _RecordedTimes") -> web.StreamResponse:

@@ -41,18 +41,21 @@ class Conversation:
         return _digest([len(self.turns), self.turns[-1] if self.turns else ""])
 
 
-def conversation_of(body: Any) -> Conversation:
-    """The conversation of a parsed body; one without turns where there is none."""
+def conversation_of(body: Any, keeps_spaces: bool = False) -> Conversation:
+    """The conversation of a parsed body; one without turns where there is none.
+
+    Spaces around words are left out unless `keeps_spaces`, as a chat template may.
+    """
     if not isinstance(body, Mapping):
         return Conversation(())
-    turns = [("system", _words(body[name])) for name in ("system", "instructions") if body.get(name)]
+    turns = [("system", _words(body[name], keeps_spaces)) for name in ("system", "instructions") if body.get(name)]
     found = body.get("messages", body.get("input"))
     if isinstance(found, list):
         for item in found:
             if isinstance(item, Mapping):
-                turns += _of_message(item)
+                turns += _of_message(item, keeps_spaces)
     elif isinstance(found, str):
-        turns.append(("user", found.strip()))
+        turns.append(("user", _words(found, keeps_spaces)))
     if "prompt" in body and found is None:
         prompt = body["prompt"]
         turns.append(("user", prompt if isinstance(prompt, str) else orjson.dumps(prompt).decode()))
@@ -68,9 +71,9 @@ def exact_key(path: str, body: Any, raw: bytes) -> bytes:
     return blake2b(path.encode("utf-8", "replace") + b"\0" + content, digest_size=16).digest()
 
 
-def _of_message(item: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _of_message(item: Mapping[str, Any], keeps_spaces: bool) -> list[tuple[str, str]]:
     if item.get("type") == "function_call_output":
-        return [("tool", _words(item.get("output")))]
+        return [("tool", _words(item.get("output"), keeps_spaces))]
     role = item.get("role")
     role = role if isinstance(role, str) else "assistant"
     role = "system" if role == "developer" else role
@@ -79,8 +82,8 @@ def _of_message(item: Mapping[str, Any]) -> list[tuple[str, str]]:
     if isinstance(content, list):
         results = [each for each in content if isinstance(each, Mapping) and each.get("type") == "tool_result"]
         content = [each for each in content if each not in results]
-    turns = [("tool", _words(each.get("content"))) for each in results]
-    words = _words(content)
+    turns = [("tool", _words(each.get("content"), keeps_spaces)) for each in results]
+    words = _words(content, keeps_spaces)
     calls = [_call(each) for each in item.get("tool_calls") or () if isinstance(each, Mapping)]
     if item.get("type") == "function_call":
         calls.append(_call({"function": item}))
@@ -95,14 +98,16 @@ def _call(call: Mapping[str, Any]) -> str:
     return f"{function.get('name', '')}({function.get('arguments', '')})"
 
 
-def _words(content: Any) -> str:
+def _words(content: Any, keeps_spaces: bool) -> str:
     if isinstance(content, str):
-        return content.strip()
+        return content if keeps_spaces else content.strip()
     if isinstance(content, list):
-        return "\n".join(filter(None, (_words(each) for each in content)))
+        return "\n".join(filter(None, (_words(each, keeps_spaces) for each in content)))
     if isinstance(content, Mapping):
         text = content.get("text", content.get("content"))
-        return _words(text) if text is not None else orjson.dumps(content, option=orjson.OPT_SORT_KEYS).decode()
+        if text is not None:
+            return _words(text, keeps_spaces)
+        return orjson.dumps(content, option=orjson.OPT_SORT_KEYS).decode()
     return ""
 
 

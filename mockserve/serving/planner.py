@@ -250,14 +250,15 @@ class Planner:
             is_long = is_long or not found.is_small
             written = await self.aside.done(found)
 
-    def played(self, prompt: Sequence[int], terms: Terms, num_output_tokens: int) -> Request:
-        """The request of a prompt whose reply is known but for its times."""
+    def played(self, prompt: Sequence[int], terms: Terms, num_output_tokens: int, reply: Sequence[int] = ()) -> Request:
+        """The request of a prompt whose reply is known but for its times; `reply` holds its tokens as far as known."""
         whole = self.prompt_only(prompt, terms)
+        named = self._name_blocks(whole.id, [*prompt, *reply], ANYWHERE) if reply else whole.blocks
         return Request(
             id=whole.id,
             input_tokens=whole.input_tokens,
             output_tokens=num_output_tokens,
-            blocks=whole.blocks,
+            blocks=named,
             max_output_tokens=num_output_tokens,
             priority=whole.priority,
         )

@@ -81,6 +81,43 @@ def test_a_stream_is_played_in_its_own_bytes_at_the_times_of_the_engine(tmp_path
         assert b'vllm:prompt_tokens_total{engine="0",model_name="m"} 100.0' in ask(server, None, "/metrics", "GET")[1]
 
 
+def exchange(number: int, path: str, body: bytes, reply: bytes) -> RecordedExchange:
+    kind = "text/event-stream; charset=utf-8" if reply.startswith((b"data:", b"event:")) else "application/json"
+    events = [(0, each + b"\n\n") for each in reply.split(b"\n\n") if each] if "stream" in kind else [(0, reply)]
+    return RecordedExchange(
+        request_id=number, sent_at_us=0, method="POST", path=path, headers=[], body=body, status=200,
+        reply_headers=[("content-type", kind)], pieces=events, is_complete=True,
+    )  # fmt: skip
+
+
+def test_rounds_find_as_much_in_the_prefix_cache_as_they_did_when_recorded(tmp_path: Path) -> None:
+    """Tools, the words of the chat template and replies before are part of a prompt that is played."""
+    schema = {"type": "object", "properties": {"words": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "search", "description": "x " * 90, "parameters": schema}}]
+    messages = [{"role": "system", "content": "You are helpful. " * 20}, {"role": "user", "content": "one " * 30}]
+    kept: list[RecordedExchange] = []
+    with running_server() as server:
+        for number in range(3):
+            body = {"messages": messages, "tools": tools, "tool_choice": "none", "max_tokens": 40}
+            raw = json.dumps(body).encode()
+            reply = ask(server, body)[1]
+            kept.append(exchange(number, CHAT, raw, reply))
+            said = json.loads(reply)["choices"][0]["message"]["content"]
+            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": f"go on {number}"}]
+        recorded = cached_tokens(server)
+    with running_server(playback=recording(tmp_path / "r.content.jsonl", *kept), playback_miss="error") as server:
+        for each in kept:
+            assert ask(server, json.loads(each.body))[:2] == (200, each.reply_body)
+        assert cached_tokens(server) == recorded > 700
+
+
+def cached_tokens(server: TestServer) -> int:
+    page = ask(server, None, "/metrics", "GET")[1].decode()
+    return int(
+        float(next(each for each in page.splitlines() if each.startswith("vllm:prefix_cache_hits_total")).split()[-1])
+    )
+
+
 def test_recorded_times_can_be_kept_or_scaled(tmp_path: Path) -> None:
     path = recording(tmp_path / "r.content.jsonl")
     with running_server(playback=path, playback_timing="recorded", playback_speed=4.0) as server:
