@@ -58,11 +58,14 @@ def facts_of(body: bytes, client: bytes) -> RequestFacts:
     shared = [*start, *items[:num_leading]]
     key = _dump(shared)
     turns = items[num_leading:]
+    # Tools come into the prompt as JSON, names of members included.
+    tools = members.get("tools")
+    num_shared_bytes = _num_bytes([each for each in shared if each is not tools]) + (len(_dump(tools)) if tools else 0)
     bare = not members.get("previous_response_id")
     return RequestFacts(
         **common,
-        num_prompt_bytes=_num_bytes(shared) + _num_bytes(turns),
-        num_shared_bytes=_num_bytes(shared),
+        num_prompt_bytes=num_shared_bytes + _num_bytes(turns),
+        num_shared_bytes=num_shared_bytes,
         shared_start=digest(name.encode(), key) if shared else b"",
         turns=_turns(digest(client, name.encode(), key), turns) if turns and bare else None,
     )

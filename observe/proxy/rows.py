@@ -30,6 +30,10 @@ class TokenScales:
             self._bytes[model] = self._bytes.get(model, 0.0) * 0.99 + num_bytes
             self._tokens[model] = self._tokens.get(model, 0.0) * 0.99 + num_tokens
 
+    def knows(self, model: str) -> bool:
+        """Whether a prompt of the model was counted."""
+        return model in self._bytes
+
     def tokens(self, model: str, num_bytes: int) -> int:
         """How many tokens a text of this size may have."""
         per_byte = self._tokens[model] / self._bytes[model] if model in self._bytes else 1 / BYTES_PER_TOKEN
@@ -46,6 +50,8 @@ class RowMaker:
     tenant_salt: str
     sessions: SessionBook = field(default_factory=SessionBook)
     scales: TokenScales = field(default_factory=TokenScales)
+    plain_scales: TokenScales = field(default_factory=TokenScales)
+    """Scales of prompts without instructions and tools."""
     _prefix_tokens: dict[str, int] = field(default_factory=dict)
 
     def facts(self, exchange: Exchange) -> RequestFacts | None:
@@ -62,7 +68,9 @@ class RowMaker:
         num_prompt_tokens = counted or self.scales.tokens(facts.model, facts.num_prompt_bytes)
         if counted:
             self.scales.learn(facts.model, facts.num_prompt_bytes, counted)
-        group, num_shared = self._shared(facts, num_prompt_tokens)
+            if not facts.num_shared_bytes:
+                self.plain_scales.learn(facts.model, facts.num_prompt_bytes, counted)
+        group, num_shared = self._shared(facts, num_prompt_tokens, is_counted=bool(counted))
         times = [] if reply is None else reply.chunk_times
         num_output_tokens = _num_output_tokens(exchange)
         if this is not None and exchange.status == "ok" and facts.turns is not None:
@@ -104,14 +112,18 @@ class RowMaker:
             return ()
         return [self.clock.epoch_us(at) for at in reply.chunk_times]
 
-    def _shared(self, facts: RequestFacts, num_prompt_tokens: int) -> tuple[str, int]:
+    def _shared(self, facts: RequestFacts, num_prompt_tokens: int, is_counted: bool) -> tuple[str, int]:
+        """The shared start of a prompt, and its tokens: as many as the first prompt with it has beyond its turns."""
         if not facts.shared_start:
             return "", 0
         group = f"start-{facts.shared_start.hex()[:12]}"
         known = self._prefix_tokens.get(group)
         if known is None:
-            share = facts.num_shared_bytes / max(1, facts.num_prompt_bytes)
-            known = int(num_prompt_tokens * share)
+            num_turn_bytes = facts.num_prompt_bytes - facts.num_shared_bytes
+            known = int(num_prompt_tokens * facts.num_shared_bytes / max(1, facts.num_prompt_bytes))
+            if is_counted and self.plain_scales.knows(facts.model):
+                # Templates add words to tools, and other prompts show what the turns take.
+                known = max(known, num_prompt_tokens - self.plain_scales.tokens(facts.model, num_turn_bytes))
             if len(self._prefix_tokens) < 100_000:
                 self._prefix_tokens[group] = known
         return group, min(known, num_prompt_tokens)

@@ -246,3 +246,18 @@ def test_messages_come_out_of_bytes_cut_anywhere() -> None:
     reader = MessageReader()
     found = [each for at in range(len(frames)) for each in reader.feed(frames[at : at + 1])]
     assert found == [Message(Kind.REQUEST, 7, 9, b"abc"), Message(Kind.REPLY, 7, 9, b"abc")]
+
+
+def test_tokens_of_a_shared_start_are_those_that_the_turns_do_not_take(tmp_path: Path) -> None:
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one = wire.connect()
+    wire.ask(one, 0, messages=user("a" * 40), stream=True)
+    wire.answer(one, 10, prompt_tokens=20)
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    for at, turn in enumerate(("b" * 40, "c" * 80)):
+        # Twenty tokens for 40 bytes of turns as before; the template's words and the tools are the others.
+        wire.ask(one, 100 + 100 * at, messages=user(turn), tools=tools, stream=True)
+        wire.answer(one, 110 + 100 * at, prompt_tokens=170 + 20 * at)
+    recording.close()
+    assert [row.prefix_length for row in rows_in(tmp_path)] == [0, 150, 150]
