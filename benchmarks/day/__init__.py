@@ -1,0 +1,1 @@
+"""A day of traffic through the recording proxy, judged and played back."""
