@@ -20,7 +20,7 @@ from mockserve.front.usual import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Limits
 from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.serve import ServeOptions
 from mockserve.protocol.responses.input_items import item_forms
-from mockserve.routes.control import dashboard_page
+from mockserve.routes.dashboard import dashboard_page
 from mockserve.serving.instances import InstanceControl, InstancePorts
 from mockserve.serving.service import Service, build_service
 
@@ -148,6 +148,7 @@ class RunningServer:
         for listener in self.listeners:
             listener.close()
         await asyncio.gather(self.front.close(CLOSING_GRACE_S), self.runner.cleanup())
+        self.service.metrics_source.watch(is_watched=False)
         self.service.close()
         await self.service.delivery.aside.wait_closed()
         await self.service.delivery.close_observers()
@@ -199,6 +200,7 @@ async def listen(service: Service, shares_port: bool = False) -> RunningServer:
             uds.remove()
         await runner.cleanup()
         raise
+    service.metrics_source.watch(is_watched=True)
     if uds is not None:
         return RunningServer(service, runner, front, listeners, "", 0, uds)
     host, port = listeners[0].sockets[0].getsockname()[:2]

@@ -21,8 +21,9 @@ from blis_sim.options import OptionError
 from mockserve.connections.clients import SlowReaders
 from mockserve.engines.deployment import StructuredOutputBackend, with_features
 from mockserve.kv_blocks.setup import open_publisher
+from mockserve.metrics.cache_config import cache_config_labels
 from mockserve.metrics.engine import EngineMetrics, Lateness
-from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, cache_config_labels, new_source
+from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, new_source
 from mockserve.metrics.server import ToolParsing
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.fake_metrics import read_fake_metrics

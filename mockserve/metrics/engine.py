@@ -9,6 +9,7 @@ from prometheus_client.utils import floatToGoString
 
 from blis_sim.engine.units import Micros
 from mockserve.flight import Flight
+from mockserve.metrics.fine_counts import FineCounts
 
 
 class Histogram:
@@ -219,6 +220,8 @@ class EngineMetrics:
         self.iteration_tokens = Histogram(STEP_TOKEN_BUCKETS)
         self.first_token_s = Histogram(FIRST_TOKEN_BUCKETS_S)
         self.token_gap_s = Histogram(TOKEN_GAP_BUCKETS_S)
+        self.first_token_fine = FineCounts()
+        self.token_gap_fine = FineCounts()
         self.time_per_token_s = Histogram(TOKEN_GAP_BUCKETS_S)
         self.e2e_s = Histogram(REQUEST_LATENCY_BUCKETS_S)
         self.queue_s = Histogram(REQUEST_LATENCY_BUCKETS_S)
@@ -258,6 +261,7 @@ class EngineMetrics:
         self.prompt_tokens_by_source["local_cache_hit"] += flight.num_cached_tokens - flight.num_external_tokens
         self.prompt_tokens_by_source["external_kv_transfer"] += flight.num_external_tokens
         self.first_token_s.observe(latency_us / 1e6)
+        self.first_token_fine.observe(latency_us)
         self.adapters.began(flight.request.adapter)
 
     def step(self, num_prompt_tokens: int, num_tokens: int, gaps_us: dict[Micros, int]) -> None:
@@ -265,6 +269,7 @@ class EngineMetrics:
         self.iteration_tokens.observe(num_prompt_tokens + num_tokens)
         for gap, times in gaps_us.items():
             self.token_gap_s.observe(gap / 1e6, times)
+            self.token_gap_fine.observe(gap, times)
         self.adapters.stepped()
 
     def aborted(self, flight: Flight) -> None:

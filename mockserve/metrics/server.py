@@ -46,6 +46,8 @@ class HttpMetrics:
     """Counts requests by route, method and class of status."""
 
     def __init__(self) -> None:
+        self.errors: dict[int, int] = {}
+        """Replies with a status of at least 400, by status; it is on no metrics page."""
         self._requests: dict[tuple[str, str, str], tuple[int, float]] = {}
         self._received: dict[str, _Sizes] = {}
         self._sent: dict[str, _Sizes] = {}
@@ -58,6 +60,8 @@ class HttpMetrics:
         """Count one request that was answered. `path` is that of the route, or `NO_ROUTE`."""
         if any(part in path for part in UNCOUNTED_PARTS):
             return
+        if status >= 400:
+            self.errors[status] = self.errors.get(status, 0) + 1
         key = (path, method, f"{status // 100}xx")
         known = self._requests.get(key)
         self._requests[key] = (1, time.time()) if known is None else (known[0] + 1, known[1])
@@ -75,6 +79,8 @@ class HttpMetrics:
 
     def add(self, other: "HttpMetrics") -> None:
         """Count what another has counted, too."""
+        for code, number in other.errors.items():
+            self.errors[code] = self.errors.get(code, 0) + number
         for key, (number, created) in other._requests.items():
             known, since = self._requests.get(key, (0, created))
             self._requests[key] = (known + number, min(since, created))

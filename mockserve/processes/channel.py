@@ -137,6 +137,8 @@ class WantMetrics(NamedTuple):
     question: int
     names: tuple[str, ...]
     accept: str
+    is_live: bool = False
+    """Whether the figures over time are requested instead, as JSON."""
 
 
 class Figures(NamedTuple):
@@ -269,10 +271,20 @@ class RemoteMetrics:
 
     async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:
         """Return the metrics page of all processes, or only the samples named, as `accept` asks for it."""
+        return await self._answer_to(tuple(names), accept, is_live=False)
+
+    async def live(self) -> bytes:
+        """Return the figures of all processes over time as JSON."""
+        return await self._answer_to((), "", is_live=True)
+
+    def watch(self, is_watched: bool) -> None:
+        """The engines' process notes the figures."""
+
+    async def _answer_to(self, names: tuple[str, ...], accept: str, *, is_live: bool) -> bytes:
         question = next(self._questions)
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._asked[question] = answer
-        self.tell(WantMetrics(question, tuple(names), accept))
+        self.tell(WantMetrics(question, names, accept, is_live))
         try:
             return await answer
         finally:
@@ -302,10 +314,8 @@ class Gathering:
         """Processes whose reply to a question is missing."""
         self._complete: dict[int, asyncio.Event] = {}
 
-    async def page(
-        self, asked: Mapping[int, Callable[[WantFigures], None]], names: Collection[str], accept: str = ""
-    ) -> bytes:
-        """The metrics page; `asked` has a channel for each running process."""
+    async def page(self, asked: Mapping[int, Callable[[WantFigures], None]], message: WantMetrics) -> bytes:
+        """The metrics page or the figures over time; `asked` has a channel for each running process."""
         question = next(self._questions)
         self._missing[question] = set(asked)
         complete = self._complete[question] = asyncio.Event()
@@ -314,7 +324,8 @@ class Gathering:
         with suppress(TimeoutError):
             await asyncio.wait_for(complete.wait(), WAIT_S)
         del self._missing[question], self._complete[question]
-        return sum_of_parts(self._source, list(self._known.values())).exposition(names, accept)
+        found = sum_of_parts(self._source, list(self._known.values()))
+        return await found.live() if message.is_live else found.exposition(message.names, message.accept)
 
     def heard(self, place: int, figures: Figures) -> None:
         """The answer of one process."""

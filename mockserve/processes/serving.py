@@ -215,6 +215,7 @@ class Processes:
         self._engines = EngineSide(self._ranks, wire)
         slow_readers = SlowReaders(options.network.max_unsent_kib * 1024)
         source = source_of(options, deployment, self._ranks, wire.lateness, slow_readers)
+        self._metrics_source = source
         self._gathering = Gathering(source)
         self._faults = EngineFaults(self._ranks, FaultSource(options.faults.settings, options.faults.fault_seed))
         self._answering: list[Answering] = []
@@ -233,6 +234,7 @@ class Processes:
             await answering.start(assignment, far_end, near_end)
             self._answering.append(answering)
         self._keep(self._tell_state())
+        self._metrics_source.watch(is_watched=True)
 
     async def until_listening_or(self, stopping: asyncio.Event) -> None:
         """Return when all processes listen, and log it; earlier when there is no use in waiting any longer.
@@ -284,6 +286,7 @@ class Processes:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._faults.close()
+        self._metrics_source.watch(is_watched=False)
         self._engines.driver.close()
 
     async def _engine_death(self) -> BaseException:
@@ -312,7 +315,7 @@ class Processes:
     def _answer_metrics(self, asking: Answering, message: WantMetrics) -> None:
         async def answer() -> None:
             asked = {each.place: each.end.tell for each in self._answering if not each.ended.done()}
-            page = await self._gathering.page(asked, message.names, message.accept)
+            page = await self._gathering.page(asked, message)
             asking.end.tell(MetricsPage(message.question, page))
 
         self._keep(answer())

@@ -1,11 +1,10 @@
-"""Routes under /blis/ that show and change faults and instances, the API's documentation, and the dashboard."""
+"""Routes under /blis/ that show and change faults and instances, and the API's documentation."""
 
 import asyncio
 from dataclasses import asdict
-from functools import cache, partial
+from functools import partial
 from html import escape
 from http import HTTPStatus
-from importlib.resources import files
 from typing import Any
 
 from aiohttp import web
@@ -267,14 +266,3 @@ def _section(gates: frozenset[Gate]) -> str:
     if Gate.POOLING in gates:
         return "pooling"
     return "scale-out" if Gate.SCALE_OUT in gates else "base"
-
-
-async def dashboard(_request: web.Request) -> web.StreamResponse:
-    """Live plots of the server's own metrics, for a browser."""
-    return web.Response(text=dashboard_page(), content_type="text/html")
-
-
-@cache
-def dashboard_page() -> str:
-    """The dashboard page, equal for every client: the browser asks for /metrics on its own."""
-    return files("mockserve.routes").joinpath("dashboard.html").read_text(encoding="utf-8")

@@ -7,7 +7,6 @@ from mockserve.routes.completions import batch_chat, chat_completions, completio
 from mockserve.routes.control import (
     add_instance,
     change_faults,
-    dashboard,
     documentation,
     drain_instance,
     end_faults,
@@ -21,6 +20,7 @@ from mockserve.routes.control import (
     scale_out_disabled,
     show_faults,
 )
+from mockserve.routes.dashboard import dashboard, dashboard_figures
 from mockserve.routes.invocations import invocations
 from mockserve.routes.messages import count_tokens, messages, render_messages
 from mockserve.routes.playback import (
@@ -134,6 +134,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/metrics", metrics),
     Route("*", "/metrics{rest:.*}", mounted_metrics),
     Route("GET", "/dashboard", dashboard),
+    Route("GET", "/dashboard/figures", dashboard_figures),
     Route("GET", "/openapi.json", openapi),
     Route("HEAD", "/openapi.json", openapi),
     Route("GET", "/docs", documentation),

@@ -1,15 +1,18 @@
 """Rates and percentiles between two readings of a metrics page."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, nan
 
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from observe.errors import ResponseError
 
 PREFIXES = ("vllm:", "blis_")
+REPLIES = "http_requests"
+"""The counter of replies by class of status, of vLLM's HTTP instrumentation."""
 
 
 @dataclass(slots=True)
@@ -25,18 +28,30 @@ class EngineSamples:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One reading of a metrics page. What names no engine, such as the lag of the mock server, is in engine ""."""
+    """One reading of a metrics page. What names no engine, such as the lag of the mock server, is in engine "".
+
+    `errors` are replies by class of status, such as 4xx.
+    """
 
     model_names: tuple[str, ...]
     engines: Mapping[str, EngineSamples]
+    errors: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_of_mock_server(self) -> bool:
+        """Whether the page is one of `blis serve`."""
+        return "" in self.engines and "blis_send_lag_seconds" in self.engines[""].buckets
 
 
 def read_page(text: str) -> Page:
     """The figures of vLLM on a page in Prometheus' text format. Raises ResponseError for a page of anything else."""
     engines: dict[str, EngineSamples] = defaultdict(EngineSamples)
     names: dict[str, None] = {}
+    errors: dict[str, float] = defaultdict(float)
     try:
         for family in text_string_to_metric_families(text):
+            if family.name == REPLIES:
+                _add_errors(errors, family.samples)
             if not family.name.startswith(PREFIXES):
                 continue
             for sample in family.samples:
@@ -52,18 +67,40 @@ def read_page(text: str) -> Page:
         raise ResponseError(f"it is not in Prometheus' text format ({error})") from error
     if not any("vllm:num_requests_running" in engine.values for engine in engines.values()):
         raise ResponseError("it holds no metrics of vLLM")
-    return Page(tuple(names), dict(engines))
+    return Page(tuple(names), dict(engines), dict(errors))
+
+
+def _add_errors(errors: dict[str, float], samples: Iterable[Sample]) -> None:
+    """Add up replies by class of status, where that is one of errors."""
+    for sample in samples:
+        status = sample.labels.get("status", "")
+        if sample.name == f"{REPLIES}_total" and status.startswith(("4", "5")):
+            errors[status] += sample.value
 
 
 FRACTIONS = (0.5, 0.9, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile:
+    """A percentile in seconds, or the bound that is all a histogram says about it.
+
+    `sign` is `<` for one in the first bucket, of which only its upper bound is known, and `>` for one beyond the last
+    finite bound.
+    """
+
+    seconds: float
+    sign: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.sign}{' ' * bool(self.sign)}{self.seconds * 1000:,.1f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """One engine over one interval, or all of them together.
 
-    Percentiles are p50, p90 and p99 in seconds, empty when nothing was observed, infinite beyond the last bound.
-    `lag_s` is only known of the mock server.
+    Percentiles are p50, p90 and p99, empty when nothing was observed. `lag` is only known of the mock server.
     """
 
     running: float
@@ -74,9 +111,9 @@ class Figures:
     output_tokens_per_s: float
     steps_per_s: float
     preemptions_per_s: float
-    ttft_s: Sequence[float] = field(default=())
-    itl_s: Sequence[float] = field(default=())
-    lag_s: Sequence[float] | None = None
+    ttft: Sequence[Percentile] = field(default=())
+    itl: Sequence[Percentile] = field(default=())
+    lag: Sequence[Percentile] | None = None
 
 
 ALL = "all"
@@ -97,7 +134,7 @@ def figures_between(before: Page, after: Page, elapsed_s: float) -> dict[str, Fi
 Pair = tuple[EngineSamples, EngineSamples]
 
 
-def _figures(pairs: Sequence[Pair], elapsed_s: float, lag_s: Sequence[float] | None) -> Figures:
+def _figures(pairs: Sequence[Pair], elapsed_s: float, lag: Sequence[Percentile] | None) -> Figures:
     """Several engines together: their sums, and the mean of how full their caches are."""
 
     def rate(name: str) -> float:
@@ -115,9 +152,9 @@ def _figures(pairs: Sequence[Pair], elapsed_s: float, lag_s: Sequence[float] | N
         output_tokens_per_s=rate("vllm:generation_tokens_total"),
         steps_per_s=rate("vllm:iteration_tokens_total_count"),
         preemptions_per_s=rate("vllm:num_preemptions_total"),
-        ttft_s=_joint_percentiles("vllm:time_to_first_token_seconds", pairs),
-        itl_s=_joint_percentiles("vllm:inter_token_latency_seconds", pairs),
-        lag_s=lag_s,
+        ttft=_joint_percentiles("vllm:time_to_first_token_seconds", pairs),
+        itl=_joint_percentiles("vllm:inter_token_latency_seconds", pairs),
+        lag=lag,
     )
 
 
@@ -126,18 +163,28 @@ def _increase(before: float, after: float) -> float:
     return after - before if after >= before else after
 
 
-def _percentiles(name: str, before: EngineSamples, after: EngineSamples) -> Sequence[float]:
+def _percentiles(name: str, before: EngineSamples, after: EngineSamples) -> Sequence[Percentile]:
     return _joint_percentiles(name, [(before, after)])
 
 
-def _joint_percentiles(name: str, pairs: Sequence[Pair]) -> Sequence[float]:
+def _joint_percentiles(name: str, pairs: Sequence[Pair]) -> Sequence[Percentile]:
     total: dict[float, float] = {}
     for old, new in pairs:
         for bound, count in bucket_increase(old.buckets.get(name, {}), new.buckets.get(name, {})).items():
             total[bound] = total.get(bound, 0.0) + count
     if not total or total[max(total)] <= 0:
         return ()
-    return [quantile(total, fraction) for fraction in FRACTIONS]
+    return [_percentile(total, fraction) for fraction in FRACTIONS]
+
+
+def _percentile(buckets: Mapping[float, float], fraction: float) -> Percentile:
+    bounds = sorted(bound for bound in buckets if bound != inf)
+    value = quantile(buckets, fraction)
+    if bounds and value == inf:
+        return Percentile(bounds[-1], ">")
+    if bounds and value <= bounds[0]:
+        return Percentile(bounds[0], "<")
+    return Percentile(value)
 
 
 def bucket_increase(before: Mapping[float, float], after: Mapping[float, float]) -> Mapping[float, float]:

@@ -5,64 +5,20 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from http.client import HTTPException
 from itertools import chain
-from math import inf
 
 from rich.live import Live
-from rich.table import Table
 
 from observe.errors import ResponseError, RunError
 from observe.http.request import Server
 from observe.messages import warn
-from observe.top.figures import ALL, Figures, Page, figures_between, read_page
-
-Cell = Callable[[Figures], str]
-
-ROWS: Sequence[tuple[str, Cell]] = (
-    ("running", lambda f: f"{f.running:.0f}"),
-    ("waiting", lambda f: f"{f.waiting:.0f}"),
-    ("KV cache in use", lambda f: f"{f.kv_usage_fraction:.1%}"),
-    ("requests /s", lambda f: f"{f.requests_per_s:,.2f}"),
-    ("prompt tokens /s", lambda f: f"{f.prompt_tokens_per_s:,.1f}"),
-    ("output tokens /s", lambda f: f"{f.output_tokens_per_s:,.1f}"),
-    ("steps /s", lambda f: f"{f.steps_per_s:,.1f}"),
-    ("preemptions /s", lambda f: f"{f.preemptions_per_s:,.2f}"),
-    ("TTFT p50 / p90 / p99 ms", lambda f: percentiles_ms(f.ttft_s)),
-    ("ITL p50 / p90 / p99 ms", lambda f: percentiles_ms(f.itl_s)),
-)
-LAG_ROW: tuple[str, Cell] = ("send lag p50 / p90 / p99 ms", lambda f: percentiles_ms(f.lag_s or ()))
-
-
-def table_of(title: str, figures: Mapping[str, Figures]) -> Table:
-    """A row for each figure, a column for each engine."""
-    table = Table(title=title)
-    table.add_column("")
-    for name in figures:
-        table.add_column(name if name == ALL else f"engine {name}", justify="right")
-    for label, cell in _rows(figures):
-        table.add_row(label, *map(cell, figures.values()))
-    return table
-
-
-def line_of(figures: Mapping[str, Figures]) -> str:
-    """All engines together in one line of text."""
-    together = figures.get(ALL) or next(iter(figures.values()))
-    return ", ".join(f"{label} {cell(together)}" for label, cell in _rows(figures))
-
-
-def _rows(figures: Mapping[str, Figures]) -> Sequence[tuple[str, Cell]]:
-    has_lag = any(each.lag_s is not None for each in figures.values())
-    return (*ROWS, LAG_ROW) if has_lag else ROWS
-
-
-def percentiles_ms(seconds: Sequence[float]) -> str:
-    """Percentiles in milliseconds; a dash for none, `inf` for one beyond the last bucket."""
-    return " / ".join("inf" if each == inf else f"{each * 1000:,.1f}" for each in seconds) or "-"
-
+from observe.top.figures import Figures, Page, figures_between, read_page
+from observe.top.own_figures import OwnFigures, errors_in_words, read_own_figures, with_own
+from observe.top.table import line_of, table_of
 
 TIMEOUT_S = 10.0
 
@@ -73,6 +29,7 @@ class Report:
 
     model_names: tuple[str, ...]
     figures: Mapping[str, Figures]
+    settings: str = ""
     failure: str = ""
 
 
@@ -87,24 +44,32 @@ def watch(server: Server, interval_s: float, count: int, api_key: str | None) ->
             if live is None:
                 _say(report)
             else:
-                title = report.failure or f"{', '.join(report.model_names)} on {server.url}"
-                live.update(table_of(title, report.figures), refresh=True)
+                title = f"{', '.join(report.model_names)} on {server.url}, {time.strftime('%H:%M:%S')}"
+                lines = "\n".join(filter(None, (title, report.settings, report.failure)))
+                live.update(table_of(lines, report.figures, live.console.height), refresh=True)
             if number == count:
                 return
 
 
 def fetch(server: Server, api_key: str | None) -> Page:
-    """One reading of the page. Raises RunError for a server that does not answer or is no vLLM."""
+    """Return one reading of the page. Raises RunError for a server that does not answer or is no vLLM."""
     url = f"{server.url}/metrics"
+    try:
+        return read_page(_read(url, api_key))
+    except ResponseError as error:
+        raise RunError(f"cannot use {url}: {error}") from error
+
+
+def _read(url: str, api_key: str | None) -> str:
+    """Return the body of a reply. Raises RunError for a server that does not answer."""
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
     try:
         with _OPENER.open(request, timeout=TIMEOUT_S) as reply:
-            return read_page(reply.read().decode("utf-8", "replace"))
+            text: str = reply.read().decode("utf-8", "replace")
+            return text
     except urllib.error.HTTPError as error:
         error.close()
         raise RunError(f"cannot read {url}: status {error.code}") from error
-    except ResponseError as error:
-        raise RunError(f"cannot use {url}: {error}") from error
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise RunError(f"cannot read {url}: {getattr(reason, 'strerror', None) or reason}") from error
@@ -112,6 +77,14 @@ def fetch(server: Server, api_key: str | None) -> Page:
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Connects directly, ignoring proxies of the environment, as the load client does."""
+
+
+def _own_figures(server: Server, api_key: str | None) -> OwnFigures | None:
+    """Return what a mock server says of itself; None where a proxy or an older server has no such route."""
+    try:
+        return read_own_figures(_read(f"{server.url}/dashboard/figures", api_key))
+    except (RunError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _reports(server: Server, interval_s: float, api_key: str | None) -> Iterator[Report]:
@@ -125,11 +98,12 @@ def _reports(server: Server, interval_s: float, api_key: str | None) -> Iterator
         try:
             now, now_at = fetch(server, api_key), time.monotonic()
         except RunError as error:
-            yield Report(page.model_names, figures, str(error))
+            yield Report(page.model_names, figures, failure=str(error))
             continue
-        figures = figures_between(page, now, now_at - read_at)
+        own = _own_figures(server, api_key) if now.is_of_mock_server else None
+        figures = with_own(figures_between(page, now, now_at - read_at), own)
         page, read_at = now, now_at
-        yield Report(page.model_names, figures)
+        yield Report(page.model_names, figures, errors_in_words(page.errors) if own is None else own.settings)
 
 
 def _say(report: Report) -> None:

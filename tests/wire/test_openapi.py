@@ -28,7 +28,7 @@ SETUPS: Mapping[str, tuple[dict[str, Any], dict[str, str]]] = {
     "classify": ({"convert": "classify", "hf_overrides": '{"num_labels": 2}'}, {}),
     "token-embed": ({"task": ("token_embed",)}, {}),
 }
-OUR_OWN = {"GET /dashboard"}
+OUR_OWN = {"GET /dashboard", "GET /dashboard/figures"}
 
 
 @pytest.mark.parametrize("setup", SETUPS)

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import orjson
+
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import options_from
@@ -11,7 +13,7 @@ from mockserve.metrics.engine import LATENESS_BUCKETS_S, Histogram, Lateness
 from mockserve.metrics.server import HttpMetrics, ToolParsing
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
-from mockserve.processes.channel import Figures, Gathering, WantFigures
+from mockserve.processes.channel import Figures, Gathering, WantFigures, WantMetrics
 from mockserve.realtime.deliveries import Wire
 
 
@@ -36,6 +38,9 @@ def figures(question: int, num_requests: int) -> Figures:
     return Figures(question, http, {"max_num_queued_reqs": num_requests}, lag_s, num_requests, tool_parsing)
 
 
+WHOLE_PAGE = WantMetrics(0, (), "")
+
+
 async def test_counts_of_all_processes_are_added_up() -> None:
     together = gathering()
 
@@ -43,7 +48,7 @@ async def test_counts_of_all_processes_are_added_up() -> None:
         together.heard(place, figures(asked.question, place + 1))
 
     asked = {place: lambda want, place=place: answer(place, want) for place in (0, 1)}
-    page = (await together.page(asked, ())).decode()
+    page = (await together.page(asked, WHOLE_PAGE)).decode()
     for line in (
         'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 3.0',
         'http_request_size_bytes_sum{handler="/v1/completions"} 30.0',
@@ -61,7 +66,7 @@ async def test_counts_of_all_processes_are_added_up() -> None:
 async def test_the_page_is_there_as_soon_as_all_have_answered() -> None:
     together, questions = gathering(), list[int]()
     asked = {place: lambda want: questions.append(want.question) for place in (0, 1)}
-    page = asyncio.ensure_future(together.page(asked, ()))
+    page = asyncio.ensure_future(together.page(asked, WHOLE_PAGE))
     await passed()
     together.heard(0, figures(questions[0], 1))
     await passed()
@@ -80,11 +85,24 @@ async def passed() -> None:
 async def test_a_process_that_ends_while_asked_counts_with_its_last_figures() -> None:
     together = gathering()
     first = {place: lambda want, place=place: together.heard(place, figures(want.question, 2)) for place in (0, 1)}
-    await together.page(first, ())
+    await together.page(first, WHOLE_PAGE)
 
     def end(_want: WantFigures) -> None:
         asyncio.get_running_loop().call_soon(together.gone, 1)
 
     second = {0: lambda want: together.heard(0, figures(want.question, 5)), 1: end}
-    page = await together.page(second, ["blis_slow_readers_cut_total"])
+    page = await together.page(second, WantMetrics(0, ("blis_slow_readers_cut_total",), ""))
     assert b"blis_slow_readers_cut_total 7.0" in page
+
+
+async def test_figures_over_time_count_errors_of_all_processes() -> None:
+    together = gathering()
+
+    def answer(place: int, asked: WantFigures) -> None:
+        found = figures(asked.question, 1)
+        found.http.observe("/v1/completions", "POST", 429, 1, 1, 0.1)
+        together.heard(place, found)
+
+    asked = {place: lambda want, place=place: answer(place, want) for place in (0, 1)}
+    found = orjson.loads(await together.page(asked, WantMetrics(0, (), "", is_live=True)))
+    assert found["errors_by_status"] == {"429": 2}

@@ -46,20 +46,38 @@ def test_rates_are_increases_per_second_and_gauges_are_as_they_are_now() -> None
     assert (figures.running, figures.waiting, figures.kv_usage_fraction) == (3, 1, 0.25)
     assert figures.output_tokens_per_s == 50
     assert figures.requests_per_s == 10  # 40 more in two reasons
-    assert figures.lag_s is None
+    assert figures.lag is None
 
 
 def test_percentiles_are_those_of_what_came_in_between() -> None:
     before = read_page(page_of(ttft=(1000, 1000, 1000)))
     after = read_page(page_of(ttft=(1000, 1080, 1100)))
     (figures,) = figures_between(before, after, 1.0).values()
-    assert figures.ttft_s == [pytest.approx(0.1 + 0.1 * 50 / 80), inf, inf]
+    assert [each.sign for each in figures.ttft] == ["", ">", ">"]
+    assert [each.seconds for each in figures.ttft] == pytest.approx([0.1 + 0.1 * 50 / 80, 0.2, 0.2])
+
+
+def test_a_percentile_in_the_first_bucket_is_below_its_bound() -> None:
+    before = read_page(page_of(ttft=(0, 0, 0)))
+    after = read_page(page_of(ttft=(95, 100, 100)))
+    (figures,) = figures_between(before, after, 1.0).values()
+    assert [str(each) for each in figures.ttft] == ["< 100.0", "< 100.0", "180.0"]
+
+
+def test_errors_are_those_of_the_counter_of_replies() -> None:
+    replies = "".join(
+        f'http_requests_total{{handler="{handler}",method="POST",status="{status}"}} 3\n'
+        for handler in ("/v1/completions", "/v1/chat/completions")
+        for status in ("2xx", "4xx", "5xx")
+    )
+    page = read_page(f"{page_of()}# TYPE http_requests_total counter\n{replies}")
+    assert page.errors == {"4xx": 6, "5xx": 6}
 
 
 def test_no_observation_has_no_percentiles() -> None:
     same = read_page(page_of(ttft=(5, 6, 7)))
     (figures,) = figures_between(same, same, 1.0).values()
-    assert (figures.ttft_s, figures.itl_s) == ((), ())
+    assert (figures.ttft, figures.itl) == ((), ())
 
 
 def test_a_server_that_began_anew_counts_from_zero() -> None:
@@ -67,7 +85,7 @@ def test_a_server_that_began_anew_counts_from_zero() -> None:
     after = read_page(page_of(tokens=20, ttft=(0, 4, 4)))
     (figures,) = figures_between(before, after, 2.0).values()
     assert figures.output_tokens_per_s == 10
-    assert figures.ttft_s[0] == pytest.approx(0.15)
+    assert figures.ttft[0].seconds == pytest.approx(0.15)
 
 
 def test_several_engines_have_a_column_each_and_one_together() -> None:

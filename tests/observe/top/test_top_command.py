@@ -1,6 +1,7 @@
 """`blis top` against a server over a socket, on a terminal and away from one."""
 
 import io
+import json
 import os
 import pty
 import subprocess
@@ -8,14 +9,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from rich.console import Console
 
 from observe.top.command import TopOptions, run
-from observe.top.figures import Figures
-from observe.top.polling import line_of, percentiles_ms, table_of
+from observe.top.figures import ALL, Figures, Percentile
+from observe.top.own_figures import read_own_figures, with_own
+from observe.top.table import line_of, percentiles_ms, short, table_of
 from tests.observe.top.test_figures import page_of
 from tests.patience import PATIENCE_S
 
@@ -29,7 +32,7 @@ FIGURES = Figures(
     output_tokens_per_s=20,
     steps_per_s=50,
     preemptions_per_s=0,
-    ttft_s=(0.0201, 0.031, float("inf")),
+    ttft=(Percentile(0.0201), Percentile(0.031), Percentile(80, ">")),
 )
 
 
@@ -125,12 +128,12 @@ def test_on_a_terminal_it_is_a_table() -> None:
     ours, theirs = pty.openpty()
     with server_of([(200, page) for page in PAGES]) as url:
         command = [sys.executable, "-m", "blis_sim.cli", "top", url, "--interval", "0.1", "--count", "2"]
-        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
         with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
             os.close(theirs)
             shown = read_all(ours)
             assert process.wait(60) == 0
-    for text in (f"m on {url}", "running", "engine 0", "150.0 / 190.0 / 199.0"):
+    for text in (f"m on {url}", "running", "errors none", "TTFT p90 190 ms"):
         assert text in shown
 
 
@@ -148,17 +151,88 @@ def read_all(terminal: int) -> str:
             shown += data
 
 
-def test_the_table_has_a_column_for_each_engine_and_the_lag_of_a_mock_server() -> None:
-    console = Console(file=io.StringIO(), width=100)
-    console.print(table_of("m", {"0": FIGURES, "all": FIGURES}))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "engine 0" in shown
-    assert "all" in shown
-    assert "25.0%" in shown
-    assert "send lag" not in shown
+BUSY = replace(
+    FIGURES,
+    running=99_999,
+    waiting=99_999,
+    kv_usage_fraction=1,
+    requests_per_s=99_999,
+    prompt_tokens_per_s=123_456_789,
+    output_tokens_per_s=999_949,
+    ttft=(Percentile(0.01, "<"), Percentile(100), Percentile(9_999_999, ">")),
+    itl=(Percentile(0.01, "<"), Percentile(100), Percentile(9_999_999, ">")),
+)
+
+
+def shown(figures: dict[str, Figures], height: int = 24) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table_of("m", figures, height))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_the_table_has_a_row_for_each_engine_and_the_lag_of_a_mock_server() -> None:
+    text = shown({"0": FIGURES, "1": FIGURES, ALL: FIGURES})
+    rows = [line.split()[:5] for line in text.splitlines()]
+    for name in ("all", "0", "1"):
+        assert [name, "3", "1", "25.0", "2.00"] in rows
+    assert "send lag" not in text
     assert "send lag" not in line_of({"0": FIGURES})
+    lagging = {"0": replace(FIGURES, lag=(Percentile(0.001),))}
+    assert "send lag p50 / p90 / p99 1.0 ms" in shown(lagging)
+    assert "send lag p50 / p90 / p99 ms 1.0" in line_of(lagging)
+
+
+@pytest.mark.parametrize("number", [1, 4, 40, 1000])
+def test_any_number_of_busy_engines_fits_a_terminal_of_80_columns_and_24_lines(number: int) -> None:
+    figures = {str(engine): replace(BUSY, running=engine) for engine in range(number)}
+    text = shown({**figures, ALL: BUSY} if number > 1 else figures)
+    lines = text.rstrip("\n").splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert "…" not in text
+    assert f"\n{number - 1} " in text  # the engine with the most requests
+    if number > 15:
+        assert f"and {number - 15:,} engines more" in text
+
+
+@pytest.mark.parametrize("place", range(-60, 120, 7))
+def test_a_number_has_at_most_6_characters_and_two_digits_or_more(place: int) -> None:
+    value = 10 ** (place / 10)
+    text = short(value)
+    assert len(text) <= 6
+    number = float(text.rstrip("kMG").replace(",", "")) * {"k": 1e3, "M": 1e6, "G": 1e9}.get(text[-1], 1)
+    assert number == pytest.approx(value, rel=0.05, abs=0.005)
+
+
+OWN = {
+    "server": {
+        "gpu": "H100",
+        "tp": 2,
+        "dp": 1,
+        "speed": 10.0,
+        "faults": {"rate_limit": 0.1},
+        "engine_faults": ["slow"],
+    },
+    "figures": {
+        "errors_by_status": {"429": 1200},
+        "engines": [{"engine": 0, "ttft_ms": [20.0, 30.0, 40.0], "itl_ms": None}],
+        "now": {f"{name}_p{each}_ms": [float(each)] for name in ("ttft", "itl") for each in (50, 90, 99)},
+    },
+}
+
+
+def test_figures_of_the_mock_server_itself_take_the_place_of_buckets() -> None:
+    own = read_own_figures(json.dumps(OWN))
+    assert own.settings == "H100 x 2, tp 2; speed 10x; faults rate_limit 10%, slow; errors 429: 1,200"
+    found = with_own({"0": FIGURES, "1": FIGURES, ALL: FIGURES}, own)
+    assert [percentiles_ms(each.ttft) for each in found.values()] == [
+        "20.0 / 30.0 / 40.0",
+        percentiles_ms(FIGURES.ttft),
+        "50.0 / 90.0 / 99.0",
+    ]
+    assert found["0"].itl == []
 
 
 def test_percentiles_that_are_unknown_show_as_such() -> None:
-    assert percentiles_ms(FIGURES.ttft_s) == "20.1 / 31.0 / inf"
+    assert percentiles_ms(FIGURES.ttft) == "20.1 / 31.0 / > 80,000.0"
     assert percentiles_ms(()) == "-"
