@@ -1,26 +1,11 @@
-"""Counts of durations in buckets so narrow that percentiles of them are those of the durations."""
+"""Percentiles of durations counted in narrow buckets, and sums and differences of such counts."""
 
 from collections.abc import Mapping, Sequence
-from math import exp, log
+from math import exp
 
-_BUCKETS_PER_E = 50
-"""Buckets by which a duration grows by the factor e; each is 2 % wide, so its middle is within 1 % of its durations."""
+from mockserve.metrics.engine import BUCKETS_PER_E
 
 FRACTIONS = (0.5, 0.9, 0.99)
-
-
-class FineCounts:
-    """Counts of durations by bucket; only buckets in use take memory, about 1,000 at most."""
-
-    __slots__ = ("counts",)
-
-    def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
-
-    def observe(self, duration_us: float, times: int = 1) -> None:
-        """Count `times` durations; those below a microsecond count as one."""
-        bucket = int(log(duration_us) * _BUCKETS_PER_E) if duration_us > 1 else 0
-        self.counts[bucket] = self.counts.get(bucket, 0) + times
 
 
 def increase(before: Mapping[int, int], after: Mapping[int, int]) -> dict[int, int]:
@@ -44,5 +29,5 @@ def percentiles_ms(counts: Mapping[int, int]) -> Sequence[float] | None:
     for bucket in sorted(counts):
         seen += counts[bucket]
         while len(found) < len(FRACTIONS) and seen >= FRACTIONS[len(found)] * total:
-            found.append(float(f"{exp((bucket + 0.5) / _BUCKETS_PER_E) / 1000:.4g}"))
+            found.append(float(f"{exp((bucket + 0.5) / BUCKETS_PER_E) / 1000:.4g}"))
     return found

@@ -105,8 +105,8 @@ def test_drafting_takes_time_in_steps_that_sample_and_only_there() -> None:
 
 
 def test_the_cost_of_drafting_is_a_share_of_the_step_unless_it_is_given_as_time() -> None:
-    for given, added_us in ({"draft_cost": 0.25}, 250), ({"draft_cost": 0.25, "draft_time_us": 70}, 70):
-        sut = engine(drafting(**given), max_num_batched_tokens=8)
+    for draft_time_us, added_us in (0, 250), (70, 70):
+        sut = engine(drafting(draft_cost=0.25, draft_time_us=draft_time_us), max_num_batched_tokens=8)
         run(sut, [(0, request(input_tokens=12, output_tokens=5))])
         assert sut.steps.durations().tolist() == [1000, 1000 + added_us, 1000 + added_us]
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from mockserve.metrics.engine import EngineMetrics, Lateness
-from mockserve.metrics.fine_counts import FineCounts, increase, percentiles_ms
+from mockserve.metrics.engine import EngineMetrics, FineCounts, Lateness
+from mockserve.metrics.fine_counts import increase, percentiles_ms
 from mockserve.metrics.history import MOST_COLUMNS, MOST_ENGINES, MOST_LOOKS, History
 from mockserve.metrics.page import MetricsSource
 from mockserve.metrics.server import HttpMetrics
