@@ -136,12 +136,26 @@ def draw_frontier(path: Path) -> None:
     sys.stdout.write(f"{path}\n")
 
 
+_GATED_DRAFTS = '{"method": "ngram", "num_speculative_tokens": 4, "draft_cost": 0.1, "gates": {}}'
+
 COMPARISONS: Mapping[str, Sequence[str]] = {
     "urgency.svg": (
         *("--names", "fifo,urgency,urgency and gap", "--workload-spec", "examples/mixed-priority.yaml"),
         *("--", "--max-num-seqs", "64"),
         *("--", "--max-num-seqs", "64", "--priority-policy", "slo-urgency"),
         *("--", "--max-num-seqs", "64", "--priority-policy", "slo-urgency", "--preemption-policy", "gap"),
+    ),
+    "routing.svg": (
+        *("--names", "round robin,cache", "--workload-spec", "examples/shared-documents.yaml"),
+        *("--", "--num-instances", "4"),
+        *("--", "--num-instances", "4", "--routing-policy", "weighted", "--routing-scorers", "cache-utilisation:1"),
+        *("--snapshot-refresh-interval", "0", "--cache-signal-delay", "0"),
+    ),
+    "drafts.svg": (
+        *("--names", "none,gated", "--workload-spec", "examples/mixed-priority.yaml"),
+        *("--", "--max-num-seqs", "256"),
+        *("--", "--max-num-seqs", "256", "--speculative-config", _GATED_DRAFTS),
+        *("--speculative-acceptance-rate", "0.85"),
     ),
     "adaptive-burst.svg": ("--baseline", "fifo", "--workload", "burst", "--duration", "15"),
 }
