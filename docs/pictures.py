@@ -2,8 +2,8 @@
 
     python docs/pictures.py [--recording FOLDER]
 
-`schedulings.svg` and `frontier.svg` come from the engine and are the same every time. `closed-loop.svg` is drawn only
-with a recording: the folder that `examples/demo.py --output FOLDER` has filled.
+`schedulings.svg`, `frontier.svg` and `engines.svg` come from the engine and are the same every time. `closed-loop.svg`
+is drawn only with a recording: the folder that `examples/demo.py --output FOLDER` has filled.
 """
 
 import argparse
@@ -125,14 +125,36 @@ def _draw_spans(axis: Any, drawn: Sequence[Span]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def draw_frontier(path: Path) -> None:
-    """The picture of `blis sweep` for the example on its page."""
-    words = ("--model", "qwen/qwen3-14b", "--num-requests", "200", "--arrival", "poisson")
-    plan = plan_of(words, ("rate=4,16,64", "tensor_parallel_size=1,2"), None)
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """An example of `blis sweep` on a page."""
+
+    flags: str
+    varied: tuple[str, ...]
+    gpu_cost_per_hour: float | None = None
+
+
+SWEEPS = {
+    "frontier.svg": Sweep(
+        "--model qwen/qwen3-14b --num-requests 200 --arrival poisson",
+        ("rate=4,16,64", "tensor_parallel_size=1,2"),
+        gpu_cost_per_hour=2.5,
+    ),
+    "engines.svg": Sweep(
+        "--model qwen/qwen3-14b --latency-model fitted --max-model-len 4096 --num-requests 120 --arrival poisson",
+        ("engine=sarathi,orca,vllm", "rate=2,4,8,16"),
+    ),
+}
+"""Pictures of `blis sweep` by name, with its arguments."""
+
+
+def draw_sweep(sweep: Sweep, path: Path) -> None:
+    """The picture of a sweep on its page."""
+    plan = plan_of(tuple(sweep.flags.split()), sweep.varied, None)
     rows = [
         Row(str(point.number), point, compute(Job("", plan.simulation.name, point.settings))) for point in plan.points()
     ]
-    draw(rows, str(path), gpu_cost_per_hour=2.5)
+    draw(rows, str(path), gpu_cost_per_hour=sweep.gpu_cost_per_hour)
     sys.stdout.write(f"{path}\n")
 
 
@@ -211,7 +233,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder to draw to")
     arguments = parser.parse_args()
     draw_schedulings(arguments.output / "schedulings.svg")
-    draw_frontier(arguments.output / "frontier.svg")
+    for name, sweep in SWEEPS.items():
+        draw_sweep(sweep, arguments.output / name)
     for name, words in COMPARISONS.items():
         draw_comparison(words, arguments.output / name)
     if arguments.recording is not None:

@@ -157,13 +157,26 @@ def frontier_panel(
 
 
 def _name_points(axes: "Axes", curves: Sequence[Curve], best: Sequence[tuple[float, float]]) -> None:
+    """Name the points on the frontier: by their labels, or by their curves, whose colours the legend names, too.
+
+    Names of points on the right stand left of them, and so within the panel, which they do not narrow. Points beside
+    each other share a name.
+    """
     on_frontier = set(best)
-    many = len(curves) > 1
+    most = max((x for curve in curves for x in curve.x), default=0.0)
+    named: list[tuple[str, float]] = []
     for curve in curves:
         for x, y, label in zip(curve.x, curve.y, curve.labels, strict=True):
-            if (x, y) in on_frontier:
-                words = " ".join(part for part in ((curve.name if many else ""), label) if part)
-                axes.annotate(words, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=6.5, color=INK)
+            words = label or curve.name
+            if (x, y) not in on_frontier or any(words == other and abs(x - at) < 0.05 * most for other, at in named):
+                continue
+            named.append((words, x))
+            is_right = 2 * x > most
+            text = axes.annotate(
+                words, (x, y), xytext=(-4 if is_right else 4, 4), textcoords="offset points",
+                ha="right" if is_right else "left", fontsize=6.5, color=INK,
+            )  # fmt: skip
+            text.set_in_layout(False)
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
+from itertools import accumulate
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,10 @@ _DOTS_PER_INCH = 130
 _SPREAD_OF_LOG = 50
 _SPREAD_OF_MANY_TICKS = 300
 _COLUMNS = 2
+_LEGEND_CHARACTERS = 64
+"""Characters beside each other in the legend of a panel."""
+_ENTRY_CHARACTERS = 8
+"""Room that the mark of an entry and the space behind it take, in characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +130,25 @@ def dress(axes: "Axes", panel: Panel, with_title: bool = True) -> None:
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
     handles, labels = axes.get_legend_handles_labels()
     if labels:
-        num_columns = 2 if max(map(len, labels)) > 24 else min(4, len(labels))
+        num_columns = _num_legend_columns(labels)
         rows = ceil(len(labels) / num_columns)
         axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=num_columns, borderaxespad=0.2)
         if with_title:
             axes.set_title(panel.title, pad=8 + 13 * rows)
     elif with_title:
         axes.set_title(panel.title)
+
+
+def _num_legend_columns(labels: Sequence[str]) -> int:
+    """Return the most columns that fit in a panel; matplotlib fills one after the other, the first ones more."""
+    for number in range(min(4, len(labels)), 1, -1):
+        least, more = divmod(len(labels), number)
+        lengths = [least + 1] * more + [least] * (number - more)
+        ends = list(accumulate(lengths))
+        widest = [max(map(len, labels[end - length : end])) for end, length in zip(ends, lengths, strict=True)]
+        if sum(widest) + number * _ENTRY_CHARACTERS <= _LEGEND_CHARACTERS:
+            return number
+    return 1
 
 
 def log_where_wide(axes: "Axes", name: str, values: Sequence[float]) -> None:

@@ -30,4 +30,5 @@ def test_the_pictures_of_the_engine_are_up_to_date(tmp_path: Path) -> None:
     drawn = texts(tmp_path / "schedulings.svg")
     assert sum("first token after" in text for text in drawn) == 6
     assert drawn == texts(PICTURES / "schedulings.svg")
-    assert texts(tmp_path / "frontier.svg") == texts(PICTURES / "frontier.svg")
+    for name in ("frontier.svg", "engines.svg"):
+        assert texts(tmp_path / name) == texts(PICTURES / name)

@@ -20,7 +20,7 @@ from blis_sim.pictures.panels import (
     heat_panel,
     time_panel,
 )
-from blis_sim.pictures.style import COLORS, DARK_COLORS, Panel, draw_panels, panel_svg
+from blis_sim.pictures.style import COLORS, DARK_COLORS, Panel, draw_panels, dress, panel_svg, settings
 
 pytest.importorskip("matplotlib")
 SVG = "{http://www.w3.org/2000/svg}text"
@@ -61,6 +61,31 @@ def test_a_file_has_titles_units_and_legends(tmp_path: Path) -> None:
 def test_points_on_the_frontier_are_named_and_others_are_not() -> None:
     drawn = texts(panel_svg(panels()[2]))
     assert [each for each in drawn if each.startswith("rate")] == ["rate 1", "rate 3"]
+
+
+def test_points_beside_each_other_share_a_name_and_curves_are_named_by_the_legend() -> None:
+    curves = [Curve("one", [1.0, 10.0], [1.0, 3.0], ["rate 1", "rate 2"]), Curve("two", [10.1], [3.1], ["rate 2"])]
+    drawn = texts(panel_svg(frontier_panel("Frontier", "output tokens/s", "p99 TTFT, ms", curves)))
+    assert [each for each in drawn if each.startswith("rate")] == ["rate 1", "rate 2"]
+    assert {"one", "two"} <= set(drawn)
+
+
+@pytest.mark.parametrize("name", ["a", "engine=sarathi", "prefill_instances=2 decode_instances=6"])
+def test_a_legend_is_no_wider_than_its_panel(name: str) -> None:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    curves = [Curve(f"{name}{number}", [1.0], [1.0], ["rate 1"]) for number in range(4)]
+    panel = frontier_panel("Frontier", "output tokens/s", "p99 TTFT, ms", curves)
+    with rc_context(settings()):
+        figure = Figure(figsize=panel.inches, layout="constrained")
+        axes = figure.add_subplot()
+        dress(axes, panel)
+        figure.canvas.draw()
+    legend = axes.get_legend()
+    assert legend is not None
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+    assert axes.get_position().width > 0.7
 
 
 @pytest.mark.parametrize(("values", "is_log"), [(NARROW, False), (WIDE, True)])
