@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.operators.learning import METHODS, Floats, line_points, monotone
+from blis_sim.engine.latency.operators.learning import METHODS, Floats, Predict, line_points, monotone
 from blis_sim.engine.latency.operators.profiles import Profiles, Samples
 from blis_sim.engine.latency.operators.tables import COMPUTE_OPERATORS, Grid, Line, OperatorTables
+from blis_sim.options.progress import progress_bar
 
 TOKENS = (1, 2, 4, *range(8, 4097, 8))
 KV_TOKENS = tuple(range(0, 4097, 64))
@@ -81,20 +82,27 @@ def _line(samples: Samples | None) -> Line:
 
 
 def _predicted(profiles: Profiles, method: str) -> OperatorTables:
-    learn = METHODS[method]
-    compute: dict[str, Line] = {}
-    for name in COMPUTE_OPERATORS:
-        samples = profiles.compute.get(name)
-        if samples is None or not samples.times_ms:
-            compute[name] = Line([1], [0.0])
-            continue
-        predict = learn(*_arrays(samples))
-        compute[name] = Line(TOKENS, predict(np.array(TOKENS, float)[:, None]).tolist())
-    decode = learn(*_arrays(profiles.decode))
-    features, times = _arrays(profiles.prefill)
-    # Vidur's features of a prompt: the tokens before it, and the square of its own.
-    prefill = learn(np.stack([features[:, 1], features[:, 0] ** 2], axis=1), times)
+    """Learn all operators, with progress on a terminal: the largest tables take a forest seconds."""
+    measured = {name: each for name in COMPUTE_OPERATORS if (each := profiles.compute.get(name)) and each.times_ms}
     contexts = np.array(KV_TOKENS, float)
+    with progress_bar(f"learning operators ({method})", len(measured) + 2) as learned_one:
+
+        def learn(features: Floats, times: Floats) -> Predict:
+            predict = METHODS[method](features, times)
+            if learned_one is not None:
+                learned_one()
+            return predict
+
+        lines = {name: learn(*_arrays(samples)) for name, samples in measured.items()}
+        decode = learn(*_arrays(profiles.decode))
+        features, times = _arrays(profiles.prefill)
+        # Vidur's features of a prompt: the tokens before it, and the square of its own.
+        prefill = learn(np.stack([features[:, 1], features[:, 0] ** 2], axis=1), times)
+    tokens = np.array(TOKENS, float)[:, None]
+    compute = {
+        name: Line(TOKENS, lines[name](tokens).tolist()) if name in lines else Line([1], [0.0])
+        for name in COMPUTE_OPERATORS
+    }
     decodes = [decode(np.stack([np.full_like(contexts, each), contexts], axis=1)).tolist() for each in DECODES]
     prompts = [prefill(np.stack([contexts, np.full_like(contexts, each**2)], axis=1)).tolist() for each in CHUNKS]
     return OperatorTables(compute, Grid(DECODES, KV_TOKENS, decodes), Grid(CHUNKS, KV_TOKENS, prompts))

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import importlib.util
+import io
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,20 @@ def test_other_methods_come_close_and_are_learned_once(
     assert learned == pytest.approx(latency(str(folder)).step_time(shape), rel=0.35)
     monkeypatch.setattr("blis_sim.engine.latency.operators.profiled.METHODS", {})
     assert latency(f"{method}:{folder}").step_time(shape) == learned
+
+
+def test_learning_shows_its_progress_on_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    latency(f"polynomial:{folder}")
+    assert "learning operators (polynomial)" in terminal.getvalue()
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    latency(f"polynomial:{folder}")
+    assert terminal.getvalue() == ""
 
 
 def test_a_forest_without_scikit_learn_says_how_to_install_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
