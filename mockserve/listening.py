@@ -25,6 +25,7 @@ from mockserve.serving.instances import InstanceControl, InstancePorts
 from mockserve.serving.service import Service, build_service
 
 if TYPE_CHECKING:
+    from mockserve.asgi.serving import OutsideConnections
     from mockserve.connections.sockets import UnixSocket
 
 
@@ -127,6 +128,8 @@ class RunningServer:
     port: int
     """Address listened on; empty and 0 for a unix socket."""
     uds: "UnixSocket | None" = None
+    outside: "OutsideConnections | None" = None
+    """Connections of clients, where middleware is between them and the server."""
     ports: InstancePorts | None = None
     """Ports of single instances, if they have any."""
 
@@ -147,7 +150,8 @@ class RunningServer:
             self.uds.remove()  # while it is open no other file can have its identity
         for listener in self.listeners:
             listener.close()
-        await asyncio.gather(self.front.close(CLOSING_GRACE_S), self.runner.cleanup())
+        outside = [] if self.outside is None else [self.outside.close(CLOSING_GRACE_S)]
+        await asyncio.gather(self.front.close(CLOSING_GRACE_S), self.runner.cleanup(), *outside)
         self.service.metrics_source.watch(is_watched=False)
         self.service.close()
         await self.service.delivery.aside.wait_closed()
@@ -191,9 +195,11 @@ async def listen(service: Service, shares_port: bool = False) -> RunningServer:
     front = _front(runner, service)
     uds: UnixSocket | None = None
     try:
+        outside = await _outside(front, service) if options.network.middleware else None
+        factory = partial(FrontConnection, front) if outside is None else outside.new
         if options.network.uds:
             uds = _unix_socket(options)
-        listeners = await _listen(partial(FrontConnection, front), options, shares_port, uds)
+        listeners = await _listen(factory, options, shares_port, uds)
     except BaseException:
         if uds is not None:
             uds.listening.close()
@@ -202,9 +208,27 @@ async def listen(service: Service, shares_port: bool = False) -> RunningServer:
         raise
     service.metrics_source.watch(is_watched=True)
     if uds is not None:
-        return RunningServer(service, runner, front, listeners, "", 0, uds)
+        return RunningServer(service, runner, front, listeners, "", 0, uds, outside)
     host, port = listeners[0].sockets[0].getsockname()[:2]
-    return RunningServer(service, runner, front, listeners, host, port)
+    return RunningServer(service, runner, front, listeners, host, port, outside=outside)
+
+
+async def _outside(front: Front, service: Service) -> "OutsideConnections":
+    try:
+        from mockserve.asgi.serving import Limits as OutsideLimits
+        from mockserve.asgi.serving import OutsideConnections
+    except ImportError as error:
+        raise OptionError(f"--middleware needs pip install 'blis-mockserve[middleware]': {error}") from error
+    network = service.options.network
+    limits = OutsideLimits(
+        most_body_bytes=front.most_body_bytes,
+        most_head_bytes=network.h11_max_incomplete_event_size,
+        receive_s=network.request_receive_timeout,
+        keep_alive_s=int(service.environment.keep_alive_s),
+    )
+    outside = OutsideConnections(partial(FrontConnection, front), network.middleware, limits)
+    await outside.begin()
+    return outside
 
 
 async def _listen(

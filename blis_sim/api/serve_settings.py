@@ -56,6 +56,7 @@ class ServeSettings(ClusterSettings, total=False):
     allowed_methods: Sequence[str]
     allowed_headers: Sequence[str]
     allow_credentials: bool
+    middleware: Sequence[str]
     enable_request_id_headers: bool
     h11_max_incomplete_event_size: int
     h11_max_header_count: int

@@ -73,6 +73,12 @@ class NetworkOptions:
     root_path: str = option("", "Path under which a proxy shows the server; routes answer with and without it.")
     api_key: tuple[str, ...] = option((), "Keys of which clients must present one as a bearer token.")
     cors: CorsOptions = section(CorsOptions)
+    middleware: tuple[str, ...] = option(
+        (),
+        "Import path of ASGI middleware around the server, may be given several times, the last one outermost: a class,"
+        " or a coroutine function of a Starlette request and call_next; needs the extra middleware.",
+        metavar="PACKAGE.NAME",
+    )
     enable_request_id_headers: bool = option(
         False, "Give every reply an X-Request-Id: the request's own, or a new one."
     )
@@ -100,7 +106,7 @@ class NetworkOptions:
         check_options(self)
         if self.grpc:
             refused = {"--api-server-count": self.api_server_count > 1, "--uds": self.uds, "--api-key": self.api_key}
-            refused["--ssl-certfile"] = self.tls.ssl_certfile
+            refused |= {"--ssl-certfile": self.tls.ssl_certfile, "--middleware": self.middleware}
             for flag, is_given in refused.items():
                 if is_given:
                     raise OptionError(f"--grpc and {flag} exclude each other")

@@ -62,6 +62,7 @@ def test_every_flag_is_taken_or_named_as_without_effect(flag: VllmFlag, tmp_path
         (["--no-enable-server-load-tracking"], ["--no-enable-server-load-tracking"]),
         (["--api-key", "a", "b,c", "--port", "1"], ["--port", "1", "--api-key", '["a", "b,c"]']),
         (["--allowed-origins", '["http://a"]'], ["--allowed-origins", '["http://a"]']),
+        (["--middleware", "a.B", "--middleware", "c.d"], ["--middleware", '["a.B", "c.d"]']),
         (["--scheduling-policy", "priority"], ["--scheduling-policy", "priority"]),
         (["--speed", "3", "-h"], ["--speed", "3", "-h"]),
     ],

@@ -1,0 +1,1 @@
+"""ASGI middleware of users around all that the server does: vLLM's `--middleware`."""
