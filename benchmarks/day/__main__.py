@@ -1,6 +1,6 @@
 """A day of mixed clients through the recording proxy: judged, played back at a higher load, and cut by kill -9.
 
-    python -m benchmarks.day --requests 2000 --rate 50
+    python -m benchmarks.day --requests 2000 --rate 10
 
 Clients of libraries that are not installed are replaced by the requests that they send.
 """
@@ -16,7 +16,7 @@ from benchmarks.day.clients import MODEL, Heard, load
 from benchmarks.day.processes import judged, running, stopped
 from traces import read_rows
 
-RECORDING = ("--record-itl", "--record-content", "--rtt-ms", "0")
+RECORDING = ("--record-itl", "--record-content")
 PLAYING = ("--playback", "day.content.jsonl", "--playback-miss", "error")
 COUNTED_BEFORE_S = 1.0
 """Requests that ended so long before the proxy was killed must be recorded."""
@@ -61,7 +61,7 @@ def show(name: str, report: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--rate", type=float, default=50.0, help="requests per second")
+    parser.add_argument("--rate", type=float, default=10.0, help="requests per second")
     parser.add_argument("--times", type=float, default=3.0, help="how many times the load the play back gets")
     parser.add_argument("--folder", type=Path, help="keep files here")
     given = parser.parse_args()
@@ -70,7 +70,7 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         with running(folder, "serve", MODEL, "--port", "0") as (_, url):
             first = recorded(folder, url, "day", given.requests, given.rate)
-            num_due, num_kept = killed(folder, url, given.requests // 4, given.rate)
+            num_due, num_kept = killed(folder, url, given.requests // 10, given.rate)
         print(f"kill -9: {num_due} requests had ended a second before, {num_kept} are recorded", flush=True)
         show("recording", judged(folder, "day", "--model", MODEL))
         with running(folder, "serve", MODEL, "--port", "0", *PLAYING) as (_, url):

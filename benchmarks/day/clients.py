@@ -5,6 +5,7 @@ A conversation is a function of its number, so a second load says the words of t
 
 import asyncio
 import json
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Callable
@@ -56,7 +57,8 @@ class Plan:
 def plan_of(number: int) -> Plan:
     """The words of a conversation, drawn by its number."""
     chance = random.Random(number)
-    words = " ".join(chance.choice(WORDS) for _ in range(chance.randint(20, 400)))
+    num_words = round(math.exp(chance.uniform(math.log(10), math.log(2000))))
+    words = " ".join(chance.choice(WORDS) for _ in range(num_words))
     return Plan(number, f"{number}: {words}", chance.randint(8, 64))
 
 
