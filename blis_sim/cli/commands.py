@@ -231,6 +231,15 @@ COMMANDS: dict[str, CommandRow] = {
             "blis calibrate trace.yaml --sim-results results.json --itl-data trace.itl.csv --html calibration.html",
         ),
     ),
+    "calibrate --watch": CommandRow(
+        "Compare the last minutes of a live server with a prediction of them, every minute, until they differ.",
+        "blis_sim.bench.watch.command",
+        "WatchOptions",
+        examples=(
+            "blis calibrate --watch --url http://localhost:8000/metrics --model qwen/qwen3-14b --html drift.html",
+        ),
+        main=("Watching", "Model and GPU", "Options"),
+    ),
 }
 
 

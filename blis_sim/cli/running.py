@@ -120,7 +120,14 @@ def _unknown(word: str, known: list[str]) -> str:
 
 
 def _split(arguments: list[str]) -> tuple[str, list[str]]:
-    """Return the named command, of one word or two, and its arguments; or as much of its name as there is."""
+    """Return the named command, of one word or two, and its arguments; or as much of its name as there is.
+
+    A second word that is a flag, as in `calibrate --watch`, may stand anywhere.
+    """
+    for place, word in enumerate(arguments):
+        name = f"{arguments[0]} {word}"
+        if word.startswith("--") and name in COMMANDS:
+            return name, arguments[1:place] + arguments[place + 1 :]
     for num_words in (2, 1):
         name = " ".join(arguments[:num_words])
         if name in COMMANDS or name in GROUPS:

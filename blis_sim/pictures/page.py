@@ -47,13 +47,21 @@ _DARK = _variables(
 )
 
 
-def page(title: str, origin: Provenance, remarks: Iterable[str], parts: Iterable[str], lead: Iterable[str] = ()) -> str:
+def page(
+    title: str,
+    origin: Provenance,
+    remarks: Iterable[str],
+    parts: Iterable[str],
+    lead: Iterable[str] = (),
+    refresh_s: float = 0.0,
+) -> str:
     """Return a page: its title, what was computed, `lead` lines, remarks, the parts, and the whole origin.
 
-    Parts are HTML already.
+    Parts are HTML already. Browsers load the page again every `refresh_s` seconds, never with 0.
     """
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     head += f"<title>{escape(title)}</title>"
+    head += f'<meta http-equiv="refresh" content="{refresh_s:g}">' if refresh_s else ""
     style = f":root {{ color-scheme: light dark; {_LIGHT} }}\n"
     style += f"@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}"
     style += Template(_STYLE).substitute({name: f"var(--{name})" for name in _NAMES})
@@ -75,9 +83,9 @@ def page(title: str, origin: Provenance, remarks: Iterable[str], parts: Iterable
 
 def _mood(line: str) -> str:
     """Return the class of a remark: whether it is bad or good news, or neither."""
-    if line.startswith(("overloaded", "targets MISSED", "none meets", "no deployment")):
+    if line.startswith(("overloaded", "targets MISSED", "none meets", "no deployment", "DRIFT")):
         return "bad"
-    return "good" if line.startswith(("targets met", "cheapest")) else "plain"
+    return "good" if line.startswith(("targets met", "cheapest", "all figures within")) else "plain"
 
 
 def write_page(path: str, text: str) -> None:

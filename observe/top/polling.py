@@ -3,12 +3,9 @@
 import os
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from http.client import HTTPException
 from itertools import chain
 
 from rich.live import Live
@@ -18,9 +15,8 @@ from observe.http.request import Server
 from observe.messages import warn
 from observe.top.figures import Figures, Page, figures_between, read_page
 from observe.top.own_figures import OwnFigures, errors_in_words, read_own_figures, with_own
+from observe.top.reading import read_url
 from observe.top.table import line_of, table_of
-
-TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +51,15 @@ def fetch(server: Server, api_key: str | None) -> Page:
     """Return one reading of the page. Raises RunError for a server that does not answer or is no vLLM."""
     url = f"{server.url}/metrics"
     try:
-        return read_page(_read(url, api_key))
+        return read_page(read_url(url, api_key).decode("utf-8", "replace"))
     except ResponseError as error:
         raise RunError(f"cannot use {url}: {error}") from error
-
-
-def _read(url: str, api_key: str | None) -> str:
-    """Return the body of a reply. Raises RunError for a server that does not answer."""
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
-    try:
-        with _OPENER.open(request, timeout=TIMEOUT_S) as reply:
-            text: str = reply.read().decode("utf-8", "replace")
-            return text
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise RunError(f"cannot read {url}: status {error.code}") from error
-    except (OSError, HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
-        raise RunError(f"cannot read {url}: {getattr(reason, 'strerror', None) or reason}") from error
-
-
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Connects directly, ignoring proxies of the environment, as the load client does."""
 
 
 def _own_figures(server: Server, api_key: str | None) -> OwnFigures | None:
     """Return what a mock server says of itself; None where a proxy or an older server has no such route."""
     try:
-        return read_own_figures(_read(f"{server.url}/dashboard/figures", api_key))
+        return read_own_figures(read_url(f"{server.url}/dashboard/figures", api_key).decode("utf-8", "replace"))
     except (RunError, ValueError, KeyError, TypeError):
         return None
 

@@ -54,6 +54,7 @@ def test_every_setting_of_a_command_is_on_the_page_of_flags(name: str) -> None:
 
 def test_every_flag_that_pages_speak_of_exists() -> None:
     known = {flag for name in COMMANDS for flag in shown_flags(name)} | {"--help", "--version", "--completion"}
+    known |= {word for name in COMMANDS for word in name.split() if word.startswith("--")}
     known |= flags_in(InferenceSimOptions)
     known |= set(re.findall(r"`(--[\w-]+)`", page("cli.md")))
     known |= {spelling for spelling in read_table() if spelling.startswith("--")}

@@ -27,6 +27,7 @@ SAMPLES = {
     "saturation": b'{\n  "final": {\n    "composite": "STABLE"',
     "calibration": b'{\n  "trace_info": {\n',
     "page": b'<!doctype html>\n<html lang="en"><head><title>Calibration: a',
+    "drift metrics": b"# HELP blis_watch_up 1 where",
     "comparison page": b'<!doctype html>\n<html lang="en"><head><title>Comparison: a',
     "coefficients": b"# Learned\nlatency_model: fitted\n",
     "kernel times": b'{\n"kernel_profile": 1,\n',

@@ -1,0 +1,153 @@
+"""Predicted figures of a stretch of time, with intervals: the requests that readings show, simulated several times."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from blis_sim.bench.watch.readings import E2E, ITL, OUTPUTS, PROMPTS, TTFT, Reading, between, place_at
+from blis_sim.bench.watch.workload import arrivals_of
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import Deployment
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.sureness import sureness
+from blis_sim.engine.latency.wrapped import PhaseShifted, SlowedLatency
+from replay.output.intervals import drawn_latencies
+from replay.running.record import NEVER, Floats, Record
+from replay.running.simulate import simulate
+from replay.running.uncertainty import drawing
+
+SPREADS = 3.0
+"""Standard deviations of the draws from their mean to either end of an interval, which 3 of 1,000 figures leave by
+chance."""
+_FEW_DRAWS = 3.0
+"""By how much a spread is widened, over its degrees of freedom, for few draws determine it poorly: as in Student's
+distribution at three deviations."""
+OWN_SPREAD = 0.01
+"""How much servers with the model, GPU and software differ from the one that was learned from."""
+FIGURES = {TTFT: "TTFT", E2E: "E2E", ITL: "ITL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A predicted mean in seconds, and the least and largest that the server may show."""
+
+    mean_s: float
+    low_s: float
+    high_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Readings to simulate, and the place of the reading from which on requests count; those before are a warm-up."""
+
+    readings: Sequence[Reading]
+    start: int
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """Beginning and end of what counts, in seconds since the first reading."""
+        first = self.readings[0].at_s
+        return self.readings[self.start].at_s - first, self.readings[-1].at_s - first
+
+
+def stretch_of(readings: Sequence[Reading], window_s: float) -> Stretch | None:
+    """Return the last `window_s` of readings, with those before to warm up; where these are short, a tenth of all
+    readings is for that. None with fewer than three readings."""
+    if len(readings) < 3:
+        return None
+    last, first = readings[-1].at_s, readings[0].at_s
+    start = place_at(readings, max(last - window_s, first + 0.1 * (last - first)))
+    return Stretch(readings, start)
+
+
+def predicted(
+    stretch: Stretch, deployment: Deployment, coefficients: str | None, num_draws: int, tolerance: float
+) -> Mapping[str, Interval]:
+    """Return the interval of the mean of each figure that all draws have, by the name of its histogram.
+
+    vLLM measures from when it begins to read the prompt, a client from when it sends: the intervals hold both.
+    """
+    runs = []
+    for number, latency in enumerate(_latencies(deployment, coefficients, num_draws)):
+        generator = np.random.default_rng([0, number])
+        arrivals = arrivals_of(stretch.readings, deployment.config, generator)
+        run = simulate(Engine(deployment.config, latency, reports_steps=False), arrivals)
+        runs.append(_seen(run.requests, *stretch.seconds))
+    observed = between(stretch.readings[stretch.start], stretch.readings[-1])
+    mean_tokens = np.array([observed[name].mean or 0.0 for name in (PROMPTS, OUTPUTS)])
+    before_s = deployment.latency.queueing_time(round(mean_tokens[0])) / 1e6
+    found = {}
+    for name in FIGURES:
+        if all(name in run.means_s for run in runs):
+            values = np.array([run.means_s[name] for run in runs])
+            at = _adjusted(values, np.array([run.mean_tokens for run in runs]), mean_tokens)
+            found[name] = _interval(*at, tolerance, 0.0 if name == ITL else before_s)
+    return found
+
+
+def _adjusted(values: Floats, tokens: Floats, observed_tokens: Floats) -> tuple[float, float]:
+    """Return the mean of a figure, and its standard deviation, for requests as long as those that were observed.
+
+    Some draws have longer requests in the window than the server had. What a longer mean prompt and output make of the
+    figure shows in the draws themselves.
+    """
+    away = tokens - observed_tokens
+    away = away[:, away.std(axis=0) > 0]
+    terms = np.column_stack([np.ones(len(values)), away / away.std(axis=0)]) if away.size else np.ones((len(values), 1))
+    solution = np.linalg.lstsq(terms, values, rcond=None)[0]
+    left = values - terms @ solution
+    freedom = max(1, len(values) - terms.shape[1])
+    return float(solution[0]), float(np.sqrt((left**2).sum() / freedom)) * (1 + _FEW_DRAWS / freedom)
+
+
+def _interval(mean: float, spread: float, tolerance: float, before_s: float) -> Interval:
+    wide = SPREADS * spread + tolerance * mean
+    return Interval(mean, max(0.0, mean - wide - before_s), mean + wide)
+
+
+def speed_spread(deployment: Deployment) -> float:
+    """Return the standard deviation of the speed of a server, as a share, where coefficients have no spread."""
+    sure = sureness(deployment.latency_name, deployment.notes)
+    is_elsewhere = any("were learned" in note for note in deployment.notes)
+    return sure.step_error if is_elsewhere or sure.latency_model != "fitted" else OWN_SPREAD
+
+
+def _latencies(deployment: Deployment, coefficients: str | None, num_draws: int) -> Iterator[LatencyModel]:
+    """Yield latency models that the server might have as well."""
+    try:
+        draw = drawing(deployment.latency, coefficients)
+    except EngineError:  # step times whose coefficients have no spread: how far they are off is known as a whole
+        spread = speed_spread(deployment)
+        for number in range(num_draws):
+            factor = 1.0 + spread * float(np.random.default_rng([1, number]).standard_normal())
+            yield PhaseShifted(SlowedLatency(deployment.latency, max(0.2, factor)), number + 1)
+        return
+    yield from drawn_latencies(draw, num_draws, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Counts of a server in one draw: the mean of each figure, and of prompts and outputs of requests that ended."""
+
+    means_s: Mapping[str, float]
+    mean_tokens: tuple[float, float]
+
+
+def _seen(record: Record, start_s: float, end_s: float) -> _Seen:
+    """Return what a server counts between two instants: TTFT at first tokens, all else at last ones."""
+    start_us, end_us = start_s * 1e6, end_s * 1e6
+    first_at, last_at = record.arrived_at + record.ttft_us, record.arrived_at + record.e2e_us
+    has_first = (record.ttft_us != NEVER) & (first_at >= start_us) & (first_at < end_us)
+    has_last = record.is_completed & (record.e2e_us != NEVER) & (last_at >= start_us) & (last_at < end_us)
+    found, tokens = {}, (0.0, 0.0)
+    if has_first.any():
+        found[TTFT] = float(record.ttft_us[has_first].mean()) / 1e6
+    if has_last.any():
+        found[E2E] = float(record.e2e_us[has_last].mean()) / 1e6
+        tokens = float(record.input_tokens[has_last].mean()), float(record.output_tokens[has_last].mean())
+        gaps = float(np.maximum(record.output_tokens[has_last] - 1, 0).sum())
+        if gaps:
+            found[ITL] = float((record.e2e_us - record.ttft_us)[has_last].sum()) / gaps / 1e6
+    return _Seen(found, tokens)
