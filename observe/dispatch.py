@@ -44,8 +44,8 @@ class Dispatcher:
     """An open loop of absolute send times that calls `finished` with each request that has ended.
 
     With `max_concurrency` above 0, requests beyond it wait in line and are sent as others end; the times at which they
-    were due stay what they are. `follow` may give another request for one that has ended, by the instant of the
-    schedule at which it did; it is sent when it is due.
+    were due stay what they are. `follow` may give other requests for one that has ended, by the instant of the
+    schedule at which it did; they are sent when they are due.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Dispatcher:
         finished: Callable[[Sent], None],
         *,
         max_concurrency: int = 0,
-        follow: Callable[[Sent, int], Planned | None] | None = None,
+        follow: Callable[[Sent, int], Sequence[Planned]] | None = None,
     ) -> None:
         self._follow = follow
         self._following: set[asyncio.TimerHandle] = set()
@@ -143,9 +143,9 @@ class Dispatcher:
     def _ended(self, prepared: Prepared, due: Nanos, allowed: Nanos, outcome: Outcome) -> None:
         self.num_in_flight -= 1
         sent = Sent(prepared=prepared, due=due, allowed=allowed, outcome=outcome)
-        following = self._follow(sent, (outcome.ended - self._origin) // 1000) if self._follow is not None else None
-        if following is not None:
-            self._send_when_due(following)
+        if self._follow is not None:
+            for following in self._follow(sent, (outcome.ended - self._origin) // 1000):
+                self._send_when_due(following)
         if self._in_line:
             waited, its_due = self._in_line.popleft()
             self._send(waited, its_due, outcome.ended)

@@ -15,6 +15,7 @@ from observe.http.request import parse_server
 from observe.messages import say, warn
 from observe.on_ray.senders import send_from_ray
 from observe.options import ObserveOptions
+from observe.plans.graph import Graph
 from observe.plans.workload import Agenda, Workload, check_same_model, preparer
 from observe.processes.senders import send_from_processes
 from observe.recording import Recorder, place_of_its_own
@@ -178,6 +179,9 @@ async def _run(client: Client, recorder: Recorder, workload: Workload, interrupt
         starts_at_us=agenda.starts_at_us,
         interrupt=interrupt,
     )
+    if isinstance(agenda.conversations, Graph) and agenda.conversations.num_waiting and interrupt.signal is None:
+        waiting = agenda.conversations.num_waiting
+        warn(f"{waiting} requests were not sent: a request that they wait for was not answered")
     return num_not_sent
 
 

@@ -7,7 +7,7 @@ from os.path import isfile  # which takes any text for a path
 from pathlib import Path
 
 from blis_sim.options import OptionError, check_options, check_written, option, options_of, section
-from blis_sim.options.room import LEAST_RATE, MOST_PROCESSES, MOST_REQUESTS, MOST_TOKENS
+from blis_sim.options.room import LATEST_US, LEAST_RATE, MOST_PROCESSES, MOST_REQUESTS, MOST_TOKENS
 from observe.extras import check_page, check_plot, check_ray
 from observe.http.request import Server, check_header, parse_server, tls_context
 from observe.output_paths import OutputPaths, stem_of
@@ -22,6 +22,8 @@ _OF_LOAD = frozenset(
         "num_requests",
         "arrival",
         "trace",
+        "session_mode",
+        "think_time_ms",
         "prompts",
         "workload_spec",
         "seed",
@@ -87,6 +89,18 @@ class ObserveOptions:
     arrival: str = option("constant", "Gaps between requests at --rate.", choices=("constant", "poisson"))
     trace: str | None = option(
         None, "Send the workload of this recording (its .yaml file) again, at its own times.", metavar="HEADER"
+    )
+    session_mode: str = option(
+        "fixed",
+        "With --trace: when rounds of conversations and agents are sent, at their own times or when the replies that "
+        "they wait for have come and the recorded pause is over.",
+        choices=("fixed", "closed-loop"),
+    )
+    think_time_ms: int | None = option(
+        None,
+        "With --session-mode closed-loop: the pause before each request that waits. Default: as recorded.",
+        at_least=0,
+        at_most=LATEST_US // 1000,
     )
     prompts: str | None = option(
         None,
@@ -299,6 +313,10 @@ class ObserveOptions:
             raise OptionError("--workload-spec excludes --rate and --trace: it sets the requests and their times")
         if self.trace is None and self.rate is None and self.workload_spec is None:
             raise OptionError("--rate with --num-requests, or --trace, or --workload-spec, is required")
+        if self.session_mode != "fixed" and self.trace is None:
+            raise OptionError("--session-mode closed-loop needs --trace, whose conversations and agents it sends")
+        if self.think_time_ms is not None and self.session_mode == "fixed":
+            raise OptionError("--think-time-ms needs --session-mode closed-loop")
         if self.prompts is not None and self.rate is None:
             raise OptionError("--prompts needs --rate with --num-requests")
         if self.prompts is not None and self.prefix_tokens:

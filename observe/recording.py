@@ -19,6 +19,7 @@ from observe.output_paths import OutputPaths
 from observe.plans.workload import COLUMNS, Earlier
 from traces import ItlWriter, TraceError, TraceRow, TraceWriter
 from traces.append_file import sole_writer
+from traces.graph import ids_text
 from traces.set_aside import holds_rows, set_aside
 from traces.text_file import naming_write_errors
 
@@ -95,6 +96,8 @@ def row_of(sent: Sent, clock: Clock) -> TraceRow:
         finish_reason=outcome.reply.finish_reason,
         x_request_id=prepared.x_request_id,
         vllm_priority=planned.priority,
+        parents=ids_text(planned.parents),
+        context_of="" if planned.context_of is None else str(planned.context_of),
         slo_e2e_us=planned.slo_e2e_us,
     )
 
@@ -103,7 +106,7 @@ class RowLines:
     """The line of each row for one writer.
 
     Requests of one kind, answered in the same way, share a form: a line with places for the numbers and the id.
-    Rounds of sessions and requests that failed have too much of their own for that.
+    Rounds of sessions, requests of graphs and those that failed have too much of their own for that.
     """
 
     def __init__(self, writer: TraceWriter, clock: Clock) -> None:
@@ -115,7 +118,7 @@ class RowLines:
     def line(self, sent: Sent) -> str:
         """Return the line that the writer would write for the row of this request."""
         planned, reply = sent.prepared.planned, sent.outcome.reply
-        if planned.session_id or sent.outcome.status != "ok":
+        if planned.session_id or planned.number is not None or sent.outcome.status != "ok":
             return self._writer.line(row_of(sent, self._clock))
         key = (
             sent.prepared.streaming,

@@ -45,7 +45,8 @@ def read_trace(header_path: Path | str, data_path: Path | str | None = None, *, 
     header_path = Path(header_path)
     header = read_header(header_path)
     found = _data_beside(header_path) if data_path is None else Path(data_path)
-    return Trace(header, read_rows(found, distinct=distinct), header_path, found)
+    rows = read_rows(found, distinct=distinct, is_whole=header.mode != "real")
+    return Trace(header, rows, header_path, found)
 
 
 def beside(*paths: Path | str | None) -> list[Path]:
@@ -55,12 +56,13 @@ def beside(*paths: Path | str | None) -> list[Path]:
     return [stem.with_suffix(suffix) for stem in stems if stem.name for suffix in suffixes]
 
 
-def read_rows(data_path: Path | str, *, distinct: bool = False) -> list[TraceRow]:
-    """Read the rows of a trace; with `distinct` no two may have one request_id. Raises TraceError."""
+def read_rows(data_path: Path | str, *, distinct: bool = False, is_whole: bool = False) -> list[TraceRow]:
+    """Read the rows of a trace; with `distinct` no two may have one request_id, and with `is_whole` each row that
+    another one names must be there. Raises TraceError."""
     table = read_table(Path(data_path), TRACE_COLUMNS)
     if distinct or any(table.columns["parents"]) or any(table.columns["context_of"]):
         _check_distinct(table)
-    check_graph(table)
+    check_graph(table, is_whole=is_whole)
     return _rows(table)
 
 

@@ -10,12 +10,12 @@ from observe.dispatch import Sent
 from observe.errors import ObserveError
 from observe.messages import warn
 from observe.options import ObserveOptions
+from observe.plans.graph import Graph, graph_of, requests_of_trace
 from observe.requests.prompts import read_prompts, with_prompts
 from observe.requests.schedule import (
     Planned,
     constant_arrivals_us,
     plan_from_requests,
-    plan_from_trace,
     plan_synthetic,
     poisson_arrivals_us,
 )
@@ -39,35 +39,38 @@ class Conversations:
     At most `max_follow_ups` requests follow, and none that would be due after `horizon_us`; None limits nothing.
     """
 
+    columns = frozenset({"think_time_us", "context_tokens"})
+
     def __init__(self, sessions: Sequence[Session], max_follow_ups: int | None, horizon_us: int | None) -> None:
         self._talks = {each.first.session_id: _Talk(each, each.first, iter(each.later)) for each in sessions}
         self._num_left = max_follow_ups
         self._horizon_us = horizon_us
 
-    def follow_up(self, sent: Sent, ended_us: int) -> Planned | None:
-        """The request after one that ended at this instant of the schedule; None when the session is over."""
+    def follow_up(self, sent: Sent, ended_us: int) -> list[Planned]:
+        """The request after one that ended at this instant of the schedule; none when the session is over."""
         planned = sent.prepared.planned
         talk = self._talks.get(planned.session_id)
         if talk is None:
-            return None
+            return []
         coming = next(talk.later, None) if sent.outcome.status == "ok" and self._num_left != 0 else None
         due_us = ended_us + (coming.think_time_us if coming is not None else 0)
         if coming is None or (self._horizon_us is not None and due_us > self._horizon_us):
             del self._talks[planned.session_id]
-            return None
+            return []
         if self._num_left is not None:
             self._num_left -= 1
         talk.previous = talk.session.next_request(talk.previous, sent.outcome.output_tokens, coming, due_us)
         (following,) = plan_from_requests([talk.previous])
         if not talk.previous.keeps_context:
-            return replace(following, think_time_us=coming.think_time_us)
-        return replace(
+            return [replace(following, think_time_us=coming.think_time_us)]
+        behind = replace(
             following,
             think_time_us=coming.think_time_us,
             earlier=(*planned.earlier, sent.prepared.turn, sent.outcome.reply.said),
             turn_tokens=coming.input_tokens,
             context_tokens=_repeated_tokens(planned, sent.outcome),
         )
+        return [behind]
 
 
 def _repeated_tokens(planned: Planned, outcome: Outcome) -> int:
@@ -84,7 +87,7 @@ class Plan:
     """Requests with known send times, and the conversations that continue from them."""
 
     requests: Sequence[Planned]
-    conversations: Conversations | None = None
+    conversations: Conversations | Graph | None = None
     goodput_slo_targets: Mapping[str, SloTargets] = field(default_factory=dict)
 
 
@@ -136,8 +139,7 @@ def _check_prompt(place: str, num_tokens: int) -> None:
 def _plan(options: ObserveOptions) -> Plan:
     if options.trace is not None:
         trace = read_trace(options.trace)
-        rows = trace.rows
-        plan = plan_from_trace(rows)[: options.num_requests]
+        rows, plan = requests_of_trace(trace.rows, options.num_requests)
         if len(plan) <= options.warmup_requests:
             raise ObserveError(
                 f"{options.trace}: expected more requests than --warmup-requests"
@@ -148,7 +150,12 @@ def _plan(options: ObserveOptions) -> Plan:
         num_empty = sum(not row.output_tokens for row in rows)
         if num_empty and not options.unconstrained_output:
             warn(f"{num_empty} requests of {options.trace} got no output; they ask for one token")
-        return Plan(plan, goodput_slo_targets=trace.header.goodput_slo_targets)
+        targets = trace.header.goodput_slo_targets
+        if options.session_mode == "fixed":
+            return Plan(plan, goodput_slo_targets=targets)
+        think_time_us = None if options.think_time_ms is None else options.think_time_ms * 1000
+        graph = graph_of(rows, plan, is_real=trace.header.mode == "real", think_time_us=think_time_us)
+        return Plan(plan if graph is None else graph.first, graph, targets)
     if options.workload_spec is not None:
         return _plan_from_spec(options, options.workload_spec)
     assert options.rate is not None

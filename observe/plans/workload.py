@@ -10,6 +10,7 @@ from observe.dispatch import Prepared
 from observe.errors import ObserveError
 from observe.http.request import SEND_TIME_HEADER, Server, post_bytes_of, post_head
 from observe.options import ObserveOptions
+from observe.plans.graph import GRAPH_COLUMNS, Graph
 from observe.plans.plan import Conversations, Plan
 from observe.requests.body import RequestStyle
 from observe.requests.prompts import PromptBook
@@ -39,13 +40,15 @@ class Agenda:
     plan: Sequence[Planned]
     request_ids: Sequence[int]
     earlier: Earlier | None = None
-    conversations: Conversations | None = None
+    conversations: Conversations | Graph | None = None
     goodput_slo_targets: Mapping[str, SloTargets] = field(default_factory=dict)
 
     @property
     def columns(self) -> frozenset[str]:
         """The columns written on request that a recording of these requests has."""
-        columns = COLUMNS if self.conversations is None else SESSION_COLUMNS
+        columns = COLUMNS if self.conversations is None else COLUMNS | self.conversations.columns
+        if any(planned.number is not None for planned in self.plan):
+            columns |= GRAPH_COLUMNS
         is_urgent = any(planned.priority or planned.slo_e2e_us for planned in self.plan)
         return columns | URGENCY_COLUMNS if is_urgent else columns
 
@@ -171,12 +174,9 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
     def prepare(place: int, planned: Planned) -> Prepared:
         # Requests that follow others have numbers behind the plan.
         request_id = request_ids[place] if place < len(request_ids) else place
-        prompt = planned.prompt or workload.prompts.text(
-            request_id,
-            input_tokens=planned.turn_tokens if planned.earlier else planned.input_tokens,
-            prefix_group="" if planned.earlier else planned.prefix_group,
-            prefix_tokens=planned.prefix_tokens,
-        )
+        if planned.number is not None:
+            request_id = planned.number
+        prompt = planned.prompt or _prompt(workload.prompts, request_id, planned)
         x_request_id = str(uuid.uuid4())
         body = style.body(prompt, planned.output_tokens, planned.model, planned.earlier, planned.priority or 0)
         labels = head(planned.slo_class, planned.tenant_id, planned.slo_e2e_us)
@@ -190,6 +190,25 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
         )
 
     return prepare
+
+
+def _prompt(prompts: PromptBook, request_id: int, planned: Planned) -> str:
+    """The last turn of a prompt."""
+    if planned.earlier or planned.begins_with:
+        own = prompts.text(request_id, input_tokens=planned.turn_tokens)
+        return f"{planned.begins_with} {own}" if planned.begins_with else own
+    group, prefix_tokens = planned.prefix_group, planned.prefix_tokens
+    if planned.repeats is None:
+        return prompts.text(
+            request_id, input_tokens=planned.input_tokens, prefix_group=group, prefix_tokens=prefix_tokens
+        )
+    return prompts.text_behind(
+        request_id,
+        planned.repeats.parts,
+        num_tokens=prefix_tokens + planned.input_tokens,
+        prefix_group=group,
+        prefix_tokens=prefix_tokens,
+    )
 
 
 def _labels(slo_class: str, tenant_id: str, slo_e2e_us: int) -> dict[str, str]:

@@ -84,6 +84,26 @@ class PromptBook:
         num_own = max(1, self.scale.words(prefix_tokens + input_tokens) - num_shared)
         return " ".join([*self._prefix(prefix_group, num_shared), *self._own(request_id, num_own)])
 
+    def text_behind(
+        self,
+        request_id: int,
+        repeated: Sequence[tuple[int, int, int]],
+        *,
+        num_tokens: int,
+        prefix_group: str = "",
+        prefix_tokens: int = 0,
+    ) -> str:
+        """A prompt of this many tokens that begins with words of other requests, as `Repeated` has them."""
+        words = self._prefix(prefix_group, self.scale.words_inside(prefix_tokens))[:] if prefix_group else []
+        num_shared = len(words)
+        for number, start, end in repeated:
+            begins, ends = (self.scale.words_inside(each - self.scale.tokens_around) for each in (start, end))
+            begins = max(num_shared, begins)
+            if ends > len(words):
+                words += self._own(number, ends - begins)[len(words) - begins :]
+        num_own = max(1, self.scale.words(num_tokens) - len(words))
+        return " ".join([*words, *self._own(request_id, num_own)])
+
     def _own(self, request_id: int, count: int) -> list[str]:
         random = Random(f"{self._seed}/request/{request_id}")
         words = random.choices(WORDS, k=min(count, _DISTINCT_WORDS))

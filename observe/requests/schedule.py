@@ -15,6 +15,19 @@ _MOST_SPARE_CONNECTIONS = 32
 _SPARE_WINDOW_US = 100_000
 
 
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The start of a prompt that is that of request `number`, of which it has the first `num_tokens`.
+
+    `parts` say which words of their own requests contributed: number, where these begin in prompts, and up to where
+    they are repeated, in tokens.
+    """
+
+    number: int
+    num_tokens: int
+    parts: tuple[tuple[int, int, int], ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """One request to be. `at_us` counts from the start of the run.
@@ -37,9 +50,20 @@ class Planned:
     think_time_us: int = 0
     earlier: tuple[str, ...] = ()
     """Earlier prompts and replies of the conversation, in turn; `turn_tokens` then counts the request's own words."""
+    earlier_tokens: tuple[int, ...] = ()
+    """How many tokens these turns were planned to have, for requests of a graph."""
+    begins_with: str = ""
+    """Words of another prompt that its last turn begins with."""
     turn_tokens: int = 0
     context_tokens: int = 0
-    """Tokens of `earlier`, as counted by the server, which its prefix cache can find."""
+    """Tokens of `earlier`, or of a prompt that is repeated, which the server's prefix cache can find."""
+    number: int | None = None
+    """Its number in the recording; None counts requests as they are sent."""
+    parents: tuple[int, ...] = ()
+    """The numbers of requests that must be answered before it is sent."""
+    context_of: int | None = None
+    """The number of the request that `context_tokens` are of; None for the round before."""
+    repeats: Repeated | None = None
     model: str = ""
     timeout_us: int = 0
     """After how long it is given up; 0 leaves that to the run."""

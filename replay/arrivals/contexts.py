@@ -1,13 +1,12 @@
 """The KV blocks of prompts that repeat earlier prompts and replies, by what each row repeats of which other one."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 
 from blis_sim.engine.config import EngineConfig
 from replay.arrivals.arrival import ConversationBlocks
 from traces import TraceRow
 from traces.graph import context_of
+from traces.waiting import repeated_places
 
 
 def prompt_tokens_of_conversations(rows: Iterable[TraceRow]) -> dict[int, int]:
@@ -33,7 +32,7 @@ def blocks_of_conversations(
     """The blocks of these prompts, by the same places. A row shares its `context_tokens` with the row that it names,
     else with the round before it, and with no other row where that one is missing.
     """
-    before = _places_before(rows, prompt_tokens)
+    before = repeated_places(rows)
     found: dict[int, ConversationBlocks] = {}
     for place in prompt_tokens:
         chain: dict[int, None] = {}
@@ -45,24 +44,6 @@ def blocks_of_conversations(
             parent = found.get(before.get(each, -1)) or ConversationBlocks(f"before {ids[each]}", 0)
             found[each] = _blocks(rows[each], ids[each], prompt_tokens[each], parent, config)
     return found
-
-
-def _places_before(rows: Sequence[TraceRow], prompt_tokens: Mapping[int, int]) -> dict[int, int]:
-    """For each row the place of the one that it may repeat, of those that are there."""
-    places: dict[int | None, int] = {rows[place].request_id: place for place in prompt_tokens}
-    named = {place: context_of(rows[place]) for place in prompt_tokens}
-    before = {place: places[each] for place, each in named.items() if each in places}
-    sessions: dict[str, list[int]] = defaultdict(list)
-    for place in prompt_tokens:
-        sessions[rows[place].session_id].append(place)
-    for session_id, its_places in sessions.items():
-        in_turn = sorted(its_places, key=lambda place: rows[place].round_index) if session_id else []
-        before |= {
-            later: earlier
-            for earlier, later in pairwise(in_turn)
-            if named[later] is None and rows[earlier].round_index == rows[later].round_index - 1
-        }
-    return before
 
 
 def _blocks(

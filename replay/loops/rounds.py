@@ -1,16 +1,14 @@
 """Recorded conversations and graphs as a closed loop: requests wait for simulated replies, not for recorded ones."""
 
 import heapq
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable
 
 from blis_sim.engine.units import Micros
 from blis_sim.engine.virtual import CHUNK_US
 from replay.arrivals.arrival import Arrival
 from replay.arrivals.recorded import Arrivals
 from traces import TraceRow
-from traces.graph import ids_in
+from traces.waiting import awaited
 
 
 class _Sent:
@@ -34,13 +32,9 @@ class _Sent:
 
 
 class RecordedRounds:
-    """Rows arrive when they did, unless they wait for others: those with `parents` for all of these, and without them
-    the later rounds of a session for the round before.
+    """Rows arrive when they did, or wait for others as `traces.waiting` finds it.
 
-    The pause after the last of the replies is `think_time_us`, else that of the row. Where a session without parents
-    has none recorded it is the time from the recorded reply to the recorded request, and without times of a real server
-    the time between its arrivals. Deadlines keep their distance to the arrival. A request waits for ever where one
-    that it awaits is not answered.
+    Deadlines keep their distance to the arrival. A request waits for ever where one that it awaits is not answered.
     """
 
     def __init__(self, arrivals: Arrivals, *, is_real: bool, think_time_us: Micros | None = None) -> None:
@@ -48,12 +42,13 @@ class RecordedRounds:
         self._heap: list[tuple[Micros, int, _Sent]] = []
         self._order = 0
         all_sent = [_Sent(arrival) for arrival in arrivals.arrivals]
-        _link_parents(all_sent, think_time_us)
-        _link_rounds(all_sent, is_real, think_time_us)
-        for sent in all_sent:
-            if sent.num_awaited:
-                self.least_pause_us = min(self.least_pause_us, sent.pause_us)
-            else:
+        rows = [arrival.row for arrival in arrivals.arrivals if isinstance(arrival.row, TraceRow)]
+        waits = awaited(rows, is_real=is_real, think_time_us=think_time_us)
+        for place, its in waits.items():
+            all_sent[place].awaits([all_sent[each] for each in its.places], its.pause_us)
+            self.least_pause_us = min(self.least_pause_us, its.pause_us)
+        for place, sent in enumerate(all_sent):
+            if place not in waits:
                 self._push(sent)
 
     def next_at(self) -> Micros | None:
@@ -84,48 +79,3 @@ def _moved(arrival: Arrival, at: Micros) -> Arrival:
     if request.deadline_us and isinstance(row, TraceRow):
         request = request._replace(deadline_us=request.deadline_us - row.arrival_time_us + at)
     return arrival._replace(at=at, request=request)
-
-
-def _link_parents(all_sent: Sequence[_Sent], think_time_us: Micros | None) -> None:
-    by_id = {_row(sent).request_id: sent for sent in all_sent}
-    for sent in all_sent:
-        row = _row(sent)
-        if row.parents:
-            pause_us = row.think_time_us if think_time_us is None else think_time_us
-            sent.awaits([by_id[each] for each in ids_in(row.parents)], max(1, pause_us))
-
-
-def _link_rounds(all_sent: Sequence[_Sent], is_real: bool, think_time_us: Micros | None) -> None:
-    """Let each round wait for the one before, in sessions that have no parents."""
-    sessions: dict[str, list[_Sent]] = defaultdict(list)
-    for sent in all_sent:
-        if session_id := _row(sent).session_id:
-            sessions[session_id].append(sent)
-    for rounds in sessions.values():
-        if not any(_row(sent).parents for sent in rounds):
-            rounds.sort(key=lambda sent: _row(sent).round_index)
-            pauses = _pauses([_row(sent) for sent in rounds], is_real, think_time_us)
-            for (before, sent), pause_us in zip(pairwise(rounds), pauses, strict=True):
-                sent.awaits([before], pause_us)
-
-
-def _row(sent: _Sent) -> TraceRow:
-    assert isinstance(sent.arrival.row, TraceRow)
-    return sent.arrival.row
-
-
-def _pauses(rows: Sequence[TraceRow], is_real: bool, think_time_us: Micros | None) -> list[Micros]:
-    """The pause before each round but the first, at least 1."""
-    recorded = any(row.think_time_us for row in rows[1:])
-    pauses = []
-    for before, row in pairwise(rows):
-        if think_time_us is not None:
-            pause = think_time_us
-        elif recorded:
-            pause = row.think_time_us
-        elif is_real and before.last_chunk_time_us and row.send_time_us:
-            pause = row.send_time_us - before.last_chunk_time_us
-        else:
-            pause = row.arrival_time_us - before.arrival_time_us
-        pauses.append(max(1, pause))
-    return pauses

@@ -1,0 +1,75 @@
+"""Which requests of a trace wait for the replies to others in a closed loop, and how long they pause after these."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from traces.graph import context_of, ids_in
+from traces.rows import TraceRow
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """The places of the rows that a row waits for, and its pause after the last reply to them, at least 1."""
+
+    places: tuple[int, ...]
+    pause_us: int
+
+
+def awaited(rows: Sequence[TraceRow], *, is_real: bool, think_time_us: int | None = None) -> dict[int, Awaited]:
+    """What each row waits for, by its place; nothing for rows that arrive when they did.
+
+    Rows with `parents` wait for all of these, others for the round before them in a session without parents. The pause
+    is `think_time_us`, else that of the row. Where a session without parents has none recorded it is the time from the
+    recorded reply to the recorded request, and without times of a real server the time between its arrivals.
+    """
+    found: dict[int, Awaited] = {}
+    place_of = {row.request_id: place for place, row in enumerate(rows)}
+    sessions: dict[str, list[int]] = defaultdict(list)
+    for place, row in enumerate(rows):
+        if row.parents:
+            pause_us = row.think_time_us if think_time_us is None else think_time_us
+            if places := tuple(place_of[each] for each in ids_in(row.parents) if each in place_of):
+                found[place] = Awaited(places, max(1, pause_us))
+        if row.session_id:
+            sessions[row.session_id].append(place)
+    for places in sessions.values():
+        if not any(rows[place].parents for place in places):
+            in_turn = sorted(places, key=lambda place: rows[place].round_index)
+            pauses_us = _pauses([rows[place] for place in in_turn], is_real, think_time_us)
+            for (before, place), pause_us in zip(pairwise(in_turn), pauses_us, strict=True):
+                found[place] = Awaited((before,), pause_us)
+    return found
+
+
+def repeated_places(rows: Sequence[TraceRow]) -> dict[int, int]:
+    """For each row with `context_tokens` the place of the row whose text it repeats, where that is there."""
+    place_of: dict[int | None, int] = {row.request_id: place for place, row in enumerate(rows)}
+    rounds = {(row.session_id, row.round_index): place for place, row in enumerate(rows) if row.session_id}
+    found: dict[int, int] = {}
+    for place, row in enumerate(rows):
+        if row.context_tokens:
+            named = context_of(row)
+            key = (row.session_id, row.round_index - 1)
+            before = rounds.get(key) if named is None else place_of.get(named)
+            if before is not None and before != place:
+                found[place] = before
+    return found
+
+
+def _pauses(rows: Sequence[TraceRow], is_real: bool, think_time_us: int | None) -> list[int]:
+    """The pause before each round but the first, at least 1."""
+    recorded = any(row.think_time_us for row in rows[1:])
+    pauses = []
+    for before, row in pairwise(rows):
+        if think_time_us is not None:
+            pause = think_time_us
+        elif recorded:
+            pause = row.think_time_us
+        elif is_real and before.last_chunk_time_us and row.send_time_us:
+            pause = row.send_time_us - before.last_chunk_time_us
+        else:
+            pause = row.arrival_time_us - before.arrival_time_us
+        pauses.append(max(1, pause))
+    return pauses
