@@ -190,7 +190,12 @@ class BuiltinTokenizer:
         return ids
 
     def split(self, text: str) -> Split:
-        pieces = [piece for stretch in _stretches(text) for piece in stretch]
+        if len(text) <= STRETCH_CHARS:
+            pieces = _PIECE.findall(text)
+        else:
+            # A long text has few different pieces, and a string of its own for each would take most of the memory.
+            shared: dict[str, str] = {}
+            pieces = [shared.setdefault(piece, piece) for stretch in _stretches(text) for piece in stretch]
         return Split(self._ids_of(pieces), pieces)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:

@@ -144,6 +144,19 @@ def test_cuts_a_long_text_in_stretches_as_it_would_be_cut_at_once(seed: int, num
     assert list(BuiltinTokenizer().split(text).pieces) == _PIECE.findall(text)
 
 
+def test_a_long_text_is_split_into_pieces_that_share_their_strings() -> None:
+    tokenizer, text = BuiltinTokenizer(), " ".join(WORDS[: 100 + each % 50][-1] for each in range(30_000))
+    tokenizer.split(text)
+    tracemalloc.start()
+    try:
+        found = tokenizer.split(text)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "".join(found.pieces) == text
+    assert kept_bytes < 1.5 * (sys.getsizeof(found.ids) + sys.getsizeof(found.pieces))
+
+
 def test_encoding_a_long_text_takes_little_more_memory_than_its_ids() -> None:
     tokenizer, text = BuiltinTokenizer(), "word " * 200_000
     tokenizer.encode("word word")
