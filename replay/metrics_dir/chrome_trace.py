@@ -11,6 +11,8 @@ from typing import NamedTuple
 from blis_sim.engine.units import Micros
 from replay.metrics_dir.tables import JsonItems, RowFile
 
+FIRST_THREAD = 1
+"""The thread of the first stage; Perfetto takes thread 0 for the one whose number is that of its process."""
 MOST_IDS = 64
 """Most request ids that a batch lists; a batch of more has their number."""
 
@@ -76,7 +78,7 @@ class ChromeTrace:
                     "ts": start,
                     "dur": end - start,
                     "pid": replica,
-                    "tid": stage,
+                    "tid": FIRST_THREAD + stage,
                     "args": args,
                 }
             )
@@ -86,7 +88,7 @@ class ChromeTrace:
         if not phases or not way:
             return
         pid = way[0].replica
-        common = {"cat": "request", "id": number, "pid": pid, "tid": 0}
+        common = {"cat": "request", "id": number, "pid": pid, "tid": FIRST_THREAD}
         name = f"request {number}"
         self._items.add({"name": name, "ph": "b", "ts": phases[0][1], **common})
         for phase, start, end in phases:
@@ -98,8 +100,9 @@ class ChromeTrace:
             return
         for index, place in enumerate(places):
             last = index == len(places) - 1
-            flow = {"name": "request", "cat": "flow", "id": number, "pid": place.replica, "tid": 0, "ts": place.at}
-            self._items.add({**flow, "ph": "s" if not index else "f" if last else "t", **({"bp": "e"} if last else {})})
+            kind = "s" if not index else "f" if last else "t"
+            flow = {"name": "request", "cat": "flow", "id": number, "pid": place.replica, "tid": FIRST_THREAD}
+            self._items.add({**flow, "ts": place.at, "ph": kind, **({"bp": "e"} if last else {})})
 
     def end(self) -> None:
         """Close the file's array."""
@@ -109,7 +112,7 @@ class ChromeTrace:
         """Name the process and the threads of an instance when it first computes."""
         self._declared.add(replica)
         names = [("process_name", 0, f"replica {replica}")]
-        names += [("thread_name", stage, f"stage {stage}") for stage in range(num_stages)]
+        names += [("thread_name", FIRST_THREAD + stage, f"stage {stage}") for stage in range(num_stages)]
         for name, tid, text in names:
             self._items.add({"name": name, "ph": "M", "pid": replica, "tid": tid, "args": {"name": text}})
 

@@ -18,6 +18,10 @@ def problems(trace: dict[str, Any]) -> list[str]:
     """Return what is wrong with a trace: fields, slices that overlap, events without an end, flows without a slice."""
     events = trace["traceEvents"]
     found = [f"{each} lacks fields" for each in events if not REQUIRED[each["ph"]] <= set(each)]
+    # Perfetto merges a thread 0 with the thread whose number is that of its process.
+    found += [
+        f"{each} is of thread 0" for each in events if each.get("tid") == 0 and each.get("name") != "process_name"
+    ]
     timed = [each for each in events if each["ph"] != "M"]
     found += [f"{each} has no instant" for each in timed if not isinstance(each["ts"], int) or each["ts"] < 0]
     slices = [each for each in events if each["ph"] == "X"]
