@@ -43,9 +43,9 @@ def open_observers(options: ObservabilityOptions, logs_prompts: bool) -> Sequenc
     if options.enable_log_requests:
         found.append(RequestLog(options, logs_prompts))
     if options.otlp_traces_endpoint:
-        from mockserve.serving.spans import RequestSpans, new_exporter  # the library takes half a second to import
+        from mockserve.serving.spans import RequestSpans  # the library takes half a second to import
 
-        found.append(RequestSpans(new_exporter(options.otlp_traces_endpoint)))
+        found.append(RequestSpans(options.otlp_traces_endpoint))
     return found
 
 
