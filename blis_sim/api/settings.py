@@ -242,6 +242,8 @@ class PlanSettings(RunSettings, total=False):
     max_gpus: int
     prices: Path | None
     processes: int | None
+    ray: bool
+    ray_address: str | None
     output: Path | None
     plot: Path | None
     html: Path | None

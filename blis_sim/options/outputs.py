@@ -60,6 +60,7 @@ KINDS: Mapping[str, FileKind] = {
     "run page": FileKind("a page of a run", r"\A\s*<!doctype html>.{0,400}<title>Run of"),
     "sweep page": FileKind("a page of a sweep", r"\A\s*<!doctype html>.{0,400}<title>Sweep of"),
     "plan page": FileKind("a page of a plan", r"\A\s*<!doctype html>.{0,400}<title>Plan for"),
+    "tune page": FileKind("a page of a search", r"\A\s*<!doctype html>.{0,400}<title>Engine settings for"),
     "load page": FileKind("a page of a load", r"\A\s*<!doctype html>.{0,400}<title>Load on"),
     "points": FileKind("points of a sweep", r"\A\s*(?=.*\bcompleted_requests\b)(?=.*\btotal_output_tokens\b)"),
     "simulations": FileKind("simulations of a plan", r'\A\{"file": "simulations of blis plan"\}'),
@@ -71,7 +72,7 @@ KINDS: Mapping[str, FileKind] = {
 }
 """Patterns see the first 64 KiB as Latin-1 text; `.` matches line ends only where the kind is JSON or HTML."""
 
-_PAGES = ("page", "comparison page", "run page", "sweep page", "plan page", "load page")
+_PAGES = ("page", "comparison page", "run page", "sweep page", "plan page", "tune page", "load page")
 _ACROSS_LINES = ("run metrics", "calibration", "benchmark results", *_PAGES)
 
 

@@ -83,9 +83,9 @@ def page(
 
 def _mood(line: str) -> str:
     """Return the class of a remark: whether it is bad or good news, or neither."""
-    if line.startswith(("overloaded", "targets MISSED", "none meets", "no deployment", "DRIFT")):
+    if line.startswith(("overloaded", "targets MISSED", "none meets", "no deployment", "nothing stays", "DRIFT")):
         return "bad"
-    return "good" if line.startswith(("targets met", "cheapest", "all figures within")) else "plain"
+    return "good" if line.startswith(("targets met", "cheapest", "best: ", "all figures within")) else "plain"
 
 
 def write_page(path: str, text: str) -> None:

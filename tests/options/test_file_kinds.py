@@ -16,6 +16,7 @@ SAMPLES = {
     "server settings": b"server_settings:\n  max_num_seqs: 64\n",
     "run page": b'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Run of m</title>',
     "sweep page": b'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Sweep of m</title>',
+    "tune page": b'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Engine settings for m</title>',
     "plan page": b'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Plan for m</title>',
     "load page": b'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Load on m</title>',
     "server metrics": b'{"server":{"version":null}}\n',

@@ -5,7 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from blis_sim.bench.points.options import processes_option, simulation_option
+from blis_sim.bench.points.options import (
+    check_cluster,
+    processes_option,
+    ray_address_option,
+    ray_option,
+    simulation_option,
+)
 from blis_sim.options import OptionError, check_options, check_outputs, option
 from blis_sim.options.extras import check_page, check_plot
 from traces.slo import parse_duration_ms
@@ -72,6 +78,8 @@ class PlanOptions:
         metavar="FILE",
     )  # fmt: skip
     processes: int | None = processes_option()
+    ray: bool = ray_option()
+    ray_address: str | None = ray_address_option()
     output: str | None = option(
         None,
         "Keep the simulations here (JSON lines); a plan that finds them there goes on.",
@@ -99,6 +107,7 @@ class PlanOptions:
         check_options(self)
         check_plot("--plot", self.plot)
         check_page("--html", self.html)
+        check_cluster(self.ray, self.ray_address, self.processes)
         _ = self.limits_ms  # making it checks it
         for name in ("gpus", "tp_sizes", "pp_sizes", "shapes", "precisions", "step_tokens"):
             values = getattr(self, name)
@@ -193,12 +202,14 @@ def find_plan(options: PlanOptions, plan: "Plan", say: "Say") -> "Answer":
     from blis_sim.bench.capacity.answer import answer
     from blis_sim.bench.capacity.serving import write_manifests
     from blis_sim.bench.capacity.simulations import simulations
+    from blis_sim.bench.points.workers import process_pool, ray_pool
 
     _check(options, plan)
     for note in plan.notes:
         say(note)
     check_outputs(options, *plan.paths_read())
-    with simulations(plan.simulation.name, options.processes, options.output) as sims:
+    pool = ray_pool(options.ray_address) if options.ray else process_pool(options.processes)
+    with simulations(plan.simulation.name, pool, options.output) as sims:
         found = answer(sims, _question(options, plan))
     if options.manifests is not None and found.winner is not None:
         write_manifests(options.manifests, found.winner.trial, found.model)

@@ -2,16 +2,16 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import blis_sim
 from blis_sim.bench.errors import BenchError
-from blis_sim.bench.points.commands import digest_of
+from blis_sim.bench.points.commands import digest_of, with_whole_paths
 from blis_sim.bench.points.simulate import Job, Outcome, compute
-from blis_sim.bench.points.workers import Pool, process_pool
+from blis_sim.bench.points.workers import Pool, RayPool
 from traces.append_file import AppendFile, open_with_header, whole_lines
 from traces.text_file import naming_write_errors
 
@@ -20,10 +20,10 @@ _HEADER = json.dumps({"file": "simulations of blis plan"})
 
 @dataclass(slots=True)
 class Simulations:
-    """The outcomes of the simulations so far, by key, and the processes that compute further ones."""
+    """The outcomes of the simulations so far, by key, and the processes or the cluster that compute further ones."""
 
     command: str
-    pool: Pool
+    pool: Pool | RayPool
     known: dict[str, Outcome] = field(default_factory=dict)
     log: AppendFile | None = None
     num_computed: int = 0
@@ -32,6 +32,8 @@ class Simulations:
         """Simulate each of the settings, those with a known outcome excepted, all at once. Raises BenchError."""
         keys = [f"{blis_sim.__version__}/{digest_of(self.command, each)}" for each in settings]
         missing = {key: each for key, each in zip(keys, settings, strict=True) if key not in self.known}
+        if isinstance(self.pool, RayPool):  # its machines have other folders
+            missing = {key: with_whole_paths(each) for key, each in missing.items()}
         for job, outcome in self.pool.each(compute, [Job(key, self.command, each) for key, each in missing.items()]):
             self.known[job.key] = outcome
             self.num_computed += 1
@@ -43,8 +45,8 @@ class Simulations:
 
 
 @contextmanager
-def simulations(command: str, num_processes: int | None, path: str | None) -> Iterator[Simulations]:
-    """Open the processes and the file of outcomes; without a path outcomes are not kept. Raises BlisError."""
+def simulations(command: str, pool: AbstractContextManager[Pool | RayPool], path: str | None) -> Iterator[Simulations]:
+    """Open the pool and the file of outcomes; without a path outcomes are not kept. Raises BlisError."""
     with ExitStack() as stack:
         known, log = {}, None
         if path is not None:
@@ -53,7 +55,7 @@ def simulations(command: str, num_processes: int | None, path: str | None) -> It
             kept = [_line(key, outcome) for key, outcome in known.items()]
             log = open_with_header(Path(path), _HEADER, kept, is_sole=True)
             stack.callback(log.close)
-        yield Simulations(command, stack.enter_context(process_pool(num_processes)), known, log)
+        yield Simulations(command, stack.enter_context(pool), known, log)
 
 
 def _line(key: str, outcome: Outcome) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from blis_sim.options import OptionError, option, options_of
 from blis_sim.options.command_line import HELP, HELP_LETTER
+from blis_sim.options.extras import check_ray
 from blis_sim.options.room import MOST_PROCESSES
 
 
@@ -22,6 +23,26 @@ def simulation_option(help_text: str) -> Any:
 def processes_option() -> Any:
     """Return the option for the number of processes."""
     return option(None, "How many processes compute. Default: one per core.", at_least=1, at_most=MOST_PROCESSES)
+
+
+def ray_option() -> Any:
+    """Return the option that computes on a Ray cluster."""
+    return option(False, "Compute on a Ray cluster instead (needs ray): the one of --ray-address, else one here.")
+
+
+def ray_address_option() -> Any:
+    """Return the option for the address of a Ray cluster."""
+    return option(None, "Address of the cluster, such as auto or ray://host:10001.")
+
+
+def check_cluster(ray: bool, ray_address: str | None, processes: int | None) -> None:
+    """Raise OptionError where the options of Ray do not fit together or Ray is not installed."""
+    if ray:
+        if processes is not None:
+            raise OptionError("--processes and --ray exclude each other: a Ray cluster has its own")
+        check_ray()
+    elif ray_address is not None:
+        raise OptionError("--ray-address needs --ray")
 
 
 def own_flags_first(arguments: Sequence[str], options_class: type) -> list[str]:

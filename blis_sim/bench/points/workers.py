@@ -86,17 +86,17 @@ def on_processes(
         yield from pool.each(work, jobs)
 
 
-def on_ray(
-    work: Callable[[Job], Result], jobs: Sequence[Job], address: str | None
-) -> Generator[tuple[Job, Result], None, None]:
-    """Do each job as a task of a Ray cluster, which gets these packages; without an address, on one of its own here.
+class RayPool:
+    """Tasks of a Ray cluster that is connected."""
 
-    Raises BenchError when one of them is lost.
-    """
-    import ray
-    from ray.exceptions import RayError
+    def each(self, work: Callable[[Job], Result], jobs: Sequence[Job]) -> Generator[tuple[Job, Result], None, None]:
+        """Do each job as a task, and yield it with its result as soon as the result is there.
 
-    with ray_cluster(address, _PACKAGES):
+        Raises BenchError when a task is lost.
+        """
+        import ray
+        from ray.exceptions import RayError
+
         task = ray.remote(work)
         waiting = {task.remote(job): job for job in jobs}
         while waiting:
@@ -106,6 +106,21 @@ def on_ray(
             except RayError as error:
                 raise BenchError(f"a task of the Ray cluster is lost: {' '.join(str(error).split())[:200]}") from error
             yield waiting.pop(ready), result
+
+
+@contextmanager
+def ray_pool(address: str | None) -> Iterator[RayPool]:
+    """Connect to a Ray cluster, which gets these packages; without an address, to one of its own here."""
+    with ray_cluster(address, _PACKAGES):
+        yield RayPool()
+
+
+def on_ray(
+    work: Callable[[Job], Result], jobs: Sequence[Job], address: str | None
+) -> Generator[tuple[Job, Result], None, None]:
+    """Do each job as a task of the Ray cluster at an address, else of one here. Raises BenchError for a lost task."""
+    with ray_pool(address) as pool:
+        yield from pool.each(work, jobs)
 
 
 @contextmanager

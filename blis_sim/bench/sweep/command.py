@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_sim.bench.points.options import check_table, processes_option, simulation_option, vary_option
+from blis_sim.bench.points.options import (
+    check_cluster,
+    check_table,
+    processes_option,
+    ray_address_option,
+    ray_option,
+    simulation_option,
+    vary_option,
+)
 from blis_sim.options import OptionError, check_options, check_outputs, option
-from observe.extras import check_page, check_plot, check_ray
+from observe.extras import check_page, check_plot
 from replay.report_options import LEAST_ATTAINMENT
 
 if TYPE_CHECKING:
@@ -67,20 +75,15 @@ class SweepOptions:
     )
     json: bool = option(False, "Print all points as JSON: --format json.")
     processes: int | None = processes_option()
-    ray: bool = option(False, "Compute on a Ray cluster instead (needs ray): the one of --ray-address, else one here.")
-    ray_address: str | None = option(None, "Address of the cluster, such as auto or ray://host:10001.")
+    ray: bool = ray_option()
+    ray_address: str | None = ray_address_option()
 
     def __post_init__(self) -> None:
         check_options(self)
         check_plot("--plot", self.plot)
         check_page("--html", self.html)
         check_table("--output", self.output)
-        if self.ray:
-            if self.processes is not None:
-                raise OptionError("--processes and --ray exclude each other: a Ray cluster has its own")
-            check_ray()
-        elif self.ray_address is not None:
-            raise OptionError("--ray-address needs --ray")
+        check_cluster(self.ray, self.ray_address, self.processes)
         if self.json and self.format not in ("table", "json"):
             raise OptionError(f"--json and --format {self.format} exclude each other, give one of them")
         if self.sample_seed and self.sample is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.bench.points.options import check_table, processes_option, simulation_option, vary_option
 from blis_sim.options import OptionError, check_options, check_outputs, option
-from observe.extras import check_plot
+from blis_sim.options.extras import check_page, check_plot
 
 if TYPE_CHECKING:
     from blis_sim.bench.points.plan import Plan
@@ -55,6 +55,12 @@ class TuneOptions:
         metavar="FILE",
         writes={"": "picture"},
     )
+    html: str | None = option(
+        None,
+        "Write the search as one page with table, pictures and origin (HTML; needs matplotlib).",
+        metavar="FILE",
+        writes={"": "tune page"},
+    )
     format: str = option(
         "table",
         "Print the best rate of each combination for people, or with all figures and their origin as JSON, CSV or "
@@ -67,6 +73,7 @@ class TuneOptions:
     def __post_init__(self) -> None:
         check_options(self)
         check_plot("--plot", self.plot)
+        check_page("--html", self.html)
         if self.json and self.format not in ("table", "json"):
             raise OptionError(f"--json and --format {self.format} exclude each other, give one of them")
         _ = self.limits_ms  # making it checks it
@@ -105,7 +112,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 def run(options: TuneOptions) -> int:
     """Search, print a line per combination, write what is asked for. Exit codes: 0 done, 1 nothing is good
     enough, or a simulation failed in a way that its settings do not explain."""
-    from blis_sim.bench.tune.setup import best_of, draw, printed, write_trials
+    from blis_sim.bench.tune.setup import best_of, printed, write_trials
 
     plan = _plan(options)
     for note in plan.notes:
@@ -121,13 +128,26 @@ def run(options: TuneOptions) -> int:
     for setup in setups:
         if setup.error:
             sys.stderr.write(f"blis bench tune: {setup.point.label}: {setup.error}\n")
-    if options.plot is not None and any(trial.found.figures for setup in setups for trial in setup.trials):
-        draw(options.plot, setups)
+    if any(trial.found.figures for setup in setups for trial in setup.trials):
+        _draw(options, plan, setups)
     winner = best_of(setups)
     if winner is None or winner.best is None:
         sys.stderr.write("blis bench tune: error: nothing stays within the limits at any rate\n")
         return 1
     return int(any(setup.is_unexpected for setup in setups))
+
+
+def _draw(options: TuneOptions, plan: "Plan", setups: "list[Setup]") -> None:
+    """Draw the picture and write the page that are asked for."""
+    if options.plot is None and options.html is None:
+        return
+    from blis_sim.bench.tune.page import draw, tune_page
+    from blis_sim.pictures.page import write_page
+
+    if options.plot is not None:
+        draw(options.plot, setups, options.limits_ms)
+    if options.html is not None:
+        write_page(options.html, tune_page(setups, plan.varied, options.limits_ms, _origin(options, plan)))
 
 
 def _origin(options: TuneOptions, plan: "Plan") -> "Provenance":

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_sim.bench.frontier_plot import Curve, draw_frontier
 from blis_sim.bench.points.plan import Point
 from blis_sim.bench.points.simulate import FIGURES, Figures, Job, Outcome, compute
 from blis_sim.bench.rate_search import Trial, Verdict, search_rate
@@ -166,21 +165,3 @@ def write_trials(path: str, setups: Sequence[Setup], varied: Sequence[str]) -> N
                 figures: list[Any] = [trial.found.figures.get(name) for name in FIGURES]
                 rate = "inf" if trial.rate is None else trial.rate
                 rows.writerow([*settings, rate, str(trial.is_good).lower(), *figures, trial.found.error])
-
-
-def draw(path: str, setups: Sequence[Setup]) -> None:
-    """Draw all simulations, a colour per combination. Raises TraceError."""
-    curves = []
-    for setup in setups:
-        tries = [trial for trial in setup.trials if trial.found.figures.get("tokens_per_sec")]
-        figures = [trial.found.figures for trial in tries]
-        curves.append(
-            Curve(
-                name=setup.point.label,
-                throughput=[each["tokens_per_sec"] or 0 for each in figures],
-                ttft_ms=[each["ttft_p99_ms"] or 0 for each in figures],
-                itl_ms=[each["itl_p99_ms"] or 0 for each in figures],
-                labels=[f"{rate_text(trial.rate)}/s" if trial is setup.best else "" for trial in tries],
-            )
-        )
-    draw_frontier([curve for curve in curves if curve.throughput], path)

@@ -1,7 +1,9 @@
 """`blis plan` with the engine, on small loads."""
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -76,6 +78,57 @@ def test_how_many_processes_compute_does_not_change_the_answer(capsys: pytest.Ca
     assert one == two
 
 
+def test_a_ray_cluster_computes_what_processes_compute(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = FakeRay("ray")
+    for name, module in (("ray", cluster), ("ray.exceptions", cluster)):
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr("blis_sim.options.extras.find_spec", lambda _name: True)
+    alone, ray = planned(capsys), planned(capsys, processes=None, ray=True, ray_address="auto")
+    assert (cluster.addresses, cluster.is_open) == (["auto"], False)  # one connection for all rounds
+    assert cluster.num_tasks == ray[1]["simulations"] == alone[1]["simulations"]
+    for _, found in (alone, ray):
+        found.pop("provenance")
+    assert alone == ray
+
+
+class FakeRay(ModuleType):
+    """The functions of Ray that are used, of a cluster that computes each task when its result is read."""
+
+    RayError = RuntimeError
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.addresses: list[str | None] = []
+        self.is_open = False
+        self.num_tasks = 0
+
+    def init(self, address: str | None = None, **_settings: Any) -> None:
+        self.addresses.append(address)
+        self.is_open = True
+
+    def shutdown(self) -> None:
+        self.is_open = False
+
+    def remote(self, work: Any) -> Any:
+        cluster = self
+
+        class Task:
+            def remote(self, job: Any) -> Any:
+                cluster.num_tasks += 1
+                return lambda: work(job)
+
+        return Task()
+
+    def wait(self, tasks: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
+        assert self.is_open
+        return tasks[-num_returns:], tasks[:-num_returns]
+
+    def get(self, task: Any) -> Any:
+        return task()
+
+
 def test_pools_of_prefill_and_decode_are_searched_and_have_command_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,6 +191,8 @@ def test_prices_of_a_file_take_the_place_of_those_that_ship(tmp_path: Path, caps
     [
         ({"ttft_p99": None, "itl_p99": None}, "a plan needs a target"),
         ({"ttft_p99": "40"}, "--ttft-p99 must be a duration"),
+        ({"ray": True}, "--processes and --ray exclude each other"),
+        ({"ray_address": "auto"}, "--ray-address needs --ray"),
         ({"gpus": ()}, "--gpus must name at least one value"),
         ({"tp_sizes": (1, 1)}, "each once"),
         ({"tp_sizes": (0,)}, "--tp-sizes must be at least 1, got 0"),

@@ -98,10 +98,16 @@ def test_turning_requests_away_is_not_serving_them(tmp_path: Path, capsys: pytes
     assert {row["within_limits"] for row in rows if row["rejected_requests"] == "0"} == {"true"}
 
 
-def test_the_search_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_search_is_drawn_and_has_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    tuned(tmp_path, capsys, limit=("ttft:200",), plot=str(tmp_path / "tune.svg"), tolerance=0.5)
+    files = {"plot": str(tmp_path / "tune.svg"), "html": str(tmp_path / "tune.html")}
+    _, printed, _ = tuned(tmp_path, capsys, limit=("ttft:200",), **files, tolerance=0.5)
     assert (tmp_path / "tune.svg").read_text().startswith("<?xml")
+    assert "limit of TTFT p99 200 ms" in (tmp_path / "tune.svg").read_text()
+    page = (tmp_path / "tune.html").read_text()
+    assert f'<li class="good">{printed.splitlines()[-1]}</li>' in page
+    assert page.count("<svg") == 2
+    assert "<title>Engine settings for qwen/qwen3-14b</title>" in page
 
 
 @pytest.mark.parametrize(
