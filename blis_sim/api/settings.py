@@ -14,6 +14,7 @@ Policy: TypeAlias = str | Callable[..., Any]
 class EngineSettings(TypedDict, total=False):
     model: Path
     engine: Policy
+    vllm_version: str
     hardware: str
     tp: int
     tensor_parallel_size: int
@@ -68,7 +69,7 @@ class EngineSettings(TypedDict, total=False):
     min_preempt_priority_gap: int
     preemption_resume: str
     timer_resolution: int
-    async_scheduling: bool
+    async_scheduling: bool | None
     speculative_config: Json
     spec_method: str
     spec_model: str
@@ -79,7 +80,7 @@ class EngineSettings(TypedDict, total=False):
     enable_chunked_prefill: bool
     disable_chunked_mm_input: bool
     enable_prefix_caching: bool
-    scheduler_reserve_full_isl: bool
+    scheduler_reserve_full_isl: bool | None
     watermark: float
     prefill_schedule_interval: int
     kv_cpu_blocks: int

@@ -52,6 +52,7 @@ from blis_sim.engine.memory_options import memory_settings, modelled_settings
 from blis_sim.engine.model_spec import ModelSpec
 from blis_sim.engine.offloading import offload_of, simulates_offloading
 from blis_sim.engine.stages import pipeline_stages, with_offloaded_weights
+from blis_sim.engine.vllm_releases import flag_or
 from blis_sim.options import OptionError
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def _config(
         encoder=_encoder_limits(options, limits),
         enable_chunked_prefill=options.enable_chunked_prefill,
         enable_prefix_caching=options.enable_prefix_caching,
-        reserve_full_prompt=options.scheduler_reserve_full_isl,
+        reserve_full_prompt=flag_or(options.scheduler_reserve_full_isl, options.release.reserves_full_prompt),
         watermark_fraction=options.watermark,
         prefill_schedule_interval=options.prefill_schedule_interval,
         kv_groups=cache.groups,
@@ -278,6 +279,7 @@ def _limits(options: DeploymentOptions, gpu: GpuSpec, max_model_len: int) -> Bat
         has_whole_prompts=not options.enable_chunked_prefill,
         has_low_latency_experts=options.dp > 1 and options.moe_comm_backend == LOW_LATENCY_BACKEND,
         performance_mode=options.performance_mode,
+        has_largest_limits=options.release.has_largest_limits,
     )
     tokens = tokens or default.max_num_batched_tokens
     return BatchLimits(tokens, seqs or min(default.max_num_seqs, tokens))

@@ -16,6 +16,7 @@ from blis_sim.engine.scheduler.waiting import ORDERS
 from blis_sim.engine.speculation_options import SpeculationOptions
 from blis_sim.engine.units import LARGEST_COEFFICIENT
 from blis_sim.engine.urgency_options import UrgencyOptions, implied_policies
+from blis_sim.engine.vllm_releases import LATEST, VLLM_RELEASES, VllmRelease
 from blis_sim.options import OptionError, check_options, names_in, option, section
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ class DeploymentOptions:
         choices=ENGINES,
         open_to=lambda: ENGINES,
         former_flags=("--scheduling",),
+    )
+    vllm_version: str = option(
+        LATEST,
+        "Release of vLLM whose defaults of scheduling and memory --engine vllm has where no flag is given.",
+        choices=tuple(VLLM_RELEASES),
     )
     hardware: str = option("", "GPU to simulate, such as H100 (default: the catalogue's choice for the model).")
     tp: int = option(
@@ -238,8 +244,10 @@ class DeploymentOptions:
         choices=VICTIMS,
     )
     urgency: UrgencyOptions = section(UrgencyOptions)
-    async_scheduling: bool = option(
-        True, "With --engine vllm, compose a step while the one before it executes, as vLLM does."
+    async_scheduling: bool | None = option(
+        None,
+        "With --engine vllm, compose a step while the one before it executes (default: as --vllm-version does; from "
+        "0.15 on).",
     )
     drafts: SpeculationOptions = section(SpeculationOptions)
     enable_chunked_prefill: bool = option(
@@ -249,8 +257,10 @@ class DeploymentOptions:
         False, "Compute the tokens of a picture or a recording in one step, not in parts. With --engine vllm only."
     )
     enable_prefix_caching: bool = option(True, "Find equal prompt beginnings in the KV cache. With --engine vllm only.")
-    scheduler_reserve_full_isl: bool = option(
-        True, "Admit a request only when all of its prompt fits in the KV cache. With --engine vllm only."
+    scheduler_reserve_full_isl: bool | None = option(
+        None,
+        "Admit a request only when all of its prompt fits in the KV cache, with --engine vllm only (default: as "
+        "--vllm-version does; from 0.19 on).",
     )
     watermark: float = option(
         0.0,
@@ -345,7 +355,14 @@ class DeploymentOptions:
         """The fraction of GPU memory that the flag sets, else that of the engine."""
         if self.gpu_memory_utilization is not None:
             return self.gpu_memory_utilization
+        if self.engine == "vllm":
+            return self.release.gpu_memory_utilization
         return engine_defaults(self.engine).gpu_memory_utilization
+
+    @property
+    def release(self) -> VllmRelease:
+        """The defaults of --vllm-version."""
+        return VLLM_RELEASES[self.vllm_version]
 
     @property
     def step_times(self) -> str:

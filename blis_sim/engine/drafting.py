@@ -16,6 +16,7 @@ from blis_sim.engine.latency.catalogue.models import knows_model
 from blis_sim.engine.latency.catalogue.reader import load_checkpoint
 from blis_sim.engine.memory.drafters import DrafterRequest
 from blis_sim.engine.speculation import DRAFTERS
+from blis_sim.engine.vllm_releases import flag_or
 
 if TYPE_CHECKING:
     from blis_sim.engine.speculation import Speculation
@@ -61,8 +62,9 @@ def drafter_of(options: DeploymentOptions) -> DrafterRequest | None:
 
 def is_async(options: DeploymentOptions, speculation: "Speculation | None", notes: list[str]) -> bool:
     """Whether steps are composed ahead: vLLM's older model runner does so neither for suffixes nor with stages."""
-    if speculation is None or not options.async_scheduling:
-        return options.async_scheduling
+    wanted = flag_or(options.async_scheduling, options.release.async_scheduling)
+    if speculation is None or not wanted:
+        return wanted
     drafter = DRAFTERS[speculation.method]
     is_parallel = speculation.parallel_drafting and not drafter.has_own_pass
     if drafter.is_async and not (is_parallel and options.pp > 1):

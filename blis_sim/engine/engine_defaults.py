@@ -103,12 +103,13 @@ def vllm_limits(
     has_whole_prompts: bool = False,
     has_low_latency_experts: bool = False,
     performance_mode: str = PERFORMANCE_MODES[0],
+    has_largest_limits: bool = True,
 ) -> BatchLimits:
     """vLLM's defaults on a GPU, by `EngineArgs._set_default_max_num_seqs_and_batched_tokens_args`.
 
     `max_model_len` is in tokens, 0 without a limit; `max_num_seqs` is what the user asks for, None for nothing.
     """
-    most = _for_memory(gpu)
+    most = _for_memory(gpu, has_largest_limits)
     tokens = _TOKENS_OF_LOW_LATENCY_EXPERTS if has_low_latency_experts else most.max_num_batched_tokens
     factor = 2 if performance_mode == "throughput" else 1
     tokens *= factor
@@ -118,9 +119,9 @@ def vllm_limits(
     return BatchLimits(min(tokens, seqs * max_model_len) if max_model_len else tokens, seqs)
 
 
-def _for_memory(gpu: GpuSpec) -> BatchLimits:
+def _for_memory(gpu: GpuSpec, has_largest_limits: bool) -> BatchLimits:
     """vLLM's defaults by GPU; an A100 gets the small ones whatever its memory."""
-    if gpu.memory_gib >= _LARGEST_GIB:
+    if has_largest_limits and gpu.memory_gib >= _LARGEST_GIB:
         return BatchLimits(16384, 1024)
     if gpu.memory_gib >= _LARGE_GIB and "a100" not in gpu.name.lower():
         return BatchLimits(8192, 1024)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from blis_sim.engine.deployment_options import DeploymentOptions
 
 _OF_VLLM = (
+    "vllm_version",
     "async_scheduling",
     "enable_chunked_prefill",
     "enable_prefix_caching",
