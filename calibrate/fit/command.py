@@ -158,7 +158,7 @@ def learn_coefficients(options: FitOptions, say: "Say", progress: "Progress") ->
     if num_answered < FEW_REQUESTS:
         say(f"few requests to learn from, {num_answered}: what is expected decides most, see the last columns")
     deployed = _deployed(options.deployment, deployment)
-    with progress("learning", num_trials(recordings)) as advance:
+    with progress("learning", num_trials(recordings, deployed)) as advance:
         learned = learn(recordings, deployed, deployment.config, seed=options.seed, on_progress=advance)
     return Fitted(learned, deployed, content(learned, recordings, deployed, deployment.config, options.seed))
 

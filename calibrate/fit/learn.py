@@ -25,6 +25,8 @@ REQUESTS_PER_ROUND = 8_000
 REQUESTS_PER_FINAL_ROUND = 24_000
 REQUESTS_IN_FINAL_ROUNDS = 60_000
 SCORED_PHASES = 4
+ALTERNATIVE_ROUNDS = (1.0, 1.0)
+"""How far each round of an alternative goes before it is judged."""
 CLEARLY_BETTER = 0.99
 """An alternative is taken if the sum of errors falls below this share of what it is without."""
 LARGEST_ERROR = 0.5
@@ -74,7 +76,8 @@ def learn(
     for share in ROUNDS:
         kept = [each.without_tail(HELD_OUT_SHARE) for each in _cut(recordings, budget.per_round)]
         estimate = work.round(kept, estimate, share)
-    work.choose(_cut([each.without_tail(HELD_OUT_SHARE) for each in recordings], budget.per_round), estimate)
+    kept = [each.without_tail(HELD_OUT_SHARE) for each in recordings]
+    estimate = work.choose(kept, estimate, budget)
     held_out = [_score(each, work, estimate) for each in _cut(recordings, budget.per_final_round)]
     for share in _final_rounds(recordings, budget):
         estimate = work.round(_cut(recordings, budget.per_final_round), estimate, share)
@@ -100,15 +103,18 @@ def relearn(
     spans = spans_of(recordings)
     work = _Work(deployed, config, spans, seed, _nothing)
     estimate = Estimate(start.values, start.spreads, np.zeros(spans.total))
-    work.choose(_cut(recordings, budget.per_round), estimate)
+    estimate = work.choose(recordings, estimate, budget)
     for share in (1.0, *_final_rounds(recordings, budget)):
         estimate = work.round(_cut(recordings, budget.per_final_round), estimate, share)
     return work.deployed, estimate
 
 
-def num_trials(recordings: Sequence[Recording], budget: Budget = Budget()) -> int:
+def num_trials(recordings: Sequence[Recording], deployed: Learnable, budget: Budget = Budget()) -> int:
     """Return the number of calls of `progress` by `learn`."""
-    return len(recordings) * (2 * (len(ROUNDS) + len(_final_rounds(recordings, budget))) + 1)
+    num_rounds = len(ROUNDS) + len(_final_rounds(recordings, budget))
+    if len(deployed.alternatives()) > 1 and any(each.max_concurrency is not None for each in recordings):
+        num_rounds += len(deployed.alternatives()) * len(ALTERNATIVE_ROUNDS)
+    return len(recordings) * (2 * num_rounds + 1)
 
 
 def _final_rounds(recordings: Sequence[Recording], budget: Budget) -> tuple[float, ...]:
@@ -160,24 +166,37 @@ class _Work:
         self.largest = BatchShape()
         self._phase = seed << 16
 
-    def choose(self, recordings: Sequence[Recording], estimate: Estimate) -> None:
-        """Take the alternative of the deployment that explains the recordings clearly better, if one does."""
-        first, *others = self.deployed.alternatives()
-        least = _loss(recordings, first, self.config, estimate) if others else 0.0
-        for other in others:
-            if (loss := _loss(recordings, other, self.config, estimate)) < least * CLEARLY_BETTER:
-                self.deployed, least = other, loss
+    def choose(self, recordings: Sequence[Recording], estimate: Estimate, budget: Budget) -> Estimate:
+        """Take the alternative of the deployment that explains the recordings clearly better, if one does.
 
-    def round(self, recordings: Sequence[Recording], estimate: Estimate, share: float) -> Estimate:
-        """Two trials of each recording, and the estimate they lead to."""
+        Returns the estimate to go on from. Clients with a cap load a server so much that alternatives differ, perhaps
+        late in a recording: these are judged as a whole, each alternative by coefficients of its own, for those learned
+        without a mechanism stand in for it.
+        """
+        alternatives = self.deployed.alternatives()
+        capped = [each for each in recordings if each.max_concurrency is not None]
+        cut, least, best = _cut(recordings, budget.per_round), float("inf"), estimate
+        for each in alternatives if len(alternatives) > 1 else ():
+            learned, margin = estimate, CLEARLY_BETTER if each is not alternatives[0] else 1.0
+            for share in ALTERNATIVE_ROUNDS if capped else ():
+                learned = self.round(cut, learned, share, each)
+            if (loss := _loss(capped or cut, each, self.config, learned)) < least * margin:
+                self.deployed, least, best = each, loss, learned
+        return best
+
+    def round(
+        self, recordings: Sequence[Recording], estimate: Estimate, share: float, deployed: Learnable | None = None
+    ) -> Estimate:
+        """Two trials of each recording, and the estimate they lead to; `deployed` takes the place of what is chosen."""
+        deployed = deployed or self.deployed
         pairs = []
         for recording in recordings:
             trials = []
             for _ in range(2):
                 self._phase += 1
-                trials.append(run_trial(recording, self.deployed, self.config, estimate.values, self._phase))
+                trials.append(run_trial(recording, deployed, self.config, estimate.values, self._phase))
                 self.done()
             pairs.append(Pair(recording, *trials))
         # Steps simulated in the first rounds, with poor coefficients, are unlike the batches of the real server.
         self.largest = BatchShape(*map(max, *(trial.largest for pair in pairs for trial in (pair.one, pair.other))))
-        return improved(pairs, self.deployed, estimate, share, self.spans)
+        return improved(pairs, deployed, estimate, share, self.spans)

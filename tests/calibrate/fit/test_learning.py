@@ -10,13 +10,17 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.fitted import STEP_TERMS
 from blis_sim.engine.latency.wrapped import PhaseShifted
+from blis_sim.engine.request import Request, UniqueBlocks
 from calibrate.fit.estimate import Estimate
 from calibrate.fit.learn import Budget, Learned, learn, num_trials, relearn
+from calibrate.fit.recording import Recording
 from calibrate.fit.terms import EXPECTED, TERMS
 from calibrate.fit.trial import recorded
+from replay.arrivals.arrival import Arrival
 from replay.running.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, KNOWN, VALUES, arrivals, measured, recording
 from tests.calibrate.fit.known_server_tokens import token_times, with_token_times
+from tests.replay.small_traces import row
 
 SMALL = Budget(per_round=120, per_final_round=120, in_final_rounds=360)
 
@@ -73,7 +77,7 @@ def test_equal_seeds_give_equal_coefficients_and_progress_is_reported() -> None:
     first = learn(recordings, DEPLOYED, CONFIG, seed=5, budget=SMALL, on_progress=lambda: told.append(None))
     again = learn(recordings, DEPLOYED, CONFIG, seed=5, budget=SMALL)
     assert first.estimate.values.tolist() == again.estimate.values.tolist()
-    assert len(told) == num_trials(recordings, SMALL)
+    assert len(told) == num_trials(recordings, DEPLOYED, SMALL)
 
 
 def test_learning_on_from_an_estimate_forgets_where_it_came_from() -> None:
@@ -165,3 +169,29 @@ def test_the_service_time_of_an_api_server_process_is_recognised() -> None:
     known = with_token_times(plain, token_times(plain.arrivals))
     estimate = learn([known], DEPLOYED, CONFIG, budget=Budget(300, 300, 900)).estimate
     assert estimate.values[TERMS.place("output_turn_us")] == pytest.approx(KNOWN["output_turn_us"], rel=0.05)
+
+
+def saturated_by_a_client_with_a_cap() -> Recording:
+    """A recording of the known server, on a host that waits for growing batches, with more load than it bears."""
+    instants = np.cumsum(np.random.default_rng(1).exponential(1e6 / 20, 500)).astype(int).tolist()
+    requests = [
+        Arrival(at, Request(f"r{number}", 600, 96, UniqueBlocks(f"r{number}"), 96), row(number))
+        for number, at in enumerate(instants)
+    ]
+    unknown = np.zeros(len(requests))
+    plan = Recording(name="capped", arrivals=requests, ttft_us=unknown, decode_us=unknown, max_concurrency=48)
+    latency = PhaseShifted(replace(DEPLOYED, growth_requests=8).latency(VALUES), 9)
+    record = plan.simulated(Engine(CONFIG, latency, reports_steps=False))
+    place_of = {request_id: place for place, request_id in enumerate(record.ids)}
+    order = [place_of[each.request.id] for each in requests]
+    ttft_us, e2e_us = record.ttft_us[order].astype(float), record.e2e_us[order].astype(float)
+    return replace(plan, ttft_us=ttft_us, decode_us=e2e_us - ttft_us)
+
+
+def test_a_host_that_waits_is_recognised_where_other_coefficients_stand_in_for_it() -> None:
+    values = VALUES.copy()
+    values[TERMS.place("sustained")] = 0.2
+    values[TERMS.place("tiles")] *= 1.03
+    start = Estimate(values, TERMS.expected_spreads(), np.zeros(0))
+    chosen, _ = relearn([saturated_by_a_client_with_a_cap()], DEPLOYED, CONFIG, start, budget=Budget(500, 500, 500))
+    assert chosen.growth_requests == 8
