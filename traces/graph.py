@@ -34,7 +34,7 @@ def renumbered(row: TraceRow, request_id: int, ids: Mapping[int, int]) -> TraceR
     """The row with another id, and with those of other rows replaced; rows without a new id are named no more."""
     if not (row.parents or row.context_of):
         return replace(row, request_id=request_id)
-    named = context_of(row)
+    named = context_of(row) if row.context_of or row.context_tokens else None
     context = None if named is None else ids.get(named)
     return replace(
         row,
@@ -115,5 +115,5 @@ def _with(row: TraceRow, parents: Sequence[int], context: int | None, tokens: in
     named = ids_text(parents)
     if named == row.parents and context == context_of(row):
         return row
-    known = context is not None
+    known = context is not None and tokens > 0
     return replace(row, parents=named, context_of=str(context) if known else "", context_tokens=tokens if known else 0)

@@ -18,7 +18,7 @@ class Awaited:
 
 
 def awaited(rows: Sequence[TraceRow], *, is_real: bool, think_time_us: int | None = None) -> dict[int, Awaited]:
-    """What each row waits for, by its place; nothing for rows that arrive when they did.
+    """The rows that each row waits for, by its place; rows that arrive when they did are not in it.
 
     Rows with `parents` wait for all of these, others for the round before them in a session without parents. The pause
     is `think_time_us`, else that of the row. Where a session without parents has none recorded it is the time from the

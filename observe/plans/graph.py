@@ -14,7 +14,7 @@ GRAPH_COLUMNS = frozenset({"think_time_us", "context_tokens", "parents", "contex
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a request that was answered leaves to those that repeat it: its turns and its reply, with their tokens."""
+    """Turns and reply of a request that was answered, with their tokens, for those that repeat it."""
 
     turns: tuple[str, ...]
     tokens: tuple[int, ...]

@@ -58,7 +58,7 @@ class Planned:
     context_tokens: int = 0
     """Tokens of `earlier`, or of a prompt that is repeated, which the server's prefix cache can find."""
     number: int | None = None
-    """Its number in the recording; None counts requests as they are sent."""
+    """The number in the recording; None counts requests as they are sent."""
     parents: tuple[int, ...] = ()
     """The numbers of requests that must be answered before it is sent."""
     context_of: int | None = None

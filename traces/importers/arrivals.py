@@ -7,6 +7,7 @@ from random import Random
 
 from blis_sim.options import OptionError
 from blis_sim.options.room import LATEST_US
+from traces.graph import without_others
 from traces.importers.imported import in_order
 from traces.importers.settings import ConvertOptions
 from traces.rows import TraceRow
@@ -29,7 +30,10 @@ def drawn_arrivals_us(options: ConvertOptions, count: int) -> list[int]:
 
 def taken(options: ConvertOptions, rows: Sequence[TraceRow], left_out: Counter[str]) -> list[TraceRow]:
     """The first rows by arrival that can be sent; adds the others to `left_out`."""
-    usable = in_order(row for row in rows if row.input_tokens + row.prefix_length > 0 and row.output_tokens > 0)
+    has_tokens = [row for row in rows if row.input_tokens + row.prefix_length > 0 and row.output_tokens > 0]
+    usable = in_order(without_others(rows, has_tokens))
+    if usable and usable[-1].arrival_time_us > LATEST_US:
+        raise OptionError(f"{options.name}: the last request would come after {LATEST_US:.2g} us")
     left_out["requests without prompt or output tokens"] += len(rows) - len(usable)
     first = usable[: options.num_requests]
     left_out["requests beyond --num-requests"] += len(usable) - len(first)

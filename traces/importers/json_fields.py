@@ -10,12 +10,19 @@ from traces.errors import TraceError
 from traces.importers.arrivals import MOST_S
 from traces.text_file import read_bytes
 
-_NUMBERS = {"a number": 2**53, "a whole number": 2**53, "a time in seconds": MOST_S, "a time in nanoseconds": 2**63}
+_NUMBERS = {
+    "a number": 2**53,
+    "a whole number": 2**53,
+    "a time in seconds": MOST_S,
+    "a time in milliseconds": MOST_S * 1000,
+    "a time in nanoseconds": 2**63,
+}
 """By kind what all numbers are below."""
 _KINDS = {
     "a number": (int, float),
     "a whole number": (int,),
     "a time in seconds": (int, float),
+    "a time in milliseconds": (int, float),
     "a time in nanoseconds": (int,),
     "a list": (list,),
     "an object": (dict,),

@@ -39,6 +39,19 @@ FORMATS: Registry[Any] = Registry[Any]("blis.formats") | {
     "azure": Format("azure", "an Azure LLM inference trace", "AzureLLMInferenceTrace_conv.csv"),
     "burstgpt": Format("burstgpt", "a BurstGPT trace", "BurstGPT_1.csv"),
     "mooncake": Format("mooncake", "a Mooncake trace", "conversation_trace.jsonl"),
+    "weka": Format(
+        "weka",
+        "agentic traces of Weka's KV-cache tester, a file or a folder of them",
+        "trace.json",
+        flags=("rate", "seed", "num_requests"),
+    ),
+    "aiperf-dag": Format(
+        "aiperf_dag",
+        "sessions of aiperf that fork, spawn and join (dag_jsonl)",
+        "dag.jsonl",
+        flags=("rate", "seed", "num_requests", "tokenizer"),
+    ),
+    "otel": Format("otel", "OpenTelemetry spans of generative AI (OTLP's JSON)", "spans.jsonl"),
     "sharegpt": Format(
         "sharegpt",
         "ShareGPT conversations",

@@ -64,28 +64,6 @@ def test_burstgpt_has_seconds_and_its_models_and_logs_become_clients_and_tenants
     assert left_out(found) == {"requests without prompt or output tokens": 1}
 
 
-def test_mooncake_keeps_the_prefixes_that_most_share(tmp_path: Path) -> None:
-    entries = [
-        {"timestamp": 0, "input_length": 1500, "output_length": 5, "hash_ids": [1, 2, 3]},
-        {"timestamp": 30, "input_length": 1100, "output_length": 6, "hash_ids": [1, 2, 4]},
-        {"timestamp": 60, "input_length": 600, "output_length": 7, "hash_ids": [1, 9]},
-        {"timestamp": 90, "input_length": 512, "output_length": 8, "hash_ids": [5]},
-    ]
-    found = imported("mooncake", tmp_path / "t.jsonl", "".join(json.dumps(each) + "\n" for each in entries))
-    shared = [(row.prefix_group, row.prefix_length, row.input_tokens) for row in found.rows]
-    assert shared == [("hash-1", 1024, 476), ("hash-1", 1024, 76), ("hash-1", 512, 88), ("", 0, 512)]
-    assert [row.arrival_time_us for row in found.rows] == [0, 30_000, 60_000, 90_000]
-    assert found.notes == ()
-
-
-def test_mooncake_notes_how_much_sharing_a_trace_cannot_express(tmp_path: Path) -> None:
-    branches = [[1, 2], [1, 2], [1, 2], [1, 3], [1, 3]]
-    lines = [{"timestamp": 0, "input_length": 1200, "output_length": 1, "hash_ids": ids} for ids in branches]
-    found = imported("mooncake", tmp_path / "t.jsonl", "".join(json.dumps(each) + "\n" for each in lines))
-    assert [row.prefix_length for row in found.rows] == [1024, 1024, 1024, 512, 512]
-    assert found.notes[0].startswith("2 of 10 shared prompt blocks")
-
-
 def test_sharegpt_conversations_become_sessions_that_carry_their_history(tmp_path: Path) -> None:
     talk = [("human", "a" * 40), ("gpt", "b" * 80), ("human", "c" * 4), ("gpt", "d" * 8), ("human", "no answer")]
     entries = [
