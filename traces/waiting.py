@@ -30,8 +30,9 @@ def awaited(rows: Sequence[TraceRow], *, is_real: bool, think_time_us: int | Non
     for place, row in enumerate(rows):
         if row.parents:
             pause_us = row.think_time_us if think_time_us is None else think_time_us
-            if places := tuple(place_of[each] for each in ids_in(row.parents) if each in place_of):
-                found[place] = Awaited(places, max(1, pause_us))
+            parents = tuple(place_of[each] for each in ids_in(row.parents) if each in place_of)
+            if parents:
+                found[place] = Awaited(parents, max(1, pause_us))
         if row.session_id:
             sessions[row.session_id].append(place)
     for places in sessions.values():

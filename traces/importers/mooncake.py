@@ -59,7 +59,7 @@ def _session(place: str, entry: dict[str, Any]) -> str:
 def _arrival_us(place: str, entry: dict[str, Any], before: TraceRow | None, pause_us: int) -> int:
     """When it arrived; a later request of a session need not say it."""
     if before is None or entry.get("timestamp") is not None:
-        arrival_us = round(at(place, entry, "timestamp", "a number") * 1000)
+        arrival_us: int = round(at(place, entry, "timestamp", "a number") * 1000)
         if before is not None and arrival_us < before.arrival_time_us:
             raise TraceError(f"{place} key timestamp: expected none below that of the request before in its session")
         return arrival_us

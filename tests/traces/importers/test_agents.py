@@ -37,7 +37,7 @@ def test_mooncake_requests_repeat_the_earlier_ones_whose_blocks_they_have(tmp_pa
 
 
 def test_mooncake_sessions_wait_for_their_replies(tmp_path: Path) -> None:
-    entries = [
+    entries: list[dict[str, Any]] = [
         {"timestamp": 10, "input_length": 600, "output_length": 9, "session_id": "s"},
         {"timestamp": 15, "input_length": 30, "output_length": 9},
         {"delay": 2.5, "input_length": 700, "output_length": 9, "session_id": "s"},
