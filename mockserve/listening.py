@@ -194,8 +194,10 @@ async def listen(service: Service, shares_port: bool = False) -> RunningServer:
     await runner.setup()
     front = _front(runner, service)
     uds: UnixSocket | None = None
+    outside: OutsideConnections | None = None
     try:
-        outside = await _outside(front, service) if options.network.middleware else None
+        if options.network.middleware:
+            outside = await _outside(front, service)
         factory = partial(FrontConnection, front) if outside is None else outside.new
         if options.network.uds:
             uds = _unix_socket(options)
@@ -204,6 +206,8 @@ async def listen(service: Service, shares_port: bool = False) -> RunningServer:
         if uds is not None:
             uds.listening.close()
             uds.remove()
+        if outside is not None:
+            await outside.close(0)
         await runner.cleanup()
         raise
     service.metrics_source.watch(is_watched=True)
