@@ -16,6 +16,7 @@ from blis_sim.engine.events import Event
 from blis_sim.engine.guards import num_surely_served, refusal
 from blis_sim.engine.instance import Instance, nothing_due
 from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.wrapped import queueing_timer
 from blis_sim.engine.queue import Due, Payload
 from blis_sim.engine.request import Request
 from blis_sim.engine.scheduler.hold import Hold
@@ -88,7 +89,7 @@ class Engine:
 
         Returns when the first of them joins the wait queue.
         """
-        live, queueing_time = self._instance.live, self.latency.queueing_time
+        live, queueing_time = self._instance.live, queueing_timer(self.latency)
         now = -1 if self.now is None else self.now
         instants: list[Micros] = []
         try:
@@ -352,21 +353,20 @@ class Engine:
         if sequence.outcome is not None:
             return
         instance, request, priority = self._instance, sequence.request, self._priority
-        counters, input_tokens = instance.counters, request.input_tokens
-        deadline_us = request.deadline_us if self._ends_late_requests else 0
+        counters, input_tokens, most = instance.counters, request.input_tokens, self._num_surely_served
         counters.num_enqueued += 1
-        most = self._num_surely_served
         is_usual = 0 < input_tokens <= most and 0 < sequence.max_output_tokens <= most
         if not is_usual and not self._is_let_in(sequence, at):
             return
         counters.input_tokens += input_tokens
-        if 0 < deadline_us <= at:
-            instance.end_now(sequence, Outcome.TIMED_OUT, at)
-            return
+        deadline_us = request.deadline_us
+        if deadline_us > 0 and self._ends_late_requests:
+            if deadline_us <= at:
+                instance.end_now(sequence, Outcome.TIMED_OUT, at)
+                return
+            self._queue.push(deadline_us, _DEADLINE, sequence)
         sequence.priority = priority(request, sequence.arrived_at)
         sequence.queued_at = at
-        if deadline_us > 0:
-            self._queue.push(deadline_us, _DEADLINE, sequence)
         self._stepping.enqueue(sequence, at)
 
     def _is_let_in(self, sequence: Sequence, at: Micros) -> bool:

@@ -43,6 +43,13 @@ class TimesDecodes(Protocol):
         ...
 
 
+@runtime_checkable
+class TimesSteps(Protocol):
+    """A latency model with a function for `step_time` that costs less to call."""
+
+    def step_timer(self) -> Callable[[BatchShape], Micros]: ...
+
+
 TimesFewDecodes: TypeAlias = Callable[[int, int, int], list[Micros]]
 """A function from the number of sequences that decode, the sum of their contexts and a number of steps, at least 1, to
 `decode_times` of these steps: a list costs less than an array of few values."""
@@ -61,6 +68,11 @@ class KeepsDecodeSums(Protocol):
 
     @property
     def decode_sums(self) -> "DecodeSums": ...
+
+
+def step_timer(latency: LatencyModel) -> Callable[[BatchShape], Micros]:
+    """Return `step_time` of a latency model, or what stands for it."""
+    return latency.step_timer() if isinstance(latency, TimesSteps) else latency.step_time
 
 
 def decode_timer(latency: LatencyModel) -> Callable[[int, int], Micros]:

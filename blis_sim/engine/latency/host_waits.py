@@ -28,8 +28,17 @@ class WaitsForHost(Protocol):
         ...
 
 
+@runtime_checkable
+class WrapsModel(Protocol):
+    """A latency model that wraps another one, and starts after an idle time as that one does."""
+
+    def idle_starter(self) -> Callable[[Micros], Micros] | None: ...
+
+
 def idle_starter(latency: LatencyModel) -> Callable[[Micros], Micros] | None:
     """Return the `idle_start_time` of a latency model, None where it has none."""
+    if isinstance(latency, WrapsModel):
+        return latency.idle_starter()
     return latency.idle_start_time if isinstance(latency, WaitsForHost) else None
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape, decodes
-from blis_sim.engine.latency.decode_steps import TimesFewDecodes, decode_timer, few_decodes_timer
+from blis_sim.engine.latency.decode_steps import TimesFewDecodes, decode_timer, few_decodes_timer, step_timer
 from blis_sim.engine.latency.decode_sums import DecodeSums, decode_sums
 from blis_sim.engine.latency.kernels.peaks import StepPeaks
 from blis_sim.engine.latency.model import LatencyModel
@@ -35,21 +35,27 @@ class PeakWatch(WrappedLatency):
 
     def __post_init__(self) -> None:
         peaks = self.peaks
-        self._step_time, self._few_decode_times = self.model.step_time, few_decodes_timer(self.model)
         self._rates = peaks.token_us, peaks.head_us, peaks.pair_us, peaks.weights_us, peaks.kv_us
+        self._step_time, self._few_decode_times = self.step_timer(), few_decodes_timer(self.model)
 
     def step_time(self, shape: BatchShape) -> Micros:
-        model_step_time = self._step_time
-        time_us = model_step_time(shape)
-        prefills, prefill_tokens, squares, _, context_work, _, decoding, context, _ = shape
-        token_us, head_us, pair_us, weights_us, kv_us = self._rates
-        least_us = token_us * (prefill_tokens + decoding) + head_us * (prefills + decoding)  # as `StepPeaks.step_us`
-        least_us += pair_us * (context_work + squares / 2)
-        if least_us < (memory_us := weights_us + kv_us * context):
-            least_us = memory_us
-        if time_us < TOLERANCE * least_us:
-            self._note(prefill_tokens + decoding, time_us, least_us)
-        return time_us
+        watched_time = self._step_time
+        return watched_time(shape)
+
+    def step_timer(self) -> Callable[[BatchShape], Micros]:
+        """Return the function of the model, watched."""
+        model_step_time, (token_us, head_us, pair_us, weights_us, kv_us) = step_timer(self.model), self._rates
+
+        def watched_time(shape: BatchShape) -> Micros:
+            time_us = model_step_time(shape)
+            prefills, prefill_tokens, squares, _, context_work, _, decoding, context, _ = shape
+            least_us = token_us * (prefill_tokens + decoding) + head_us * (prefills + decoding)
+            least_us += pair_us * (context_work + squares / 2)  # as `StepPeaks.step_us`
+            if time_us < TOLERANCE * least_us or time_us < TOLERANCE * (weights_us + kv_us * context):
+                self._note(prefill_tokens + decoding, time_us, max(least_us, weights_us + kv_us * context))
+            return time_us
+
+        return watched_time
 
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         times = self.model.decode_times(shape, steps)
@@ -63,9 +69,13 @@ class PeakWatch(WrappedLatency):
         if few_decode_times is None:
             return None
 
+        token_us, head_us, _, weights_us, kv_us = self._rates
+        each_us = token_us + head_us
+
         def watched_times(sequences: int, context: int, steps: int) -> list[Micros]:
             times = few_decode_times(sequences, context, steps)
-            self._check(sequences, context, times[0])
+            if times[0] < each_us * sequences or times[0] < weights_us + kv_us * context:  # or nearly so
+                self._check(sequences, context, times[0])
             return times
 
         return watched_times

@@ -1,13 +1,13 @@
 """Latency models that wrap another one: slower steps, steps with random deviations, and a watch for unseen batches."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.latency.host_waits import WaitsForHost, growth_requests, output_turn_us
+from blis_sim.engine.latency.host_waits import WaitsForHost, growth_requests, idle_starter, output_turn_us
 from blis_sim.engine.latency.model import LatencyModel, whole_micros
 from blis_sim.engine.units import Micros
 
@@ -39,6 +39,11 @@ class WrappedLatency:
     def post_decode_time(self) -> Micros:
         return self.model.post_decode_time
 
+    def idle_starter(self) -> Callable[[Micros], Micros] | None:
+        """Return `idle_start_time`: where it only passes the call on, that of the model, None where that has none."""
+        passes_on = type(self).idle_start_time is WrappedLatency.idle_start_time
+        return idle_starter(self.model) if passes_on else self.idle_start_time
+
     def idle_start_time(self, idle_us: Micros) -> Micros:
         return self.model.idle_start_time(idle_us) if isinstance(self.model, WaitsForHost) else 0
 
@@ -49,6 +54,13 @@ class WrappedLatency:
     @property
     def output_turn_us(self) -> float:
         return output_turn_us(self.model)
+
+
+def queueing_timer(latency: LatencyModel) -> Callable[[int], Micros]:
+    """Return `queueing_time` of the innermost model that those around it pass the call on to."""
+    while isinstance(latency, WrappedLatency) and type(latency).queueing_time is WrappedLatency.queueing_time:
+        latency = latency.model
+    return latency.queueing_time
 
 
 @dataclass(slots=True)

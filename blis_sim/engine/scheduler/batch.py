@@ -32,8 +32,9 @@ class BatchScheduler(CohortScheduler):
 
     __slots__ = (
         *("_blocked", "_blocks", "_budget", "_by_priority", "_config", "_drafter_rows", "_encoder", "_granted"),
-        *("_had_prefill", "_hold_prompt", "_late", "_limit", "_longest_joining", "_newcomer_placeholders"),
-        *("_num_admissions", "_order", "_prompt_blocks", "_resumes", "_threshold_when_alone", "_token_budget"),
+        *("_had_prefill", "_hold_prompt", "_late", "_limit", "_limits_admission", "_longest_joining"),
+        *("_newcomer_placeholders", "_num_admissions", "_order", "_prompt_blocks", "_resumes"),
+        *("_threshold_when_alone", "_token_budget"),
         *("_watermark_blocks", "admitted", "has_cohort", "shape_of", "takes_newcomers"),
     )
 
@@ -70,6 +71,8 @@ class BatchScheduler(CohortScheduler):
         self._by_priority = config.preemption_policy != "fcfs"
         self._longest_joining = min(limit_tokens - 2, config.long_prefill_token_threshold or limit_tokens)
         """Most tokens of a prompt that joins the cohort at once beside others, with two output tokens to come."""
+        self._limits_admission = type(self).may_admit is not BatchScheduler.may_admit
+        """Whether `may_admit` may be other than True."""
         self._resumes = False
         """Whether sequences after one that evicted itself may compute in the same step."""
         self._blocks = blocks
@@ -317,7 +320,6 @@ class BatchScheduler(CohortScheduler):
         newcomers: list[Sequence] = []
         hold_prompt, take_blocks = self._hold_prompt, self._take_blocks
         self.flight.append((num_decodes, cohort.offset + num_decodes * step, NO_TOKENS, newcomers))
-        self._latest_explicit = step
         self.next_step = step + 1
         if step in cohort.ends:
             cohort.composed(step)
@@ -362,8 +364,8 @@ class BatchScheduler(CohortScheduler):
             if num_tokens > budget or num_tokens > longest or not num_tokens or request.output_tokens < 2:
                 return 0, False
             num_blocks = -(-num_tokens // size) if prompt_blocks is None else prompt_blocks(sequence)
-            is_special = sequence.num_preemptions or sequence.num_computed_tokens or request.media
-            if is_special or sequence.num_shareable_blocks or request.external is not None or num_blocks < 0:
+            is_resumed = sequence.num_preemptions or sequence.num_computed_tokens
+            if is_resumed or sequence.num_shareable_blocks or request.media or num_blocks < 0 or request.external:
                 return 0, False
             num_free -= num_blocks
             if num_free < 0:
@@ -389,7 +391,7 @@ class BatchScheduler(CohortScheduler):
             waiting = self.waiting
             if waiting[0] is head and num_changes == self._free.num_changes and num_waiting == len(waiting):
                 return True
-        return not self.may_admit()
+        return self._limits_admission and not self.may_admit()
 
     def _note_blocked(self, sequence: Sequence, num_hits: int) -> None:
         """Note that the head of the queue cannot join, which is tried again when blocks have come back."""

@@ -108,7 +108,7 @@ class BlisScheduler(BatchScheduler):
             self._report_composition(at)
             self.explicit += self.admitted
         if tokens:
-            self._latest_explicit = self.next_step
+            self.cohort.calm_from = self.next_step + 1
         self.flight.append((num_decodes, context, tokens, NO_NEWCOMERS))
         self.next_step += 1
         return True

@@ -17,9 +17,9 @@ class DecodeCohort:
 
     __slots__ = (
         "_block_size",
-        "_end_heap",
+        "calm_from",
+        "end_heap",
         "ends",
-        "latest_join",
         "latest_number",
         "members",
         "needs",
@@ -41,9 +41,10 @@ class DecodeCohort:
         """Spans by the step that brings their last token. Spans that were cut short stay listed."""
         self.latest_number = 0
         """No member was admitted later than this."""
-        self.latest_join = 0
-        """No member decodes later than from this step on."""
-        self._end_heap: list[int] = []
+        self.calm_from = 0
+        """No member joins later than for this step, and only members compute from it on, as far as is composed."""
+        self.end_heap: list[int] = []
+        """The steps of `ends`, the first one first, and some that are no more."""
 
     def join(self, sequence: Sequence, span: DecodeSpan) -> None:
         """`sequence` decodes from `span.first_step` on, before which it has computed `num_computed_tokens`."""
@@ -52,7 +53,7 @@ class DecodeCohort:
         self.num_decodes += 1
         if sequence.running_number > self.latest_number:
             self.latest_number = sequence.running_number
-        self.latest_join = span.first_step
+        self.calm_from = span.first_step
         lead = sequence.num_computed_tokens - span.first_step
         self.offset += lead
         self.needs[-lead % self._block_size] += 1
@@ -60,7 +61,7 @@ class DecodeCohort:
         ending = self.ends.get(last)
         if ending is None:
             self.ends[last] = [span]
-            heappush(self._end_heap, last)
+            heappush(self.end_heap, last)
         else:
             ending.append(span)
 
@@ -78,7 +79,7 @@ class DecodeCohort:
     def composed(self, step: int) -> None:
         """`step` has been composed. Members whose end was foreseen do not decode in later steps."""
         for span in self.ends[step]:
-            if span.is_foreseen and span.sequence.span is span and not span.is_over:
+            if span.is_foreseen and not span.is_over and span.sequence.span is span:
                 self._subtract(span)
 
     def pop_ended(self, step: int) -> list[Sequence]:
@@ -94,7 +95,7 @@ class DecodeCohort:
 
     def next_end(self) -> int:
         """The next step that brings a last token; -1 without any."""
-        heap = self._end_heap
+        heap = self.end_heap
         while heap:
             if heap[0] in self.ends:
                 return heap[0]

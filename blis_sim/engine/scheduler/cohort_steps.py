@@ -23,7 +23,6 @@ class CohortSteps(ABC):
     __slots__ = (
         *("_admits", "_block_size", "_composes", "_counts_taken_blocks", "_depth", "_free", "_instance"),
         *(
-            "_latest_explicit",
             "_max_decodes",
             "_most_calm",
             "_most_running",
@@ -70,8 +69,6 @@ class CohortSteps(ABC):
         """Whether waiting sequences may join."""
         self._composes = True
         """Whether steps may be composed."""
-        self._latest_explicit = -1
-        """The latest composed step with sequences that are not in the cohort."""
         self._must_update = False
         """Whether the end of the executing step changes more than the number of tokens."""
         self._reports_steps = reports_steps
@@ -108,25 +105,27 @@ class CohortSteps(ABC):
     def _num_equal_steps(self, most: int) -> int:
         """How many of the next `most` steps can be taken at once: the cohort alone computes and stays what it is."""
         cohort, step, depth = self.cohort, self.next_step, self._depth
-        first = step - depth
-        if most < MIN_LEAP_STEPS or cohort.latest_join > first or self._latest_explicit >= first:
+        if cohort.calm_from > step - depth or self.explicit or self._must_update:
             return 0
-        if self.explicit or self._must_update or len(self.flight) < depth or (self.waiting and not self.is_blocked()):
+        if len(self.flight) < depth or (self.waiting and not self.is_blocked()):
             return 0
         if self._reports_steps and (not self._instance.leaps or most > MOST_TOLD_STEPS):
             most = MOST_TOLD_STEPS if self._instance.leaps else 0
-        end = cohort.next_end()
+        end, num_decodes, ends = cohort.end_heap[0], cohort.num_decodes, cohort.ends
+        if end not in ends:
+            end = cohort.next_end()
         # The last step may be composed without members whose end is foreseen, but not without all.
-        until_end = end - step + (3 if depth > 1 and len(cohort.ends[end]) < cohort.num_decodes else 2)
+        until_end = end - step + (3 if depth > 1 and len(ends[end]) < num_decodes else 2)
         if most > until_end:
             most = until_end
         if most < MIN_LEAP_STEPS:
             return 0
         if most > MAX_LEAP_STEPS:
             most = MAX_LEAP_STEPS
-        if cohort.num_decodes * (most // self._block_size + 1) <= self._free.num_free:  # at most a block more each
+        num_free = self._free.num_free
+        if num_decodes * (most // self._block_size + 1) <= num_free:  # at most a block more each
             return most
-        return 1 + cohort.num_steps_within(step, most - 1, self._free.num_free)
+        return 1 + cohort.num_steps_within(step, most - 1, num_free)
 
     def _leap(self, at: Micros, last: Micros, most: int, instants: list[Micros]) -> tuple[Micros, Micros, int, int]:
         """Take up to `most` steps from `at` on, each of which begins by `last`. Returns start and end of the last one,
@@ -137,33 +136,34 @@ class CohortSteps(ABC):
         self._instance.steps.move_touching(instants)
         instants.clear()
         flight, cohort, step, depth = self.flight, self.cohort, self.next_step, self._depth
-        take_steps, take_blocks = self._take_steps, self._take_blocks
+        take_steps, ending = self._take_steps, cohort.ends
         num_decodes, context, _, _ = flight[0]
         count, started_at, ends_at = take_steps(at, last, num_decodes, context, most)
         if count == 1:
             return started_at, ends_at, context, step - depth
         last_step = step + count - 2
-        flight.clear()
-        if depth == 2:  # with more there is no cohort
-            flight.append((num_decodes, context + num_decodes * (count - 1), NO_TOKENS, NO_NEWCOMERS))
-        if last_step - 1 in cohort.ends and count > 2:
+        if last_step - 1 in ending and count > 2:
             num_blocks = cohort.num_blocks_in(step, count - 2)
             cohort.composed(last_step - 1)
             num_blocks += cohort.needs[last_step % self._block_size]
         else:
             num_blocks = cohort.num_blocks_in(step, count - 1)
         if num_blocks:
-            take_blocks(num_blocks)
-        num_decodes = cohort.num_decodes
-        flight.append((num_decodes, cohort.offset + num_decodes * last_step, NO_TOKENS, NO_NEWCOMERS))
+            self._take_blocks(num_blocks)
+        num_last = cohort.num_decodes
+        last_context = cohort.offset + num_last * last_step
+        flight[-1] = num_last, last_context, NO_TOKENS, NO_NEWCOMERS
+        if depth == 2:  # with more there is no cohort
+            last_context = context + num_decodes * (count - 1)
+            flight[0] = num_decodes, last_context, NO_TOKENS, NO_NEWCOMERS
         self.next_step = last_step + 1
-        if last_step in cohort.ends:
+        if last_step in ending:
             cohort.composed(last_step)
         if self._reports_steps:
             first = step - depth
             ends = [self._instance.steps.end(index) for index in range(first, first + count - 1)]
             self._instance.events.append(StepsDone(ends, first, self._decoding_in(first)))
-        return started_at, ends_at, flight[0][1], self.next_step - depth
+        return started_at, ends_at, last_context, last_step + 1 - depth
 
     def _decoding_in(self, step: int) -> list[Sequence]:
         """Members of the cohort that have a token from `step`, in order of admission."""

@@ -19,7 +19,7 @@ from blis_sim.engine.units import Micros
 class DraftWaitScheduler(VllmScheduler):
     """Waits for the drafts of each batch where several stages take batches that are not composed ahead."""
 
-    __slots__ = ("_executing", "_starts", "_waits")
+    __slots__ = ("_starts", "_waits")
 
     def __init__(
         self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None

@@ -157,15 +157,15 @@ class CohortScheduler(CohortSteps):
             step, num_next = self.next_step, cohort.num_decodes
             num_blocks = needs[step % size]
             may_join = waiting and len(members) < most_running
-            if num_next > most_calm or not num_next or may_join or self.explicit or num_blocks > free.num_free:
+            if may_join or num_next > most_calm or not num_next or num_blocks > free.num_next:
                 if self.explicit or not self.compose_cohort(at) or len(flight) < depth:
                     self._compose(at)
                     if not flight:
                         self._stop(at, instants, 0 if tokens or newcomers else num_decodes, context)
                         return
-                most_calm = most_decodes if self._composes and len(flight) == depth else 0
+                most_calm = most_decodes if self._composes and not self.explicit and len(flight) == depth else 0
             else:  # as in `compose_cohort`
-                if num_blocks > free.num_next or counts_taken:
+                if counts_taken:
                     take_blocks(num_blocks)
                 elif num_blocks:  # as `CountingKVCache.take` takes them
                     free.num_next -= num_blocks
@@ -188,7 +188,7 @@ class CohortScheduler(CohortSteps):
                 at, last = (self._end_early if ends_early else self._end_late)(ends_at, at, last, instants)
                 if at > last:
                     return
-                index = self.next_step - len(flight)
+                index, most_calm = self.next_step - len(flight), 0 if self.explicit else most_calm
                 continue
             if ends_at > last and ends_at > (last := self._caught_up(ends_at)):
                 self._pause(ends_at, at, instants)

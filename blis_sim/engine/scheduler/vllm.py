@@ -3,9 +3,11 @@
 Facts: vllm/v1/engine/core.py, `step_with_batch_queue`; vllm/v1/core/sched/scheduler.py, `update_from_output`.
 """
 
+from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted
 from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.latency.decode_steps import step_timer
 from blis_sim.engine.latency.host_waits import growth_requests, idle_starter
 from blis_sim.engine.lora import LoraSlots
 from blis_sim.engine.scheduler.batch_queue import BatchQueueScheduler
@@ -20,7 +22,16 @@ _COMPLETED, _LENGTH_CAPPED = Outcome.COMPLETED, Outcome.LENGTH_CAPPED
 class VllmScheduler(BatchQueueScheduler):
     """A request that arrives while a step executes waits for that step and for the next one, composed without it."""
 
-    __slots__ = ("_adds_time", "_idle_start", "_idle_until", "_idle_us", "_leaving", "_lora", "_step_time")
+    __slots__ = (
+        "_adds_time",
+        "_idle_start",
+        "_idle_until",
+        "_idle_us",
+        "_leaving",
+        "_lora",
+        "_step_time",
+        "_takes_longer",
+    )
 
     def __init__(
         self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
@@ -29,12 +40,14 @@ class VllmScheduler(BatchQueueScheduler):
         self._lora = LoraSlots(instance.config.lora) if instance.config.lora is not None else None
         self._adds_time = self._lora is not None
         """Whether `added_time` may be other than 0."""
-        self._step_time = instance.latency.step_time
+        self._step_time = step_timer(instance.latency)
         self._idle_start = idle_starter(instance.latency) if self._pipeline is None else None
         """Returns what the step after an idle time takes longer."""
         self._idle_until = -1
         """The instant at which the GPU was idle last, and for how long."""
         self._idle_us = 0
+        self._takes_longer = self._adds_time or self._idle_start is not None or self._pipeline is not None
+        """Whether a step may take longer than the latency model says."""
         if (multiple := growth_requests(instance.latency)) and self._pipeline is None and self._depth > 1:
             self._growth = BatchGrowth(multiple)
         self._leaving: list[tuple[Sequence, Outcome]] = []
@@ -77,17 +90,23 @@ class VllmScheduler(BatchQueueScheduler):
         recent_prompts = instance.recent_prompts
         instance.last_shape = shape = shape_of(step, recent_prompts.tokens_at(at))
         ends_at = computed_at = at + (step_time(shape) or 1)
-        if at == self._idle_until and self._idle_us > 0 and self._idle_start is not None:
-            ends_at = computed_at = ends_at + self._idle_start(self._idle_us)
-        if self._adds_time:
-            ends_at = computed_at = ends_at + self.added_time(step, ends_at - at)
-        if self._pipeline is not None:
-            samples = any(tokens.samples for tokens in step[2])
-            computed_at, ends_at = self._pipeline.enter(at, ends_at - at, shape.num_tokens, samples)
-        prefill_tokens = shape.prefill_tokens
-        if prefill_tokens:
+        if self._takes_longer:
+            computed_at, ends_at = self._end_of_computation(step, shape, at, ends_at)
+        if prefill_tokens := shape[1]:
             recent_prompts.add(prefill_tokens, computed_at)
         return ends_at
+
+    def _end_of_computation(
+        self, step: ScheduledStep, shape: BatchShape, at: Micros, ends_at: Micros
+    ) -> tuple[Micros, Micros]:
+        """Return when a step that the latency model lets end at `ends_at` is computed, and when its outputs come."""
+        if at == self._idle_until and self._idle_us > 0 and self._idle_start is not None:
+            ends_at += self._idle_start(self._idle_us)
+        if self._adds_time:
+            ends_at += self.added_time(step, ends_at - at)
+        if self._pipeline is None:
+            return ends_at, ends_at
+        return self._pipeline.enter(at, ends_at - at, shape.num_tokens, any(tokens.samples for tokens in step[2]))
 
     def added_time(self, step: ScheduledStep, computed_us: Micros) -> Micros:
         """Return the time of a step beside its computation, which takes so long: the loading of adapters."""

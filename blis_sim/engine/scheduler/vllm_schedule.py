@@ -182,7 +182,7 @@ class VllmComposition(BatchScheduler):
             return False
         tokens = [self._advance(sequence, num_tokens) for sequence, num_tokens in self._granted.items()]
         if tokens:
-            self._latest_explicit = self.next_step
+            self.cohort.calm_from = self.next_step + 1
         self.flight.append((num_decodes, context, tokens, NO_NEWCOMERS))
         self.next_step += 1
         if self.admitted:

@@ -38,17 +38,8 @@ class SpeculativeScheduler(DraftWaitScheduler):
     """
 
     __slots__ = (
-        *(
-            "_acceptance",
-            "_adds_time",
-            "_gates",
-            "_has_grants",
-            "_is_drafting",
-            "_next_number",
-            "_now",
-            "_num_accepted",
-        ),
-        *("_pads", "_request_numbers", "_speculation"),
+        *("_acceptance", "_gates", "_has_grants", "_is_drafting", "_next_number", "_now", "_num_accepted", "_pads"),
+        *("_request_numbers", "_speculation"),
     )
 
     def __init__(
@@ -62,7 +53,7 @@ class SpeculativeScheduler(DraftWaitScheduler):
         assert speculation is not None
         kv = new_slot_cache(config, instance.cache_changes)
         super().__init__(instance, reports_steps, has_cohort, kv)
-        self._adds_time = True
+        self._adds_time = self._takes_longer = True
         self.shape_of = step_shape
         self._speculation = speculation
         self._acceptance = Acceptance(speculation)

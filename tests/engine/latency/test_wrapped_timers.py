@@ -1,0 +1,42 @@
+"""Functions of wrapped latency models that cost less to call give what the models give."""
+
+from dataclasses import dataclass
+
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.latency.decode_steps import step_timer
+from blis_sim.engine.latency.host_waits import idle_starter
+from blis_sim.engine.latency.kernels.peaks import StepPeaks
+from blis_sim.engine.latency.peak_watch import PeakWatch
+from blis_sim.engine.latency.wrapped import AddedTime, RangeWatch, WrappedLatency, queueing_timer
+from blis_sim.engine.units import Micros
+from tests.fakes import TestLatency
+
+
+@dataclass(slots=True)
+class Idles(WrappedLatency):
+    """A model whose first step after an idle time takes longer."""
+
+    def idle_start_time(self, idle_us: Micros) -> Micros:
+        return idle_us // 2
+
+
+def test_a_wrapper_without_idle_starts_of_its_own_has_those_of_its_model() -> None:
+    assert idle_starter(AddedTime(TestLatency(), 5)) is None
+    starter = idle_starter(AddedTime(Idles(TestLatency()), 5))
+    assert starter is not None
+    assert starter(10) == 5
+
+
+def test_queueing_times_are_asked_of_the_innermost_model_that_sets_them() -> None:
+    model = TestLatency()
+    assert queueing_timer(AddedTime(AddedTime(model, 5), 5)) == model.queueing_time
+    watch = RangeWatch(model, {})
+    assert queueing_timer(AddedTime(watch, 5)) == watch.queueing_time
+
+
+def test_a_watched_step_takes_as_long_and_is_noted_through_either_function() -> None:
+    peaks = StepPeaks(token_us=1e6, head_us=0.0, pair_us=0.0, weights_us=0.0, kv_us=0.0)
+    watch, shape = PeakWatch(TestLatency(), peaks, "test"), BatchShape(1, 10, 100, 0, 0, 100)
+    assert step_timer(watch)(shape) == watch.step_time(shape) == TestLatency().step_time(shape)
+    assert watch.num_too_fast == 2
+    assert watch.worst_tokens == 10
