@@ -18,8 +18,8 @@ NAMES = {
 }
 
 
-def test_the_bytes_are_those_of_aicbs_own_tables(shared: Path, tmp_path: Path) -> None:
-    folder = AicbFolder(str(shared / "golden" / "vidur-data" / "aicb" / "csv"))
+def test_the_bytes_are_those_of_aicbs_own_tables(reference: Path, tmp_path: Path) -> None:
+    folder = AicbFolder(str(reference / "golden" / "vidur-data" / "aicb" / "csv"))
     differing, compared = [], 0
     for deployment, batch in folder.keys:
         if batch.size == 3:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.reference import files
+from tests.reference import files, simulators
 
 FOLDER = Path(__file__).with_name("tables")
 
@@ -50,6 +50,9 @@ LENGTHS = Kind(files.packed_lengths, files.write_sorted)
 CAPTURES = Kind(files.packed_captures, files.write_captures)
 PAGE = Kind(files.packed_metrics_page, files.write_page)
 EVENT = Kind(files.packed_stored_event, files.write_text)
+ROWS = Kind(simulators.packed_rows, simulators.write_rows)
+SHARE = Kind(simulators.packed_share, simulators.write_share)
+OPERATORS = Kind(simulators.packed_operators, simulators.write_operators)
 
 TABLES: dict[str, tuple[Source, ...]] = {
     "engine": (
@@ -105,6 +108,28 @@ TABLES: dict[str, tuple[Source, ...]] = {
         Source("vllm/golden[123].txt", CAPTURES),
         Source("vllm/metrics[12].txt", PAGE),
         Source("vllm/kv.out", EVENT),
+    ),
+    "simulators": (
+        Source("vidur/simai_aicb_scenario?/config.json", JSON),
+        Source("vidur/simai_aicb_scenario?/*_metrics.csv", ROWS),
+        Source("vidur/simai_pd_*/COMMAND.txt", FLAGS),
+        Source("vidur/simai_pd_*/requests.csv", ROWS),
+        Source("vidur/simai_pd_*/*_metrics.csv*", SHARE),
+        Source("vidur-data/aicb/csv/vidur-*.csv", ROWS),
+        Source("vidur-data/aicb/json_cache/*.json", JSON),
+        Source("vidur-data/simai/*_golden.csv", ROWS),
+        Source("vidur-data/simai/ratio/*.csv", ROWS),
+        Source("vidur-data/simai/topo/*.txt*", ROWS),
+        Source("vidur-data/simai/workload/workload_analytical.txt.gz", ROWS),
+        Source("vidur-data/hf_configs/*_config.json", JSON),
+    ),
+    "vidur": (
+        *(
+            Source(f"vidur/{name}/{file}", kind)
+            for name in ("70b_*", "7ba_lightllm*", "7ba_s*_pp2", "7ba_s*_conv1000*", "7ba_syn*", "7bh_*")
+            for file, kind in (("COMMAND.txt", FLAGS), ("requests.csv", SECONDS), ("*_metrics.csv*", SHARE))
+        ),
+        Source("vidur/tables/*.csv.gz", OPERATORS),
     ),
 }
 

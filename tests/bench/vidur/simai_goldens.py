@@ -45,11 +45,14 @@ def _flags(group: vidur.Group, values: dict[str, Any]) -> list[str]:
 
 
 def pools_arguments(golden: Path) -> list[str]:
-    """Return the flags of the run with separate pools."""
+    """Return the flags of the run with separate pools, whose requests are those of its `requests.csv`."""
     words = shlex.split((golden / "COMMAND.txt").read_text())[3:]
-    flag = "--trace_request_length_generator_config_trace_file"
-    words[words.index(flag) + 1] = str(golden.parents[1] / "vidur-data" / "traces" / "splitwise_conv.csv")
-    return words
+    words[words.index("--request_generator_config_type") + 1] = "trace_replay"
+    first = words.index("--synthetic_request_generator_config_num_requests")
+    last = words.index("--trace_request_length_generator_config_trace_file") + 1
+    flag = "--trace_request_generator_config"
+    replayed = [f"{flag}_trace_file", str(golden / "requests.csv"), f"{flag}_time_scale_factor", "1"]
+    return [*words[:first], *replayed, *words[last + 1 :]]
 
 
 def simulated(words: list[str], source: str, out: Path, *, is_original: bool = True) -> Path:
@@ -58,3 +61,9 @@ def simulated(words: list[str], source: str, out: Path, *, is_original: bool = T
     assert run(["vidur", *words, *more, *(["--compat", "simai"] if is_original else [])]) == 0
     (folder,) = (out / "o").iterdir()
     return folder
+
+
+def simulated_pools(vidur_folder: Path, out: Path, *, is_original: bool = True) -> Path:
+    """Run the command line with separate pools and return the folder that was written."""
+    source = f"vidur-tables:{vidur_folder}/tables/llama2_70b_a100_tp2_SIMAIFORK"
+    return simulated(pools_arguments(vidur_folder / POOLS), source, out, is_original=is_original)

@@ -246,8 +246,8 @@ def test_width_of_experts_stands_for_a_missing_width_of_layers() -> None:
     assert parsed(intermediate_size=None, moe_intermediate_size=512).intermediate_size == 512
 
 
-def test_published_configs_of_other_families_are_read(shared: Path) -> None:
-    folder = shared / "golden/vidur-data/hf_configs"
+def test_published_configs_of_other_families_are_read(reference: Path) -> None:
+    folder = reference / "golden/vidur-data/hf_configs"
     read = {path.name: parse_hf_config(json.loads(path.read_text()), "m") for path in folder.glob("*_config.json")}
     assert read["qwen3-8B_config.json"].num_layers == 36
     deepseek = read["deepseek_v3_config.json"]

@@ -36,16 +36,16 @@ def h100() -> GpuSpec:
     return load_gpu("H100", None)
 
 
-def test_the_published_run_takes_7_545_619_us(shared: Path) -> None:
-    folder = shared / "golden" / "vidur-data" / "simai"
+def test_the_published_run_takes_7_545_619_us(reference: Path) -> None:
+    folder = reference / "golden" / "vidur-data" / "simai"
     workload = read_workload(str(folder / "workload" / "workload_analytical.txt.gz"))
     fabric = Fabric(nvlink_gb_s=360, nic_gb_s=48.5, tp=workload.tp, ep=workload.ep)
     found = workload_time(workload, Analytical(fabric, read_ratios(str(folder / "ratio"))))
     assert round(found.total_us) == 7_545_619
 
 
-def test_bus_bandwidths_are_those_of_the_original(shared: Path) -> None:
-    with (shared / "golden" / "vidur-data" / "simai" / "busbw_golden.csv").open() as file:
+def test_bus_bandwidths_are_those_of_the_original(reference: Path) -> None:
+    with (reference / "golden" / "vidur-data" / "simai" / "busbw_golden.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 1320
     for row in rows:
@@ -58,8 +58,8 @@ def test_bus_bandwidths_are_those_of_the_original(shared: Path) -> None:
         assert bus.is_nvlink == (row["is_nvlink"] == "1")
 
 
-def test_ratios_are_those_of_the_original(shared: Path) -> None:
-    folder = shared / "golden" / "vidur-data" / "simai"
+def test_ratios_are_those_of_the_original(reference: Path) -> None:
+    folder = reference / "golden" / "vidur-data" / "simai"
     ratios = read_ratios(str(folder / "ratio"))
     tables = {"nic": ratios.nic, "nvlink": ratios.nvlink, "ata": ratios.all_to_all}
     with (folder / "ratio_golden.csv").open() as file:

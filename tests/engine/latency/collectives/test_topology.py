@@ -11,8 +11,8 @@ from blis_sim.engine.latency.collectives.topology import TEMPLATES, Links, check
 SPECTRUM = TEMPLATES["spectrum-x"]
 
 
-def test_the_template_of_spectrum_x_writes_the_published_topologies(shared: Path) -> None:
-    folder = shared / "golden" / "vidur-data" / "simai" / "topo"
+def test_the_template_of_spectrum_x_writes_the_published_topologies(reference: Path) -> None:
+    folder = reference / "golden" / "vidur-data" / "simai" / "topo"
     published = gzip.decompress((folder / "Rail_Opti_SingleToR_16gpu_H20.txt.gz").read_bytes()).decode()
     assert topology(SPECTRUM, 16, "H20", links=Links(nvlink="2400Gbps", nic="200Gbps")) == published
     links = Links(nvlink="900Gbps", nic="200Gbps", nic_latency="0.001ms")

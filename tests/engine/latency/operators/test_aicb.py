@@ -168,9 +168,9 @@ def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
         latency(f"aicb:{tmp_path}")
 
 
-def test_the_layers_of_measured_tables_add_up(shared: Path) -> None:
+def test_the_layers_of_measured_tables_add_up(reference: Path) -> None:
     """SimAI has 11,051 us for 100 tokens, of which 61 stand for parts that layers do not have."""
-    folder = shared / "golden" / "vidur-data" / "aicb"
+    folder = reference / "golden" / "vidur-data" / "aicb"
     options = DeploymentOptions(
         model="deepseek-ai/deepseek-v3", hardware="H20", tp=8, latency_model="operators", operators=f"aicb:{folder}"
     )
