@@ -3,6 +3,7 @@
 Every sixteenth request is sent, and all of them with BLIS_ALL_CASES set.
 """
 
+import json
 import os
 import socket
 import threading
@@ -10,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.observe.proxy.running import running_proxy, talk
+from tests.wire.asked.cases_responses import response_cases
+from tests.wire.asked.setups import Asked
 from tests.wire.captured.case_files import Case, read_cases
 from tests.wire.serving import running_server
 
@@ -62,8 +65,13 @@ def raw(case: Case) -> bytes:
     return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode("latin-1") + body
 
 
+def case_of(asked: Asked) -> Case:
+    body = None if asked.body is None else json.dumps(asked.body).encode()
+    return Case(asked.name, asked.method, asked.path, asked.headers, body, limit_chars=0)
+
+
 def test_replies_to_captured_requests_come_byte_for_byte(shared: Path, tmp_path: Path) -> None:
-    cases = read_cases([shared / "oracle" / f"{name}.py" for name in _FILES])
+    cases = [*read_cases([shared / "oracle" / f"{name}.py" for name in _FILES]), *map(case_of, response_cases())]
     cases = cases if os.environ.get("BLIS_ALL_CASES") else cases[::16]
     with running_server(speed=50.0) as server:
         relay = Relay(server.port)
