@@ -60,11 +60,11 @@ def test_arguments_of_earlier_calls_that_are_no_object_count_as_none(arguments: 
     assert turn["tool_calls"][0]["function"]["arguments"] == {}
 
 
-@pytest.mark.parametrize(("model", "num_tokens"), [("model", 6), ("model2", 9)])
-def test_prompts_have_as_many_tokens_as_vllm_counted(shared: Path, model: str, num_tokens: int) -> None:
-    folder = shared / "oracle" / model
-    text = prompt(opened(folder=folder), HELLO)
-    assert load_tokenizer(str(folder), 0).count(text) == num_tokens
+def test_prompts_have_as_many_tokens_as_vllm_counted(shared: Path) -> None:
+    for model, num_tokens in (("model", 6), ("model2", 9)):
+        folder = shared / "oracle" / model
+        text = prompt(opened(folder=folder), HELLO)
+        assert load_tokenizer(str(folder), 0).count(text) == num_tokens
 
 
 def test_a_template_sees_tools_variables_and_special_tokens(tmp_path: Path) -> None:
