@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from blis_sim.options import OptionError, check_options, check_outputs, option
 
 if TYPE_CHECKING:
+    from blis_sim.options.provenance import Provenance
     from calibrate.calibration import Calibration
     from calibrate.compare import Comparison
     from calibrate.metrics_file import HitRate
@@ -160,8 +161,23 @@ def compare_runs(
     floor = None
     if options.sim_results is not None and inputs.second_results:
         floor = _calibration(options, inputs, inputs.second_results, say, is_recording=True).metrics
-    write_all(found, floor, report=options.report, html=options.html, plots=options.plots, compat=options.compat)
+    write_all(
+        found,
+        floor,
+        report=options.report,
+        html=options.html,
+        plots=options.plots,
+        compat=options.compat,
+        origin=_origin(options, inputs),
+    )
     return found, floor
+
+
+def _origin(options: CalibrateOptions, inputs: "_Inputs") -> "Provenance":
+    from blis_sim.options.provenance import Provenance, command_line, input_hashes
+
+    model = str(inputs.trace.header.server.get("model") or "")
+    return Provenance(command=command_line("blis calibrate", options), model=model, inputs=input_hashes(options))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,69 +4,54 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from blis_sim.options.provenance import Provenance
+from blis_sim.options.text_table import TextTable
+from blis_sim.pictures.page import page, table_html
 from calibrate.bootstrap import Confidence, Interval
 from calibrate.calibration import Calibration, Group
 from calibrate.compare import Comparison
 from calibrate.diagnosis import NAMES
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #222; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; margin: .6rem 0; }
-th, td { white-space: nowrap; padding: .2rem .8rem .2rem 0; text-align: right; border-bottom: 1px solid #ddd; }
-th:first-child, td:first-child { text-align: left; }
-figure { display: inline-block; margin: .4rem .4rem .4rem 0; max-width: 100%; }
-figcaption { color: #666; font-size: .9rem; }
-img { max-width: 100%; height: auto; }
-.excellent { color: #1a7f37; } .good { color: #4d7c0f; } .fair { color: #b45309; } .poor { color: #b91c1c; }
-@media (prefers-color-scheme: dark) {
-  body { background: #16181c; color: #ddd; } th, td { border-color: #3a3d42; } img { background: #fff; }
-  figcaption { color: #aaa; }
-  .excellent { color: #56d364; } .good { color: #a3d45b; } .fair { color: #f0a95b; } .poor { color: #ff8b80; }
-}
-"""
 _STATISTICS = ("mean", "p50", "p90", "p99")
 
 
-def page(
-    title: str,
+RECORDING = "recording"
+
+
+def other_of(found: Calibration) -> str:
+    """Return the name of what the recording is compared with."""
+    return "second recording" if found.is_recording else "simulation"
+
+
+def calibration_page(
     found: Calibration,
     words: Sequence[str],
     sureness: Mapping[str, Confidence],
     noise_floor: Mapping[str, Comparison] | None,
     pictures: Iterable[tuple[str, str, bytes]],
+    origin: Provenance,
 ) -> str:
-    """The page: words first, then tables, then pictures."""
+    """Return the page of a calibration: words first, then tables, then pictures."""
     metrics = [name for name in NAMES if name in found.metrics]
+    single = TextTable(
+        ("", "requests", "MAPE", "95 % interval", "r", "95 % interval", "grade", "second run: MAPE / r"),
+        [_prediction_row(name, found, sureness[name], noise_floor) for name in metrics],
+    )
+    latencies = TextTable(("", "", *_STATISTICS), [row for name in metrics for row in _latency_rows(name, found)], 2)
+    errors = TextTable(
+        ("", "mean error", "95 % interval", "p99 error", "95 % interval"),
+        [_error_row(name, found.metrics[name], sureness[name]) for name in metrics],
+    )
+    groups = {"class": found.by_slo_class, "tenant": found.by_tenant, "model": found.by_model}
     parts = [
-        f"<h1>{escape(title)}</h1>",
-        f"<p>{escape(' '.join(words))}</p>",
-        "<h2>Single requests</h2>",
-        _table(
-            ("", "requests", "MAPE", "95 % interval", "r", "95 % interval", "grade", "second run: MAPE / r"),
-            [_prediction_row(name, found, sureness[name], noise_floor) for name in metrics],
-        ),
-        "<h2>All requests together, ms</h2>",
-        _table(("", "", *_STATISTICS), [row for name in metrics for row in _latency_rows(name, found)]),
-        _table(
-            ("", "mean error", "95 % interval", "p99 error", "95 % interval"),
-            [_error_row(name, found.metrics[name], sureness[name]) for name in metrics],
-        ),
-        _throughput(found),
-        *(
-            _groups(what, groups)
-            for what, groups in (
-                ("class", found.by_slo_class),
-                ("tenant", found.by_tenant),
-                ("model", found.by_model),
-            )
-        ),
-        "<h2>Pictures</h2>",
-        *map(_figure, pictures),
+        table_html(single, "Single requests"),
+        table_html(latencies, "All requests together, ms"),
+        table_html(errors),
+        table_html(_throughput(found), "Throughput"),
+        *(table_html(_groups(what, each), f"By {what}") for what, each in groups.items() if each),
+        f'<h2>Pictures</h2><div class="figures">{"".join(map(_figure, pictures))}</div>',
     ]
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-    head += f"<style>{_STYLE}</style>"
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{"".join(parts)}</body></html>\n'
+    return page(f"Calibration: {RECORDING} against {other_of(found)}", origin, words, parts)
 
 
 def _prediction_row(
@@ -81,7 +66,7 @@ def _prediction_row(
         _interval(sure.mape),
         _r(comparison),
         "-" if sure.pearson_r is None else f"{sure.pearson_r.low:.3f} to {sure.pearson_r.high:.3f}",
-        f'<span class="{comparison.quality}">{comparison.quality}</span>',
+        comparison.quality,
         "-" if floor is None else f"{floor.mape:.2%} / {_r(floor)}",
     ]
 
@@ -91,8 +76,8 @@ def _latency_rows(name: str, found: Calibration) -> list[list[str]]:
     real = [getattr(comparison.real, each) for each in _STATISTICS]
     sim = [getattr(comparison.sim, each) for each in _STATISTICS]
     return [
-        [NAMES[name], "real", *(f"{value / 1000:,.2f}" for value in real)],
-        ["", found.other, *(f"{value / 1000:,.2f}" for value in sim)],
+        [NAMES[name], RECORDING, *(f"{value / 1000:,.2f}" for value in real)],
+        ["", other_of(found), *(f"{value / 1000:,.2f}" for value in sim)],
         ["", "error", *(f"{b / a - 1:+.1%}" if a else "-" for a, b in zip(real, sim, strict=True))],
     ]
 
@@ -104,7 +89,7 @@ def _error_row(name: str, comparison: Comparison, sure: Confidence) -> list[str]
     return [NAMES[name], mean, _interval(sure.mean_error), p99, _interval(sure.p99_error)]
 
 
-def _throughput(found: Calibration) -> str:
+def _throughput(found: Calibration) -> TextTable:
     rows = []
     for label, name in (
         ("requests/s", "requests_per_s"),
@@ -116,33 +101,23 @@ def _throughput(found: Calibration) -> str:
     if found.goodput is not None:
         for name, each in found.goodput.classes.items():
             real, sim = each.real.per_s, each.sim.per_s
-            label = f"goodput of {escape(name)}, requests/s"
+            label = f"goodput of {name}, requests/s"
             rows.append([label, f"{real:,.3f}", f"{sim:,.3f}", f"{sim / real - 1:+.1%}" if real else "-"])
-    return "<h2>Throughput</h2>" + _table(("", "real", found.other, "error"), rows)
+    return TextTable(("", RECORDING, other_of(found), "error"), rows)
 
 
-def _groups(what: str, groups: Mapping[str, Group]) -> str:
-    if not groups:
-        return ""
+def _groups(what: str, groups: Mapping[str, Group]) -> TextTable:
     rows = [
-        [escape(name), f"{group.count:,}", f"{group.ttft_mape:.2%}", f"{group.e2e_mape:.2%}"]
-        for name, group in groups.items()
+        [name, f"{group.count:,}", f"{group.ttft_mape:.2%}", f"{group.e2e_mape:.2%}"] for name, group in groups.items()
     ]
-    return f"<h2>By {what}</h2>" + _table((what, "requests", "TTFT MAPE", "E2E MAPE"), rows)
+    return TextTable((what, "requests", "TTFT MAPE", "E2E MAPE"), rows)
 
 
 def _figure(picture: tuple[str, str, bytes]) -> str:
     name, caption, png = picture
     source = f"data:image/png;base64,{b64encode(png).decode()}"
     text = escape(caption)
-    return f'<figure id="{name}"><img src="{source}" alt="{text}" width="506"><figcaption>{text}</figcaption></figure>'
-
-
-def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are HTML already."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'<figure id="{name}"><figcaption>{text}</figcaption><img src="{source}" alt="{text}"></figure>'
 
 
 def _interval(interval: Interval) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.options import check_written
+from blis_sim.options.provenance import Provenance
 from calibrate import report as original
 from calibrate.bootstrap import Confidence, Interval, confidence
 from calibrate.calibration import Calibration
@@ -12,8 +13,6 @@ from calibrate.compare import Comparison
 from calibrate.diagnosis import in_words
 from traces import dump_json
 from traces.text_file import naming_write_errors, write_content, write_text
-
-TITLE = "Calibration: recording against {other}"
 
 
 def write_all(
@@ -24,6 +23,7 @@ def write_all(
     html: str | None,
     plots: str | None,
     compat: bool,
+    origin: Provenance,
 ) -> None:
     """Write what is asked for. `compat` keeps the JSON to the keys of the original tool."""
     if report is not None:
@@ -40,12 +40,11 @@ def write_all(
         for name, _, png in pictures:
             _write_picture(Path(plots) / f"{name}.png", png)
     if html is not None:
-        from calibrate.page import page
+        from calibrate.page import calibration_page
 
         sureness = {name: confidence(each.real_us, each.sim_us) for name, each in found.values.items()}
         words = in_words(found, noise_floor)
-        title = TITLE.format(other="second recording" if found.is_recording else "simulation")
-        write_text(Path(html), page(title, found, words, sureness, noise_floor, pictures))
+        write_text(Path(html), calibration_page(found, words, sureness, noise_floor, pictures, origin))
 
 
 def json_content(found: Calibration, noise_floor: Mapping[str, Comparison] | None, compat: bool) -> dict[str, Any]:

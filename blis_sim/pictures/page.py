@@ -24,7 +24,9 @@ th, td { white-space: nowrap; padding: .22rem .8rem .22rem 0; text-align: right;
 th { color: $muted; font-weight: 600; } .left { text-align: left; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem; }
 figure { margin: 0; padding: .7rem; background: $card; border-radius: 8px; min-width: 0; }
-figcaption { font-weight: 600; margin-bottom: .3rem; } figure svg { width: 100%; height: auto; display: block; }
+figcaption { font-weight: 600; margin-bottom: .3rem; }
+figure svg, figure img { width: 100%; height: auto; display: block; }
+figure img { background: #fff; border-radius: 4px; }
 .facts th { text-align: left; vertical-align: top; } .facts td { text-align: left; white-space: normal;
   overflow-wrap: anywhere; font: 13px/1.5 ui-monospace, monospace; }
 @media (max-width: 40rem) { .facts th, .facts td { display: block; padding-right: 0; } .facts th { border: 0; } }

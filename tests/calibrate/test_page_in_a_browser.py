@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_S
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 OFFLINE = ("--host-resolver-rules=MAP * ~NOTFOUND", "--proxy-server=127.0.0.1:9")
-REAL, SIMULATED = (0x1B, 0x6C, 0xA8), (0xD9, 0x5F, 0x02)
+REAL, SIMULATED = (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)
 
 
 def browser() -> str:

@@ -3,7 +3,6 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -143,23 +142,3 @@ def test_two_pictures_of_a_page_have_no_id_in_common() -> None:
     assert first
     assert second
     assert not first & second
-
-
-def test_a_legend_of_long_names_leaves_the_data_its_room() -> None:
-    curves = [Curve(f"max_num_seqs={2**place}", [place, 9.0], [place, 9.0], ["", ""]) for place in range(6)]
-    panel = frontier_panel("t", "x", "y", curves, [Target(5.0, "limit of TTFT p99 500 ms")])
-    axes = drawn(panel)
-    assert axes.get_position().width > 0.6
-
-
-def drawn(panel: Panel) -> Any:
-    """Return the axes of a panel that was laid out."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(settings()):
-        figure = Figure(figsize=panel.inches, layout="constrained")
-        axes = figure.add_subplot()
-        dress(axes, panel)
-        figure.draw_without_rendering()
-    return axes
