@@ -59,7 +59,7 @@ def test_pictures_are_drawn(page: Path) -> None:
     shown(page, f"--screenshot={screenshot}", "--window-size=1200,4200", "--hide-scrollbars")
     pixels = np.round(imread(screenshot)[..., :3] * 255).astype(int)
     for colour in (REAL, SIMULATED):
-        assert (np.abs(pixels - colour).max(axis=2) <= 2).sum() > 200
+        assert (np.abs(pixels - colour).max(axis=2) <= 8).sum() > 200
 
 
 @pytest.mark.slow

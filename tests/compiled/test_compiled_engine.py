@@ -50,6 +50,7 @@ TESTS_BY_SUBCLASSES = (
     "tests/engine/scheduler/test_pipeline.py::test_batches_are_composed_as_by_vllm",
     "tests/engine/scheduler/test_pipeline.py::test_batches_with_drafts_follow_each_other_as_in_vllm",
     "tests/engine/scheduler/test_encoder_inputs.py::test_steps_with_media_are_composed_as_by_vllm",
+    "tests/engine/scheduler/test_content_of_groups.py::test_changes_of_content_are_those_of_vllm",
 )
 """Tests that watch the scheduler by a subclass written in Python, which a compiled class cannot have."""
 TESTS_OF_PLAIN_CLASSES = ("tests/engine/scheduler/test_instances_without_dictionary.py",)

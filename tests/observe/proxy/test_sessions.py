@@ -93,7 +93,7 @@ def test_instructions_and_tools_are_a_start_that_requests_share() -> None:
     one = facts_of(json.dumps({**chat("abcd", system="be brief"), "tools": [{"name": "t"}]}).encode(), b"")
     two = facts_of(json.dumps({**chat("other", system="be brief"), "tools": [{"name": "t"}]}).encode(), b"x")
     assert one.shared_start == two.shared_start != b""
-    assert (one.num_shared_bytes, one.num_prompt_bytes) == (15, 23)
+    assert (one.num_shared_bytes, one.num_prompt_bytes) == (28, 36)  # tools as JSON
     assert facts_of(json.dumps(chat("abcd")).encode(), b"").shared_start == b""
 
 
