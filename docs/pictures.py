@@ -16,8 +16,9 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 
-from blis_sim.bench.compare.command import CompareOptions, rewritten
+from blis_sim.bench.compare.command import rewritten
 from blis_sim.bench.compare.measuring import measured, workload_of
+from blis_sim.bench.compare.options import CompareOptions
 from blis_sim.bench.compare.picture import panels_of
 from blis_sim.bench.compare.sides import sides_of
 from blis_sim.bench.points.plan import plan_of

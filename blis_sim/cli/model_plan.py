@@ -8,7 +8,8 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.catalogue.gpus import gpu_names, load_gpu
 from blis_sim.engine.latency.catalogue.models import ModelEntry
-from blis_sim.engine.latency.registry import LATENCY_MODELS, LatencyChoice, build
+from blis_sim.engine.latency.choice import LatencyChoice
+from blis_sim.engine.latency.registry import LATENCY_MODELS, build
 from blis_sim.engine.memory.available import available_kv_bytes
 from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, check_fits, plan_layout
 from blis_sim.engine.model_spec import ModelSpec

@@ -39,10 +39,10 @@ from blis_sim.engine.latency.catalogue.files import config_path
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
 from blis_sim.engine.latency.catalogue.models import knows_model
 from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
+from blis_sim.engine.latency.choice import LatencyChoice
 from blis_sim.engine.latency.choosing import choose, watched_choice
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.operators.sources import notes_on_operators
-from blis_sim.engine.latency.registry import LatencyChoice
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.media import EncoderLimits
 from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec, group_specs, hash_block_tokens, is_single_context

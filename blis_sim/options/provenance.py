@@ -15,11 +15,16 @@ _SECRETS = frozenset({"api_key", "header"})
 """Settings whose values belong in no file."""
 
 
+def blis_version() -> str:
+    """Return the version of the installed distribution."""
+    return version("blis-mockserve")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """The origin of a result. Fields without a meaning for a command keep their defaults."""
 
-    blis_version: str = field(default_factory=lambda: version("blis-mockserve"))
+    blis_version: str = field(default_factory=blis_version)
     command: str
     """A command line that gives this result again."""
     model: str = ""

@@ -25,3 +25,9 @@ LATEST_US = 2**53
 
 MOST_PROCESSES = 1024
 """Processes that share one task on one machine; each takes 30 MB and more."""
+
+SLOWEST_GB_PER_S = 1e-6
+"""Bandwidth of a network: a kilobyte per second."""
+
+LONGEST_BASE_LATENCY_MS = 1e9
+"""Latency of a network: 12 days."""

@@ -10,8 +10,8 @@ from mockserve.content.chat_templates.conversations import Conversations, open_c
 from mockserve.content.composer import Composer
 from mockserve.content.dataset import open_dataset
 from mockserve.content.prose import Prose
-from mockserve.content.tokens.file import read_json_object
-from mockserve.content.tokens.tokenizer import Tokenizer, load_tokenizer
+from mockserve.content.tokens.file import load_tokenizer, read_json_object
+from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.options.content import ContentOptions, json_object
 from mockserve.protocol.asked.sampling import NO_DEFAULTS, SAMPLING_NAMES, GenerationDefaults, raised_temperature
 

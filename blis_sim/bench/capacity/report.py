@@ -6,7 +6,6 @@ from dataclasses import asdict
 from math import inf
 from typing import Any
 
-import blis_sim
 from blis_sim.bench.capacity.answer import Answer, Winner
 from blis_sim.bench.capacity.prices import HOURS_PER_MONTH
 from blis_sim.bench.capacity.search import Trial
@@ -14,7 +13,7 @@ from blis_sim.bench.capacity.serving import pools_of
 from blis_sim.bench.capacity.stress import Bound, Stress
 from blis_sim.bench.capacity.targets import SERVED, Judgement
 from blis_sim.bench.points.simulate import Outcome
-from blis_sim.options.provenance import Provenance
+from blis_sim.options.provenance import Provenance, blis_version
 from blis_sim.options.text_table import TextTable
 
 _TITLES = ("GPU", "shape", "instances", "GPUs", "$/hour", "$/month", "$/M tokens", "binds", "headroom", "step times")
@@ -151,7 +150,7 @@ def as_json(found: Answer, origin: Provenance | None = None) -> str:
     """Return the answer as one JSON object, with a newline at the end."""
     load = found.load
     document = {
-        "version": blis_sim.__version__,
+        "version": blis_version(),
         **({} if origin is None else {"provenance": asdict(origin)}),
         "model": found.model,
         "load": {

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import blis_sim
 from blis_sim.bench.errors import BenchError
 from blis_sim.bench.points.commands import digest_of, with_whole_paths
 from blis_sim.bench.points.simulate import Job, Outcome, compute
 from blis_sim.bench.points.workers import Pool, RayPool
+from blis_sim.options.provenance import blis_version
 from traces.append_file import AppendFile, open_with_header, whole_lines
 from traces.text_file import naming_write_errors
 
@@ -30,7 +30,7 @@ class Simulations:
 
     def outcomes(self, settings: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         """Simulate each of the settings, those with a known outcome excepted, all at once. Raises BenchError."""
-        keys = [f"{blis_sim.__version__}/{digest_of(self.command, each)}" for each in settings]
+        keys = [f"{blis_version()}/{digest_of(self.command, each)}" for each in settings]
         missing = {key: each for key, each in zip(keys, settings, strict=True) if key not in self.known}
         if isinstance(self.pool, RayPool):  # its machines have other folders
             missing = {key: with_whole_paths(each) for key, each in missing.items()}

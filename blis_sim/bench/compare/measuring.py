@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from blis_sim.bench.compare.options import CompareOptions
 from blis_sim.bench.compare.sides import Side
 from blis_sim.engine.cluster.build import build_simulation
 from blis_sim.engine.cluster.settings import SeededTieBreaker
@@ -19,9 +19,6 @@ from traces.workload import Workload, read_spec
 from traces.workload.generate import generate
 from traces.workload.scenario_spec import Scenario
 from traces.workload.spec import WorkloadSpec
-
-if TYPE_CHECKING:
-    from blis_sim.bench.compare.command import CompareOptions
 
 WINDOW_S = 10.0
 """The published adaptive scheduler counts tokens of so many seconds."""
@@ -79,7 +76,7 @@ class Run:
     num_instances: int
 
 
-def workload_of(options: "CompareOptions", number: int) -> Requests:
+def workload_of(options: CompareOptions, number: int) -> Requests:
     """The requests of the run of this number. Raises BlisError."""
     spec = _spec_of(options)
     seed = (spec.seed if options.seed is None else options.seed) + number
@@ -89,7 +86,7 @@ def workload_of(options: "CompareOptions", number: int) -> Requests:
     return Requests(workload, seed, options.duration if options.workload_spec is None else last_s)
 
 
-def _spec_of(options: "CompareOptions") -> WorkloadSpec:
+def _spec_of(options: CompareOptions) -> WorkloadSpec:
     if options.workload_spec is not None:
         return read_spec(options.workload_spec)
     scenario = Scenario(name=options.workload, rate=options.rate, duration_s=options.duration)

@@ -2,17 +2,14 @@
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from blis_sim.bench.compare.options import CompareOptions
 from blis_sim.engine.cluster.build import notes_on_cluster
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.options import OptionError, options_from
 from blis_sim.options.command_line import read_command_line
-
-if TYPE_CHECKING:
-    from blis_sim.bench.compare.command import CompareOptions
 
 _MODEL = "qwen/qwen3-14b"
 """The model of sides that name none."""
@@ -36,7 +33,7 @@ class Side:
         return [*self.deployment.notes, *notes_on_cluster(self.cluster, self.deployment)]
 
 
-def sides_of(options: "CompareOptions") -> list[Side]:
+def sides_of(options: CompareOptions) -> list[Side]:
     """The configurations of the options. Raises BlisError for one that cannot be."""
     if options.baseline:
         shared = shlex.split(options.sides[0]) if options.sides else []

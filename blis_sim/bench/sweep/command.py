@@ -139,7 +139,7 @@ def compute_sweep(options: SweepOptions, plan: "Plan", say: "Say", progress: "Pr
     """
     from blis_sim.bench.points.simulate import step_time_warnings
     from blis_sim.bench.sweep.frontier import answered, draw
-    from blis_sim.bench.sweep.printed import SweepResult, write_sweep_page
+    from blis_sim.bench.sweep.printed import SweepResult
     from blis_sim.bench.sweep.rows import open_rows, read_rows, table_of, write_parquet
     from traces import slo_targets_from_flags
 
@@ -175,6 +175,8 @@ def compute_sweep(options: SweepOptions, plan: "Plan", say: "Say", progress: "Pr
     if options.plot is not None and answered(rows):
         draw(rows, options.plot, options.gpu_cost_per_hour)
     if options.html is not None and answered(rows):
+        from blis_sim.bench.sweep.page import write_sweep_page
+
         write_sweep_page(options.html, result, _origin(options, plan))
     return result
 

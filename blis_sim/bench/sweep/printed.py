@@ -169,11 +169,3 @@ def _verdict(result: SweepResult, row: Row) -> list[str]:
         verdict = "cheapest"
     overloaded = ", overloaded" if _figure(row, "overload_queue_growth_per_min") else ""
     return [_attainment(row), verdict + overloaded]
-
-
-def write_sweep_page(path: str, result: SweepResult, origin: Provenance) -> None:
-    """Write the page of a sweep. Raises TraceError."""
-    from blis_sim.bench.sweep.page import sweep_page
-    from blis_sim.pictures.page import write_page
-
-    write_page(path, sweep_page(result, origin))

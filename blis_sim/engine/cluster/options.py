@@ -5,13 +5,8 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.cluster.disaggregation.options import PoolOptions
 from blis_sim.engine.cluster.gateway.options import GatewayOptions
-from blis_sim.engine.cluster.settings import (
-    DEFAULT_CACHE_DELAY_US,
-    DEFAULT_REFRESH_INTERVAL_US,
-    DEFAULT_WEIGHTS,
-    Weights,
-    parse_weights,
-)
+from blis_sim.engine.cluster.settings import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US
+from blis_sim.engine.cluster.weights import DEFAULT_WEIGHTS, Weights, parse_weights
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import check_options, names_in, option, section

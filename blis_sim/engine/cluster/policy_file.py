@@ -21,7 +21,7 @@ from blis_sim.engine.cluster.autoscaling.pipeline import (
 )
 from blis_sim.engine.cluster.policy_section import Section
 from blis_sim.engine.cluster.routing import ROUTERS
-from blis_sim.engine.cluster.settings import Weights, checked_weights
+from blis_sim.engine.cluster.weights import Weights, checked_weights
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.files import read_mapping
 from blis_sim.engine.scheduler.priorities import PRIORITIES

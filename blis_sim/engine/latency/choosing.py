@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.choice import LatencyChoice
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL, LatencyChoice, build
+from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL, build
 
 if TYPE_CHECKING:
     from blis_sim.engine.latency.kernels.placing import KernelPlacement

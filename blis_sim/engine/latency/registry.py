@@ -3,21 +3,17 @@
 An engine has one of them, and only that is imported.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.latency.choice import LatencyChoice
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
-from blis_sim.engine.model_spec import ModelSpec
-from blis_sim.engine.network_options import TABLES, NetworkOptions
+from blis_sim.engine.network_options import TABLES
 from blis_sim.options.registry import Registry
 
 if TYPE_CHECKING:
     from blis_sim.engine.latency.collectives.network import Network
-    from blis_sim.engine.latency.kernels.placing import KernelPlacement
 
 DEFAULT_LATENCY_MODEL = "trained-physics"
 
@@ -25,34 +21,6 @@ DEFAULT_LATENCY_MODEL = "trained-physics"
 _WITH_COLLECTIVES = ("kernels", "operators", "trained-physics", "roofline")
 """Latency models whose exchanges can be replaced, or that have none. Others are learned from whole steps."""
 _WITH_COLLECTIVES_TEXT = f"{', '.join(_WITH_COLLECTIVES[:-1])} or {_WITH_COLLECTIVES[-1]}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyChoice:
-    """The deployment to time, and its coefficients: empty means those that the model ships with."""
-
-    model: ModelSpec
-    gpu: GpuSpec
-    tp: int
-    dp: int = 1
-    moe_comm_backend: str = MOE_COMM_BACKENDS[0]
-    alpha: tuple[float, ...] = ()
-    beta: tuple[float, ...] = ()
-    coefficients: str | None = None
-    """The file of a fitted model; None for the one that ships."""
-    learned: Mapping[str, Any] | None = None
-    """Content of that file; None when it has not been read."""
-    placement: "KernelPlacement | None" = None
-    """Properties that decide which kernels run; None takes them from the model alone."""
-    max_num_seqs: int = 1024
-    """Requests in a step: vLLM captures CUDA graphs of up to twice as many tokens."""
-    operators: str | None = None
-    """Where the times of operators come from; None without --operators."""
-    network: NetworkOptions = field(default_factory=NetworkOptions)
-    """Where the times of all-reduces come from."""
-    pp: int = 1
-    engine: str = "vllm"
-    """Engine by whose rules the model is sharded. BLIS's physics refuses more GPUs than KV heads; vLLM copies heads."""
 
 
 def build(name: str, choice: LatencyChoice) -> LatencyModel:

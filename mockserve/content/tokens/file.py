@@ -7,7 +7,14 @@ from typing import Any
 from blis_sim.options import OptionError
 from blis_sim.options.text import load_json
 from mockserve.content.tokens.adapted import NAMES, adapt, token_text
-from mockserve.content.tokens.tokenizer import Split, split_at, whole_characters
+from mockserve.content.tokens.tokenizer import (
+    DEFAULT_VOCABULARY_SIZE,
+    BuiltinTokenizer,
+    Split,
+    Tokenizer,
+    split_at,
+    whole_characters,
+)
 
 
 def special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -102,6 +109,20 @@ class FileTokenizer:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
         return encoding
+
+
+def load_tokenizer(path: str | None, vocabulary_size: int) -> Tokenizer:
+    """The tokenizer of a tokenizer.json or of the folder that holds one; without a path the built-in one, with ids
+    below `vocabulary_size`.
+
+    Raises OptionError when there is no such file, it cannot be read, or the `tokenizers` library is missing.
+    """
+    if path is None:
+        return BuiltinTokenizer(vocabulary_size or DEFAULT_VOCABULARY_SIZE)
+    file = Path(path)
+    if not (file / "tokenizer.json" if file.is_dir() else file).is_file():
+        raise OptionError(f"--tokenizer must be a tokenizer.json or a folder with one, got {path!r}")
+    return open_tokenizer(file)
 
 
 def open_tokenizer(path: Path) -> FileTokenizer:

@@ -3,12 +3,9 @@
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, Protocol
 from zlib import crc32
-
-from blis_sim.options import OptionError
 
 _COMMON_WORDS = """
     the of and to a in is that it for was on are as with they at be this from have or by one had not but what all
@@ -259,22 +256,6 @@ def _stretches(text: str) -> Iterator[list[str]]:
                 end -= len(found.pop())
         yield found
         at = end
-
-
-def load_tokenizer(path: str | None, vocabulary_size: int) -> Tokenizer:
-    """The tokenizer of a tokenizer.json or of the folder that holds one; without a path the built-in one, with ids
-    below `vocabulary_size`.
-
-    Raises OptionError when there is no such file, it cannot be read, or the `tokenizers` library is missing.
-    """
-    if path is None:
-        return BuiltinTokenizer(vocabulary_size or DEFAULT_VOCABULARY_SIZE)
-    file = Path(path)
-    if not (file / "tokenizer.json" if file.is_dir() else file).is_file():
-        raise OptionError(f"--tokenizer must be a tokenizer.json or a folder with one, got {path!r}")
-    from mockserve.content.tokens.file import open_tokenizer
-
-    return open_tokenizer(file)
 
 
 def invented_word(token_id: int) -> str:

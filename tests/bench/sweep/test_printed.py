@@ -10,7 +10,8 @@ import pytest
 
 from blis_sim.bench.points.plan import Point
 from blis_sim.bench.points.simulate import FIGURES, Outcome
-from blis_sim.bench.sweep.printed import SweepResult, printed, write_sweep_page
+from blis_sim.bench.sweep.page import write_sweep_page
+from blis_sim.bench.sweep.printed import SweepResult, printed
 from blis_sim.bench.sweep.rows import Row, Table
 from blis_sim.options.provenance import Provenance
 

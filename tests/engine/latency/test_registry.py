@@ -8,7 +8,8 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
 from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS, load_model
-from blis_sim.engine.latency.registry import LATENCY_MODELS, LatencyChoice, build
+from blis_sim.engine.latency.choice import LatencyChoice
+from blis_sim.engine.latency.registry import LATENCY_MODELS, build
 from tests.coefficients_file import written
 
 DECODES = BatchShape(decode_requests=4, decode_context_tokens=4000)

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from blis_sim.bench.compare.command import CompareOptions, rewritten
+from blis_sim.bench.compare.command import rewritten
 from blis_sim.bench.compare.figures import ttft_percentile_ms, window_throughput
 from blis_sim.bench.compare.measuring import measured, workload_of
+from blis_sim.bench.compare.options import CompareOptions
 from blis_sim.bench.compare.sides import sides_of
 from blis_sim.engine.batch_shape import BatchShape, decodes
 from blis_sim.engine.config import EngineConfig

@@ -11,7 +11,8 @@ from mockserve.content.answer import Answer, Kind
 from mockserve.content.composer import Composer
 from mockserve.content.prose import Prose
 from mockserve.content.script import Thinking
-from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer, load_tokenizer
+from mockserve.content.tokens.file import load_tokenizer
+from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer
 from mockserve.content.writing import AnswerForm
 from mockserve.protocol.asked.sampling import Sampling
 from tests.mockserve.content.vocabularies import MAKES, write_vocabulary

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mockserve.content.prose import Prose
-from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer, load_tokenizer
+from mockserve.content.tokens.file import load_tokenizer
+from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer
 from tests.mockserve.content.vocabularies import MAKES, write_vocabulary
 
 BUILTIN = BuiltinTokenizer()

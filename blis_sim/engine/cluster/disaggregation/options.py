@@ -4,17 +4,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.settings import Weights, parse_weights
+from blis_sim.engine.cluster.weights import Weights, parse_weights
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.options import OptionError, check_options, ineffective_flags, names_in, option, options_of
+from blis_sim.options.room import LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings
 
 DEFAULT_THRESHOLD_TOKENS = 16
-SLOWEST_GB_PER_S = 1e-6
-LONGEST_BASE_LATENCY_MS = 1e9
 _LATENCY_MODELS = ("", AUTO, *LATENCY_MODELS)
 
 

@@ -17,8 +17,8 @@ from blis_sim.engine.latency.operators.asked import Asked
 from blis_sim.engine.units import Micros
 
 if TYPE_CHECKING:
+    from blis_sim.engine.latency.choice import LatencyChoice
     from blis_sim.engine.latency.collectives.network import Network
-    from blis_sim.engine.latency.registry import LatencyChoice
 
 
 @dataclass(slots=True)

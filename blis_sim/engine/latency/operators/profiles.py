@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.registry import LatencyChoice
+from blis_sim.engine.latency.choice import LatencyChoice
 
 MLP_OPERATORS = (
     "attn_pre_proj",

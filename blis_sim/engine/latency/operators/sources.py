@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from blis_sim.engine.errors import EngineError
 
 if TYPE_CHECKING:
+    from blis_sim.engine.latency.choice import LatencyChoice
     from blis_sim.engine.latency.collectives.network import Network
     from blis_sim.engine.latency.model import LatencyModel
     from blis_sim.engine.latency.operators.tables import OperatorTables
-    from blis_sim.engine.latency.registry import LatencyChoice
 
 
 def _vidur_tables(prefix: str, choice: "LatencyChoice", network: "Network | None") -> "LatencyModel":

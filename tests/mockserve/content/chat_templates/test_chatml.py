@@ -9,7 +9,8 @@ import pytest
 from blis_sim.options import OptionError, options_from
 from mockserve.content.chat_templates.conversations import Conversations, open_conversations
 from mockserve.content.chat_templates.turns import turns_of
-from mockserve.content.tokens.tokenizer import BuiltinTokenizer, load_tokenizer
+from mockserve.content.tokens.file import load_tokenizer
+from mockserve.content.tokens.tokenizer import BuiltinTokenizer
 from mockserve.options.serve import ServeOptions
 from mockserve.protocol.errors import ApiError
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer, load_tokenizer, split_at
+from mockserve.content.tokens.file import load_tokenizer
+from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer, split_at
 from tests.mockserve.content.vocabularies import MAKES, write_vocabulary
 
 

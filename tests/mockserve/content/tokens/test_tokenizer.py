@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_sim.options import OptionError
+from mockserve.content.tokens.file import load_tokenizer
 from mockserve.content.tokens.tokenizer import (
     _PIECE,
     STRETCH_CHARS,
     WORDS,
     BuiltinTokenizer,
     invented_word,
-    load_tokenizer,
 )
 
 PROSE = (

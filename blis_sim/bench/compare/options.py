@@ -1,0 +1,88 @@
+"""The settings of `blis compare`."""
+
+from dataclasses import dataclass
+
+from blis_sim.options import OptionError, check_options, check_outputs, option
+from blis_sim.options.extras import check_page, check_plot
+from blis_sim.options.room import LEAST_RATE, MOST_RATE
+from traces.workload.scenario_spec import SCENARIO_NAMES
+
+DEFAULT_RATE, DEFAULT_DURATION_S, DEFAULT_SEED = 30.0, 20.0, 42
+_MOST_SEEDS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """The settings of `blis compare`: which requests, which configurations, which outputs."""
+
+    sides: tuple[str, ...] = option(
+        (),
+        "Configurations to compare: the flags of `blis run` that describe engines and clusters, each set after a --, "
+        "as in `blis compare -- --num-instances 4 -- --num-instances 4 --routing-policy weighted`.",
+        positional=True,
+        metavar="-- FLAGS",
+    )
+    baseline: str = option(
+        "",
+        "fifo compares the published adaptive scheduler with first come, first served, round robin, on --workers "
+        "workers; flags after a single -- change both.",
+        choices=("", "fifo"),
+        heading="Configurations",
+    )
+    workers: int = option(4, "Workers of --baseline.", at_least=1, at_most=1000)
+    names: str = option("", "Names of the configurations in the order in which they are given.", metavar="NAME,...")
+    workload: str = option(
+        "steady",
+        "Scenario that the requests come from: arrivals at --rate; 5 requests per second with a burst of 200 for five "
+        "seconds; or priorities mixed, with 80 per second for ten seconds.",
+        choices=SCENARIO_NAMES,
+        heading="Requests",
+    )
+    rate: float = option(
+        DEFAULT_RATE, "Requests per second of --workload.", above=0, at_least=LEAST_RATE, at_most=MOST_RATE
+    )
+    duration: float = option(
+        DEFAULT_DURATION_S, "Seconds for which --workload sends requests.", above=0, at_most=1_000_000, metavar="S"
+    )
+    workload_spec: str | None = option(
+        None, "Workload spec (YAML) that the requests come from, in place of --workload.", metavar="FILE"
+    )
+    seed: int | None = option(
+        None, f"Seed of the first run (default: {DEFAULT_SEED}, or the spec's); further runs count up.", at_least=0
+    )
+    repeat: int = option(
+        1,
+        "Runs with different seeds. With two or more, differences to the first configuration have 95 % intervals, from "
+        "pairs with the same requests.",
+        at_least=1,
+        at_most=_MOST_SEEDS,
+    )
+    json: bool = option(False, "Print the figures of each run as JSON instead of the table.", heading="Output")
+    picture: str | None = option(
+        None,
+        "Draw the first run here (.png, .svg or .pdf; needs matplotlib).",
+        flags=("--plot", "--picture"),
+        metavar="FILE",
+        writes={"": "picture"},
+    )
+    html: str | None = option(
+        None, "Write a page with the table and the picture here.", metavar="FILE", writes={"": "comparison page"}
+    )
+    live: bool = option(False, "Show the first run in a table that refreshes while simulated time passes.")
+    speed: float = option(
+        0.0, "With --live, simulated seconds per second, such as 1; 0 as fast as the terminal.", at_least=0
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check_plot("--plot", self.picture)
+        check_page("--html", self.html)
+        check_outputs(self)
+        if not self.baseline and len(self.sides) < 2:
+            raise OptionError(
+                "give two or more configurations, as in `blis compare -- FLAGS -- FLAGS`, or --baseline fifo"
+            )
+        if self.baseline and len(self.sides) > 1:
+            raise OptionError("--baseline takes one set of flags at most, for both configurations")
+        if self.speed and not self.live:
+            raise OptionError("--speed needs --live")
