@@ -56,7 +56,7 @@ def simulate_run(options: RunOptions, say: "Say", progress: "Progress") -> "Outc
     deployment = resolve(cluster.deployment)
     for note in (*questions.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
         say(note)
-    total = workload.max_requests if workload.sessions else len(workload.requests)
+    total = workload.max_requests if workload.sessions else len(workload.requests) + len(workload.rows)
     with recording_tokens(options.report) as on_tokens, progress("simulating", total) as advance:
         ties, decisions = SeededTieBreaker(spec.seed), options.report.decision_log
         simulation = build_simulation(
@@ -69,6 +69,9 @@ def simulate_run(options: RunOptions, say: "Say", progress: "Progress") -> "Outc
         with observing(options, deployment, simulation, "run") as observed:
             simulated = simulate_workload(observed, workload, options.horizon, advance, on_tokens)
         simulated = dataclasses.replace(simulated, simulation=simulation)
+    num_unsent = 0 if workload.horizon_us or options.horizon else len(workload.rows) - len(simulated.requests)
+    if workload.rows and num_unsent:
+        say(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
     after = (*notes_after(deployment), *notes_after_run(simulation))
     for note in (*after, *notes_on_targets(questions.targets, simulated.requests)):
         say(note)
@@ -139,13 +142,13 @@ def _workload(options: RunOptions, spec: "WorkloadSpec", say: "Say") -> "Workloa
     generated = generate(spec, options.timeout_us)
     for note in generated.notes:
         say(f"{options.workload_spec}: {note}")
-    if not generated.requests and not generated.sessions:
+    if generated.is_empty:
         raise OptionError("the workload has no requests: nothing arrives before its end")
     model = options.cluster.deployment.model
     workload, num_left_out = served_by(model, generated)
     if num_left_out:
         say(f"left out {num_left_out} requests or conversations for another model than {model}")
-    if not workload.requests and not workload.sessions:
+    if workload.is_empty:
         raise OptionError(f"no request of the workload is for {model}: all were left out")
     if any(request.adapter for request in first_requests(workload)):
         say("adapters are noted in the trace, they do not change any time")

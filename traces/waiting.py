@@ -1,7 +1,7 @@
 """Which requests of a trace wait for the replies to others in a closed loop, and how long they pause after these."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,8 +17,15 @@ class Awaited:
     pause_us: int
 
 
-def awaited(rows: Sequence[TraceRow], *, is_real: bool, think_time_us: int | None = None) -> dict[int, Awaited]:
-    """The rows that each row waits for, by its place; rows that arrive when they did are not in it.
+def awaited(
+    rows: Sequence[TraceRow],
+    *,
+    is_real: bool,
+    think_time_us: int | None = None,
+    fixed_sessions: Container[str] = frozenset(),
+) -> dict[int, Awaited]:
+    """The rows that each row waits for, by its place; rows that arrive when they did are not in it, as are those of
+    `fixed_sessions`.
 
     Rows with `parents` wait for all of these, others for the round before them in a session without parents. The pause
     is `think_time_us`, else that of the row. Where a session without parents has none recorded it is the time from the
@@ -28,6 +35,8 @@ def awaited(rows: Sequence[TraceRow], *, is_real: bool, think_time_us: int | Non
     place_of = {row.request_id: place for place, row in enumerate(rows)}
     sessions: dict[str, list[int]] = defaultdict(list)
     for place, row in enumerate(rows):
+        if row.session_id in fixed_sessions:
+            continue
         if row.parents:
             pause_us = row.think_time_us if think_time_us is None else think_time_us
             parents = tuple(place_of[each] for each in ids_in(row.parents) if each in place_of)

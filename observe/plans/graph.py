@@ -1,6 +1,6 @@
 """The requests of a trace with what they repeat of each other, and a closed loop in which they wait for replies."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from observe.dispatch import Sent
@@ -27,13 +27,15 @@ class _Said:
 class Graph:
     """A closed loop: a request is sent when all that it waits for have been answered, and its pause is over.
 
-    One that is not answered drops all that wait for it.
+    One that is not answered drops all that wait for it, and none is sent that would be due after `horizon_us`; None
+    limits nothing.
     """
 
     columns = GRAPH_COLUMNS
 
-    def __init__(self, plan: Sequence[Planned], waits: Mapping[int, Awaited]) -> None:
+    def __init__(self, plan: Sequence[Planned], waits: Mapping[int, Awaited], horizon_us: int | None = None) -> None:
         self._plan = plan
+        self._horizon_us = horizon_us
         self._waits = waits
         self._left = {place: len(its.places) for place, its in waits.items()}
         self._ready_us: dict[int, int] = {}
@@ -67,7 +69,8 @@ class Graph:
         for each in self._followers.get(place, ()):
             self._ready_us[each] = max(self._ready_us.get(each, 0), ended_us)
             self._left[each] -= 1
-            if not self._left[each]:
+            due_us = self._ready_us[each] + self._waits[each].pause_us
+            if not self._left[each] and (self._horizon_us is None or due_us <= self._horizon_us):
                 ready.append(self._due(each))
         self.num_waiting -= len(ready)
         return ready
@@ -181,8 +184,14 @@ def _repeating(planned: Planned, row: TraceRow, other: Planned, number: int) -> 
 
 
 def graph_of(
-    rows: Sequence[TraceRow], plan: Sequence[Planned], *, is_real: bool, think_time_us: int | None
+    rows: Sequence[TraceRow],
+    plan: Sequence[Planned],
+    *,
+    is_real: bool,
+    think_time_us: int | None = None,
+    fixed_sessions: Container[str] = frozenset(),
+    horizon_us: int | None = None,
 ) -> Graph | None:
     """The closed loop of these requests; None where none waits for another."""
-    waits = awaited(rows, is_real=is_real, think_time_us=think_time_us)
-    return Graph(plan, waits) if waits else None
+    waits = awaited(rows, is_real=is_real, think_time_us=think_time_us, fixed_sessions=fixed_sessions)
+    return Graph(plan, waits, horizon_us) if waits else None

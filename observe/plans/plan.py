@@ -19,8 +19,8 @@ from observe.requests.schedule import (
     plan_synthetic,
     poisson_arrivals_us,
 )
-from traces import SloTargets, read_trace
-from traces.workload import Round, Session, WorkloadRequest, read_spec
+from traces import SloTargets, TraceRow, read_trace
+from traces.workload import Round, Session, Workload, WorkloadRequest, read_spec
 from traces.workload.generate import generate
 
 
@@ -102,12 +102,15 @@ def _plan_from_spec(options: ObserveOptions, path: str) -> Plan:
     requests = sorted(
         [*workload.requests, *(each.first for each in workload.sessions)], key=lambda each: each.arrival_us
     )
-    if len(requests) <= options.warmup_requests:
+    num_requests = len(requests) + len(workload.rows)
+    if num_requests <= options.warmup_requests:
         raise ObserveError(
-            f"{path}: expected more requests than --warmup-requests ({options.warmup_requests}), got {len(requests)}"
+            f"{path}: expected more requests than --warmup-requests ({options.warmup_requests}), got {num_requests}"
         )
-    if any(request.image_tokens or request.audio_tokens or request.video_tokens for request in requests):
+    if any(map(_has_media, requests)) or any(map(_has_media, workload.rows)):
         warn(f"{path}: images, audio and video are sent as text of as many tokens")
+    if workload.rows:
+        return _plan_of_rows(workload)
     if any(request.keeps_context and request.round_index for request in requests):
         warn(f"{path}: prompts of later rounds have the length of their context, but words of their own")
     plan = plan_from_requests(requests)
@@ -119,6 +122,22 @@ def _plan_from_spec(options: ObserveOptions, path: str) -> Plan:
             _check_prompt(f"{path} {session.first.session_id}", session.first.prefix_tokens + longest)
     most = None if workload.max_requests is None else max(0, workload.max_requests - len(plan))
     return Plan(plan, Conversations(workload.sessions, most, workload.horizon_us), workload.goodput_slo_targets)
+
+
+def _has_media(request: WorkloadRequest | TraceRow) -> bool:
+    return bool(request.image_tokens or request.audio_tokens or request.video_tokens)
+
+
+def _plan_of_rows(workload: Workload) -> Plan:
+    """The plan of a workload with agents."""
+    rows, plan = requests_of_trace(workload.rows, None)
+    plan = [
+        replace(each, model=row.model, timeout_us=row.deadline_us and row.deadline_us - row.arrival_time_us)
+        for each, row in zip(plan, rows, strict=True)
+    ]
+    fixed = workload.fixed_sessions
+    graph = graph_of(rows, plan, is_real=False, fixed_sessions=fixed, horizon_us=workload.horizon_us)
+    return Plan(plan if graph is None else graph.first, graph, workload.goodput_slo_targets)
 
 
 def plan_of(options: ObserveOptions) -> Plan:

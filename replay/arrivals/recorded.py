@@ -40,6 +40,12 @@ def arrivals_of(
     leave_failed = trace.header.mode == "real" and not include_failed
     present = [row for row in trace.rows if not (leave_failed and row.status in FAILED_STATUSES)]
     served = without_others(trace.rows, [row for row in present if _is_served(row, model)])
+    arrivals = arrivals_of_rows(served, config, as_scheduled)
+    return Arrivals(arrivals, len(trace.rows) - len(present), len(present) - len(served))
+
+
+def arrivals_of_rows(served: Sequence[TraceRow], config: EngineConfig, as_scheduled: bool = False) -> list[Arrival]:
+    """All of these requests, ascending by instant, in their order where equal."""
     offset = _clock_offset(served)
     prefix_tokens = _prefix_tokens(served)
     ids = _unique_ids(served)
@@ -56,7 +62,7 @@ def arrivals_of(
         for place, row in enumerate(served)
     ]
     arrivals.sort(key=lambda arrival: arrival.at)
-    return Arrivals(arrivals, len(trace.rows) - len(present), len(present) - len(served))
+    return arrivals
 
 
 def _is_served(row: TraceRow, model: str) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals.arrival import Arrival, ConversationBlocks
+from traces import TraceRow
+from traces.graph import without_others
 from traces.workload import Workload, WorkloadRequest
 
 MADE_AT_ONCE = 256
@@ -18,9 +20,9 @@ MADE_AT_ONCE = 256
 _DEFAULTS = Request._field_defaults
 
 
-def first_requests(workload: Workload) -> Iterator[WorkloadRequest]:
-    """Every request that is known before any reply."""
-    return chain(workload.requests, (session.first for session in workload.sessions))
+def first_requests(workload: Workload) -> Iterator[WorkloadRequest | TraceRow]:
+    """Every request that is known before any reply, and all of a workload of rows."""
+    return chain(workload.requests, (session.first for session in workload.sessions), workload.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,14 @@ def served_by(model: str, workload: Workload) -> tuple[Workload, int]:
         for session in workload.sessions
         if _asks_for(model, session.first)
     ]
+    rows = [row for row in workload.rows if _asks_for(model, row)]
     num_left_out = len(workload.requests) - len(requests) + len(workload.sessions) - len(sessions)
-    return replace(workload, requests=requests, sessions=sessions), num_left_out
+    num_left_out += len(workload.rows) - len(rows)
+    rows = [replace(row, model=row.model.lower()) for row in without_others(workload.rows, rows)]
+    return replace(workload, requests=requests, sessions=sessions, rows=rows), num_left_out
 
 
-def _asks_for(model: str, request: WorkloadRequest) -> bool:
+def _asks_for(model: str, request: WorkloadRequest | TraceRow) -> bool:
     return request.model.lower() in ("", model.lower())
 
 

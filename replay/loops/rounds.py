@@ -1,7 +1,7 @@
 """Recorded conversations and graphs as a closed loop: requests wait for simulated replies, not for recorded ones."""
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from blis_sim.engine.units import Micros
 from blis_sim.engine.virtual import CHUNK_US
@@ -34,16 +34,26 @@ class _Sent:
 class RecordedRounds:
     """Rows arrive when they did, or wait for others as `traces.waiting` finds it.
 
-    Deadlines keep their distance to the arrival. A request waits for ever where one that it awaits is not answered.
+    Deadlines keep their distance to the arrival. A request waits for ever where one that it awaits is not answered, or
+    where it would arrive after the horizon.
     """
 
-    def __init__(self, arrivals: Arrivals, *, is_real: bool, think_time_us: Micros | None = None) -> None:
+    def __init__(
+        self,
+        arrivals: Arrivals,
+        *,
+        is_real: bool,
+        think_time_us: Micros | None = None,
+        fixed_sessions: Container[str] = frozenset(),
+        horizon_us: Micros | None = None,
+    ) -> None:
         self.least_pause_us: Micros = CHUNK_US
+        self._horizon_us = horizon_us
         self._heap: list[tuple[Micros, int, _Sent]] = []
         self._order = 0
         all_sent = [_Sent(arrival) for arrival in arrivals.arrivals]
         rows = [arrival.row for arrival in arrivals.arrivals if isinstance(arrival.row, TraceRow)]
-        waits = awaited(rows, is_real=is_real, think_time_us=think_time_us)
+        waits = awaited(rows, is_real=is_real, think_time_us=think_time_us, fixed_sessions=fixed_sessions)
         for place, its in waits.items():
             all_sent[place].awaits([all_sent[each] for each in its.places], its.pause_us)
             self.least_pause_us = min(self.least_pause_us, its.pause_us)
@@ -65,8 +75,9 @@ class RecordedRounds:
         for each in sent.followers:
             each.ready_at = max(each.ready_at, replied_at)
             each.num_awaited -= 1
-            if not each.num_awaited:
-                each.arrival = _moved(each.arrival, each.ready_at + each.pause_us)
+            at = each.ready_at + each.pause_us
+            if not each.num_awaited and (self._horizon_us is None or at <= self._horizon_us):
+                each.arrival = _moved(each.arrival, at)
                 self._push(each)
 
     def _push(self, sent: _Sent) -> None:

@@ -9,8 +9,10 @@ from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.units import Micros
 from blis_sim.engine.virtual import CHUNK_US
 from replay.arrivals.arrival import Arrival
+from replay.arrivals.recorded import Arrivals, arrivals_of_rows
 from replay.arrivals.synthetic import GeneratedArrivals, arrival_of
 from replay.loops.closed_loop import run_closed_loop
+from replay.loops.rounds import RecordedRounds
 from replay.running.record import OnTokens
 from replay.running.simulate import Simulated, simulate
 from traces.workload import Session, Workload, WorkloadRequest
@@ -25,10 +27,19 @@ def simulate_workload(
 ) -> Simulated:
     """Run a workload through a fresh simulation until it is drained or the horizon is reached.
 
-    Requests are numbered in order of arrival. A session ends with its rounds, or with a request that was not answered.
+    Requests are numbered in order of arrival, those of rows as the rows are. A session ends with its rounds, or with a
+    request that was not answered.
     `on_finished` is called once for each request that ends, `on_tokens` for each that completes.
     """
     config = simulation.instances[0].config
+    if workload.rows:
+        rounds = RecordedRounds(
+            Arrivals(arrivals_of_rows(workload.rows, config), 0, 0),
+            is_real=False,
+            fixed_sessions=workload.fixed_sessions,
+            horizon_us=workload.horizon_us,
+        )
+        return run_closed_loop(simulation, rounds, horizon_us, on_finished, on_tokens)
     if workload.sessions:
         queue = _Queue(workload, config)
         return run_closed_loop(simulation, queue, horizon_us, on_finished, on_tokens)

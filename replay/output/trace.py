@@ -10,16 +10,19 @@ from replay.running.record import Measured, Record
 from replay.running.simulate import Simulated
 from traces import TraceHeader, TraceRow, write_trace
 from traces.workload import WorkloadRequest
+from traces.workload.request import row_of
 
 
 def write_simulated(path: Path | str, header: TraceHeader, simulated: Simulated, keeps_schedule: bool = False) -> None:
     """Write the requests of a run with their simulated times. Raises TraceError."""
-    write_trace(path, header, trace_rows(simulated, keeps_schedule), _columns(simulated.requests))
+    is_generated = header.mode == "generated"
+    rows = trace_rows(simulated, keeps_schedule, is_generated)
+    write_trace(path, header, rows, _columns(simulated.requests, is_generated))
 
 
-def trace_rows(simulated: Simulated, keeps_schedule: bool = False) -> Iterator[TraceRow]:
+def trace_rows(simulated: Simulated, keeps_schedule: bool = False, is_generated: bool = False) -> Iterator[TraceRow]:
     """Yield the rows of the simulated trace, in order of arrival. Requests were due when they were sent, unless the run
-    `keeps_schedule`.
+    `keeps_schedule`. Priorities are those of workloads (`is_generated`), never those that a recording was sent with.
 
     The last chunk is that of the last token; the overhead after it, which is part of E2E, has no column.
     """
@@ -29,6 +32,8 @@ def trace_rows(simulated: Simulated, keeps_schedule: bool = False) -> Iterator[T
         row = _row(each, instances[each.instance].latency.post_decode_time)
         if keeps_schedule and isinstance(each.row, TraceRow):
             row = replace(row, arrival_time_us=each.row.arrival_time_us)
+        if is_generated and isinstance(each.row, TraceRow):
+            row = replace(row, vllm_priority=each.row.vllm_priority)
         if isinstance(each.row, WorkloadRequest) and each.row.keeps_context:
             before = said.get(row.session_id, 0)
             said[row.session_id] = each.input_tokens + each.planned_output_tokens
@@ -36,15 +41,19 @@ def trace_rows(simulated: Simulated, keeps_schedule: bool = False) -> Iterator[T
         yield row
 
 
-def _columns(record: Record) -> set[str]:
+def _columns(record: Record, is_generated: bool) -> set[str]:
     # Not slo_target_us: BLIS misreads the columns before it where it is present, and then serves no request.
     names = ("adapter", "think_time_us", "slo_e2e_us", "parents", "context_of")
     wanted = {name for name in names if any(getattr(row, name, "") for row in record.rows)}
-    if any(isinstance(row, WorkloadRequest) and row.priority is not None for row in record.rows):
+    if is_generated and any(_priority(row) is not None for row in record.rows):
         wanted.add("vllm_priority")
     if any(map(_repeats, record.rows)):
         wanted.add("context_tokens")
     return wanted
+
+
+def _priority(row: Origin) -> int | None:
+    return row.priority if isinstance(row, WorkloadRequest) else row.vllm_priority
 
 
 def _repeats(row: Origin) -> bool:
@@ -59,7 +68,7 @@ def _row(each: Measured, post_decode_us: int) -> TraceRow:
     if each.e2e_us is not None:
         last_us = at + each.e2e_us - (post_decode_us if each.planned_output_tokens else 0)
     status = "ok" if each.is_completed else "timeout" if each.outcome is Outcome.TIMED_OUT else "incomplete"
-    row = _generated(each.row, each.number) if isinstance(each.row, WorkloadRequest) else _replayed(each.row, each)
+    row = row_of(each.row, each.number) if isinstance(each.row, WorkloadRequest) else _replayed(each.row, each)
     return replace(
         row,
         arrival_time_us=at,
@@ -85,33 +94,4 @@ def _replayed(row: TraceRow, each: Measured) -> TraceRow:
         num_chunks=0,
         error_message="",
         finish_reason="",
-    )
-
-
-def _generated(request: WorkloadRequest, number: int) -> TraceRow:
-    return TraceRow(
-        request_id=number,
-        client_id=request.client_id,
-        tenant_id=request.tenant_id,
-        slo_class=request.slo_class,
-        session_id=request.session_id,
-        round_index=request.round_index,
-        prefix_group=request.prefix_group,
-        prefix_length=request.prefix_tokens,
-        streaming=request.streaming,
-        input_tokens=request.input_tokens,
-        output_tokens=request.output_tokens,
-        text_tokens=request.text_tokens,
-        image_tokens=request.image_tokens,
-        audio_tokens=request.audio_tokens,
-        video_tokens=request.video_tokens,
-        reason_ratio=request.reason_ratio,
-        model=request.model,
-        deadline_us=request.deadline_us,
-        slo_target_us=request.slo_target_us,
-        slo_e2e_us=request.slo_e2e_us,
-        vllm_priority=request.priority,
-        arrival_time_us=request.arrival_us,
-        adapter=request.adapter,
-        think_time_us=request.think_time_us,
     )

@@ -1,5 +1,7 @@
 """INV-13: what was run and written as a trace, replayed, gives the same results."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +21,9 @@ from tests.fakes import TestLatency, config
 from tests.replay.detailed import in_detail
 from tests.traces.workload.specs import client, generated, users
 from traces import TraceHeader, read_trace
-from traces.workload import Workload
+from traces.graph import ids_in
+from traces.workload import Workload, read_spec
+from traces.workload.generate import generate
 
 DEPLOYMENT = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1")
 KNOWN_UP_FRONT = [
@@ -131,3 +135,59 @@ def test_requests_that_waited_for_replies_are_replayed_when_they_were_sent() -> 
 def test_a_replay_finds_what_conversations_repeat(scheduling: str, prefix: dict[str, Any]) -> None:
     workload = generated(client("a", reasoning={"multi_turn": GROWING}, **prefix), aggregate_rate=50.0, num_requests=25)
     assert there_and_back(workload, scheduling, None)
+
+
+AGENTS = str(Path(__file__).resolve().parents[2] / "examples" / "agents.yaml")
+
+
+def test_agents_run_and_replayed_give_the_same_files(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "trace")
+    flags = ("--workload-spec", AGENTS, "--num-requests", "60")
+    ran = results(tmp_path, "run", *flags, "--trace-output", prefix)
+    assert results(tmp_path, "run", *flags) == ran
+    assert results(tmp_path, "replay", f"{prefix}.yaml") == ran
+    looped, metrics = results(tmp_path, "replay", f"{prefix}.yaml", "--session-mode", "closed-loop")
+    assert metrics == ran[1]
+    assert [{**row, "sent_at_us": 0} for row in json.loads(looped)] == [
+        {**row, "sent_at_us": 0} for row in json.loads(ran[0])
+    ]
+
+
+def test_requests_of_agents_wait_for_all_helpers_and_for_their_tools(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "trace")
+    results(tmp_path, "run", "--workload-spec", AGENTS, "--num-requests", "60", "--trace-output", prefix)
+    rows = {row.request_id: row for row in read_trace(f"{prefix}.yaml").rows}
+    joins = [row for row in rows.values() if " " in row.parents]
+    assert len(joins) > 2
+    for row in rows.values():
+        ended_us = [rows[each].last_chunk_time_us for each in ids_in(row.parents)]
+        if ended_us:
+            waited_us = row.send_time_us - max(ended_us)
+            assert waited_us == pytest.approx(
+                row.think_time_us, abs=300
+            )  # turns of connections, less than a millisecond
+
+
+def test_agents_in_open_loop_are_sent_at_their_times(tmp_path: Path) -> None:
+    spec, prefix = tmp_path / "open.yaml", str(tmp_path / "trace")
+    spec.write_text(Path(AGENTS).read_text().replace("id: coder", "id: coder\n    closed_loop: false"))
+    results(tmp_path, "run", "--workload-spec", str(spec), "--num-requests", "60", "--trace-output", prefix)
+    rows = read_trace(f"{prefix}.yaml").rows
+    due = {row.request_id: row.arrival_time_us for row in generate(replace(read_spec(spec), num_requests=60)).rows}
+    of_agents = [row for row in rows if row.client_id == "coder"]
+    assert any(row.parents for row in of_agents)
+    assert [row.send_time_us for row in of_agents] == [due[row.request_id] for row in of_agents]
+
+
+def test_no_request_of_an_agent_is_sent_after_the_end_of_the_workload(tmp_path: Path) -> None:
+    spec, prefix = tmp_path / "short.yaml", str(tmp_path / "trace")
+    spec.write_text(Path(AGENTS).read_text().replace("num_requests: 300", "horizon: 20000000"))
+    results(tmp_path, "run", "--workload-spec", str(spec), "--trace-output", prefix)
+    sent_us = [row.send_time_us for row in read_trace(f"{prefix}.yaml").rows]
+    assert 10_000_000 < max(sent_us) <= 20_000_000
+
+
+def test_an_agent_without_a_reply_sends_nothing_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Prompts of agents grow until none fits the model's context."""
+    results(tmp_path, "run", "--workload-spec", AGENTS, "--num-requests", "100", "--max-model-len", "6000")
+    assert "requests were not sent: a request that they wait for was not answered" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from traces.workload.spec import (
     CV_BOUNDS,
     PROCESSES,
     SLO_CLASSES,
+    Agent,
     Arrival,
     Client,
     Cohort,
@@ -23,6 +24,7 @@ from traces.workload.vidur_spec import problem_of_vidur
 
 MAX_USERS = 100_000
 MODALITIES = ("image", "audio", "video")
+AGENT_DISTRIBUTIONS = tuple(name for name in Agent.__dataclass_fields__ if name.endswith("_distribution"))
 
 
 def checked(spec: WorkloadSpec, source: str) -> WorkloadSpec:
@@ -101,6 +103,18 @@ def _check_traffic(where: str, traffic: Traffic) -> None:
     if traffic.reasoning is not None and traffic.reasoning.reason_ratio_distribution is not None:
         name = f"{where}.reasoning.reason_ratio_distribution"
         _check_distribution(name, traffic.reasoning.reason_ratio_distribution)
+    if traffic.agent is not None:
+        _check_agent(f"{where}.agent", traffic, traffic.agent)
+
+
+def _check_agent(where: str, traffic: Traffic, agent: Agent) -> None:
+    for name in ("reasoning", "multimodal"):
+        if getattr(traffic, name) is not None:
+            raise _ProblemError(f"{where}: expected no {name} beside it, got both")
+    for name in AGENT_DISTRIBUTIONS:
+        distribution = getattr(agent, name)
+        if distribution is not None:
+            _check_distribution(f"{where}.{name}", distribution)
 
 
 def _check_distribution(where: str, distribution: Distribution) -> None:
@@ -204,6 +218,9 @@ def _check_together(spec: WorkloadSpec) -> None:
     sessions = [where for where, traffic in everyone if traffic.multi_turn is not None]
     if users and sessions:
         raise _ProblemError(f"{sessions[0]}.reasoning.multi_turn: expected no conversations beside concurrency users")
+    agents = [where for where, traffic in everyone if traffic.agent is not None]
+    if users and agents:
+        raise _ProblemError(f"{agents[0]}.agent: expected no agents beside concurrency users")
 
 
 def _notes(spec: WorkloadSpec) -> Iterator[str]:
@@ -213,6 +230,8 @@ def _notes(spec: WorkloadSpec) -> Iterator[str]:
             yield f"{where}: the context_growth {growth!r} is taken as none, known is {ACCUMULATE}"
         if traffic.prefix_length and not traffic.prefix_group:
             yield f"{where}: prefix_length has no effect without a prefix_group"
+        if traffic.agent is not None:
+            yield from _notes_on_agent(f"{where}.agent", traffic.agent)
         if traffic.network is not None:
             yield f"{where}: network has no effect on what is sent"
         yield from _notes_on_arrival(f"{where}.arrival", traffic.arrival)
@@ -222,6 +241,15 @@ def _notes(spec: WorkloadSpec) -> Iterator[str]:
         yield "aggregate_rate has no effect beside scenario, which has a rate"
     if spec.inference_perf is not None and spec.aggregate_rate:
         yield "aggregate_rate has no effect beside inference_perf, whose stages have rates"
+
+
+def _notes_on_agent(where: str, agent: Agent) -> Iterator[str]:
+    if agent.helpers_distribution is None:
+        for name in ("helper_turns_distribution", "helper_prefix_length"):
+            if getattr(agent, name):
+                yield f"{where}: {name} has no effect without a helpers_distribution"
+    elif agent.helper_prefix_length and agent.helper_context == "fork":
+        yield f"{where}: helper_prefix_length has no effect with helper_context fork"
 
 
 def _notes_on_arrival(where: str, arrival: Arrival) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from blis_sim.options.room import LATEST_US
+from traces.workload.agents import Link
 from traces.workload.arrivals import Ints
 from traces.workload.request import Session, WorkloadRequest
 from traces.workload.sources import Source
@@ -68,6 +69,25 @@ class Drawn:
         for place, first in zip(places.tolist(), self.requests(places, timeout_us), strict=True):
             later = self.turns.rounds(multi_turn.think_time_us, slice(place + 1, place + self.num_rounds))
             yield Session(first=first, later=tuple(later), timeout_us=timeout_us)
+
+    def sessions_begun(self, places: Ints) -> Ints:
+        """The places of all requests of the sessions whose first one is among these places."""
+        first_rounds = places[places % self.num_rounds == 0]
+        begun: Ints = (first_rounds[:, np.newaxis] + np.arange(self.num_rounds)).ravel()
+        return begun
+
+    def links(self, places: Iterable[int]) -> Iterator[Link]:
+        """What each of the requests at these places waits for and repeats."""
+        multi_turn, prefix_tokens = self.source.client.multi_turn, self.source.client.prefix_tokens
+        is_growing = multi_turn is not None and keeps_context(multi_turn)
+        for place in places:
+            if not place % self.num_rounds:
+                yield Link((), None, 0)
+            elif is_growing:
+                said = self.input_tokens[place - 1] + self.turns.output_tokens[place - 1]
+                yield Link((place - 1,), place - 1, prefix_tokens + int(said))
+            else:
+                yield Link((place - 1,), None, 0)
 
     def _session_columns(self, places: Ints) -> tuple[Iterable[Any], ...]:
         """session_id, round_index, think_time_us, keeps_context."""

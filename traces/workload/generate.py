@@ -10,11 +10,13 @@ import numpy as np
 from traces.errors import TraceError
 from traces.slo import SloTargets
 from traces.workload.adaptive import scenario_requests
+from traces.workload.agents import draw_agents
 from traces.workload.arrivals import Ints
 from traces.workload.drawn import NEVER, Drawn, draw
+from traces.workload.graph_rows import AnyDrawn, Chosen, rows_of
 from traces.workload.inference_perf import inference_perf_sources
 from traces.workload.request import Round, Session, Workload, WorkloadRequest
-from traces.workload.size import check_size, check_users
+from traces.workload.size import check_size, check_users, requests_per_session
 from traces.workload.sources import Source, Users, sources_of
 from traces.workload.spec import Client, WorkloadSpec
 from traces.workload.streams import Streams
@@ -105,7 +107,10 @@ def _generated(spec: WorkloadSpec, timeout_us: int | None) -> Workload:
     if not spec.num_requests:
         check_users([each.client for each in users], spec.horizon)
     drawn, reach_us = _draw_enough(sources, spec.num_requests, limit_us)
-    requests, sessions = _in_order(drawn, reach_us, spec.num_requests or None, timeout_us)
+    kept = list(_kept(drawn, reach_us, spec.num_requests or None))
+    if any(each.drawn.source.client.agent is not None for each in kept):
+        return _with_agents(spec, kept, timeout_us)
+    requests, sessions = _in_order(kept, timeout_us)
     for each in users:
         waiting = islice(user_sessions(each, _timeout_us(each.client, timeout_us)), spec.num_requests or None)
         sessions += takewhile(lambda session: session.first.arrival_us <= limit_us, waiting)
@@ -117,6 +122,22 @@ def _generated(spec: WorkloadSpec, timeout_us: int | None) -> Workload:
         horizon_us=spec.horizon or None,
         goodput_slo_targets=_targets(spec),
         notes=spec.notes,
+    )
+
+
+def _with_agents(spec: WorkloadSpec, kept: Sequence["_Kept"], timeout_us: int | None) -> Workload:
+    """The workload of these requests as rows; those of one instant stand in the order of sources."""
+    timeouts_us = [_timeout_us(each.drawn.source.client, timeout_us) for each in kept]
+    graph = rows_of([Chosen(each.drawn, each.places, own) for each, own in zip(kept, timeouts_us, strict=True)])
+    return Workload(
+        requests=[],
+        sessions=[],
+        max_requests=None,
+        horizon_us=spec.horizon or None,
+        goodput_slo_targets=_targets(spec),
+        notes=spec.notes,
+        rows=graph.rows,
+        fixed_sessions=graph.fixed_sessions,
     )
 
 
@@ -173,7 +194,11 @@ def _timeout_us(client: Client, override_us: int | None) -> int:
     return client.timeout_us if override_us is None else override_us
 
 
-def _draw_enough(sources: Sequence[Source], num_wanted: int, limit_us: int) -> tuple[list[Drawn], int]:
+def _draw_any(source: Source, until_us: int) -> AnyDrawn:
+    return draw(source, until_us) if source.client.agent is None else draw_agents(source, until_us)
+
+
+def _draw_enough(sources: Sequence[Source], num_wanted: int, limit_us: int) -> tuple[list[AnyDrawn], int]:
     """Draw the requests of sources, and the instant until which they are complete: at least `num_wanted` requests, or
     all up to the limit."""
     last_start_us = max((source.timeline.end_us or NEVER for source in sources if not _is_single(source)), default=0)
@@ -181,7 +206,7 @@ def _draw_enough(sources: Sequence[Source], num_wanted: int, limit_us: int) -> t
     until_us = min(last_start_us, _guess(sources, num_wanted)) if num_wanted else last_start_us
     while True:
         check_size(sources, until_us, num_wanted)
-        drawn = [draw(source, until_us) for source in sources]
+        drawn = [_draw_any(source, until_us) for source in sources]
         if until_us >= last_start_us:
             if last_start_us == NEVER:
                 _demand_enough(drawn, num_wanted)
@@ -191,7 +216,7 @@ def _draw_enough(sources: Sequence[Source], num_wanted: int, limit_us: int) -> t
         until_us = min(last_start_us, 2 * until_us)
 
 
-def _demand_enough(drawn: Sequence[Drawn], num_wanted: int) -> None:
+def _demand_enough(drawn: Sequence[AnyDrawn], num_wanted: int) -> None:
     num_drawn = sum(len(each.arrival_us) for each in drawn)
     if num_drawn < num_wanted:
         raise TraceError(
@@ -206,10 +231,9 @@ def _guess(sources: Sequence[Source], num_wanted: int) -> int:
     spread = 1.0
     for source in sources:
         multi_turn = source.client.multi_turn
-        rounds = 1
+        rounds = requests_per_session(source)
         if multi_turn is not None:
-            rounds = multi_turn.max_rounds
-            think_us = max(think_us, (rounds - 1) * multi_turn.think_time_us)
+            think_us = max(think_us, (multi_turn.max_rounds - 1) * multi_turn.think_time_us)
         if not _is_single(source):
             rate += rounds / max(source.timeline.mean_gap_us, 1)
             session_rate += 1 / max(source.timeline.mean_gap_us, 1)
@@ -226,14 +250,12 @@ def _guess(sources: Sequence[Source], num_wanted: int) -> int:
 class _Kept:
     """Requests of one source that are kept: where they are there, and where in the order of all."""
 
-    drawn: Drawn
+    drawn: AnyDrawn
     places: Ints
     positions: Ints
 
 
-def _in_order(
-    drawn: Sequence[Drawn], reach_us: int, num_wanted: int | None, timeout_us: int | None
-) -> tuple[list[WorkloadRequest], list[Session]]:
+def _in_order(kept_of_all: Sequence[_Kept], timeout_us: int | None) -> tuple[list[WorkloadRequest], list[Session]]:
     """The first requests of all sources in order of arrival, those of one instant in the order of sources.
 
     A closed-loop session whose first round is among them is returned as its blueprint instead.
@@ -241,7 +263,8 @@ def _in_order(
     requests: list[WorkloadRequest] = []
     positions: list[Ints] = []
     sessions: list[Session] = []
-    for kept in _kept(drawn, reach_us, num_wanted):
+    for kept in kept_of_all:
+        assert isinstance(kept.drawn, Drawn)
         source_timeout_us = _timeout_us(kept.drawn.source.client, timeout_us)
         if kept.drawn.is_closed_loop:
             first_rounds = kept.places[kept.places % kept.drawn.num_rounds == 0]
@@ -254,7 +277,7 @@ def _in_order(
     return requests, sessions
 
 
-def _kept(drawn: Sequence[Drawn], reach_us: int, num_wanted: int | None) -> Iterator[_Kept]:
+def _kept(drawn: Sequence[AnyDrawn], reach_us: int, num_wanted: int | None) -> Iterator[_Kept]:
     if not drawn:
         return
     arrivals = np.concatenate([each.arrival_us for each in drawn])

@@ -1,9 +1,10 @@
 """Elements of a workload: requests known up front, and sessions whose later requests wait for replies."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from traces.rows import TraceRow
 from traces.slo import SloTargets
 
 
@@ -92,6 +93,8 @@ class Session:
 class Workload:
     """All that a spec generates: `requests` and `sessions` ascend by (first) arrival.
 
+    With agents all requests are `rows` of a trace instead, which name those that they wait for; rows of
+    `fixed_sessions` are sent at their own times all the same.
     At most `max_requests` of the requests that follow in time, those of sessions included, are to be sent, and none
     that arrives after `horizon_us`; None limits nothing.
     """
@@ -102,3 +105,48 @@ class Workload:
     horizon_us: int | None
     goodput_slo_targets: Mapping[str, SloTargets]
     notes: tuple[str, ...]
+    rows: list[TraceRow] = field(default_factory=list)
+    fixed_sessions: frozenset[str] = frozenset()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is sent."""
+        return not (self.requests or self.sessions or self.rows)
+
+    @property
+    def last_arrival_us(self) -> int:
+        """When the last request, or the first one of the last session, arrives; 0 of an empty workload."""
+        if self.rows:
+            return self.rows[-1].arrival_time_us
+        last = self.requests[-1:] or [session.first for session in self.sessions[-1:]]
+        return max((request.arrival_us for request in last), default=0)
+
+
+def row_of(request: WorkloadRequest, number: int) -> TraceRow:
+    """The row of a generated request."""
+    return TraceRow(
+        request_id=number,
+        client_id=request.client_id,
+        tenant_id=request.tenant_id,
+        slo_class=request.slo_class,
+        session_id=request.session_id,
+        round_index=request.round_index,
+        prefix_group=request.prefix_group,
+        prefix_length=request.prefix_tokens,
+        streaming=request.streaming,
+        input_tokens=request.input_tokens,
+        output_tokens=request.output_tokens,
+        text_tokens=request.text_tokens,
+        image_tokens=request.image_tokens,
+        audio_tokens=request.audio_tokens,
+        video_tokens=request.video_tokens,
+        reason_ratio=request.reason_ratio,
+        model=request.model,
+        deadline_us=request.deadline_us,
+        slo_target_us=request.slo_target_us,
+        slo_e2e_us=request.slo_e2e_us,
+        vllm_priority=request.priority,
+        arrival_time_us=request.arrival_us,
+        adapter=request.adapter,
+        think_time_us=request.think_time_us,
+    )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from blis_sim.options.room import MOST_DRAWN, MOST_REQUESTS
 from traces.errors import TraceError
+from traces.workload.agents import requests_per_agent
 from traces.workload.arrivals import Renewal
 from traces.workload.sources import Source
 from traces.workload.spec import Client
@@ -40,10 +41,18 @@ def check_users(clients: Sequence[Client], until_us: int) -> None:
     check_count(sum(each.concurrency * num for each, num in zip(clients, rounds, strict=True)))
 
 
+def requests_per_session(source: Source) -> float:
+    """About how many requests belong together: rounds of a conversation, turns of an agent and its helpers."""
+    if source.client.agent is not None:
+        return requests_per_agent(source)
+    multi_turn = source.client.multi_turn
+    return 1 if multi_turn is None else multi_turn.max_rounds
+
+
 def _num_requests(source: Source, until_us: int) -> float:
     """About how many are drawn."""
     multi_turn, timeline = source.client.multi_turn, source.timeline
-    num_rounds = 1 if multi_turn is None else multi_turn.max_rounds
+    num_rounds = requests_per_session(source)
     if multi_turn is not None and multi_turn.single_session:
         return num_rounds
     if not isinstance(timeline, Renewal):

@@ -107,6 +107,24 @@ class Reasoning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """Agents, one in each session: turns with tools between them, and helpers that a turn starts side by side.
+
+    Each prompt holds all that was said in its turns before it. The turn after helpers waits for all of them and has
+    their last replies in its prompt. With `fork` helpers go on from the turn that starts them; with `spawn` they begin
+    anew, behind `helper_prefix_length` tokens that helpers share.
+    """
+
+    turns_distribution: Distribution
+    helpers_distribution: Distribution | None = None
+    helper_turns_distribution: Distribution | None = None
+    helper_context: Annotated[str, Bounds(choices=("fork", "spawn"))] = "fork"
+    helper_prefix_length: Tokens = 0
+    task_distribution: Distribution | None = None
+    tool_time_ms_distribution: Distribution | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Multimodal:
     """Prompts of several kinds of input: text, and per kind a number of items with so many tokens each."""
 
@@ -138,6 +156,7 @@ class Traffic:
     network: Network | None = None
     multimodal: Multimodal | None = None
     reasoning: Reasoning | None = None
+    agent: Agent | None = None
     timeout: Count | None = None
     slo_target_us: Count = 0
     slo_e2e_us: Count = 0
@@ -172,7 +191,8 @@ class Client(Traffic):
         """How long a request may take, 0 is forever."""
         if self.timeout is not None:
             return self.timeout
-        return SESSION_TIMEOUT_US if self.multi_turn is not None or self.concurrency else 0
+        waits = self.multi_turn is not None or self.agent is not None or self.concurrency
+        return SESSION_TIMEOUT_US if waits else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,11 @@ class Quantity(IntEnum):
     AUDIO_TOKENS = 8
     VIDEO_COUNT = 9
     VIDEO_TOKENS = 10
+    AGENT_TURNS = 11
+    HELPERS = 12
+    HELPER_TURNS = 13
+    TASK_TOKENS = 14
+    TOOL_TIME = 15
 
 
 @dataclass(frozen=True, slots=True)

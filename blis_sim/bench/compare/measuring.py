@@ -81,8 +81,7 @@ def workload_of(options: CompareOptions, number: int) -> Requests:
     spec = _spec_of(options)
     seed = (spec.seed if options.seed is None else options.seed) + number
     workload = generate(replace(spec, seed=seed))
-    first = workload.requests[-1:] or [session.first for session in workload.sessions[-1:]]
-    last_s = max((request.arrival_us for request in first), default=0) / 1e6
+    last_s = workload.last_arrival_us / 1e6
     return Requests(workload, seed, options.duration if options.workload_spec is None else last_s)
 
 

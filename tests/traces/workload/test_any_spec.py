@@ -34,6 +34,24 @@ RICH: dict[str, Any] = {
     ],
 }
 OTHERS: list[dict[str, Any]] = [
+    {
+        "version": "2",
+        "aggregate_rate": 5.0,
+        "num_requests": 20,
+        "clients": [
+            client(
+                agent={
+                    "turns_distribution": CONSTANT_10,
+                    "helpers_distribution": {"type": "empirical", "params": {"0": 0.5, "2": 0.5}},
+                    "helper_turns_distribution": CONSTANT_10,
+                    "helper_context": "spawn",
+                    "helper_prefix_length": 5,
+                    "task_distribution": CONSTANT_10,
+                    "tool_time_ms_distribution": CONSTANT_10,
+                }
+            )
+        ],
+    },
     {"version": "2", "num_requests": 20, "clients": [users(think_time_us=50)]},
     {
         "inference_perf": {
