@@ -23,13 +23,15 @@ def awaited(
     is_real: bool,
     think_time_us: int | None = None,
     fixed_sessions: Container[str] = frozenset(),
+    with_lag: bool = False,
 ) -> dict[int, Awaited]:
     """The rows that each row waits for, by its place; rows that arrive when they did are not in it, as are those of
     `fixed_sessions`.
 
     Rows with `parents` wait for all of these, others for the round before them in a session without parents. The pause
-    is `think_time_us`, else that of the row. Where a session without parents has none recorded it is the time from the
-    recorded reply to the recorded request, and without times of a real server the time between its arrivals.
+    is `think_time_us`, else that of the row; `with_lag` it is the time from the recorded reply to the recorded request,
+    by which the client was late included. Where a session without parents has none recorded it is that time, too, and
+    without times of a real server the time between its arrivals.
     """
     found: dict[int, Awaited] = {}
     place_of = {row.request_id: place for place, row in enumerate(rows)}
@@ -38,19 +40,28 @@ def awaited(
         if row.session_id in fixed_sessions:
             continue
         if row.parents:
-            pause_us = row.think_time_us if think_time_us is None else think_time_us
-            parents = tuple(place_of[each] for each in ids_in(row.parents) if each in place_of)
+            named = ids_in(row.parents)
+            parents = tuple(place_of[each] for each in named if each in place_of)
             if parents:
-                found[place] = Awaited(parents, max(1, pause_us))
+                is_measured = with_lag and think_time_us is None and len(parents) == len(named)
+                measured_us = _measured(row, [rows[each] for each in parents]) if is_measured else None
+                pause_us = row.think_time_us if think_time_us is None else think_time_us
+                found[place] = Awaited(parents, max(1, pause_us if measured_us is None else measured_us))
         if row.session_id:
             sessions[row.session_id].append(place)
     for places in sessions.values():
         if not any(rows[place].parents for place in places):
             in_turn = sorted(places, key=lambda place: rows[place].round_index)
-            pauses_us = _pauses([rows[place] for place in in_turn], is_real, think_time_us)
+            pauses_us = _pauses([rows[place] for place in in_turn], is_real, think_time_us, with_lag)
             for (before, place), pause_us in zip(pairwise(in_turn), pauses_us, strict=True):
                 found[place] = Awaited((before,), pause_us)
     return found
+
+
+def _measured(row: TraceRow, parents: Sequence[TraceRow]) -> int | None:
+    """The time from the last recorded reply to the recorded request, by which the client was late included."""
+    ended_us = [each.last_chunk_time_us for each in parents]
+    return row.send_time_us - max(ended_us) if row.send_time_us and all(ended_us) else None
 
 
 def repeated_places(rows: Sequence[TraceRow]) -> dict[int, int]:
@@ -68,17 +79,20 @@ def repeated_places(rows: Sequence[TraceRow]) -> dict[int, int]:
     return found
 
 
-def _pauses(rows: Sequence[TraceRow], is_real: bool, think_time_us: int | None) -> list[int]:
+def _pauses(rows: Sequence[TraceRow], is_real: bool, think_time_us: int | None, with_lag: bool) -> list[int]:
     """The pause before each round but the first, at least 1."""
     recorded = any(row.think_time_us for row in rows[1:])
     pauses = []
     for before, row in pairwise(rows):
+        measured_us = _measured(row, [before])
         if think_time_us is not None:
             pause = think_time_us
+        elif with_lag and measured_us is not None:
+            pause = measured_us
         elif recorded:
             pause = row.think_time_us
-        elif is_real and before.last_chunk_time_us and row.send_time_us:
-            pause = row.send_time_us - before.last_chunk_time_us
+        elif is_real and measured_us is not None:
+            pause = measured_us
         else:
             pause = row.arrival_time_us - before.arrival_time_us
         pauses.append(max(1, pause))

@@ -53,7 +53,9 @@ class RecordedRounds:
         self._order = 0
         all_sent = [_Sent(arrival) for arrival in arrivals.arrivals]
         rows = [arrival.row for arrival in arrivals.arrivals if isinstance(arrival.row, TraceRow)]
-        waits = awaited(rows, is_real=is_real, think_time_us=think_time_us, fixed_sessions=fixed_sessions)
+        waits = awaited(
+            rows, is_real=is_real, think_time_us=think_time_us, fixed_sessions=fixed_sessions, with_lag=is_real
+        )
         for place, its in waits.items():
             all_sent[place].awaits([all_sent[each] for each in its.places], its.pause_us)
             self.least_pause_us = min(self.least_pause_us, its.pause_us)

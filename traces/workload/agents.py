@@ -81,7 +81,7 @@ class DrawnAgents:
         return np.concatenate([np.arange(first[each], first[each + 1]) for each in begun]) if len(begun) else begun
 
     def links(self, places: Iterable[int]) -> Iterator[Link]:
-        """What each of the requests at these places waits for and repeats."""
+        """Yield for each of the requests at these places those that it waits for and repeats."""
         for place in places:
             context = self.layout.context[place]
             tokens = 0 if context is None else self.prompt_tokens[context] + self.output_tokens[context]

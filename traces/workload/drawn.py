@@ -77,7 +77,7 @@ class Drawn:
         return begun
 
     def links(self, places: Iterable[int]) -> Iterator[Link]:
-        """What each of the requests at these places waits for and repeats."""
+        """Yield for each of the requests at these places those that it waits for and repeats."""
         multi_turn, prefix_tokens = self.source.client.multi_turn, self.source.client.prefix_tokens
         is_growing = multi_turn is not None and keeps_context(multi_turn)
         for place in places:

@@ -58,6 +58,18 @@ def test_a_pause_that_was_not_recorded_is_the_one_between_reply_and_request_of_a
     assert arrivals(replayed(tmp_path, *rows, mode="real")) == {0: 100, 1: 100 + 3_000 + 7_000}
 
 
+def test_a_pause_of_a_real_server_has_the_time_by_which_the_client_was_late(tmp_path: Path) -> None:
+    """The client was to pause for 500 us and sent 700 us after the last reply."""
+    epoch = 1_795_000_000_000_000
+    for links in ({"session_id": "s"}, {"parents": "0"}):
+        rows = [
+            row(0, 100, send_time_us=epoch, last_chunk_time_us=epoch + 40_000, **({} if "parents" in links else links)),
+            row(1, 50_000, send_time_us=epoch + 40_700, round_index=1, think_time_us=500, **links),
+        ]
+        assert arrivals(replayed(tmp_path, *rows, mode="real")) == {0: 100, 1: 100 + 3_000 + 700}
+        assert arrivals(replayed(tmp_path, *rows, mode="real", think_time_us=20)) == {0: 100, 1: 100 + 3_000 + 20}
+
+
 def test_without_any_such_times_it_is_the_one_between_arrivals(tmp_path: Path) -> None:
     assert arrivals(replayed(tmp_path, said(0, 0), said(1, 20_000))) == {0: 0, 1: 23_000}
 
