@@ -40,8 +40,8 @@ def parse_weights(text: str) -> dict[str, float]:
 
 ALL = "all"
 TRACE_LEVELS = ("none", "decisions")
-AUTO = "auto"
-FORMATS = (AUTO, "table", "blis", "json", "report", "csv", "markdown")
+TABLE = "table"
+FORMATS = (TABLE, "json", "report", "csv", "markdown", "blis")
 LEAST_ATTAINMENT = 0.99
 METRICS_CONFIG = "config.json"
 """The file in a folder of metrics that has the settings of the run; a folder with it may be written again."""
@@ -154,10 +154,10 @@ class ReportOptions:
     )
     json: bool = option(False, "Print one JSON object with the breakdowns in it: --format json.")
     format: str = option(
-        AUTO,
-        "What standard output gets: a table for people, BLIS's text (metrics as JSON, then sections), one JSON object "
-        "with the breakdowns in it, that object with the table's figures and their origin (report), or these figures "
-        "as CSV or Markdown. auto is table on a terminal and blis elsewhere, so that scripts read what BLIS prints.",
+        TABLE,
+        "What standard output gets: a table for people, one JSON object with the breakdowns in it, that object with "
+        "the table's figures and their origin (report), these figures as CSV or Markdown, or the text that BLIS prints "
+        "(blis): metrics as JSON, then sections.",
         choices=FORMATS,
     )
     min_attainment: float = option(
@@ -177,7 +177,7 @@ class ReportOptions:
                     raise OptionError(f"{flag} needs --trace-level decisions")
         check_plot("--plot", self.plot)
         check_page("--html", self.html)
-        if self.json and self.format not in (AUTO, "json"):
+        if self.json and self.format not in (TABLE, "json"):
             raise OptionError(f"--json and --format {self.format} exclude each other, give one of them")
         if self.metrics_dir is not None:
             _check_folder(self.metrics_dir)
@@ -189,13 +189,10 @@ class ReportOptions:
         """Whether every batch of a run is of interest."""
         return self.metrics_dir is not None or self.graph_output is not None
 
-    def printed_format(self, is_terminal: bool) -> str:
-        """Return the format of standard output, given whether that is a terminal."""
-        if self.json:
-            return "json"
-        if self.format != AUTO:
-            return self.format
-        return "table" if is_terminal else "blis"
+    @property
+    def printed_format(self) -> str:
+        """The format of standard output."""
+        return "json" if self.json else self.format
 
     @property
     def decision_log(self) -> "DecisionLog | None":

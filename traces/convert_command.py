@@ -19,6 +19,8 @@ def run(options: ConvertOptions) -> int:
         parse_spec(text, f"{options.name}, as a spec")
         write_spec(text, options.output)
         _say(f"{len(imported.spec.clients)} clients, {len(imported.spec.cohorts)} cohorts")
+    elif options.to is not None:
+        _export(options.to, Path(f"{options.output}"), imported)
     else:
         _write_trace(Path(f"{options.output}"), imported)
         _say(f"{len(imported.rows)} requests written to {options.output}.yaml")
@@ -43,6 +45,18 @@ def tell_left_out(left_out: Mapping[str, int]) -> None:
     for reason, count in left_out.items():
         if count:
             _say(f"left out: {count} {reason}")
+
+
+def _export(name: str, path: Path, imported: Imported) -> None:
+    """Write the requests in the format of another program, and report what has no place in it."""
+    from traces.exporters.exported import ToExport
+    from traces.exporters.registry import exporter_of
+
+    exported = exporter_of(name)(ToExport(header=imported.header, rows=imported.rows, path=path))
+    _say(f"{len(imported.rows)} requests written to {path}")
+    tell_left_out(exported.left_out)
+    for note in exported.notes:
+        _say(f"note: {note}")
 
 
 def _write_trace(prefix: Path, imported: Imported) -> None:

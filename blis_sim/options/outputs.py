@@ -38,6 +38,10 @@ class FileKind:
 KINDS: Mapping[str, FileKind] = {
     "header": FileKind("the header of a trace", r"^(trace_version|time_unit|workload_seed) *:"),
     "rows": FileKind("rows of a trace", r"\A\s*(?=.*\brequest_id\b)(?=.*\b(input|output)_tokens\b)"),
+    "requests": FileKind(
+        "requests of a trace in another format",
+        r'\A\s*(\{"timestamp"[^{}]*"input_length"|timestamp,contexttokens|arrived_at,num_prefill_tokens)',
+    ),
     "token times": FileKind("token times of a trace", r"\A\s*request_id,chunk_index,timestamp_us\b"),
     "server metrics": FileKind("readings of a server's metrics", r'\A\s*\{"(server|at_us)"'),
     "content": FileKind("contents of recorded requests", r'\A\s*\{"blis_content"'),

@@ -56,7 +56,7 @@ def report(options: ReportOptions, outcome: "Outcome") -> None:
 
 def _printed(options: ReportOptions, outcome: "Outcome", found: "Findings") -> str:
     """The result in the format of standard output."""
-    form = options.printed_format(sys.stdout.isatty())
+    form = options.printed_format
     if form == "json":
         from replay.output.breakdown_json import as_json
         from traces import dump_json
@@ -73,7 +73,8 @@ def _printed(options: ReportOptions, outcome: "Outcome", found: "Findings") -> s
         return as_report(result, found, origin)
     if form == "csv":
         return as_csv(result, origin)
-    return as_markdown(result, found, origin) if form == "markdown" else as_text(result, found, origin)
+    written = as_markdown if form == "markdown" else as_text
+    return written(result, found, origin, options.summarize_trace)
 
 
 def _result(options: ReportOptions, outcome: "Outcome", found: "Findings") -> "RunResult":
@@ -96,7 +97,9 @@ def _draw(options: ReportOptions, outcome: "Outcome", found: "Findings") -> None
         draw_panels(panels, options.plot, origin.title)
     if options.html is not None:
         result = _result(options, outcome, found)
-        write_page(options.html, run_page(f"Run of {origin.model}", result, found, origin, panels))
+        write_page(
+            options.html, run_page(f"Run of {origin.model}", result, found, origin, panels, options.summarize_trace)
+        )
 
 
 def write_files(options: ReportOptions, outcome: "Outcome", found: "Findings") -> None:

@@ -5,12 +5,14 @@ from dataclasses import asdict, dataclass
 
 from blis_sim.options.provenance import Provenance
 from blis_sim.options.text_table import TextTable, csv_text, duration, number
-from replay.figures.breakdown import ClassLatencies, ModelFigures, jain_index
+from replay.figures.breakdown import ClassLatencies, ModelFigures
+from replay.figures.clusters import DecisionFigures
 from replay.figures.distribution import Distribution
 from replay.figures.result import InstanceResult, Latency, RunResult, Verdict
 from replay.figures.steady import Overload, SteadyState
 from replay.output.breakdown_json import as_json
 from replay.output.findings import Findings
+from replay.output.remarks import remarks
 from traces import SloTargets, dump_json
 
 _LATENCIES = {
@@ -34,19 +36,23 @@ class Section:
     table: TextTable
 
 
-def as_text(result: RunResult, found: Findings, origin: Provenance | None = None) -> str:
+def as_text(
+    result: RunResult, found: Findings, origin: Provenance | None = None, summarizes_decisions: bool = False
+) -> str:
     """Return all of it as aligned tables, with a newline at the end."""
     blocks = [[origin.title]] if origin is not None else []
     blocks += [[*([section.heading] if section.heading else []), *section.table.lines] for section in sections(result)]
-    blocks += [[section.heading, *section.table.lines] for section in breakdowns(found)]
+    blocks += [[section.heading, *section.table.lines] for section in breakdowns(found, summarizes_decisions)]
     blocks += [list(remarks(result, found))]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
 
 
-def as_markdown(result: RunResult, found: Findings, origin: Provenance | None = None) -> str:
+def as_markdown(
+    result: RunResult, found: Findings, origin: Provenance | None = None, summarizes_decisions: bool = False
+) -> str:
     """Return all of it as Markdown, with a newline at the end."""
     blocks = [f"{origin.title}\n"] if origin is not None else []
-    for section in (*sections(result), *breakdowns(found)):
+    for section in (*sections(result), *breakdowns(found, summarizes_decisions)):
         heading = f"**{section.heading}**\n\n" if section.heading else ""
         blocks += [heading + section.table.markdown]
     blocks += ["".join(f"- {line}\n" for line in remarks(result, found))]
@@ -181,16 +187,17 @@ def _cell(each: Latency, figure: str) -> str:
     return number(getattr(each, figure), 1) if each.count else "-"
 
 
-def breakdowns(found: Findings) -> Iterator[Section]:
-    """Yield the figures by class, model and tenant where there are several, and of conversations and transfers."""
-    classes = found.classes if len(found.classes) > 1 else {}
-    groups: dict[str, Mapping[str, ClassLatencies | ModelFigures]] = {"class": {**classes}, "model": {**found.models}}
-    for what, members in groups.items():
-        rows = [
-            [name, *_spread(each.ttft, _US_PER_MS), *_spread(each.e2e, _US_PER_MS)] for name, each in members.items()
-        ]
+def breakdowns(found: Findings, summarizes_decisions: bool = False) -> Iterator[Section]:
+    """Yield the figures by class, model and tenant where there are several, of conversations and transfers, and of
+    routing decisions where they are to be summarized."""
+    groups: dict[str, Mapping[str, ClassLatencies | ModelFigures]] = {"class": {**found.classes}}
+    if len(found.classes) < 2 and found.goodput is None:
+        groups = {}
+    for what, members in {**groups, "model": found.models}.items():
+        rows = [[name, *_latency_cells(each)] for name, each in members.items()]
         if rows:
-            titles = (what, "TTFT mean", "p50", "p99", "E2E mean", "p50", "p99 ms")
+            itl = ("ITL mean", "p50", "p99") if what == "class" else ()
+            titles = (what, "TTFT mean", "p50", "p99", *itl, "E2E mean", "p50", "p99 ms")
             yield Section(f"by {what}", TextTable(titles, rows))
     if found.tenants:
         rows = [[name, number(each.num_requests), number(each.num_tokens)] for name, each in found.tenants.items()]
@@ -208,61 +215,25 @@ def breakdowns(found: Findings) -> Iterator[Section]:
     if spreads:
         rows = [[label, *figures] for label, figures in spreads.items()]
         yield Section("conversations and transfers", TextTable(("ms", "mean", "p50", "p99"), rows))
+    if summarizes_decisions and found.door.decisions is not None:
+        yield _decisions(found.door.decisions)
+
+
+def _latency_cells(each: ClassLatencies | ModelFigures) -> list[str]:
+    itl = _spread(each.itl, _US_PER_MS) if isinstance(each, ClassLatencies) else []
+    return [*_spread(each.ttft, _US_PER_MS), *itl, *_spread(each.e2e, _US_PER_MS)]
+
+
+def _decisions(figures: DecisionFigures) -> Section:
+    """Return how many requests were sent to each instance, below a line about admission and regret."""
+    heading = (
+        f"decisions: {number(figures.num_admitted)} admitted, {number(figures.num_rejected)} rejected, "
+        f"regret {figures.mean_regret:.6f} on average, {figures.max_regret:.6f} at most"
+    )
+    rows = [[name, number(count)] for name, count in figures.num_by_instance.items()]
+    return Section(heading, TextTable(("instance", "requests"), rows))
 
 
 def _spread(each: Distribution, units_per_ms: int = 1) -> list[str]:
     figures = (each.mean, each.percentile(50), each.percentile(99))
     return [number(value / units_per_ms) for value in figures]
-
-
-def remarks(result: RunResult, found: Findings) -> Iterator[str]:
-    """Yield what else is to be said of a run, a line each: counts, overload, verdicts and labels."""
-    yield _counts_line(result)
-    if result.overload is not None:
-        yield overload_text(result.overload)
-    if result.attainment is not None and result.meets_targets is not None:
-        verdict = "met" if result.meets_targets else "MISSED"
-        yield f"targets {verdict}: {result.attainment:.1%} within all, goodput {number(result.goodput_per_s or 0.0)}/s"
-    if result.preemptions or result.cache_hit_rate:
-        yield f"KV cache: {number(result.preemptions)} preemptions, {result.cache_hit_rate:.1%} of prompt tokens found"
-    if found.separated is not None:
-        yield (
-            f"prefill/decode: {number(found.separated.num_separated)} of {number(result.requests.arrived)} prompts "
-            "computed by prefill instances"
-        )
-    if found.tenants:
-        fairness = jain_index([each.num_tokens for each in found.tenants.values()])
-        yield f"fairness between tenants (Jain): {fairness:.3f}"
-    if found.door.scaling is not None:
-        scaling = found.door.scaling
-        yield (
-            f"autoscaler: {scaling.num_started} instances started, {scaling.num_drained} drained, "
-            f"{scaling.num_without_room} without room"
-        )
-    if found.fitness is not None:
-        yield f"fitness: {found.fitness.score:.6f}"
-    yield from (f"saturation by {detector}: {label}" for detector, label in found.labels.items())
-
-
-def _counts_line(result: RunResult) -> str:
-    counts = result.requests
-    others = {
-        "waiting": counts.waiting,
-        "running": counts.running,
-        "timed out": counts.timed_out,
-        "refused": counts.dropped,
-        "rejected": counts.rejected,
-    }
-    told = [f"{number(count)} {name}" for name, count in others.items() if count]
-    capped = f", {number(counts.length_capped)} of them cut at the context's end" if counts.length_capped else ""
-    return ", ".join(
-        [f"requests: {number(counts.arrived)} arrived", f"{number(counts.completed)} completed", *told]
-    ) + (capped)
-
-
-def overload_text(overload: Overload) -> str:
-    """Return the line about a load that is beyond what is served."""
-    return (
-        f"overloaded: served {overload.served_per_s:.3g} of {overload.offered_per_s:.3g} requests/s, "
-        f"the queue grows by {overload.queue_growth_per_min:,.0f}/min"
-    )

@@ -31,7 +31,7 @@ for name, flags in json.loads(sys.argv[1]).items():
     os.mkdir(name)
     os.chdir(name)
     with open("run.txt", "w") as said, contextlib.redirect_stdout(said):
-        code = run(["run", *flags, "--results-path", "run.json", "--trace-output", "trace"])
+        code = run(["run", *flags, "--results-path", "run.json", "--trace-output", "trace", "--json"])
     model = flags[: flags.index("--tp") + 2]
     with open("replay.txt", "w") as said, contextlib.redirect_stdout(said):
         code += run(["replay", "trace.yaml", *model, "--results-path", "replay.json", "--json"])

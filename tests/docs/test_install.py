@@ -22,7 +22,17 @@ def test_the_package_that_pip_installs_runs(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text("trace_version: 3\n")
     (tmp_path / "tiny.csv").write_text("request_id,input_tokens,output_tokens,arrival_time_us\n0,5,2,0\n")
     done = subprocess.run(
-        [sys.executable, site / "bin" / "blis", "replay", "tiny.yaml", "--engine", "blis", "--model", "qwen/qwen3-14b"],
+        [
+            sys.executable,
+            site / "bin" / "blis",
+            "replay",
+            "tiny.yaml",
+            "--engine",
+            "blis",
+            "--model",
+            "qwen/qwen3-14b",
+            "--json",
+        ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(site)},
         capture_output=True,

@@ -33,7 +33,7 @@ def recorded_draws(reference: Path) -> RecordedDraws:
 def replay_options(folder: Path, **more: object) -> ReplayOptions:
     """The options that the flags of a case stand for."""
     arguments = shlex.split((folder / "flags.txt").read_text())
-    values: dict[str, object] = {"trace": str(folder / "trace.yaml"), "engine": "blis", **more}
+    values: dict[str, object] = {"trace": str(folder / "trace.yaml"), "engine": "blis", "format": "blis", **more}
     settings = {flag: setting for setting in options_of(ReplayOptions) for flag in setting.flags}
     for flag, text in zip(arguments[::2], arguments[1::2], strict=True):
         setting = settings[flag]

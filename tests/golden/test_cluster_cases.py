@@ -32,7 +32,8 @@ def test_a_cluster_is_simulated_to_the_microsecond(
     folder = reference / "golden" / "engine" / case
     flags = shlex.split((folder / "flags.txt").read_text())
     outputs = ["--results-path", str(tmp_path / "results.json"), "--metrics-path", str(tmp_path / "metrics.json")]
-    assert run(["replay", str(folder / "trace.yaml"), *flags, "--engine", "blis", *outputs]) == 0
+    form = ["--engine", "blis", "--format", "blis"]
+    assert run(["replay", str(folder / "trace.yaml"), *flags, *form, *outputs]) == 0
     assert_same_files(tmp_path, folder)
     assert_printed(capsys.readouterr().out, folder / "stdout.txt")
 
@@ -75,6 +76,7 @@ def test_two_instances_print_what_the_original_prints(
         trace=str(generated_at_20_per_s(tmp_path, lengths)),
         model="qwen/qwen3-14b",
         engine="blis",
+        format="blis",
         num_instances=2,
         routing_policy="weighted",
         trace_level="decisions",

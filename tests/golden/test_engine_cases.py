@@ -84,7 +84,8 @@ def test_an_instance_is_simulated_to_the_microsecond(
     folder = reference / "golden" / "engine" / case
     flags = shlex.split((folder / "flags.txt").read_text())
     outputs = ["--results-path", str(tmp_path / "results.json"), "--metrics-path", str(tmp_path / "metrics.json")]
-    assert run(["replay", str(folder / "trace.yaml"), *flags, "--engine", "blis", *outputs]) == 0
+    form = ["--engine", "blis", "--format", "blis"]
+    assert run(["replay", str(folder / "trace.yaml"), *flags, *form, *outputs]) == 0
     assert_same_files(tmp_path, folder)
     assert_printed(capsys.readouterr().out, folder / "stdout.txt")
 
@@ -105,9 +106,8 @@ def test_printed_figures_equal_the_reference_to_the_last_digit(
 ) -> None:
     trace, flags = PRINTED[case]
     folder = reference / "golden" / "tools"
-    assert (
-        run(["replay", str(folder / f"{trace}.yaml"), *shlex.split(QWEN), "--engine", "blis", *shlex.split(flags)]) == 0
-    )
+    form = ["--engine", "blis", "--format", "blis"]
+    assert run(["replay", str(folder / f"{trace}.yaml"), *shlex.split(QWEN), *form, *shlex.split(flags)]) == 0
     assert_printed(capsys.readouterr().out, folder / f"{case}.stdout.txt")
 
 

@@ -11,6 +11,7 @@ from blis_sim.options.outputs import KINDS, is_of_kind, obstacle
 SAMPLES = {
     "header": b"trace_version: 3\ntime_unit: us\n",
     "rows": b"request_id,client_id,input_tokens,output_tokens\n1,,2,3\n",
+    "requests": b'{"timestamp": 0, "input_length": 7, "output_length": 5, "hash_ids": [0]}\n',
     "token times": b"request_id,chunk_index,timestamp_us\n1,0,5\n",
     "content": b'{"blis_content":1,"redact":[]}\n',
     "server settings": b"server_settings:\n  max_num_seqs: 64\n",

@@ -52,6 +52,19 @@ def read_lengths(options):
     )
 
 
+class Lengths:
+    """A format that reads and writes."""
+
+    convert = staticmethod(read_lengths)
+
+    @staticmethod
+    def export(given):
+        from traces.exporters.exported import Exported
+
+        given.path.write_text("".join(f"{row.input_tokens}\\n" for row in given.rows))
+        return Exported(notes=("times are not written",))
+
+
 broken = 1 / 0 if __name__ == "stranger_broken" else None
 '''
 ENTRY_POINTS = """
@@ -64,6 +77,7 @@ static-batches = stranger:StaticBatches
 
 [blis.formats]
 lengths = stranger:read_lengths
+both-ways = stranger:Lengths
 """
 
 
@@ -81,7 +95,7 @@ def installed(tmp_path: Path) -> Path:
 def blis(folder: Path, *words: str, path: str = "") -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(PROJECT), path)))}
     load = ("--model", "qwen3-14b", "--num-requests", "20", "--rate", "50", "--output-tokens-stdev", "0")
-    command = [sys.executable, "-m", "blis_sim.cli", "run", *load, "--output-tokens", "20", *words]
+    command = [sys.executable, "-m", "blis_sim.cli", "run", *load, "--output-tokens", "20", "--json", *words]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -102,12 +116,27 @@ def test_a_scheduler_of_another_package_is_an_engine(installed: Path) -> None:
     assert static.stdout != blis(installed).stdout
 
 
-def test_a_format_of_another_package_is_converted(installed: Path) -> None:
+def convert(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(PROJECT), str(folder)))}
+    command = [sys.executable, "-m", "blis_sim.cli", "convert", *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_format_of_another_package_is_read_and_written(installed: Path) -> None:
     (installed / "lengths.txt").write_text("7\n9\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(PROJECT), str(installed)))}
-    words = [sys.executable, "-m", "blis_sim.cli", "convert", "lengths", "lengths.txt", "--output", "converted"]
-    subprocess.run(words, cwd=installed, env=environment, check=True, capture_output=True)
-    assert [row.input_tokens for row in read_trace(installed / "converted.yaml").rows] == [7, 9]
+    assert convert(installed, "both-ways", "lengths.txt", "--output", "read").returncode == 0
+    assert [row.input_tokens for row in read_trace(installed / "read.yaml").rows] == [7, 9]
+    written = convert(installed, "trace", "read.yaml", "--to", "both-ways", "--output", "written.txt")
+    assert (written.returncode, (installed / "written.txt").read_text()) == (0, "7\n9\n"), written.stderr
+    assert "2 requests written to written.txt\nnote: times are not written\n" in written.stderr
+
+
+def test_a_function_is_a_format_that_reads_alone(installed: Path) -> None:
+    (installed / "lengths.txt").write_text("7\n9\n")
+    assert convert(installed, "lengths", "lengths.txt", "--output", "read").returncode == 0
+    refused = convert(installed, "trace", "read.yaml", "--to", "lengths", "--output", "written.txt")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "--to lengths: the format has no function export(to_export) to write with" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,11 @@ def test_metrics_of_instances_add_up_to_those_of_the_whole(trace: Path, capsys: 
 def test_rejected_requests_are_counted_by_class_and_have_no_row(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    metrics = replayed(trace, "--admission-policy", "token-bucket", "--token-bucket-capacity", "1000")
+    bucket = ("--admission-policy", "token-bucket", "--token-bucket-capacity", "1000")
+    metrics = replayed(trace, *bucket)
     assert metrics["injected_requests"] == len(metrics["requests"]) == 5
+    assert "\nrejected at admission: 4 batch, 3 standard\n" in capsys.readouterr().out
+    replayed(trace, *bucket, "--format", "blis")
     printed = capsys.readouterr().out
     assert "Rejected Requests (Admission): 7\n  Shed (batch): 4\n  Shed (standard): 3\n" in printed
 
@@ -78,8 +81,14 @@ def test_decisions_are_written_with_the_best_candidates(trace: Path, tmp_path: P
 
 
 def test_a_summary_of_decisions_is_printed_on_demand(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    replayed(trace, "--num-instances", "2", "--trace-level", "decisions", "--summarize-trace")
+    decisions = ("--num-instances", "2", "--trace-level", "decisions")
+    replayed(trace, *decisions, "--summarize-trace", "--format", "blis")
     assert "=== Trace Summary ===\nTotal Decisions: 12\n  Admitted: 12\n" in capsys.readouterr().out
+    replayed(trace, *decisions, "--summarize-trace")
+    summary = "decisions: 12 admitted, 0 rejected, regret 0.000000 on average, 0.000000 at most\ninstance    requests\n"
+    assert f"\n{summary}instance_0         6\ninstance_1         6\n" in capsys.readouterr().out
+    replayed(trace, *decisions)
+    assert "decisions:" not in capsys.readouterr().out
 
 
 def test_a_run_with_a_horizon_counts_where_unfinished_requests_are(trace: Path) -> None:
@@ -118,8 +127,11 @@ def test_workloads_with_conversations_run_on_several_instances(tmp_path: Path) -
 
 
 def test_the_longest_lines_are_found(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    replayed(trace, "--num-instances", "3", "--routing-policy", "always-busiest", "--max-num-seqs", "2")
+    busiest = ("--num-instances", "3", "--routing-policy", "always-busiest", "--max-num-seqs", "2")
+    replayed(trace, *busiest, "--format", "blis")
     assert "HOL Blocking Events: 1\n" in capsys.readouterr().out
+    replayed(trace, *busiest)
+    assert "\ninstances with a queue more than twice as long as the mean: 1\n" in capsys.readouterr().out
 
 
 def test_a_line_is_as_long_as_it_is_on_average_however_many_steps_there_are(

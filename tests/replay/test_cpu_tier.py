@@ -41,9 +41,12 @@ def test_without_a_tier_there_is_no_word_of_it(tmp_path: Path, capsys: Captured)
 
 
 def test_the_thrashing_rate_is_printed(tmp_path: Path, capsys: Captured) -> None:
-    assert run(["replay", str(written(tmp_path, PREFIX)), *DEPLOYMENT, *SMALL, "--kv-cpu-blocks", "1"]) == 0
+    command = ["replay", str(written(tmp_path, PREFIX)), *DEPLOYMENT, *SMALL, "--kv-cpu-blocks", "1"]
+    assert run([*command, "--format", "blis"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[printed.index("=== KV Cache Metrics ===") + 3] == "KV Thrashing Rate: 0.9952"
+    assert run(command) == 0
+    assert "CPU tier of the KV cache: 99.5% of its blocks thrashed\n" in capsys.readouterr().out
 
 
 def test_bringing_blocks_back_takes_time(tmp_path: Path, capsys: Captured) -> None:

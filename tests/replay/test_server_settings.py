@@ -48,7 +48,7 @@ def test_settings_of_the_recording_become_flags_and_are_said_in_one_line(tmp_pat
 
 
 def test_a_replay_needs_no_flag(tmp_path: Path, capsys: Captured) -> None:
-    assert run(["replay", recording(tmp_path)]) == 0
+    assert run(["replay", recording(tmp_path), "--json"]) == 0
     assert '"completed_requests": 2' in capsys.readouterr().out
 
 

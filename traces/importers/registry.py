@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from blis_sim.options import OptionError
 from blis_sim.options.registry import Registry
 from traces.importers.imported import Imported
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 class Format:
     """One kind of source. Its module offers `convert(options) -> Imported`; `flags` are those it heeds.
 
-    A format of another package has a function in the place of the module.
+    A format of another package is a function in the place of the module, or an object with the function `convert`.
     """
 
     module: "str | Callable[[ConvertOptions], Imported]"
@@ -27,6 +28,7 @@ class Format:
 
 
 FORMATS: Registry[Any] = Registry[Any]("blis.formats") | {
+    "trace": Format("trace", "a trace of blis, for --to", "trace.yaml --to mooncake"),
     "preset": Format("preset", "a workload known by name", "chatbot", True, ("rate", "num_requests")),
     "servegen": Format(
         "servegen",
@@ -82,7 +84,10 @@ def format_of(name: str) -> Format:
     row = FORMATS[name]
     if isinstance(row, Format):
         return row
-    return Format(row, "a format of another package", "FILE", flags=tuple(flags_of()))
+    reader = getattr(row, "convert", row)
+    if not callable(reader):
+        raise OptionError(f"{name}: the format has no function convert(options) to read with")
+    return Format(reader, "a format of another package", "FILE", flags=tuple(flags_of()))
 
 
 def flags_of() -> dict[str, list[str]]:

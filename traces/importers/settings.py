@@ -5,7 +5,8 @@ from pathlib import Path
 
 from blis_sim.options import OptionError, check_options, check_written, option
 from blis_sim.options.room import LEAST_RATE, MOST_RATE
-from traces.importers.registry import FORMATS, flags_of, format_of
+from traces.exporters.registry import EXPORTERS, exporter_of
+from traces.importers.registry import FORMATS, Format, flags_of, format_of
 
 _TIMES = ("midnight", "morning", "afternoon")
 
@@ -31,6 +32,13 @@ class ConvertOptions:
         " this very file. Default for specs: standard output.",
         flags=("--output", "-o"),
         metavar="PREFIX",
+    )
+    to: str | None = option(
+        None,
+        "Write the requests to the file --output in this format of another program, instead of a trace.",
+        choices=EXPORTERS,
+        open_to=lambda: EXPORTERS,
+        metavar="FORMAT",
     )
     num_requests: int | None = option(
         None, "How many requests a preset has (default 100), or how many of a file to take (default all).", at_least=1
@@ -59,11 +67,24 @@ class ConvertOptions:
             if name not in kind.flags and getattr(self, name) != default:
                 flag = "--" + name.replace("_", "-")
                 raise OptionError(f"{flag} has no meaning with {self.format}, only with {', '.join(formats)}")
+        self._check_output(kind)
+
+    def _check_output(self, kind: Format) -> None:
+        if self.to is not None:
+            exporter_of(self.to)
+        if self.to is not None and kind.gives_spec:
+            raise OptionError(f"--to needs requests, {self.format} becomes a workload spec")
+        if self.to is None and self.format == "trace":
+            raise OptionError(f"--to is required with trace, one of {', '.join(EXPORTERS)}")
+        if self.output is None and self.to is not None:
+            raise OptionError("--output is required with --to, the file to write")
         if self.output is None and not kind.gives_spec:
             raise OptionError(f"--output is required with {self.format}, whose result is a trace of several files")
         endings = {".yaml": "header", ".csv": "rows", ".itl.csv": "token times"}
         if kind.gives_spec:
             endings = {"": "spec"}
+        if self.to is not None:
+            endings = {"": "requests"}
         written = [(f"{self.output}{ending}", "--output", kind) for ending, kind in endings.items()]
         check_written(
             written if self.output else [],
@@ -83,4 +104,5 @@ class ConvertOptions:
     @property
     def _example(self) -> str:
         kind = format_of(self.format)
-        return f"blis convert {self.format} {kind.example}{'' if kind.gives_spec else ' --output imported'}"
+        ending = "" if kind.gives_spec else " --output imported"
+        return f"blis convert {self.format} {kind.example}{ending}"

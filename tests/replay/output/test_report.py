@@ -35,8 +35,8 @@ def printed(capsys: Captured, trace: str, *flags: str) -> dict[str, Any]:
     return content
 
 
-def test_text_is_printed_unless_json_is_asked_for(tmp_path: Path, capsys: Captured) -> None:
-    assert run(["replay", written(tmp_path), *DEPLOYMENT]) == 0
+def test_the_format_of_blis_has_metrics_as_json_then_sections(tmp_path: Path, capsys: Captured) -> None:
+    assert run(["replay", written(tmp_path), *DEPLOYMENT, "--format", "blis"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == ["=== Simulation Metrics ===", "{", '  "instance_id": "cluster",']
     assert "=== Per-SLO Metrics ===" in lines
@@ -61,7 +61,7 @@ def test_goodput_is_in_the_metrics_file_after_the_rows(tmp_path: Path, capsys: C
 
 def test_the_saturation_report_has_the_verdicts_of_the_run(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "s.yaml").write_text("threshold: {threshold_ms: 1}\nbacklog_drift: {peak_ratio: 2}\n")
-    flags = ("--detectors", "all", "--saturation-config", str(tmp_path / "s.yaml"))
+    flags = ("--detectors", "all", "--saturation-config", str(tmp_path / "s.yaml"), "--json")
     assert run(["replay", written(tmp_path), *DEPLOYMENT, *flags, "--saturation-report", str(tmp_path / "s.json")]) == 0
     said = capsys.readouterr()
     assert said.err == f"blis replay: {tmp_path}/s.yaml: backlog_drift.peak_ratio has no effect\n"

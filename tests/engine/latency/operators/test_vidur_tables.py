@@ -116,7 +116,7 @@ def test_a_wrong_source_is_refused_in_one_line(flags: str, said: str, capsys: py
 
 
 def test_runs_take_their_step_times_from_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = f"--latency-model operators --operators vidur-tables:{write(tmp_path)} --num-requests 2 --rate 100"
+    flags = f"--latency-model operators --operators vidur-tables:{write(tmp_path)} --num-requests 2 --rate 100 --json"
     assert run(["run", "--model", "qwen/qwen3-14b", *flags.split()]) == 0
     shown = capsys.readouterr()
     assert "outside the tables of --operators, whose last slopes go on" in shown.err
