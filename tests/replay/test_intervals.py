@@ -74,7 +74,29 @@ def test_a_file_without_usable_spreads_is_refused(sections: dict[str, object], w
         uncertainty_of("coefficients.yaml", sections)
 
 
-def test_nine_runs_of_ten_lie_between_the_ends_of_an_interval() -> None:
-    runs = [{"TTFT mean": float(value), "E2E mean": 3.0} for value in range(101)]
-    assert intervals_of(runs) == {"TTFT mean": (5.0, 95.0), "E2E mean": (3.0, 3.0)}
+def test_arithmetic_of_servers_differs_more_than_their_memory(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    certain = uncertainty_of(path, {"spread": {"weights": 0.0}, "correlation": [[1.0]]})
+    learned, generator = read_coefficients(path), np.random.default_rng(1)
+    drawn = [certain.drawn(learned, generator) for _ in range(4000)]
+    slower = np.array([each.step.tokens / learned.step.tokens for each in drawn])
+    assert slower.mean() == pytest.approx(1, abs=0.001)
+    assert slower.std() == pytest.approx(0.0115, rel=0.05)
+    assert [each.step.tiles / learned.step.tiles for each in drawn] == pytest.approx(slower.tolist())
+    assert {each.step.weights for each in drawn} == {learned.step.weights}
+
+
+def test_runs_of_equal_figures_have_an_interval_without_width() -> None:
+    assert intervals_of([{"E2E mean": 3.0}] * 101) == {"E2E mean": (3.0, 3.0)}
     assert intervals_of([]) == {}
+
+
+@pytest.mark.parametrize("num_draws", [19, 30, 100])
+def test_nine_further_runs_of_ten_lie_between_the_ends_of_an_interval(num_draws: int) -> None:
+    generator = np.random.default_rng(1)
+    inside = []
+    for drawn in generator.standard_normal((2000, num_draws)):
+        low, high = intervals_of([{"TTFT mean": float(value)} for value in drawn])["TTFT mean"]
+        further = generator.standard_normal(20)
+        inside.append((low < further) & (further < high))
+    assert np.mean(inside) == pytest.approx(0.9, abs=0.015)
