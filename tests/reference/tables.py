@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.reference import files, simulators
+from tests.reference import cases, files, simulators, vocabularies
 
 FOLDER = Path(__file__).with_name("tables")
 
@@ -52,6 +52,8 @@ PAGE = Kind(files.packed_metrics_page, files.write_page)
 EVENT = Kind(files.packed_stored_event, files.write_text)
 ROWS = Kind(simulators.packed_rows, simulators.write_rows)
 SHARE = Kind(simulators.packed_share, simulators.write_share)
+CASE_FILE = Kind(cases.packed_case_file, cases.write_case_file)
+VOCABULARY = Kind(vocabularies.packed_vocabulary, vocabularies.write_vocabulary)
 OPERATORS = Kind(simulators.packed_operators, simulators.write_operators)
 
 TABLES: dict[str, tuple[Source, ...]] = {
@@ -108,6 +110,13 @@ TABLES: dict[str, tuple[Source, ...]] = {
         Source("vllm/golden[123].txt", CAPTURES),
         Source("vllm/metrics[12].txt", PAGE),
         Source("vllm/kv.out", EVENT),
+    ),
+    "captured": (
+        Source("vllm/golden[456].txt", CAPTURES),
+        Source("../oracle/c[1-6]*.py", CASE_FILE),
+        Source("../oracle/model*/tokenizer.json", VOCABULARY),
+        Source("../oracle/model*/*config.json", JSON),
+        Source("../oracle/model*/special_tokens_map.json", JSON),
     ),
     "simulators": (
         Source("vidur/simai_aicb_scenario?/config.json", JSON),

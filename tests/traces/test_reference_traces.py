@@ -58,11 +58,6 @@ def test_traces_of_tables_are_written_back_byte_for_byte(reference: Path, tmp_pa
     assert_written_back(reference / "golden/tools" / folder, tmp_path)
 
 
-@pytest.mark.parametrize("folder", ["arrival"])
-def test_traces_of_other_tools_are_written_back_byte_for_byte(shared: Path, tmp_path: Path, folder: str) -> None:
-    assert_written_back(shared / "golden/tools" / folder, tmp_path)
-
-
 def test_results_are_written_back_byte_for_byte(reference: Path, tmp_path: Path) -> None:
     paths = list((reference / "golden/tools/replay").glob("*.results.json"))
     assert len(paths) > 10

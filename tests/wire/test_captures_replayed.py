@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.captured.case_files import read_cases
 from tests.wire.captured.expected import outdated, unexpected
 from tests.wire.captured.expected_table import TABLE
 from tests.wire.captured.open_cases import case_of, read_open_cases
@@ -18,16 +17,11 @@ from tests.wire.captured.setups import SETUPS, Setup
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup.name)
-def test_a_captured_conversation_is_answered_as_vllm_did(shared: Path, setup: Setup) -> None:
-    found = found_differences(setup, shared)
+def test_a_captured_conversation_is_answered_as_vllm_did(reference: Path, setup: Setup) -> None:
+    found = found_differences(setup, reference)
     sys.stdout.writelines(f"{each}\n" for each in found)
     not_meant = unexpected(found, TABLE)
     listed = {line for line in read_open_cases() if line.startswith(f"{setup.name} / ")}
     assert [str(each) for each in not_meant if case_of(each) not in listed] == []
     assert sorted(listed - {case_of(each) for each in not_meant}) == []
     assert [str(row) for row in outdated(found, TABLE, setup.name)] == []
-
-
-def test_case_files_give_one_request_per_name(shared: Path) -> None:
-    cases = read_cases([shared / "oracle" / f"{name}.py" for name in ("c1", "c1b", "c1c")])
-    assert len({case.name for case in cases}) == len(cases)

@@ -49,11 +49,6 @@ def test_text_behind_a_word_keeps_its_tokens_when_both_are_joined() -> None:
         assert BUILTIN.encode(begun + "".join(split.pieces)) == [*BUILTIN.encode(begun), *split.ids]
 
 
-def test_every_length_is_met_in_real_vocabularies(shared: Path) -> None:
-    for model in ("model", "model2", "model3"):
-        check_every_length(load_tokenizer(str(shared / "oracle" / model), 0), longest=100, seeds=2)
-
-
 @given(st.integers(0, 10_000), st.integers(1, 600))
 @settings(max_examples=50)
 def test_the_built_in_tokenizer_counts_what_it_wrote(seed: int, num_tokens: int) -> None:

@@ -70,8 +70,8 @@ def case_of(asked: Asked) -> Case:
     return Case(asked.name, asked.method, asked.path, asked.headers, body, limit_chars=0)
 
 
-def test_replies_to_captured_requests_come_byte_for_byte(shared: Path, tmp_path: Path) -> None:
-    cases = [*read_cases([shared / "oracle" / f"{name}.py" for name in _FILES]), *map(case_of, response_cases())]
+def test_replies_to_captured_requests_come_byte_for_byte(reference: Path, tmp_path: Path) -> None:
+    cases = [*read_cases([reference / "oracle" / f"{name}.py" for name in _FILES]), *map(case_of, response_cases())]
     cases = cases if os.environ.get("BLIS_ALL_CASES") else cases[::16]
     with running_server(speed=50.0) as server:
         relay = Relay(server.port)

@@ -31,12 +31,6 @@ def test_a_character_of_several_tokens_comes_with_the_last_of_them(tmp_path: Pat
     assert tokenizer.split("a😀é").pieces == ["a", "", "", "", "😀", "", "é"]
 
 
-def test_a_real_vocabulary_holds_back_what_vllm_held_back(shared: Path) -> None:
-    # The pieces are those of a captured stream.
-    split = load_tokenizer(str(shared / "oracle/model2"), 0).split("héllo 😀 wörld")
-    assert split.pieces == ["hé", "llo", "", " 😀", " w", "ör", "ld"]
-
-
 def test_spaces_between_tokens_go_with_the_token_after_them() -> None:
     assert split_at(" a  b ", [1, 2], [(1, 2), (4, 5)]).pieces == [" a", "  b "]
 
