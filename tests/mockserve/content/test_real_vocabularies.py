@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mockserve.content.tokens.tokenizer import load_tokenizer
+from mockserve.content.tokens.file import load_tokenizer
 from tests.mockserve.content.chat_templates.test_chatml import HELLO, opened, prompt
 from tests.mockserve.content.test_prose import check_every_length
 from tests.wire.serving import running_server
