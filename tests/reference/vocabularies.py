@@ -44,7 +44,8 @@ def write_vocabulary(path: Path, packed: Any) -> None:
 
 def merges_of(token: str, ranks: dict[tuple[str, ...], int]) -> list[tuple[str, str]]:
     """Return the merges that make a token of its bytes, the first ones first."""
-    parts, found = list(token), []
+    parts = list(token)
+    found: list[tuple[str, str]] = []
     while True:
         known = [pair for pair in pairwise(parts) if pair in ranks]
         if not known:

@@ -21,7 +21,7 @@ def mooncake(given: ToExport) -> Exported:
     """Write a line for each request, with sessions and pauses in aiperf's form."""
     with writing(given.path) as file:
         for row, hash_ids in zip(given.rows, _hash_ids(given.rows), strict=True):
-            line = {
+            line: dict[str, float | list[int] | str] = {
                 "timestamp": _plain(row.arrival_time_us / 1000),
                 "input_length": prompt_tokens(row),
                 "output_length": row.output_tokens,
