@@ -28,7 +28,8 @@ from observe.server.preparation import Preparation
 from observe.server.scraper import Reading, Scraper
 from observe.server.settings import settings_of_server
 from observe.server.warm_cache import metrics_page, shared_share, warn_of_warm_cache
-from traces import TraceError, TraceHeader, write_header
+from observe.spans import export_spans
+from traces import TraceError, TraceHeader, read_cut_rows, write_header
 from traces.server_settings import HEADER_NAMES, settings_path, write_settings
 
 
@@ -52,7 +53,27 @@ async def measure(options: ObserveOptions, agenda: Agenda, result: TextIO) -> in
                 return interrupt.exit_code or 1
     finally:
         await client.close()
+    if options.tracing.otlp_traces_endpoint:
+        _export_spans(workload)
     return report(recorder, workload, interrupt, result, num_not_sent=num_not_sent)
+
+
+def _export_spans(workload: Workload) -> None:
+    """Send the spans of the requests of this run, which the recording has."""
+    options, earlier = workload.options, workload.agenda.earlier
+    there = set() if earlier is None else {row.request_id for row in earlier.rows}
+    endpoint = options.tracing.otlp_traces_endpoint
+    rows = (row for row in read_cut_rows(options.paths.data) if row.request_id not in there)
+    try:
+        num_taken, num_lost = export_spans(
+            endpoint, rows, parse_server(options.url), workload.style.model, workload.style.api
+        )
+    except (OSError, TraceError) as error:
+        warn(f"no spans were sent to {endpoint}: the recording cannot be read again ({error})")
+        return
+    say(f"{num_taken} spans sent to {endpoint}")
+    if num_lost:
+        warn(f"{num_lost} spans were not taken by {endpoint}")
 
 
 async def _get_ready(client: Client, options: ObserveOptions, agenda: Agenda) -> Workload:

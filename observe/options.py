@@ -14,6 +14,7 @@ from observe.output_paths import OutputPaths, stem_of
 from observe.proxy_options import ProxyOptions
 from observe.requests.body import APIS
 from observe.requests.lengths import Lengths
+from observe.tracing_options import TracingOptions
 from traces import SloTargets, beside, slo_targets_from_flags
 
 _OF_LOAD = frozenset(
@@ -54,6 +55,7 @@ _OF_LOAD = frozenset(
         "slo_ttft",
         "slo_itl",
         "slo_e2e",
+        "otlp_traces_endpoint",
     )
 )
 """Settings of the requests that are sent, which a proxy does not have."""
@@ -198,6 +200,7 @@ class ObserveOptions:
         metavar="FILE",
     )
 
+    tracing: TracingOptions = section(TracingOptions)
     proxying: ProxyOptions = section(ProxyOptions)
 
     def __post_init__(self) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import orjson
 
 from blis_sim.engine.units import Micros
+from blis_sim.options.otlp import new_exporter
 from mockserve.connections.clients import Caller
 from mockserve.flight import Flight
 from mockserve.protocol.asked.sampling import Sampling
 from mockserve.replies.generation import Generation, external_id
 from mockserve.replies.reply_set import ReplyJob
-from mockserve.serving.span_exporter import new_exporter
 
 MOST_QUEUED = 8192
 """Spans that wait for the exporting process; further ones are dropped."""

@@ -88,8 +88,11 @@ def post_head(server: Server, path: str, headers: Mapping[str, str]) -> bytes:
     return _head(server, "POST", path, headers)
 
 
-def post_bytes_of(head: bytes, x_request_id: str, body: bytes) -> bytes:
-    """The request of `post_bytes` that begins like this and has this identity as its last header."""
+def post_bytes_of(head: bytes, x_request_id: str, body: bytes, traceparent: str = "") -> bytes:
+    """The request of `post_bytes` that begins like this and has this identity, and perhaps this trace context, as its
+    last headers."""
+    if traceparent:
+        head = b"%straceparent: %s\r\n" % (head, traceparent.encode("latin-1"))
     return b"%sx-request-id: %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
         head,
         x_request_id.encode("latin-1"),

@@ -15,6 +15,7 @@ from observe.plans.plan import Conversations, Plan
 from observe.requests.body import RequestStyle
 from observe.requests.prompts import PromptBook
 from observe.requests.schedule import Planned, mean_rate
+from observe.spans import traceparent
 from traces import SloTargets, TraceHeader, TraceRow, number_text, read_cut_itl, read_cut_rows, read_header
 from traces.slo import class_name
 
@@ -161,7 +162,7 @@ class Workload:
 def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Prepared]:
     """Return a function from a position in the agenda to the bytes of that request."""
     headers = {name: text for name, text in workload.options.headers.items() if name != "x-request-id"}
-    style = workload.style
+    style, has_spans = workload.style, bool(workload.options.tracing.otlp_traces_endpoint)
     request_ids = workload.agenda.request_ids
 
     targets_us = {name: round(each.e2e_ms * 1000) for name, each in workload.slo_targets.items()}
@@ -178,13 +179,14 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
             request_id = planned.number
         prompt = planned.prompt or _prompt(workload.prompts, request_id, planned)
         x_request_id = str(uuid.uuid4())
+        is_traced = has_spans and request_id >= workload.options.warmup_requests
         body = style.body(prompt, planned.output_tokens, planned.model, planned.earlier, planned.priority or 0)
         labels = head(planned.slo_class, planned.tenant_id, planned.slo_e2e_us)
         return Prepared(
             request_id=request_id,
             planned=planned,
             x_request_id=x_request_id,
-            request=post_bytes_of(labels, x_request_id, body),
+            request=post_bytes_of(labels, x_request_id, body, traceparent(x_request_id) if is_traced else ""),
             streaming=style.streaming,
             turn=prompt,
         )

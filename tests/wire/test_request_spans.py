@@ -70,6 +70,7 @@ def _plain(scope: str, span: Any) -> dict[str, Any]:
         "name": span.name,
         "kind": span.kind,
         "trace": span.trace_id.hex(),
+        "span": span.span_id.hex(),
         "parent": span.parent_span_id.hex(),
         "state": span.trace_state,
         "lasted_s": (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9,
@@ -213,7 +214,7 @@ def test_outputs_are_logged_only_with_requests() -> None:
 
 def test_an_unknown_protocol_of_traces_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "smoke")
-    from mockserve.serving.span_exporter import new_exporter
+    from blis_sim.options.otlp import new_exporter
 
     with pytest.raises(OptionError, match="must be one of grpc, http/protobuf, got 'smoke'"):
         new_exporter("http://127.0.0.1:1")

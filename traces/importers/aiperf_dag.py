@@ -137,7 +137,7 @@ def _turn(place: str, number: int, given: Any, count_tokens: Callable[[str], int
         forks.append(at(f"{place} fork", each, "child", "text") if is_object else expect(f"{place} fork", "text", each))
         ends = ends or not (is_object and each.get("background"))
     return _Turn(
-        own_tokens=sum(count_tokens(_text(f"{place} message", each)) for each in messages)
+        own_tokens=sum(count_tokens(text_of(f"{place} message", each)) for each in messages)
         + (count_tokens(orjson.dumps(tools).decode()) if tools else 0),
         output_tokens=at(place, entry, "max_tokens", "a whole number"),
         pause_us=round(expect(f"{place} key delay", "a time in milliseconds", entry.get("delay") or 0) * 1000),
@@ -159,7 +159,7 @@ def _spawns(place: str, number: int, entries: list[Any]) -> Iterator[tuple[str, 
             yield expect(f"{place} spawn", "text", child), join
 
 
-def _text(place: str, message: Any) -> str:
+def text_of(place: str, message: Any) -> str:
     """The words of a message; parts that are no text have none."""
     content = expect(place, "an object", message).get("content")
     if content is None or isinstance(content, str):

@@ -53,6 +53,12 @@ FORMATS: Registry[Any] = Registry[Any]("blis.formats") | {
         "dag.jsonl",
         flags=("rate", "seed", "num_requests", "tokenizer"),
     ),
+    "sglang-agentic": Format(
+        "sglang_agentic",
+        "conversations of agents as SGLang's agentic-trace has them",
+        "openhands.json",
+        flags=("rate", "seed", "num_requests", "tokenizer"),
+    ),
     "otel": Format("otel", "OpenTelemetry spans of generative AI (OTLP's JSON)", "spans.jsonl"),
     "sharegpt": Format(
         "sharegpt",

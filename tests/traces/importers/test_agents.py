@@ -213,6 +213,29 @@ def test_a_conversation_joins_traces_and_older_names_of_counts_are_read(tmp_path
     assert graph(found) == [("", 0, "", 0), ("0", 200_000, "0", 18)]
 
 
+def sglang_turn(text: str, prompt_tokens: int | None = None) -> dict[str, Any]:
+    given = {"messages": [{"role": "user", "content": text}]} if text else {"messages": []}
+    return given if prompt_tokens is None else {**given, "prompt_tokens": prompt_tokens}
+
+
+def test_sglang_conversations_go_on_from_all_that_was_said(tmp_path: Path) -> None:
+    """Messages of 40 characters have 10 tokens; of the reply to the last turn nothing is known."""
+    turns = [sglang_turn("a" * 40, 100), sglang_turn(""), sglang_turn("b" * 40, 150), sglang_turn("c" * 40, 180)]
+    found = imported("sglang-agentic", tmp_path / "t.json", json.dumps({"conversations": [turns, [sglang_turn("")]]}))
+    assert [(row.input_tokens, row.output_tokens) for row in found.rows] == [(100, 40), (150, 20), (180, 220)]
+    assert graph(found) == [("", 0, "", 0), ("0", 0, "0", 140), ("1", 0, "1", 170)]
+    assert left_out(found) == {"conversations without messages": 1}
+
+
+def test_sglang_conversations_without_lengths_have_replies_as_sglang_asks_for_them(tmp_path: Path) -> None:
+    turns = [sglang_turn("a" * 40), sglang_turn("b" * 400)]
+    given = json.dumps({"metadata": {}, "conversations": [turns, turns]})
+    found = imported("sglang-agentic", tmp_path / "t.json", given, rate=2.0)
+    assert sorted((row.input_tokens, row.output_tokens) for row in found.rows) == [(10, 220)] * 2 + [(330, 220)] * 2
+    assert {row.session_id for row in found.rows} == {"conversation-0", "conversation-1"}
+    assert {row.context_tokens for row in found.rows} == {0, 230}
+
+
 @pytest.mark.parametrize(
     ("kind", "given", "message"),
     [
@@ -233,6 +256,8 @@ def test_a_conversation_joins_traces_and_older_names_of_counts_are_read(tmp_path
             "expected a session that no other one",
         ),
         ("aiperf-dag", {"session_id": "a", "turns": [], "orchestrator": True}, "key orchestrator: expected none"),
+        ("sglang-agentic", {"metadata": {}}, "the key conversations is missing, found metadata"),
+        ("sglang-agentic", {"conversations": [[{"messages": [3]}]]}, "turn 0 message: expected an object, got 3"),
         ("otel", {"resourceSpans": []}, "expected spans with gen_ai.usage.input_tokens, got none"),
         ("otel", otlp({"traceId": "t", "spanId": "s"}), "key startTimeUnixNano: expected a time in nanoseconds, got N"),
         (
