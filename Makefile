@@ -38,9 +38,10 @@ fix: $(VENV)/.installed-test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Generated parts of pages, all pictures and the page of a calibration. Takes minutes, and a quiet machine.
 docs: $(VENV)/.installed-test
 	$(BIN)/python docs/generate.py
-	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/pictures.py --all
 
 # The documentation as a site in site/; a page or a link that is missing is an error.
 site: $(VENV)/.installed-test

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.virtual import run_virtual
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +148,19 @@ def _grow(what: str, cases: list[Case]) -> list[Cost]:
 
 
 def _plot(path: Path, sizes: list[int], ns_per_token: list[float]) -> None:
-    import matplotlib as mpl
+    from blis_sim.pictures.style import Panel, draw_panels
 
-    mpl.use("svg")
-    import matplotlib.pyplot as plt
+    def draw(axes: "Axes") -> None:
+        axes.plot(sizes, ns_per_token, marker="o")
+        axes.set(xscale="log", ylim=(0, None))
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.minorticks_off()
 
-    figure, axes = plt.subplots(figsize=(6, 3))
-    axes.plot(sizes, ns_per_token, marker="o")
-    axes.set(xscale="log", xlabel="largest batch (max_num_seqs)", ylabel="CPU per simulated token, ns", ylim=(0, None))
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    y_label = "CPU per simulated token, ns"
+    draw_panels(
+        [Panel(title=y_label, x_label="largest batch (max_num_seqs)", y_label="ns", draw=draw, inches=(6, 3))],
+        str(path),
+    )
 
 
 if __name__ == "__main__":

@@ -1,17 +1,22 @@
 """Draws the pictures of the documentation with the product itself.
 
-    python docs/pictures.py [--recording FOLDER]
+    python docs/pictures.py [--all] [--recording FOLDER]
 
-`schedulings.svg`, `frontier.svg` and `engines.svg` come from the engine and are the same every time. `closed-loop.svg`
-is drawn only with a recording: the folder that `examples/demo.py --output FOLDER` has filled.
+Pictures of simulations are the same every time. `--all` adds what takes minutes or a quiet machine: `closed-loop.svg`
+from a recording of `examples/demo.py` (or the folder of an earlier one, with `--recording`), `engine-cost.svg` from
+`benchmarks/engine_cost.py`, and `calibration-example.html` from a recording of a real server in tables of the tests.
 """
 
 import argparse
+import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -25,6 +30,7 @@ from blis_sim.bench.points.plan import plan_of
 from blis_sim.bench.points.simulate import Job, compute
 from blis_sim.bench.sweep.frontier import draw
 from blis_sim.bench.sweep.rows import Row
+from blis_sim.cli.main import run
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
@@ -33,7 +39,7 @@ from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.virtual import run_virtual
 from blis_sim.options import options_from
 from blis_sim.options.command_line import read_command_line
-from blis_sim.pictures.style import draw_panels
+from blis_sim.pictures.style import COLORS, Panel, draw_panels
 from calibrate.network import Network, latencies, rtt_us_of
 from calibrate.pair import pair
 from traces import read_results, read_trace
@@ -42,7 +48,11 @@ mpl.use("svg")
 mpl.rcParams.update({"svg.hashsalt": "blis", "svg.fonttype": "none", "font.size": 9, "font.family": "sans-serif"})
 from matplotlib import pyplot as plt  # noqa: E402
 
-FOLDER = Path(__file__).resolve().parent / "pictures"
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PROJECT = Path(__file__).resolve().parents[1]
+FOLDER = PROJECT / "docs" / "pictures"
 
 ARRIVALS = ((0, "A", 512, 12), (40_000, "B", 1024, 7), (66_000, "C", 512, 6))
 """Instant in microseconds, name, prompt tokens, output tokens."""
@@ -205,19 +215,57 @@ def draw_closed_loop(recording: Path, path: Path) -> None:
     pairing = pair(trace, read_results(recording / "results.json"), 0)
     times = latencies(pairing, Network(rtt_us_of(trace.header)))
     real, simulated = times.real_ttft_us / 1000, times.sim_ttft_us / 1000
-    figure, (scatter, cdf) = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
-    limits = (min(real.min(), simulated.min()) - 1, max(real.max(), simulated.max()) + 1)
-    scatter.plot(limits, limits, color="#a6a6a6", linewidth=0.8)
-    scatter.scatter(real, simulated, s=6, color=STATES["decode"], alpha=0.7, linewidths=0)
-    scatter.set(xlim=limits, ylim=limits, xlabel="TTFT served, ms", ylabel="TTFT replayed, ms", aspect="equal")
-    share = np.arange(1, len(real) + 1) / len(real)
-    cdf.plot(np.sort(real), share, color=STATES["decode"], label="served")
-    cdf.plot(np.sort(simulated), share, color=STATES["prefill"], label="replayed")
-    cdf.set(xlabel="TTFT, ms", ylabel="share of requests", ylim=(0, 1))
-    cdf.legend(frameon=False)
-    for axis in (scatter, cdf):
-        axis.spines[["top", "right"]].set_visible(False)
-    _save(figure, path)
+
+    def each_request(axes: "Axes") -> None:
+        limits = (min(real.min(), simulated.min()) - 1, max(real.max(), simulated.max()) + 1)
+        axes.plot(limits, limits, color="#a6a6a6", linewidth=0.8)
+        axes.scatter(real, simulated, s=6, alpha=0.7, linewidths=0, color=COLORS[0])
+        axes.set(xlim=limits, ylim=limits)
+
+    def distributions(axes: "Axes") -> None:
+        share = np.arange(1, len(real) + 1) / len(real)
+        axes.plot(np.sort(real), share, label="served")
+        axes.plot(np.sort(simulated), share, label="replayed")
+        axes.set(ylim=(0, 1))
+
+    panels = [
+        Panel(title="TTFT of each request", x_label="served, ms", y_label="replayed, ms", draw=each_request),
+        Panel(title="TTFT, distributions", x_label="ms", y_label="share of requests", draw=distributions),
+    ]
+    draw_panels(panels, str(path))
+    sys.stdout.write(f"{path}\n")
+
+
+REAL = "real_qwen3_14b_h100_8rps_first400"
+"""A recording of vLLM with Qwen3-14B on one H100 at 8 requests per second, in the tables of the tests."""
+
+
+def write_calibration(path: Path) -> None:
+    """Write the page about how well a replay predicts the recording of a real server."""
+    sys.path.insert(0, str(PROJECT))
+    from tests.reference.tables import write_files
+
+    with TemporaryDirectory() as folder:
+        write_files("recorded", Path(folder))
+        # In the folder of the recording, so that the page names no folder of this machine.
+        with chdir(Path(folder) / "tools" / "real"), redirect_stdout(open(os.devnull, "w")):
+            files = [f"{REAL}.yaml", "--sim-results", "results.json", "--html", path.name]
+            simulated = [f"{REAL}.yaml", "--model", "qwen/qwen3-14b", "--results-path", "results.json"]
+            if run(["replay", *simulated]) or run(["calibrate", *files]):
+                raise SystemExit(f"{path} cannot be written")
+            path.write_bytes(Path(path.name).read_bytes())
+    sys.stdout.write(f"{path}\n")
+
+
+def draw_all(recording: Path | None, output: Path) -> None:
+    """Draw what takes minutes or a quiet machine."""
+    with TemporaryDirectory() as folder:
+        if recording is None:
+            subprocess.run([sys.executable, PROJECT / "examples" / "demo.py", "--output", folder], check=True)
+        draw_closed_loop(recording or Path(folder), output / "closed-loop.svg")
+    cost = [sys.executable, PROJECT / "benchmarks" / "engine_cost.py", "--plot", output / "engine-cost.svg"]
+    subprocess.run(cost, check=True)
+    write_calibration((output.parent if output == FOLDER else output) / "calibration-example.html")
 
 
 def _save(figure: Any, path: Path) -> None:
@@ -230,6 +278,7 @@ def _save(figure: Any, path: Path) -> None:
 def main() -> int:
     """Draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true")
     parser.add_argument("--recording", type=Path, default=None)
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder to draw to")
     arguments = parser.parse_args()
@@ -238,8 +287,8 @@ def main() -> int:
         draw_sweep(sweep, arguments.output / name)
     for name, words in COMPARISONS.items():
         draw_comparison(words, arguments.output / name)
-    if arguments.recording is not None:
-        draw_closed_loop(arguments.recording, arguments.output / "closed-loop.svg")
+    if arguments.all:
+        draw_all(arguments.recording, arguments.output)
     return 0
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.scheduler.hold import Hold
@@ -10,13 +11,38 @@ from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
 from mockserve.engines.backend import RankEngine
 from mockserve.faults.shaping import FaultSource
-from mockserve.options.faults import ENGINE_FAULTS, TimedFault
+from mockserve.options.faults import ENGINE_FAULTS, FaultSettings, TimedFault
 
 _logger = logging.getLogger(__name__)
 
 
 class EngineDeathError(RuntimeError):
     """The engine was made to die."""
+
+
+class FaultControl(Protocol):
+    """Shows and changes faults, those of replies and those of engines, which may be in another process."""
+
+    @property
+    def active(self) -> Sequence[str]:
+        """Return the engine faults in force."""
+        ...
+
+    def plan(self, faults: Sequence[TimedFault]) -> None:
+        """Start each fault when its time has come. Raises OptionError for a fault that the engines cannot have."""
+        ...
+
+    async def change(self, settings: FaultSettings, changes: "Changes") -> None:
+        """Set the figures of faults, start and end faults of engines. Raises OptionError with nothing changed."""
+        ...
+
+    def close(self) -> None:
+        """Cancel all planned starts and ends."""
+        ...
+
+
+Changes = Mapping[str, float | bool | None]
+"""Engine faults that start, with their seconds or None for no end, and that end, with False."""
 
 
 class EngineFaults:
@@ -53,6 +79,16 @@ class EngineFaults:
                 raise OptionError("an engine whose times are set cannot be slow: it takes no steps")
             if "kv_exhaustion" in kinds and config.engine != "vllm":
                 raise OptionError(f"kv_exhaustion needs vLLM's scheduling, got {config.engine}")
+
+    async def change(self, settings: FaultSettings, changes: Changes) -> None:
+        """Set the figures of faults, start and end faults of engines. Raises OptionError with nothing changed."""
+        self.check(settings.rank, changes)
+        self._source.settings = settings
+        for kind, for_s in changes.items():
+            if for_s is False:
+                self.end(kind)
+            else:
+                self.start(kind, for_s)
 
     def start(self, kind: str, for_s: float | None = None) -> None:
         """Start a fault, for so many real seconds or until it is ended. Raises OptionError as `check` does."""

@@ -211,7 +211,6 @@ def _in_the_way_of_processes(options: "ServeOptions", environment: ServerEnviron
     facts = {
         "--uds": bool(options.network.uds),
         "--speed max": math.isinf(options.speed),
-        "--enable-fault-control": options.faults.enable_fault_control,
         "--playback": bool(options.playing_back.playback),
         "--enable-state-control": options.routes.enable_state_control,
         "--enable-playback-control": options.playing_back.enable_playback_control,

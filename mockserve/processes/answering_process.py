@@ -36,6 +36,8 @@ from mockserve.processes.channel import (
     Channel,
     DeathTold,
     Fail,
+    FaultsAre,
+    FaultsChanged,
     Finish,
     FromAnswering,
     Listening,
@@ -51,6 +53,7 @@ from mockserve.processes.channel import (
     WantFigures,
     open_channel,
 )
+from mockserve.processes.remote_faults import RemoteFaults
 from mockserve.protocol.errors import ApiError
 from mockserve.realtime.deliveries import Wire
 from mockserve.realtime.interface import EngineFailedError
@@ -289,6 +292,12 @@ async def _listening(
     wire, slow_readers = Wire(Lateness()), SlowReaders(options.network.max_unsent_kib * 1024)
     driver = RemoteDriver(config, options.speed, assignment.origin_s, wire, channel.tell)
     metrics = RemoteMetrics(wire.lateness, slow_readers, channel.tell)
+    faults = RemoteFaults(channel.tell)
+
+    def state(message: State) -> None:
+        driver.state(message)
+        faults.state(message)
+
     loop = asyncio.get_running_loop()
     structured_outputs = StructuredOutputBackend(
         options.content.structured_outputs.lenient_structured_outputs,
@@ -301,7 +310,8 @@ async def _listening(
             Finish: driver.finish,
             Fail: driver.fail,
             Broken: driver.broken,
-            State: driver.state,
+            State: state,
+            FaultsChanged: faults.changed,
             UsesBackend: lambda message: structured_outputs.set_name(message.name),
             WantFigures: metrics.figures,
             MetricsPage: metrics.answered,
@@ -311,7 +321,9 @@ async def _listening(
     backend = Backend(
         wire, driver, metrics, slow_readers, request_numbers=numbers, structured_outputs=structured_outputs
     )
-    return await listen(build_service(options, deployment, assignment.environment, backend), shares_port=True)
+    service = build_service(options, deployment, assignment.environment, backend, fault_control=faults)
+    hearers[FaultsAre] = lambda message: setattr(service.faults, "settings", message.settings)
+    return await listen(service, shares_port=True)
 
 
 async def _tell_death(server: RunningServer, tell: Callable[[FromAnswering], None]) -> None:

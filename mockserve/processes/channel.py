@@ -13,9 +13,11 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 from mockserve.connections.clients import SlowReaders
+from mockserve.faults.engine import Changes
 from mockserve.metrics.engine import Histogram, Lateness
 from mockserve.metrics.page import REJECTION_REASONS, MetricsSource, sum_of_parts
 from mockserve.metrics.server import HttpMetrics, Operations, ToolParsing
+from mockserve.options.faults import FaultSettings
 
 LENGTH_BYTES = 4
 
@@ -162,6 +164,14 @@ class UsesBackend(NamedTuple):
     name: str
 
 
+class ChangeFaults(NamedTuple):
+    """A client changes the figures of faults, and starts and ends faults of the engines."""
+
+    question: int
+    settings: FaultSettings
+    changes: Changes
+
+
 class Stopping(NamedTuple):
     """The process takes no new requests, and has this many open replies."""
 
@@ -223,6 +233,20 @@ class State(NamedTuple):
     stats: EngineStats
     num_flights: int
     num_waiting_tokens: int
+    engine_faults: tuple[str, ...] = ()
+
+
+class FaultsAre(NamedTuple):
+    """The figures of faults have changed in all processes."""
+
+    settings: FaultSettings
+
+
+class FaultsChanged(NamedTuple):
+    """The answer to `ChangeFaults`: why nothing was changed, or no text."""
+
+    question: int
+    problem: str
 
 
 class WantFigures(NamedTuple):
@@ -245,9 +269,11 @@ class Stop(NamedTuple):
 
 
 FromAnswering: TypeAlias = (
-    Listening | Refused | Submit | Abort | WantMetrics | Figures | DeathTold | UsesBackend | Stopping
+    Listening | Refused | Submit | Abort | WantMetrics | Figures | DeathTold | UsesBackend | ChangeFaults | Stopping
 )
-FromEngines: TypeAlias = Tokens | Finish | Fail | Broken | State | UsesBackend | WantFigures | MetricsPage | Stop
+FromEngines: TypeAlias = (
+    Tokens | Finish | Fail | Broken | State | UsesBackend | WantFigures | MetricsPage | FaultsAre | FaultsChanged | Stop
+)
 
 
 WAIT_S = 2.0

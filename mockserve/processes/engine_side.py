@@ -3,13 +3,18 @@
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
+from blis_sim.options import OptionError
 from mockserve.engines.backend import RankEngine, driver_of
+from mockserve.faults.engine import EngineFaults
 from mockserve.flight import Flight, Siblings, new_siblings
 from mockserve.processes.channel import (
     Abort,
     Broken,
+    ChangeFaults,
     Facts,
     Fail,
+    FaultsAre,
+    FaultsChanged,
     Finish,
     FromAnswering,
     FromEngines,
@@ -126,8 +131,9 @@ class AnsweringEnd:
 class EngineSide:
     """The engines with all processes that answer for them. `wire` must be the one of their drivers."""
 
-    def __init__(self, engines: Mapping[int, RankEngine], wire: Wire) -> None:
+    def __init__(self, engines: Mapping[int, RankEngine], wire: Wire, faults: EngineFaults | None = None) -> None:
         self.driver = driver_of(engines)
+        self._faults = faults
         self.wire = wire
         self.ends: list[AnsweringEnd] = []
         self._told: State | None = None
@@ -144,7 +150,8 @@ class EngineSide:
     def state(self) -> State:
         """Return the state of the engines."""
         driver = self.driver
-        return State(driver.engine.stats, driver.num_flights, driver.num_waiting_tokens)
+        active = () if self._faults is None else tuple(self._faults.active)
+        return State(driver.engine.stats, driver.num_flights, driver.num_waiting_tokens, active)
 
     def tell_state(self) -> None:
         """Send the state of the engines if it has changed since it was last sent."""
@@ -164,6 +171,19 @@ class EngineSide:
         if self._backend is None:
             self._backend = message
         self.tell_all(self._backend)
+
+    async def change_faults(self, end: AnsweringEnd, message: ChangeFaults) -> None:
+        """Change faults of the engines here and of replies in all processes, then answer."""
+        assert self._faults is not None
+        problem = ""
+        try:
+            await self._faults.change(message.settings, message.changes)
+        except OptionError as error:
+            problem = str(error)
+        else:
+            self.tell_all(FaultsAre(message.settings))
+            self.tell_state()
+        end.tell(FaultsChanged(message.question, problem))
 
     def tell_all(self, message: FromEngines) -> None:
         """Send one message to every process."""

@@ -24,6 +24,7 @@ from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.processes.answering_process import Assignment, answer_until_stopped
 from mockserve.processes.channel import (
+    ChangeFaults,
     Channel,
     DeathTold,
     Figures,
@@ -46,7 +47,7 @@ from mockserve.serving.lifecycle import LOOK_EVERY_S
 class Answering:
     """One process: its messages beside requests, and its end."""
 
-    def __init__(self, place: int, engines: EngineSide, gathering: Gathering, metrics_page: "AnswerMetrics") -> None:
+    def __init__(self, place: int, engines: EngineSide, gathering: Gathering, answer: "Answer") -> None:
         self.place = place
         self.listening: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
         self.stopping: asyncio.Future[Stopping] = asyncio.get_running_loop().create_future()
@@ -55,7 +56,7 @@ class Answering:
         """Exit code of the process, when it has one."""
         self._engines = engines
         self._gathering = gathering
-        self._metrics_page = metrics_page
+        self._answer = answer
         self._process: SpawnProcess | None = None
         self._channel: Channel | None = None
 
@@ -95,8 +96,8 @@ class Answering:
             self._engines.welcome(self.end)
         elif isinstance(message, Refused):
             self.listening.set_exception(OptionError(message.message))
-        elif isinstance(message, WantMetrics):
-            self._metrics_page(self, message)
+        elif isinstance(message, WantMetrics | ChangeFaults):
+            self._answer(self, message)
         elif isinstance(message, Figures):
             self._gathering.heard(self.place, message)
         elif isinstance(message, DeathTold):
@@ -118,7 +119,7 @@ class Answering:
         self.ended.set_result(process.exitcode or 0)
 
 
-AnswerMetrics = Callable[[Answering, WantMetrics], None]
+Answer = Callable[[Answering, WantMetrics | ChangeFaults], None]
 
 
 @contextmanager
@@ -212,12 +213,12 @@ class Processes:
         self._environment = environment
         wire = Wire(Lateness(), is_timed=False)  # how late tokens leave is seen where they do
         self._ranks = build_engines(options, deployment, environment, wire)
-        self._engines = EngineSide(self._ranks, wire)
+        self._faults = EngineFaults(self._ranks, FaultSource(options.faults.settings, options.faults.fault_seed))
+        self._engines = EngineSide(self._ranks, wire, self._faults)
         slow_readers = SlowReaders(options.network.max_unsent_kib * 1024)
         source = source_of(options, deployment, self._ranks, wire.lateness, slow_readers)
         self._metrics_source = source
         self._gathering = Gathering(source)
-        self._faults = EngineFaults(self._ranks, FaultSource(options.faults.settings, options.faults.fault_seed))
         self._answering: list[Answering] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -229,7 +230,7 @@ class Processes:
         options = with_settings(self._options, fault_engine=())
         for place in range(number):
             near_end, far_end = socket.socketpair()
-            answering = Answering(place, self._engines, self._gathering, self._answer_metrics)
+            answering = Answering(place, self._engines, self._gathering, self._answer)
             assignment = Assignment(options, self._environment, place, number, origin_s, far_end)
             await answering.start(assignment, far_end, near_end)
             self._answering.append(answering)
@@ -312,8 +313,11 @@ class Processes:
         for each in running:
             each.stop(at_once=True)
 
-    def _answer_metrics(self, asking: Answering, message: WantMetrics) -> None:
+    def _answer(self, asking: Answering, message: WantMetrics | ChangeFaults) -> None:
         async def answer() -> None:
+            if isinstance(message, ChangeFaults):
+                await self._engines.change_faults(asking.end, message)
+                return
             asked = {each.place: each.end.tell for each in self._answering if not each.ended.done()}
             page = await self._gathering.page(asked, message)
             asking.end.tell(MetricsPage(message.question, page))

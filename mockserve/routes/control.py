@@ -34,13 +34,7 @@ async def change_faults(request: web.Request) -> web.StreamResponse:
     try:
         settings = service.faults.settings.changed(body)
         changes = _engine_changes(engine)
-        service.engine_faults.check(settings.rank, changes)
-        service.faults.settings = settings
-        for kind, for_s in changes.items():
-            if for_s is False:
-                service.engine_faults.end(kind)
-            else:
-                service.engine_faults.start(kind, for_s)
+        await service.engine_faults.change(settings, changes)
     except BlisError as error:
         raise ApiError(str(error)) from error
     return json_response(200, _state(service))
@@ -49,9 +43,8 @@ async def change_faults(request: web.Request) -> web.StreamResponse:
 async def end_faults(request: web.Request) -> web.StreamResponse:
     """End all faults; an engine that has died stays dead."""
     service = meant(request)
-    service.faults.settings = service.faults.settings.changed({"rates": {}})
-    for kind in service.engine_faults.active:
-        service.engine_faults.end(kind)
+    settings = service.faults.settings.changed({"rates": {}})
+    await service.engine_faults.change(settings, dict.fromkeys(service.engine_faults.active, False))
     return json_response(200, _state(service))
 
 

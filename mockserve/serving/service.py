@@ -18,7 +18,7 @@ from mockserve.content.vocabulary import new_composer, open_generation_defaults,
 from mockserve.content.writing import answer_settings
 from mockserve.engines.backend import Backend, RankEngine
 from mockserve.engines.deployment import StructuredOutputBackend, transfer_of, with_features
-from mockserve.faults.engine import EngineFaults
+from mockserve.faults.engine import EngineFaults, FaultControl
 from mockserve.faults.shaping import FaultSource
 from mockserve.flight import random_ids
 from mockserve.kv_blocks.setup import block_naming
@@ -94,7 +94,7 @@ class Service:
     """Engines by rank or by number of instance."""
     metrics_source: Metrics
     faults: FaultSource
-    engine_faults: EngineFaults
+    engine_faults: FaultControl
     responses: ResponseStore
     completions: KnownBodies[CompletionRequest] = field(default_factory=known_completions)
     chats: KnownBodies[ChatRequest] = field(default_factory=known_chats)
@@ -137,8 +137,12 @@ def build_service(
     environment: ServerEnvironment,
     backend: Backend,
     like: Service | None = None,
+    fault_control: FaultControl | None = None,
 ) -> Service:
-    """Return the service: all of a server but its HTTP part. It shares the vocabulary of one that it is `like`."""
+    """Return the service: all of a server but its HTTP part. It shares the vocabulary of one that it is `like`.
+
+    `fault_control` is given where the engines are in another process.
+    """
     network = network_of(options)
     lifecycle = Lifecycle(backend.driver, options.network.shutdown_timeout)
     delivery = ReplyDelivery(
@@ -154,7 +158,7 @@ def build_service(
     )
     model = _served_model(options, deployment, environment, backend, delivery.aside, like)
     faults = FaultSource(options.faults.settings, options.faults.fault_seed)
-    engine_faults = EngineFaults(backend.engines, faults)
+    engine_faults = fault_control or EngineFaults(backend.engines, faults)
     engine_faults.plan(options.faults.timed)
     return Service(
         model=model,

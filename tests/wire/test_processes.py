@@ -22,7 +22,7 @@ from tests.wire.test_server_process import ARGUMENTS, ask, ask_for_stream, conne
 
 TWO = ("--port", "0", "--api-processes", "2")
 FAST = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "2000,0,0")
-CACHED = ("--enable-prompt-tokens-details", "--served-model-name", "m")
+CACHED = ("--enable-prompt-tokens-details", "--served-model-name", "m", "--enable-fault-control")
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +110,36 @@ def test_the_figures_of_all_processes_add_up_whoever_is_asked(line: str) -> None
         assert {name: total[name] - before[name] for name in names} == dict(zip(names, (40, 20, 20), strict=True))
         assert after["blis_send_lag_seconds_count"] >= 40  # one for each choice
         assert "process_resident_memory_bytes" not in after
+
+
+def json_of(line: str, request: bytes) -> Any:
+    """The body of a reply, from whichever process answers."""
+    return json.loads(ask(line, request).partition(b"\r\n\r\n")[2])
+
+
+def change_faults(line: str, **body: Any) -> Any:
+    text = json.dumps(body).encode()
+    head = f"POST /blis/faults HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
+    return json_of(line, head.encode() + text)
+
+
+def statuses(line: str, count: int) -> set[bytes]:
+    return {ask(line, completion(prompt="x", max_tokens=1)).split(b" ", 2)[1] for _ in range(count)}
+
+
+def test_faults_that_one_process_is_asked_for_are_those_of_all(line: str) -> None:
+    """Of 10 connections all go to one of the two processes once in 512 times."""
+    try:
+        told = change_faults(line, rates={"rate_limit": 1.0}, slow_factor=2, engine={"slow": None})
+        assert (told["engine"], told["rates"], told["slow_factor"]) == (["slow"], {"rate_limit": 1.0}, 2.0)
+        assert statuses(line, 10) == {b"429"}
+        servers = [json_of(line, get("/dashboard/figures"))["server"] for _ in range(10)]
+        assert all((each["engine_faults"], each["faults"]) == (["slow"], {"rate_limit": 1.0}) for each in servers)
+        refused = change_faults(line, rank=7, engine={"hang": None})
+        assert refused["error"]["message"] == "rank must be at most 0, got 7"
+    finally:
+        assert json_of(line, get("/blis/faults").replace(b"GET", b"DELETE"))["engine"] == []
+    assert statuses(line, 10) == {b"200"}
 
 
 def test_requests_of_equal_names_do_not_meet(line: str) -> None:

@@ -36,7 +36,7 @@ class ClusterOptions:
     deployment: DeploymentOptions = section(DeploymentOptions)
     num_instances: int = option(
         1,
-        "Instances behind one endpoint, each an engine of its own.",
+        "Instances behind one endpoint, each an engine of its own; without the flag as many as the pools have.",
         at_least=1,
         at_most=MOST_INSTANCES,
         heading="Several instances",
@@ -107,6 +107,8 @@ class ClusterOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.num_instances == 1 and self.pools.num_pooled > 1:  # a single instance has one role at most
+            object.__setattr__(self, "num_instances", self.pools.num_pooled)
         self.deployment.check_coefficients(self.pools.prefill_latency_model, self.pools.decode_latency_model)
         _ = self.scorer_weights, self.disaggregation  # making them checks them
 

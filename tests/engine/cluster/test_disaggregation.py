@@ -60,6 +60,12 @@ def test_more_roles_than_instances_are_refused() -> None:
         Pools(3, 2, 2)
 
 
+def test_without_a_number_of_instances_there_are_those_of_the_pools() -> None:
+    pools = {"prefill_instances": 1, "decode_instances": 3}
+    assert options_from(ClusterOptions, model="qwen3-14b", **pools).num_instances == 4
+    assert options_from(ClusterOptions, model="qwen3-14b", **pools, num_instances=6).num_instances == 6
+
+
 def num_requests_of_instances(scheduling: str, num_prefill: int, num_decode: int) -> list[int]:
     """How many requests each instance finished of 60 whose prompts are all computed apart."""
     options = options_from(

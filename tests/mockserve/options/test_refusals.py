@@ -18,7 +18,6 @@ EVENTS = '{"enable_kv_cache_events": true, "publisher": "zmq"}'
     ("settings", "what"),
     [
         ({"uds": "/tmp/x.sock"}, "--uds"),
-        ({"enable_fault_control": True}, "--enable-fault-control"),
         ({"enable_scale_out": True}, "--enable-scale-out"),
         ({"tokens_only": True}, "--tokens-only"),
         ({"kv_transfer_config": TRANSFER}, "--kv-transfer-config"),
