@@ -20,6 +20,7 @@ from typing import Any
 import compatibility
 import typed_settings
 
+from blis_sim.bench.capacity.prices import read_prices
 from blis_sim.cli.commands import COMMANDS
 from blis_sim.cli.help import OTHERS, by_heading
 from blis_sim.engine.cluster.options import ClusterOptions
@@ -163,6 +164,13 @@ def gpus() -> str:
     return table(("GPU", "other names", *columns, "MFU of prefill, decode", "not published", "source"), rows)
 
 
+def prices() -> str:
+    """The list prices of GPUs."""
+    found = read_prices(None).by_gpu
+    rows = [(f"`{gpu}`", f"{price.per_hour:.2f}", price.source, price.as_of) for gpu, price in found.items()]
+    return table(("GPU", "$ per hour", "source", "as of"), rows)
+
+
 def compared_routes() -> str:
     """Every route with what is known of its likeness to vLLM's."""
     names = ("method", "path", "answer", "captured requests that agree", "tests")
@@ -196,6 +204,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     },
     "vllm-flags.md": {"acting": flags_that_act, "not modelled": flags_not_modelled, "unseen": flags_unseen},
     "trace-format.md": {"columns": trace_columns, "token times": itl_columns, "header": header_keys},
+    "plan.md": {"prices": prices},
     "models.md": {"models": models, "gpus": gpus},
 }
 """Page to the names of its parts to what makes them."""

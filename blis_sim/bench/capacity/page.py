@@ -3,7 +3,7 @@
 from html import escape
 
 from blis_sim.bench.capacity.answer import Answer
-from blis_sim.bench.capacity.report import answer_table, question_lines, winner_lines
+from blis_sim.bench.capacity.report import answer_table, price_line, question_lines, winner_lines
 from blis_sim.bench.capacity.serving import pools_of
 from blis_sim.options.provenance import Provenance
 from blis_sim.pictures.page import figures_html, page, table_html
@@ -20,6 +20,7 @@ def plan_page(found: Answer, origin: Provenance) -> str:
     )
     remarks = [line.strip() for line in lines if line.strip() not in commands]
     parts = ["<h2>The cheapest of each GPU type and shape</h2>", table_html(answer_table(found))]
+    parts += [f'<p class="origin">{escape(price_line(found))}</p>']
     if found.winner is not None:
         parts += ["<h2>Pictures</h2>", figures_html(plan_panels(found))]
         parts += [f"<h2>Command lines</h2><pre>{escape(chr(10).join(commands))}</pre>"]

@@ -13,23 +13,29 @@ from traces.text_file import read_yaml
 
 SHIPPED = Path(__file__).parent / "prices.yaml"
 HOURS_PER_MONTH = 730
-_KEYS = ("per_hour", "source")
+NO_DATE = "no date"
+_KEYS = ("per_hour", "source", "as_of")
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars of one GPU for an hour, and where the figure comes from."""
+    """Dollars of one GPU for an hour, and where and when the figure comes from."""
 
     per_hour: float
     source: str
+    as_of: str
+
+    @property
+    def origin(self) -> str:
+        """Return source and date."""
+        return f"{self.source}, {self.as_of}"
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices by name of the GPU, as the catalogue spells it, and the date of the list."""
+    """Prices by name of the GPU, as the catalogue spells it."""
 
     by_gpu: Mapping[str, Price]
-    as_of: str
 
     def of(self, gpu: str) -> Price:
         """Return the price of a GPU. Raises BenchError when the list has none."""
@@ -45,7 +51,7 @@ def read_prices(path: str | None) -> Prices:
     if path is None:
         return shipped
     own = _read(Path(path))
-    return Prices({**shipped.by_gpu, **own.by_gpu}, own.as_of)
+    return Prices({**shipped.by_gpu, **own.by_gpu})
 
 
 def _read(path: Path) -> Prices:
@@ -55,8 +61,8 @@ def _read(path: Path) -> Prices:
     unknown = [key for key in found if key not in ("as_of", "gpus")]
     if unknown:
         raise BenchError(f"{path} key {unknown[0]}: unknown, known are as_of and gpus")
-    prices = {_name(str(name)): _price(path, name, value) for name, value in found["gpus"].items()}
-    return Prices(prices, str(found.get("as_of", "no date")))
+    as_of = str(found.get("as_of", NO_DATE))
+    return Prices({_name(str(name)): _price(path, name, value, as_of) for name, value in found["gpus"].items()})
 
 
 def _name(name: str) -> str:
@@ -67,12 +73,12 @@ def _name(name: str) -> str:
         return name
 
 
-def _price(path: Path, name: Any, value: Any) -> Price:
+def _price(path: Path, name: Any, value: Any, as_of: str) -> Price:
     entry = value if isinstance(value, dict) else {"per_hour": value}
     unknown = [key for key in entry if key not in _KEYS]
     if unknown:
-        raise BenchError(f"{path} key gpus.{name}.{unknown[0]}: unknown, known are {' and '.join(_KEYS)}")
+        raise BenchError(f"{path} key gpus.{name}.{unknown[0]}: unknown, known are {', '.join(_KEYS)}")
     per_hour = entry.get("per_hour")
     if isinstance(per_hour, int | float) and not isinstance(per_hour, bool) and 0 < per_hour < inf:
-        return Price(float(per_hour), str(entry.get("source", path.name)))
+        return Price(float(per_hour), str(entry.get("source", path.name)), str(entry.get("as_of", as_of)))
     raise BenchError(f"{path} key gpus.{name}: expected dollars per hour above 0, got {per_hour!r}")

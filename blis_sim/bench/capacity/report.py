@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from blis_sim.bench.capacity.answer import Answer, Winner
-from blis_sim.bench.capacity.prices import HOURS_PER_MONTH
+from blis_sim.bench.capacity.prices import HOURS_PER_MONTH, Price
 from blis_sim.bench.capacity.search import Trial
 from blis_sim.bench.capacity.serving import pools_of
 from blis_sim.bench.capacity.stress import Bound, Stress
@@ -23,7 +23,17 @@ _MOST_REASONS = 3
 def as_text(found: Answer) -> str:
     """Return the answer as lines of text, with a newline at the end."""
     return (
-        "\n".join([*question_lines(found), "", *answer_table(found).lines, *_refused(found), "", *winner_lines(found)])
+        "\n".join(
+            [
+                *question_lines(found),
+                "",
+                *answer_table(found).lines,
+                *_refused(found),
+                price_line(found),
+                "",
+                *winner_lines(found),
+            ]
+        )
         + "\n"
     )
 
@@ -100,6 +110,18 @@ def _refused(found: Answer) -> Iterator[str]:
             yield f"not tried: {gpu} {label}: {reason}"
 
 
+def prices_of(found: Answer) -> dict[str, Price]:
+    """Return the prices of the GPU types that were asked for, where they have one."""
+    known = found.question.prices.by_gpu
+    return {gpu: known[gpu] for gpu in dict.fromkeys(gpu for gpu, _ in found.best) if gpu in known}
+
+
+def price_line(found: Answer) -> str:
+    """Return the prices that costs were computed with, and how to state others."""
+    shown = "; ".join(f"{gpu} ${price.per_hour:.2f} ({price.origin})" for gpu, price in prices_of(found).items())
+    return f"$ per GPU-hour, to be checked (--prices FILE states others): {shown}"
+
+
 def winner_lines(found: Answer) -> Iterator[str]:
     """Yield the cheapest deployment, its tests, how sure it is, and its command lines."""
     winner = found.winner
@@ -111,7 +133,7 @@ def winner_lines(found: Answer) -> Iterator[str]:
     price = prices.of(candidate.gpu)
     yield (
         f"cheapest: {_counts(trial)} x {candidate.label} on {candidate.gpu}, "
-        f"${trial.cost_per_hour:,.2f} an hour at ${price.per_hour:.2f} per GPU ({price.source}, {prices.as_of})"
+        f"${trial.cost_per_hour:,.2f} an hour at ${price.per_hour:.2f} per GPU ({price.origin})"
     )
     yield "  simulated: " + ", ".join(
         f"{_latency(name)} {_ms(winner.outcome.figures[name] or 0.0)}" for name, _ in _limits(found)
@@ -159,7 +181,7 @@ def as_json(found: Answer, origin: Provenance | None = None) -> str:
             "output_tokens": load.output_tokens,
         },
         "targets_ms": dict(found.question.targets.limits_ms),
-        "prices_as_of": found.question.prices.as_of,
+        "prices": {gpu: asdict(price) for gpu, price in prices_of(found).items()},
         "answers": [
             {"gpu": gpu, "shape": shape, **(_trial_json(*best) if best else {"met": False})}
             for (gpu, shape), best in found.best.items()

@@ -1,6 +1,7 @@
 """`blis plan` with the engine, on small loads."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from blis_sim.bench.capacity.command import PlanOptions, rewritten, run
+from blis_sim.bench.capacity.prices import read_prices
 from blis_sim.bench.capacity.serving import served_name
 from blis_sim.bench.points.simulate import Job, compute
 from blis_sim.options import BlisError
@@ -167,6 +169,7 @@ def test_table_and_page_name_the_cheapest_and_what_was_tried_on_it(
         "with bursts",
         "how sure: ",
         "vllm serve",
+        "H100 $2.99 (Lambda on demand, 2025-11)",
     ):
         assert text in printed
 
@@ -184,6 +187,17 @@ def test_prices_of_a_file_take_the_place_of_those_that_ship(tmp_path: Path, caps
     path.write_text("gpus: {h100: 1000}\n")
     _, found = planned(capsys, prices=str(path))
     assert found["cheapest"]["dollars_per_hour"] == 1000 * found["cheapest"]["gpus"]
+    assert found["prices"]["H100"] == {"per_hour": 1000.0, "source": "prices.yaml", "as_of": "no date"}
+
+
+def test_each_price_has_a_source_and_a_date(tmp_path: Path) -> None:
+    assert all(
+        price.source and re.fullmatch(r"20\d\d-\d\d", price.as_of) for price in read_prices(None).by_gpu.values()
+    )
+    (tmp_path / "own.yaml").write_text("as_of: 2030-02\ngpus: {H100: 2, L4: {per_hour: 1, as_of: 2031-03}}\n")
+    found = read_prices(str(tmp_path / "own.yaml")).by_gpu
+    assert [found[gpu].as_of for gpu in ("H100", "L4")] == ["2030-02", "2031-03"]
+    assert found["T4"] == read_prices(None).by_gpu["T4"]
 
 
 @pytest.mark.parametrize(
