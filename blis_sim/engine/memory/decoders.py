@@ -10,6 +10,11 @@ from blis_sim.engine.memory.shapes import Attention, DenseMLP, FeedForward, Laye
 
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 
+_MISTRAL_WINDOW_TOKENS = 4096
+"""The window of a Mistral whose config does not have `sliding_window`; null is none."""
+_GEMMA4_LAYER_EMBEDDING_SIZE = 256
+"""`hidden_size_per_layer_input` of a Gemma 4 whose config does not have it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderTraits:
@@ -21,8 +26,10 @@ class DecoderTraits:
     moe_name: str = "mlp"
     shared_name: str = "shared_experts"
     has_moe_bias: bool = False
-    uses_window_on_all_layers: bool = False
-    """Whether `sliding_window` without `layer_types` limits every layer."""
+    needs_use_sliding_window: bool = False
+    """Whether `sliding_window` limits layers, always all of them, only where `use_sliding_window` is true."""
+    windows_every_other_layer: bool = False
+    """Whether every other layer has the window, the first one included, whatever `layer_types` says."""
 
 
 def dense_layers(keys: ConfigKeys, traits: DecoderTraits) -> tuple[Layer, ...]:
@@ -55,17 +62,29 @@ def attention_of(keys: ConfigKeys, traits: DecoderTraits) -> Attention:
 
 def layer_windows(keys: ConfigKeys, traits: DecoderTraits, num_layers: int) -> Sequence[int]:
     """Return the sliding window of every layer in tokens, 0 for layers that attend to everything."""
-    window = keys.count("sliding_window", default=0)
+    is_mistral = keys.text("model_type") == "mistral"
+    window = _MISTRAL_WINDOW_TOKENS if is_mistral and "sliding_window" not in keys.keys else 0
+    window = keys.count("sliding_window", default=window)
     kinds = keys.per_layer("layer_types", num_layers)
+    if traits.windows_every_other_layer:
+        return [0 if index % 2 else window for index in range(num_layers)]
+    if traits.needs_use_sliding_window:
+        return [window] * num_layers if _has_window_everywhere(keys, kinds, num_layers) else [0] * num_layers
     if kinds:
         return [window if _is_sliding(keys, kind) else 0 for kind in kinds[:num_layers]]
     pattern = keys.count("sliding_window_pattern", default=0)
     if pattern and window:
         return [0 if (index + 1) % pattern == 0 else window for index in range(num_layers)]
-    if window and (keys.flag("use_sliding_window") or traits.uses_window_on_all_layers):
-        first = keys.count("max_window_layers", default=0) if keys.has("use_sliding_window") else 0
-        return [window if index >= first else 0 for index in range(num_layers)]
-    return [0] * num_layers
+    return [window] * num_layers
+
+
+def _has_window_everywhere(keys: ConfigKeys, kinds: Sequence[object], num_layers: int) -> bool:
+    """Return whether a Qwen has its window; vLLM knows none that only some of the layers have."""
+    if not keys.flag("use_sliding_window"):
+        return False
+    if kinds:
+        return all(_is_sliding(keys, kind) for kind in kinds[:num_layers])
+    return keys.count("max_window_layers", default=0) == 0
 
 
 def _is_sliding(keys: ConfigKeys, kind: object) -> bool:
@@ -192,7 +211,7 @@ def gemma4_layers(keys: ConfigKeys, traits: DecoderTraits) -> tuple[Layer, ...]:
         kv_heads=global_heads if global_heads and keys.flag("attention_k_eq_v") else windowed.kv_heads,
     )
     first_shared = num_layers - keys.count("num_kv_shared_layers", default=0)
-    per_layer_size = keys.count("hidden_size_per_layer_input", default=0)
+    per_layer_size = layer_embedding_size(keys)
     size = keys.positive("intermediate_size")
     widens = keys.flag("use_double_wide_mlp")
     experts = keys.count("num_experts", default=0) if keys.flag("enable_moe_block") else 0
@@ -210,6 +229,12 @@ def gemma4_layers(keys: ConfigKeys, traits: DecoderTraits) -> tuple[Layer, ...]:
             )
         )
     return tuple(layers)
+
+
+def layer_embedding_size(keys: ConfigKeys) -> int:
+    """Return the width of the embeddings that every layer of a Gemma 4 has of its own; 0 for models without them."""
+    default = _GEMMA4_LAYER_EMBEDDING_SIZE if keys.text("model_type") == "gemma4_text" else 0
+    return keys.count("hidden_size_per_layer_input", default=default)
 
 
 def minimax_m3_layers(keys: ConfigKeys, traits: DecoderTraits) -> tuple[Layer, ...]:

@@ -10,6 +10,7 @@ from blis_sim.engine.memory.decoders import (
     DecoderTraits,
     dense_layers,
     gemma4_layers,
+    layer_embedding_size,
     llama4_layers,
     mimo_v2_layers,
     minimax_m3_layers,
@@ -45,17 +46,22 @@ def _everywhere(reader: Reader, traits: DecoderTraits | None = None, is_tied: bo
 
 _PLAIN = Family(dense_layers)
 _BLOCK_SPARSE = Family(dense_layers, DecoderTraits(moe_name="block_sparse_moe"))
-_QWEN2 = Family(dense_layers, DecoderTraits(has_qkv_bias=True))
-_QWEN_MOE = _everywhere(dense_layers, DecoderTraits(shared_name="shared_expert"))
-_QWEN2_MOE = _everywhere(dense_layers, DecoderTraits(has_qkv_bias=True, shared_name="shared_expert"))
-_WINDOWED = Family(dense_layers, DecoderTraits(uses_window_on_all_layers=True))
+_QWEN2 = Family(dense_layers, DecoderTraits(has_qkv_bias=True, needs_use_sliding_window=True))
+_QWEN3 = Family(dense_layers, DecoderTraits(needs_use_sliding_window=True))
+_QWEN_MOE = _everywhere(dense_layers, DecoderTraits(shared_name="shared_expert", needs_use_sliding_window=True))
+_QWEN2_MOE = _everywhere(
+    dense_layers, DecoderTraits(has_qkv_bias=True, shared_name="shared_expert", needs_use_sliding_window=True)
+)
 _GEMMA = _everywhere(dense_layers, is_tied=True)
 _LATENT = Family(latent_layers)
 _QWEN_HYBRID = Family(qwen_hybrid_layers, DecoderTraits(shared_name="shared_expert"), embeds_everywhere=True)
 _QWEN_NEXT = _everywhere(qwen_hybrid_layers, DecoderTraits(shared_name="shared_expert"))
 _NEMOTRON_H = _everywhere(nemotron_h_layers)
 _KIMI = Family(kimi_linear_layers, DecoderTraits(moe_name="block_sparse_moe"))
-_GPT_OSS = _everywhere(dense_layers, DecoderTraits(has_qkv_bias=True, has_output_bias=True, has_moe_bias=True))
+_GPT_OSS = _everywhere(
+    dense_layers,
+    DecoderTraits(has_qkv_bias=True, has_output_bias=True, has_moe_bias=True, windows_every_other_layer=True),
+)
 _PHI_MOE = _everywhere(
     dense_layers, DecoderTraits(has_qkv_bias=True, has_output_bias=True, moe_name="block_sparse_moe")
 )
@@ -65,20 +71,18 @@ _MINIMAX_M3 = Family(minimax_m3_layers, DecoderTraits(moe_name="block_sparse_moe
 
 FAMILIES: Mapping[str, Family] = {
     "LlamaForCausalLM": _PLAIN,
-    "MistralForCausalLM": _WINDOWED,
-    "Ministral3ForCausalLM": _WINDOWED,
-    "Mistral3ForConditionalGeneration": _WINDOWED,
-    "LlavaForConditionalGeneration": _WINDOWED,
-    "MixtralForCausalLM": _everywhere(
-        dense_layers, DecoderTraits(moe_name="block_sparse_moe", uses_window_on_all_layers=True)
-    ),
+    "MistralForCausalLM": _PLAIN,
+    "Ministral3ForCausalLM": _PLAIN,
+    "Mistral3ForConditionalGeneration": _PLAIN,
+    "LlavaForConditionalGeneration": _PLAIN,
+    "MixtralForCausalLM": _everywhere(dense_layers, DecoderTraits(moe_name="block_sparse_moe")),
     "Qwen2ForCausalLM": _QWEN2,
     "Qwen2MoeForCausalLM": _QWEN2_MOE,
     "Qwen2VLForConditionalGeneration": _QWEN2,
     "Qwen2_5_VLForConditionalGeneration": _QWEN2,
-    "Qwen3ForCausalLM": _PLAIN,
+    "Qwen3ForCausalLM": _QWEN3,
     "Qwen3MoeForCausalLM": _QWEN_MOE,
-    "Qwen3VLForConditionalGeneration": _PLAIN,
+    "Qwen3VLForConditionalGeneration": _QWEN3,
     "Qwen3VLMoeForConditionalGeneration": _QWEN_MOE,
     "Qwen3NextForCausalLM": _QWEN_NEXT,
     "Qwen3_5ForCausalLM": _QWEN_HYBRID,
@@ -173,6 +177,7 @@ def read_model(config: Mapping[str, Any], model: str, dtype: str = "auto") -> Mo
         vocab_size=keys.positive("vocab_size"),
         is_tied=_is_tied(top, keys, family),
         layers=family.reader(keys, family.traits),
+        layer_embedding_size=layer_embedding_size(keys) * keys.count("num_hidden_layers", default=0),
         dtype=_dtype(top, keys, dtype),
         vision_parameters=vision.sharded,
         vision_replicated=vision.replicated,

@@ -97,6 +97,7 @@ def kimi_linear_layers(keys: ConfigKeys, traits: DecoderTraits) -> tuple[Layer, 
         head_size=linear.positive("head_dim"),
         conv_kernel=linear.positive("short_conv_kernel_size"),
         has_full_rank_gate=linear.flag("use_full_rank_gate"),
+        has_bounded_gate=linear.has("gate_lower_bound"),
     )
     latent = latent_attention(keys)
     dense = DenseMLP(intermediate_size=keys.positive("intermediate_size"))

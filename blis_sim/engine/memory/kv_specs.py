@@ -37,6 +37,7 @@ _FP8_DS_MLA_BYTES = 656
 _CHECKPOINT_TOKENS: Mapping[type, int] = {Mamba2: 1, GatedDeltaNet: 64, KimiDelta: 16}
 """Prefill kernels can keep the state at a block boundary inside of a step where the boundary is a multiple of this."""
 _LATENT_HYBRID_TOKENS = 128
+_FLASH_KDA_HEAD_SIZE = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +232,15 @@ def _checkpoint_tokens(model: ModelShape, settings: CacheSettings) -> int:
 
     The kernels of linear attention that export states need a Hopper or newer.
     """
-    kinds = {type(mixer) for mixer in _mixers(model) if type(mixer) in _CHECKPOINT_TOKENS}
+    mixers = [mixer for mixer in set(_mixers(model)) if type(mixer) in _CHECKPOINT_TOKENS]
+    kinds = {type(mixer) for mixer in mixers}
     if not settings.enable_prefix_caching or (kinds != {Mamba2} and settings.capability_major < HOPPER):
         return 0
+    if any(isinstance(mixer, KimiDelta) and not _is_flash_kda(mixer, model.dtype) for mixer in mixers):
+        return 0
     return lcm(*(_CHECKPOINT_TOKENS[kind] for kind in kinds))
+
+
+def _is_flash_kda(mixer: KimiDelta, dtype: str) -> bool:
+    """Return whether vLLM takes FlashKDA for a layer, the kernel of Kimi delta attention that exports states."""
+    return mixer.has_bounded_gate and mixer.head_size == _FLASH_KDA_HEAD_SIZE and dtype == "bfloat16"

@@ -87,12 +87,16 @@ class GatedDeltaNet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KimiDelta:
-    """Kimi delta attention (KDA), a linear attention with one decay per channel."""
+    """Kimi delta attention (KDA), a linear attention with one decay per channel.
+
+    Kernels that keep states inside of a prefill need a gate with a lower bound.
+    """
 
     heads: int
     head_size: int
     conv_kernel: int
     has_full_rank_gate: bool
+    has_bounded_gate: bool = False
     name: str = "self_attn"
 
 
@@ -146,7 +150,8 @@ class ModelShape:
 
     `vision_parameters` are those of its towers and projectors that tensor parallelism divides, `vision_replicated`
     those that it copies. Where `embeds_everywhere` or `has_heads_everywhere`, vLLM's class keeps embeddings or the
-    output head on every pipeline stage instead of only on the stage that uses them.
+    output head on every pipeline stage instead of only on the stage that uses them. `layer_embedding_size` is the width
+    of embeddings that layers have of their own, all layers together.
     """
 
     model: str
@@ -158,7 +163,7 @@ class ModelShape:
     prefix: str = ""
     vision_parameters: int = 0
     vision_replicated: int = 0
-    other_parameters: int = 0
+    layer_embedding_size: int = 0
     architecture: str = ""
     embeds_everywhere: bool = False
     has_heads_everywhere: bool = False

@@ -44,7 +44,8 @@ def _stage_modules(model: ModelShape, stage: range, sharding: Sharding, index: i
     if vision and is_first:
         yield _parameters("vision", vision)
     if is_first or model.embeds_everywhere or (is_last and model.is_tied):
-        yield _parameters("embed_tokens", rows * model.hidden_size + model.other_parameters)
+        of_layers = (rows + model.hidden_size // sharding.tp) * model.layer_embedding_size
+        yield _parameters("embed_tokens", rows * model.hidden_size + of_layers)
     for layer_index in stage:
         yield from layer_modules(model, model.layers[layer_index], f"layers.{layer_index}.", sharding)
     if is_last or model.has_heads_everywhere:
