@@ -18,9 +18,9 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from benchmarks.vllm_oracle.budgets import with_budgets
+from benchmarks.vllm_oracle.content import with_content
 from benchmarks.vllm_oracle.groups import KINDS, with_groups
 from benchmarks.vllm_oracle.media import with_media
 from benchmarks.vllm_oracle.pipeline import with_pipeline
@@ -94,7 +94,7 @@ def _workload(arguments: argparse.Namespace, seed: int, async_scheduling: bool) 
     if arguments.pipeline_parallel_size > 1:
         workload = with_pipeline(workload, seed, arguments.pipeline_parallel_size)
     if arguments.content:
-        workload = replace(workload, config=replace(workload.config, reports_kv_changes=True))
+        workload = with_content(workload, seed)
     return workload
 
 

@@ -4,11 +4,22 @@ Contents have numbers in the order in which they are first named, so that hashes
 """
 
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from benchmarks.vllm_oracle.workload import Workload
 from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlocksStored, CacheChange
 
 Change: TypeAlias = tuple[Any, ...]
+
+
+def with_content(workload: Workload, seed: int) -> Workload:
+    """Return the workload with changes of the prefix cache reported, for some requests those of found blocks, too."""
+    generator = np.random.default_rng((seed, 5))
+    arrivals = [replace(each, reports_found_blocks=bool(generator.random() < 0.3)) for each in workload.arrivals]
+    return replace(workload, config=replace(workload.config, reports_kv_changes=True), arrivals=arrivals)
 
 
 class Contents:

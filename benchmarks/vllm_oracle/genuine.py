@@ -380,6 +380,7 @@ class VirtualRun:
             ignore_eos=True,
             stop_token_ids=[arrival.stop_token],
             prompt_logprobs=None if arrival.reads_prefix_cache else 1,
+            extra_args={"kv_cache_report_mode": "full"} if arrival.reports_found_blocks else None,
         )
         return Request(
             request_id=arrival.id,

@@ -187,4 +187,5 @@ def _request(arrival: Arrival, shared_hashes: tuple[int, ...]) -> Request:
         priority=arrival.priority,
         reads_prefix_cache=arrival.reads_prefix_cache,
         media=arrival.media,
+        reports_found_blocks=arrival.reports_found_blocks,
     )

@@ -38,6 +38,7 @@ class Arrival:
     deadline_us: Micros
     reads_prefix_cache: bool
     media: tuple[Medium, ...] = ()
+    reports_found_blocks: bool = False
 
     @property
     def id(self) -> str:

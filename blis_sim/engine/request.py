@@ -129,3 +129,5 @@ class Request(NamedTuple):
     """Target for the time to its last token; 0 for none."""
     media: tuple[Medium, ...] = ()
     """Pictures and the like in its prompt, by offset."""
+    reports_found_blocks: bool = False
+    """Whether changes of the prefix cache name the blocks that each lookup finds, too, as if they were stored."""

@@ -20,7 +20,7 @@ from mockserve.planning.prompts import (
     prompt_scores,
     read_beams,
     text_ids,
-    wanted_e2e_us,
+    with_wishes,
 )
 from mockserve.protocol.asked.sampling import check_max_tokens
 from mockserve.protocol.bodies import Choice, Usage
@@ -87,7 +87,7 @@ async def plan_chat(
     form = form if beams is None else form._replace(constraint=None)
     external = model.external_prompt(params, len(ids))
     priority = chat.common.priority if priority is None else priority
-    terms = Terms(reply_id, chat.common.cache_salt, adapter, priority, external, wanted_e2e_us(body), places)
+    terms = with_wishes(Terms(reply_id, chat.common.cache_salt, adapter, priority, external, media=places), body)
     generations = await planner.plan(ids, sampling, terms, form, num_prompts=num_prompts)
     prompt = PlannedPrompt(
         token_ids=ids,

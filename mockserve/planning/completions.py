@@ -16,7 +16,7 @@ from mockserve.planning.prompts import (
     prompt_scores,
     read_beams,
     text_ids,
-    wanted_e2e_us,
+    with_wishes,
 )
 from mockserve.protocol.asked.sampling import check_max_tokens
 from mockserve.protocol.completions.bodies import CompletionBodies
@@ -48,7 +48,7 @@ async def plan_completion(
     ids = [_ids(model, each, asked) for each in asked.prompts]
     check_with_model(model, body, sampling, asked.common, list(map(len, ids)), searches_beams=beams is not None)
     urgency = asked.common.priority if priority is None else priority
-    terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency, slo_e2e_us=wanted_e2e_us(body))
+    terms = with_wishes(Terms(reply_id, asked.common.cache_salt, adapter, urgency), body)
     prompts = [
         await _planned(model, asked, body, prompt, prompt_ids, terms, len(ids))
         for prompt, prompt_ids in zip(asked.prompts, ids, strict=True)

@@ -23,13 +23,23 @@ from mockserve.replies.choice_writer import NewScorer, Scorer
 from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
 from mockserve.replies.reply_set import AT_THE_END
 from mockserve.serving.model import ServedModel
-from mockserve.serving.planner import Planner
+from mockserve.serving.planner import Planner, Terms
 
 
-def wanted_e2e_us(body: Mapping[str, Any]) -> Micros:
-    """The time to the last token that `slo_e2e_ms` of `vllm_xargs` asks for; 0 without a number above 0."""
+def with_wishes(terms: Terms, body: Mapping[str, Any]) -> Terms:
+    """Return the terms with what `vllm_xargs` asks for.
+
+    `slo_e2e_ms` is the time to the last token; `kv_cache_report_mode` full lets KV-cache events name found blocks, too.
+    """
     arguments = body.get("vllm_xargs")
-    wanted_ms = arguments.get("slo_e2e_ms") if arguments else None
+    if not arguments:
+        return terms
+    reports_found_blocks = arguments.get("kv_cache_report_mode") == "full"
+    return terms._replace(slo_e2e_us=_wanted_e2e_us(arguments), reports_found_blocks=reports_found_blocks)
+
+
+def _wanted_e2e_us(arguments: Mapping[str, Any]) -> Micros:
+    wanted_ms = arguments.get("slo_e2e_ms")
     if not isinstance(wanted_ms, int | float) or not 0 < wanted_ms <= LONGEST_DELAY_US / 1000:
         return 0
     return int(wanted_ms * 1000)

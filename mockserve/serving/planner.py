@@ -59,6 +59,8 @@ class Terms(NamedTuple):
     """The time to its last token that the client wants; 0 for none."""
     media: tuple[Medium, ...] = ()
     """Pictures and the like in the prompt, by the place of their tokens."""
+    reports_found_blocks: bool = False
+    """Whether KV-cache events name the blocks that are found in the prefix cache, too."""
 
 
 class _Drawing(local):
@@ -191,7 +193,7 @@ class Planner:
         number: int,
     ) -> Generation:
         """Return one choice. Equal arguments give equal choices."""
-        request_id, cache_salt, lora, priority, external, slo_e2e_us, media = terms
+        request_id, cache_salt, lora, priority, external, slo_e2e_us, media, reports_found_blocks = terms
         scope = ANYWHERE if lora is None and not cache_salt else Scope(cache_salt or "", lora)
         repeatable = sampling.is_greedy or sampling.seed is not None
         seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
@@ -214,6 +216,7 @@ class Planner:
             external=external,
             slo_e2e_us=slo_e2e_us,
             media=media,
+            reports_found_blocks=reports_found_blocks,
         )
         return Generation(request, answer, crc32(seed.encode("utf-8", "surrogatepass")))
 

@@ -17,6 +17,7 @@ from tests.wire.serving import TestServer, running_server
 zmq = pytest.importorskip("zmq")
 msgspec = pytest.importorskip("msgspec")
 
+FULL_REPORT = {"kv_cache_report_mode": "full"}
 PROMPT = list(range(2000, 2048))
 END = (-1).to_bytes(8, "big", signed=True)
 
@@ -141,6 +142,16 @@ def test_blocks_found_in_the_cache_are_not_stored_again() -> None:
         (first,), (second,) = indexer.events()
         assert second["parent_block_hash"] == first["block_hashes"][-1]
         assert second["token_ids"] == list(range(100, 116))
+
+
+def test_blocks_found_in_the_cache_are_published_where_the_request_asks_for_full_reports() -> None:
+    with publishing() as (server, indexer):
+        complete(server, prompt=PROMPT, max_tokens=1)
+        complete(server, prompt=[*PROMPT[:32], *range(100, 116)], max_tokens=1, vllm_xargs=FULL_REPORT)
+        (first,), found_and_stored = indexer.events()
+        found, new = found_and_stored
+        assert found == stored(PROMPT[:32], first["block_hashes"][:2], None)
+        assert (new["parent_block_hash"], new["token_ids"]) == (first["block_hashes"][1], list(range(100, 116)))
 
 
 def test_blocks_that_are_overwritten_are_removed_one_by_one() -> None:

@@ -96,7 +96,19 @@ class GroupedKVCache(CohortCache):
         self._found = found = self.coordinator.find(sequence)
         if found.boundary_tokens:
             self._boundaries[sequence] = found.boundary_tokens
+        if self._changes is not None and sequence.request.reports_found_blocks:
+            self._changes.extend(self._found_again(sequence, found))
         return [block for blocks in found.blocks for block in blocks]
+
+    def _found_again(self, sequence: Sequence, found: Found) -> list[CacheChange]:
+        """Return a change for each group that names its blocks of a common beginning."""
+        if not found.tokens:
+            return []
+        return [
+            BlocksStored(sequence.request, 0, len(blocks) * manager.hashes_per_block, group, manager.hashes_per_block)
+            for group, (manager, blocks) in enumerate(zip(self.coordinator.managers, found.blocks, strict=True))
+            if blocks
+        ]
 
     def _finds_nothing(self, sequence: Sequence) -> bool:
         """Whether no lookup is needed: nothing was ever findable, or only this request could find its own blocks."""

@@ -24,8 +24,8 @@ class NextTokenKVCache(VllmKVCache):
         self._drops_last_hit = speculation.drops_last_hit_block
         self._hash_lookahead_tokens = speculation.num_hash_lookahead_tokens
 
-    def cached_prefix(self, sequence: Sequence) -> list[int]:
-        found = super().cached_prefix(sequence)
+    def find_prefix(self, sequence: Sequence) -> list[int]:
+        found = super().find_prefix(sequence)
         if self._drops_last_hit and found:
             found.pop()
         return found

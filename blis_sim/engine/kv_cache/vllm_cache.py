@@ -40,6 +40,13 @@ class VllmKVCache(SlotCache):
         return True
 
     def cached_prefix(self, sequence: Sequence) -> list[int]:
+        found = self.find_prefix(sequence)
+        if found and self._changes is not None and sequence.request.reports_found_blocks:
+            self._changes.append(BlocksStored(sequence.request, 0, len(found)))
+        return found
+
+    def find_prefix(self, sequence: Sequence) -> list[int]:
+        """Return the blocks that hold the beginning of a sequence, as far as these may be shared."""
         if not self.caches or not sequence.request.reads_prefix_cache:
             return []
         # The last token must be computed whatever the cache holds, for its logits.

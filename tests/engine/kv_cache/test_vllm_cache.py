@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from blis_sim.engine.kv_cache.changes import BlocksStored, CacheChange
 from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.sequence import Sequence
@@ -67,6 +68,19 @@ def test_a_request_that_does_not_read_the_cache_finds_nothing_but_can_be_found()
     admit(kv, sequence("a", 8, shared_tokens=8, reads=False))
     assert kv.cached_prefix(sequence("b", 8, shared_tokens=8, reads=False)) == []
     assert len(kv.cached_prefix(sequence("c", 9, shared_tokens=8))) == 2
+
+
+def test_found_blocks_are_reported_as_stored_for_requests_that_ask_for_it() -> None:
+    changes: list[CacheChange] = []
+    kv = VllmKVCache(config(9, BLOCK, engine="vllm"), changes)
+    admit(kv, sequence("a", 10, shared_tokens=10))
+    changes.clear()
+    quiet = sequence("b", 10, shared_tokens=10)
+    kv.cached_prefix(quiet)
+    assert changes == []
+    request = quiet.request._replace(reports_found_blocks=True)
+    kv.cached_prefix(Sequence(request, 0))
+    assert changes == [BlocksStored(request, 0, 2)]
 
 
 def test_a_cache_without_prefix_caching_finds_nothing() -> None:
