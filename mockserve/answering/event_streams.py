@@ -119,9 +119,6 @@ async def narrate_to_client(
         return outlet.response
 
 
-SEPARATOR = " "
-
-
 class SpokenStream:
     """The events of one stream. What a later stretch brings waits until those before it have ended."""
 
@@ -141,6 +138,11 @@ class SpokenStream:
         self._current = 0
         self._waiting: list[list[tuple[str, Ending | None, int]]] = [[] for _ in plan.job.prompts]
         self._num_tokens = 0
+
+    @property
+    def separator(self) -> str:
+        """Text between those of two stretches."""
+        return self._asked.separator
 
     def replies(self) -> list["SpokenStretch"]:
         """Where the tokens of each stretch go."""
@@ -195,6 +197,6 @@ class SpokenStretch(_StepwiseChoice):
         text = "".join(self._generation.answer.texts[self._num_sent : number])
         if text and not self._has_text:
             self._has_text = True
-            text = SEPARATOR + text
+            text = self._stream.separator + text
         self._stream.add(self._number, text, ending, number - self._num_sent)
         self._num_sent = number

@@ -39,7 +39,12 @@ def duration_s(data: bytes) -> float:
     except (struct.error, IndexError, ZeroDivisionError):
         found = None
     if found is None:
-        raise ApiError("Invalid or unsupported audio file.")
+        if data[8:12] == b"WAVE":
+            raise ApiError("Invalid or unsupported audio file.")
+        raise ApiError(
+            "Invalid or corrupted audio data. Ensure the input is a valid audio or video file (e.g. a complete WAV, "
+            "MP3, or MP4)."
+        )
     return found
 
 
@@ -120,9 +125,11 @@ async def plan_speech(
         )
     count = max(1, math.ceil(length_s / CLIP_S))
     model.queue.check(count)
-    source = f"{speech.verb} {asked.language} {crc32(recording)}"
+    source = f"{speech.verb} {asked.heard_language} {crc32(recording)}"
     wants_scores = asked.response_format == VERBOSE
-    sampling = replace(asked.sampling, n=1, num_logprobs=1 if wants_scores else None)
+    limit = asked.sampling.max_tokens
+    most = None if limit is None else min(limit, model.planner.max_model_len)
+    sampling = replace(asked.sampling, n=1, num_logprobs=1 if wants_scores else None, max_tokens=most)
     prompts = [
         await _planned(
             model,

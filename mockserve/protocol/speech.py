@@ -9,9 +9,11 @@ from typing import Any
 
 from mockserve.protocol.asked.sampling import Sampling, read_sampling
 from mockserve.protocol.bodies import Ending, Usage
+from mockserve.protocol.completions.fields import EXTRA_ARGUMENT
 from mockserve.protocol.errors import ApiError, bad_value, internal_error
+from mockserve.protocol.languages import check_language, separator_of
 from mockserve.protocol.reading.body import Fields, check_types
-from mockserve.protocol.reading.containers import ListOf, MapOf, Nullable
+from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable
 from mockserve.protocol.reading.types import (
     LARGEST_INT64,
     SMALLEST_INT64,
@@ -21,6 +23,7 @@ from mockserve.protocol.reading.types import (
     Integer,
     Number,
     OneOf,
+    Problem,
     Text,
 )
 
@@ -28,39 +31,101 @@ VERBOSE, DIARIZED = "verbose_json", "diarized_json"
 SUPPORTED_FORMATS = ("text", "json", VERBOSE, DIARIZED)
 STREAM_OPTIONS = ("stream_include_usage", "stream_continuous_usage_stats")
 GRANULARITIES = "timestamp_granularities[]"
-NO_LANGUAGE = "en"
+RECOGNIZED_LANGUAGE = "en"
+"""The language of every recording of which the request names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Granularities:
+    """A list of a form, whose items vLLM's web framework names without the name of the list."""
+
+    items: ListOf
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        return self.items.problems(value, location.partition(".")[0])
+
+    def schema(self) -> dict[str, Any]:
+        return self.items.schema()
+
 
 _TEXT: FieldType = Nullable(Text())
 _FLAG: FieldType = Nullable(Flag())
 _NUMBER: FieldType = Nullable(Number())
 _FORMATS = ("json", "text", "srt", VERBOSE, "vtt")
 
-SPEECH_FIELDS: Mapping[str, FieldType] = {
+_TRANSCRIPTION_FORMATS = AnyOf((OneOf(_FORMATS), OneOf((DIARIZED,))))
+_STREAMING: Mapping[str, FieldType] = dict.fromkeys(("stream", *STREAM_OPTIONS), _FLAG)
+_ARGUMENTS: FieldType = Nullable(MapOf(EXTRA_ARGUMENT))
+_BEAMS: Mapping[str, FieldType] = {
+    "use_beam_search": Flag(),
+    "n": Integer(),
+    "length_penalty": Number(),
+    "include_stop_str_in_output": Flag(),
+}
+_SEED: FieldType = Nullable(Integer(SMALLEST_INT64, LARGEST_INT64))
+_DRAWING: Mapping[str, FieldType] = {
+    "temperature": Number(),
+    "watermarking": _FLAG,
+    "top_p": _NUMBER,
+    "top_k": Nullable(Integer()),
+    "min_p": _NUMBER,
+}
+_PENALTIES: Mapping[str, FieldType] = {
+    "frequency_penalty": _NUMBER,
+    "repetition_penalty": _NUMBER,
+    "presence_penalty": _NUMBER,
+}
+_MAX_TOKENS: FieldType = Nullable(Integer())
+
+TRANSCRIPTION_FIELDS: Mapping[str, FieldType] = {
     "file": Anything(),
     "model": _TEXT,
     "language": _TEXT,
     "hotwords": _TEXT,
     "prompt": Text(),
-    GRANULARITIES: ListOf(OneOf(("word", "segment"))),
-    "stream": _FLAG,
-    "stream_include_usage": _FLAG,
-    "stream_continuous_usage_stats": _FLAG,
-    "vllm_xargs": Nullable(MapOf(Anything())),
+    "response_format": _TRANSCRIPTION_FORMATS,
+    GRANULARITIES: _Granularities(ListOf(OneOf(("word", "segment")))),
+    **_STREAMING,
+    "vllm_xargs": _ARGUMENTS,
     "to_language": _TEXT,
-    "use_beam_search": Flag(),
-    "n": Integer(),
-    "length_penalty": Number(),
-    "include_stop_str_in_output": Flag(),
-    "temperature": Number(),
-    "top_p": _NUMBER,
-    "top_k": Nullable(Integer()),
-    "min_p": _NUMBER,
-    "seed": Nullable(Integer(SMALLEST_INT64, LARGEST_INT64)),
-    "frequency_penalty": _NUMBER,
-    "repetition_penalty": _NUMBER,
-    "presence_penalty": _NUMBER,
-    "max_completion_tokens": Nullable(Integer()),
+    **_BEAMS,
+    **_DRAWING,
+    "seed": _SEED,
+    **_PENALTIES,
+    "max_completion_tokens": _MAX_TOKENS,
 }
+TRANSLATION_FIELDS: Mapping[str, FieldType] = {
+    "file": Anything(),
+    "model": _TEXT,
+    "prompt": Text(),
+    "response_format": OneOf(_FORMATS),
+    **_BEAMS,
+    "seed": _SEED,
+    **_DRAWING,
+    **_PENALTIES,
+    "language": _TEXT,
+    "hotwords": _TEXT,
+    "to_language": _TEXT,
+    **_STREAMING,
+    "max_completion_tokens": _MAX_TOKENS,
+    "vllm_xargs": _ARGUMENTS,
+}
+"""Fields of both forms, in the order in which vLLM names those that are wrong."""
+
+_DEFAULTS: Mapping[str, Any] = {
+    "prompt": "",
+    "response_format": "json",
+    GRANULARITIES: [],
+    **dict.fromkeys(("stream", *STREAM_OPTIONS), False),
+    "use_beam_search": False,
+    "n": 1,
+    "length_penalty": 1.0,
+    "include_stop_str_in_output": False,
+    "temperature": 0.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+}
+"""Values that a form has in vLLM before it is checked; an error about a missing field shows how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +134,11 @@ class Speech:
 
     verb: str
     event: str
-    formats: tuple[str, ...]
+    fields: Mapping[str, FieldType]
 
 
-TRANSCRIBE = Speech("transcribe", "transcription.chunk", (*_FORMATS, DIARIZED))
-TRANSLATE = Speech("translate", "translation.chunk", _FORMATS)
+TRANSCRIBE = Speech("transcribe", "transcription.chunk", TRANSCRIPTION_FIELDS)
+TRANSLATE = Speech("translate", "translation.chunk", TRANSLATION_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +146,24 @@ class SpeechRequest:
     """A checked form."""
 
     model: str
-    language: str
+    language: str | None
+    to_language: str | None
     prompt: str
     response_format: str
     streams: bool
     include_usage: bool
     continuous_usage: bool
     sampling: Sampling
+
+    @property
+    def heard_language(self) -> str:
+        """The language of the recording, as it is named or recognized."""
+        return self.language or RECOGNIZED_LANGUAGE
+
+    @property
+    def separator(self) -> str:
+        """Text between those of two stretches of the recording."""
+        return separator_of(self.heard_language)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +187,15 @@ def parse_speech(form: Mapping[str, Any], speech: Speech) -> SpeechRequest:
         option = next((name for name in STREAM_OPTIONS if form.get(name)), None)
         if option is not None:
             raise bad_value("Stream options can only be defined when `stream=True`.", option)
-    check_types(fields.body, {**SPEECH_FIELDS, "response_format": OneOf(speech.formats)}, ("file",))
+    defaults = {name: value for name, value in _DEFAULTS.items() if name in speech.fields}
+    check_types({**defaults, **fields.body}, speech.fields, ("file",))
     streams, max_tokens = fields.flag("stream"), fields.integer("max_completion_tokens")
     fields.body.setdefault("temperature", 0.0)
     sampling = read_sampling(fields, max_tokens, "max_completion_tokens", num_logprobs=None)
     return SpeechRequest(
         model=fields.text("model") or "",
-        language=(fields.text("language") or NO_LANGUAGE).lower(),
+        language=fields.text("language"),
+        to_language=fields.text("to_language"),
         prompt=fields.text("prompt") or "",
         response_format=fields.text("response_format") or "json",
         streams=streams,
@@ -137,14 +215,16 @@ def check_speech(asked: SpeechRequest, model: str) -> None:
         raise ApiError(f"Currently do not support diarized_json for {model}")
     if asked.response_format == VERBOSE and asked.streams:
         raise ApiError("verbose_json format doesn't support streaming case")
+    check_language(asked.language)
+    check_language(asked.to_language or None)
 
 
 def whole_speech(asked: SpeechRequest, speech: Speech, heard: Sequence[Spoken], duration_s: float) -> dict[str, Any]:
     """Return the reply with all of the text. Text is an object with text, too."""
-    text = " ".join(each.text for each in heard)
+    text = asked.separator.join(each.text for each in heard)
     if asked.response_format == VERBOSE:
         segments = [_segment(number, each, asked) for number, each in enumerate(heard)]
-        found = {"duration": duration_s, "language": asked.language, "text": text}
+        found = {"duration": duration_s, "language": asked.heard_language, "text": text}
         return {**found, "segments": segments, "words": None}
     usage = {"type": "duration", "seconds": math.ceil(duration_s)}
     return {"text": text, "usage": usage} if speech is TRANSCRIBE else {"text": text}

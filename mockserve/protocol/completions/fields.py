@@ -95,7 +95,7 @@ MEDIA_ARGUMENTS: Mapping[str, FieldType] = {
     "media_io_kwargs": Nullable(MapOf(MapOf(Anything()))),
     "mm_processor_kwargs": _FREE_OBJECT,
 }
-_EXTRA_ARGUMENT: FieldType = AnyOf((Text(), Integer(), Number(), ListOf(AnyOf((Text(), Integer(), Number())))))
+EXTRA_ARGUMENT: FieldType = AnyOf((Text(), Integer(), Number(), ListOf(AnyOf((Text(), Integer(), Number())))))
 
 _EXTRA_SAMPLING: Mapping[str, FieldType] = {
     "use_beam_search": Flag(),
@@ -131,7 +131,7 @@ _TAIL: Mapping[str, FieldType] = {
     "cache_salt": Nullable(Text(is_bounded=True)),
     "kv_transfer_params": _FREE_OBJECT,
     "ec_transfer_params": _FREE_OBJECT,
-    "vllm_xargs": Nullable(MapOf(_EXTRA_ARGUMENT)),
+    "vllm_xargs": Nullable(MapOf(EXTRA_ARGUMENT)),
     "repetition_detection": _REPETITION_DETECTION,
 }
 
