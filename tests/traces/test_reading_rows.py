@@ -144,6 +144,12 @@ def test_a_ratio_outside_its_bounds_is_refused(tmp_path: Path, ratio: str) -> No
     assert said == f"t.csv line 3 column reason_ratio: expected a number between 0 and 1, got '{ratio}'"
 
 
+@pytest.mark.parametrize("status", ["OK", "done", "0"])
+def test_an_unknown_status_is_refused(tmp_path: Path, status: str) -> None:
+    said = _error(tmp_path, f"{NEEDED},status\n9,2,3,4,ok\n1,2,3,4,{status}\n")
+    assert said == f"t.csv line 3 column status: expected ok, error, timeout, incomplete or nothing, got '{status}'"
+
+
 def test_a_deadline_before_the_arrival_is_refused(tmp_path: Path) -> None:
     said = _error(tmp_path, f"{NEEDED},deadline_us\n1,2,3,0,100\n2,2,3,400,0\n3,2,3,400,100\n")
     assert said == "t.csv line 4 column deadline_us: expected 0 or at least the arrival time 400, got '100'"

@@ -25,6 +25,8 @@ def _event(block: str) -> dict[str, Any]:
         field, _, value = line.partition(": ")
         if field == "data" and value.startswith("{"):
             event[field] = _without_counts(normal(json.loads(value)))
+            if "error" in event[field]:
+                event["has spaces"] = value.startswith('{"error": ')
         else:
             event[field] = value
     return event
