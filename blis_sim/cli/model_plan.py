@@ -20,12 +20,16 @@ _TPS = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPlan:
-    """A plan on one GPU type. `kv_bytes` are those of every GPU for the KV cache."""
+    """A plan on one GPU type. `kv_bytes` are those of every GPU for the KV cache.
+
+    `context_window` is the longest request before it was cut to what fits.
+    """
 
     request: PlanRequest
     layout: MemoryLayout
     gpu: GpuSpec
     kv_bytes: int
+    context_window: int
     fits: Mapping[str, int]
     latency_models: Mapping[str, str]
     entry: ModelEntry | None
@@ -136,6 +140,7 @@ def as_json(plan: ModelPlan) -> dict[str, Any]:
         "kv_cache_dtype": layout.kv_cache_dtype,
         "quantization": layout.quantization or None,
         "max_model_len": layout.limits.max_model_len,
+        "context_window": plan.context_window,
         "fits_on": dict(plan.fits),
         "latency_models": dict(plan.latency_models),
         "source": plan.entry.source if plan.entry else None,
@@ -159,7 +164,8 @@ def as_table(plan: ModelPlan) -> str:
         ("KV blocks", f"{blocks:,}"),
         ("prefix hits", f"in steps of {layout.granularity[0]:,} tokens"),
         ("capacity", f"{layout.capacity_tokens(blocks):,} tokens in requests of {longest}"),
-        *_fitting_rows(plan.fits, longest),
+        *_cut_rows(plan.context_window, longest, layout.limits.max_model_len),
+        *_fitting_rows(plan.fits, f"{plan.context_window:,}"),
         *(("step times", f"{name}: {error}") for name, error in plan.latency_models.items()),
     ]
     text = "".join(f"{name:<14}{value}\n" for name, value in rows)
@@ -176,6 +182,13 @@ def _origin(entry: ModelEntry | None) -> list[tuple[str, str]]:
     unsure = f"; not checked: {', '.join(entry.assumed)}" if entry.assumed else ""
     names = f"{entry.organisation}/{entry.name}" if entry.organisation else entry.name
     return [("sizes from", f"{entry.source}, of {names}{unsure}")]
+
+
+def _cut_rows(context_window: int, longest: str, max_model_len: int) -> list[tuple[str, str]]:
+    """Return a row on a context window that does not fit, none for one that does."""
+    if max_model_len >= context_window:
+        return []
+    return [("context", f"one request of {context_window:,} tokens does not fit: cut to {longest}")]
 
 
 def _fitting_rows(fits: Mapping[str, int], longest: str) -> list[tuple[str, str]]:

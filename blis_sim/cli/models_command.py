@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blis_sim.cli.model_plan import (
@@ -19,7 +19,7 @@ from blis_sim.engine.latency.catalogue.files import config_path
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
 from blis_sim.engine.latency.catalogue.models import knows_model, model_entry, model_names
 from blis_sim.engine.latency.catalogue.reader import load_checkpoint, load_model
-from blis_sim.engine.memory.planner import PlanRequest, check_fits, plan_layout
+from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, check_fits, plan_layout
 from blis_sim.options import check_options, option
 
 __all__ = ["ModelsOptions", "run"]
@@ -160,13 +160,25 @@ def _plan(options: ModelsOptions) -> ModelPlan:
     gpu = gpu or load_gpu("B200" if layout.capability_major >= 10 else "H100")
     limits = StepLimits(options.gpu_memory_utilization, options.max_num_batched_tokens, options.max_num_seqs)
     kv_bytes = options.kv_cache_memory_bytes or free_bytes(layout, gpu, limits)
-    check_fits(layout, kv_bytes)
     return ModelPlan(
         request=request,
-        layout=layout,
+        layout=_fitting_layout(layout, request, kv_bytes),
         gpu=gpu,
         kv_bytes=kv_bytes,
+        context_window=layout.limits.max_model_len,
         fits=fitting_gpus(request, limits),
         latency_models=known_latency_models(load_model(options.model), gpu, tp),
         entry=entry,
     )
+
+
+def _fitting_layout(layout: MemoryLayout, request: PlanRequest, kv_bytes: int) -> MemoryLayout:
+    """Return the layout with the context window of the model cut to what fits, as `--max-model-len auto` does.
+
+    Raises EngineError for a length that was given and does not fit, and where no request fits.
+    """
+    longest = layout.longest_request_tokens(max(layout.num_blocks(kv_bytes), 0)) if kv_bytes > 0 else 0
+    if request.max_model_len or longest < 1 or longest >= layout.limits.max_model_len:
+        check_fits(layout, kv_bytes)
+        return layout
+    return plan_layout(replace(request, max_model_len=longest))

@@ -17,6 +17,7 @@ from blis_sim.engine.latency.catalogue.reader import load_checkpoint
 from blis_sim.engine.memory.drafters import DrafterRequest
 from blis_sim.engine.speculation import DRAFTERS
 from blis_sim.engine.vllm_releases import flag_or
+from blis_sim.options import OptionError
 
 if TYPE_CHECKING:
     from blis_sim.engine.speculation import Speculation
@@ -89,9 +90,12 @@ def scheduled_tokens(options: DeploymentOptions, speculation: "Speculation | Non
 def active_seqs(options: DeploymentOptions, max_num_seqs: int, tokens: int, speculation: "Speculation | None") -> int:
     """Return how many requests are admitted at once: those that --max-num-active-seqs allows, and drafts have room for.
 
-    A drafter with a pass of its own computes its rows for every request within the tokens of one step.
+    A drafter with a pass of its own computes its rows for every request within the tokens of one step. Raises
+    OptionError for more requests than run in one step.
     """
-    most = min(options.max_num_active_seqs or max_num_seqs, max_num_seqs)
+    most = options.max_num_active_seqs or max_num_seqs
+    if most > max_num_seqs:
+        raise OptionError(f"--max-num-active-seqs must be at most --max-num-seqs, {max_num_seqs}, got {most}")
     if speculation is not None and DRAFTERS[speculation.method].has_own_pass:
         most = max(1, min(most, tokens // speculation.num_lookahead_tokens))
     return most

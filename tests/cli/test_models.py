@@ -106,6 +106,16 @@ def test_a_name_is_explained_on_the_deployment_of_the_catalogue(blis: Blis) -> N
     assert plan["source"] == "aiconfigurator-core 0.12.0"
 
 
+def test_a_context_window_that_does_not_fit_is_cut_and_a_length_that_was_given_is_refused(blis: Blis) -> None:
+    _, out, _ = blis("models", "meta-llama/Llama-4-Scout-17B-16E-Instruct", "--json")
+    plan = json.loads(out)
+    assert plan["context_window"] == 10_485_760
+    assert 1_000_000 < plan["max_model_len"] <= plan["kv_capacity_tokens"]
+    code, _, err = blis("models", "llama-4-scout-17b-16e-instruct", "--max-model-len", "10485760")
+    assert code == 2
+    assert "GiB of KV cache per GPU for one request of 10485760 tokens" in err
+
+
 def test_a_part_of_a_name_lists_the_models_that_have_it(blis: Blis) -> None:
     code, out, err = blis("models", "qwen3 fp8")
     names = [line.split()[0] for line in out.splitlines()[1:]]

@@ -61,7 +61,12 @@ def test_an_unknown_model_is_answered_with_the_way_out() -> None:
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("llama-3-9b", "llama-3-8b"), ("Qwen/Qwen3-14", "qwen3-14b"), ("mixtral8x7b", "mixtral-8x7b")],
+    [
+        ("llama-3-9b", "llama-3-8b"),
+        ("Qwen/Qwen3-14", "qwen3-14b"),
+        ("mixtral8x7b", "mixtral-8x7b"),
+        ("ibm-granite/granite-4.0-h-small", "granite-3.3-2b-instruct"),
+    ],
 )
 def test_an_unknown_model_is_answered_with_its_nearest_matches_in_one_line(name: str, near: str) -> None:
     with pytest.raises(EngineError, match=rf"is not in the catalogue, nearest (is|are) {near}[,;]") as refusal:

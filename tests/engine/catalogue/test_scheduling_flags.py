@@ -30,6 +30,11 @@ def test_active_requests_are_limited_apart_from_the_requests_of_a_step() -> None
         config(max_num_seqs=4, max_num_active_seqs=5)
 
 
+def test_more_active_requests_than_run_in_a_step_by_default_are_refused() -> None:
+    with pytest.raises(OptionError, match="--max-num-active-seqs must be at most --max-num-seqs, 1024, got 5000"):
+        config(max_num_active_seqs=5000)
+
+
 def test_scheduled_tokens_are_limited_apart_from_the_room_of_a_step() -> None:
     limited = config(max_num_scheduled_tokens=1000, max_num_batched_tokens=4096)
     assert (limited.token_budget, limited.max_num_batched_tokens) == (1000, 4096)

@@ -7,6 +7,8 @@ from difflib import SequenceMatcher
 _MOST_SHOWN = 3
 _LEAST_LIKENESS = 0.5
 _LONGEST_NAME = 200
+_SHORTEST_FAMILY = 3
+"""Letters of the word with which names of one family begin, at least."""
 _PARTS = re.compile(r"[a-z]+|\d+")
 
 
@@ -25,9 +27,15 @@ def nearest_hint(name: str, known: Iterable[str]) -> str:
 
 
 def _likeness(wanted: str, known: str) -> float:
-    """Return the mean of the shared words and the shared letters, each from 0 to 1; 1 where one begins the other."""
+    """Return the mean of the shared words and the shared letters, each from 0 to 1; 1 where one begins the other.
+
+    Names of one family, which begin with the same word, are near whatever follows.
+    """
     if wanted and (known.startswith(wanted) or wanted.startswith(known)):
         return 1.0
-    words, others = set(_PARTS.findall(wanted)), set(_PARTS.findall(known))
-    shared = len(words & others) / max(len(words | others), 1)
-    return (shared + SequenceMatcher(None, wanted, known, autojunk=False).ratio()) / 2
+    words, others = _PARTS.findall(wanted.rpartition("/")[2]), _PARTS.findall(known.rpartition("/")[2])
+    all_words, all_others = set(_PARTS.findall(wanted)), set(_PARTS.findall(known))
+    shared = len(all_words & all_others) / max(len(all_words | all_others), 1)
+    likeness = (shared + SequenceMatcher(None, wanted, known, autojunk=False).ratio()) / 2
+    is_family = words[:1] == others[:1] and len("".join(words[:1])) >= _SHORTEST_FAMILY
+    return _LEAST_LIKENESS + (1 - _LEAST_LIKENESS) * likeness if is_family else likeness
