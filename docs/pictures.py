@@ -263,7 +263,12 @@ def draw_all(recording: Path | None, output: Path) -> None:
         if recording is None:
             subprocess.run([sys.executable, PROJECT / "examples" / "demo.py", "--output", folder], check=True)
         draw_closed_loop(recording or Path(folder), output / "closed-loop.svg")
-    cost: list[str | Path] = [sys.executable, PROJECT / "benchmarks" / "engine_cost.py", "--plot", output / "engine-cost.svg"]
+    cost: list[str | Path] = [
+        sys.executable,
+        PROJECT / "benchmarks" / "engine_cost.py",
+        "--plot",
+        output / "engine-cost.svg",
+    ]
     subprocess.run(cost, check=True)
     write_calibration((output.parent if output == FOLDER else output) / "calibration-example.html")
 

@@ -10,7 +10,7 @@ from typing import Any
 from mockserve.protocol.asked.sampling import Sampling, read_sampling
 from mockserve.protocol.bodies import Ending, Usage
 from mockserve.protocol.completions.fields import EXTRA_ARGUMENT
-from mockserve.protocol.errors import ApiError, bad_value, internal_error
+from mockserve.protocol.errors import ApiError, Problem, bad_value, internal_error
 from mockserve.protocol.languages import check_language, separator_of
 from mockserve.protocol.reading.body import Fields, check_types
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable
@@ -23,7 +23,6 @@ from mockserve.protocol.reading.types import (
     Integer,
     Number,
     OneOf,
-    Problem,
     Text,
 )
 
