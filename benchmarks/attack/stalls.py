@@ -119,8 +119,13 @@ class Probe:
 
 def request_bytes(path: str, body: bytes, further: str = "") -> bytes:
     """A POST request as it goes over the wire."""
+    return request_head(path, len(body), further) + body
+
+
+def request_head(path: str, num_body_bytes: int, further: str = "") -> bytes:
+    """The head of a POST request."""
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{further}"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    return f"{head}Content-Length: {num_body_bytes}\r\n\r\n".encode()
 
 
 def resident_mib(pid: int) -> float:
@@ -134,7 +139,8 @@ def send(port: int, attack: Attack, seconds: float, found: dict[str, str]) -> No
     """Send the request, read its reply, and hang up when `seconds` are over."""
     until_s = time.monotonic() + seconds
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
-        connection.sendall(request_bytes(attack.path, attack.body))
+        connection.sendall(request_head(attack.path, len(attack.body)))
+        connection.sendall(attack.body)  # by itself, since to copy 250 MB would stop the probes of this process
         num_bytes, first = 0, b""
         while time.monotonic() < until_s:
             connection.settimeout(max(0.01, until_s - time.monotonic()))
