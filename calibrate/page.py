@@ -34,7 +34,10 @@ def calibration_page(
     """Return the page of a calibration: words first, then tables, then pictures."""
     metrics = [name for name in NAMES if name in found.metrics]
     single = TextTable(
-        ("", "requests", "MAPE", "95 % interval", "r", "95 % interval", "grade", "second run: MAPE / r"),
+        (
+            *("", "requests", "MAPE", "95 % interval", "r", "95 % interval", "grade"),
+            *(("second run: MAPE / r",) if noise_floor else ()),
+        ),
         [_prediction_row(name, found, sureness[name], noise_floor) for name in metrics],
     )
     latencies = TextTable(("", "", *_STATISTICS), [row for name in metrics for row in _latency_rows(name, found)], 2)
@@ -67,7 +70,7 @@ def _prediction_row(
         _r(comparison),
         "-" if sure.pearson_r is None else f"{sure.pearson_r.low:.3f} to {sure.pearson_r.high:.3f}",
         comparison.quality,
-        "-" if floor is None else f"{floor.mape:.2%} / {_r(floor)}",
+        *(("-" if floor is None else f"{floor.mape:.2%} / {_r(floor)}",) if noise_floor else ()),
     ]
 
 

@@ -53,6 +53,11 @@ def number(value: float, digits: int = 2) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
 
 
+def counted(count: int, name: str) -> str:
+    """Return a count with the name of what is counted, such as `1 GPU` or `2 GPUs`."""
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
 def duration(value_ms: float) -> str:
     """Return a duration with the unit in which it has one to three digits before the point."""
     if value_ms < 1:

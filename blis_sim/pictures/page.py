@@ -19,7 +19,12 @@ p { margin: .4rem 0; } .origin { color: $muted; }
 .remarks { list-style: none; padding: 0; margin: .8rem 0; }
 .remarks li { padding: .25rem .7rem; margin: .3rem 0; border-left: 4px solid $grid; background: $card; }
 .remarks li.bad { border-color: $target; } .remarks li.good { border-color: $c2; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; margin: .5rem 0; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; background: linear-gradient(to right, $paper 60%, transparent) 0 0 / 2.5rem 100% local,
+  linear-gradient(to left, $paper 60%, transparent) 100% 0 / 2.5rem 100% local,
+  linear-gradient(to right, $shade, transparent) 0 0 / .8rem 100% scroll,
+  linear-gradient(to left, $shade, transparent) 100% 0 / .8rem 100% scroll;
+  background-repeat: no-repeat; }
+table { border-collapse: collapse; margin: .5rem 0; font-variant-numeric: tabular-nums; }
 th, td { white-space: nowrap; padding: .22rem .8rem .22rem 0; text-align: right; border-bottom: 1px solid $grid; }
 th { color: $muted; font-weight: 600; } .left { text-align: left; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem; }
@@ -29,12 +34,14 @@ figure svg, figure img { width: 100%; height: auto; display: block; }
 figure img { background: #fff; border-radius: 4px; }
 .facts th { text-align: left; vertical-align: top; } .facts td { text-align: left; white-space: normal;
   overflow-wrap: anywhere; font: 13px/1.5 ui-monospace, monospace; }
-@media (max-width: 40rem) { .facts th, .facts td { display: block; padding-right: 0; } .facts th { border: 0; } }
-pre { overflow-x: auto; background: $card; padding: .7rem; border-radius: 8px; font-size: 13px; }
+@media (max-width: 40rem) { th, td { padding-right: .55rem; font-size: 13px; } .facts th { border: 0; }
+  .facts th, .facts td { display: block; padding-right: 0; } }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; background: $card; padding: .7rem; border-radius: 8px;
+  font-size: 13px; }
 """
 
 
-_NAMES = ("ink", "muted", "grid", "target", "paper", "card", "c2")
+_NAMES = ("ink", "muted", "grid", "target", "paper", "card", "shade", "c2")
 """Variables of the style sheet that its rules use; pictures use all of the palette."""
 
 
@@ -43,9 +50,16 @@ def _variables(colors: Sequence[str], **others: str) -> str:
     return " ".join(f"--{name}: {value};" for name, value in known.items())
 
 
-_LIGHT = _variables(COLORS, ink=INK, muted=MUTED, grid=GRID, target=TARGET, paper="#fff", card="#f6f7f8")
+_LIGHT = _variables(COLORS, ink=INK, muted=MUTED, grid=GRID, target=TARGET, paper="#fff", card="#f6f7f8", shade="#0003")
 _DARK = _variables(
-    DARK_COLORS, ink="#e6e7e8", muted="#a3a7ab", grid="#3b4046", target="#ff7b72", paper="#15171a", card="#1e2125"
+    DARK_COLORS,
+    ink="#e6e7e8",
+    muted="#a3a7ab",
+    grid="#3b4046",
+    target="#ff7b72",
+    paper="#15171a",
+    card="#1e2125",
+    shade="#fff4",
 )
 
 
@@ -85,9 +99,11 @@ def page(
 
 def _mood(line: str) -> str:
     """Return the class of a remark: whether it is bad or good news, or neither."""
-    if line.startswith(("overloaded", "targets MISSED", "none meets", "no deployment", "nothing stays", "DRIFT")):
+    bad = ("overloaded", "targets MISSED", "none meets", "no deployment", "nothing stays", "DRIFT")
+    if line.startswith(bad) or ": missed, " in line:
         return "bad"
-    return "good" if line.startswith(("targets met", "cheapest", "best: ", "all figures within")) else "plain"
+    good = ("targets met", "cheapest", "best: ", "all figures within")
+    return "good" if line.startswith(good) or ": targets met, " in line else "plain"
 
 
 def write_page(path: str, text: str) -> None:

@@ -124,7 +124,11 @@ def test_a_page_is_whole_needs_nothing_else_and_fits_a_phone_in_light_and_dark()
     origin = Provenance(command="blis run --model <m>", model="<m>", seed=3)
     table = table_html(TextTable(["name", "value"], [["<a>", "1"]]), "Heading")
     text = page(
-        "Run of <m>", origin, ["overloaded: much", "targets met: all"], [table, figures_html(panels())], ["lead"]
+        "Run of <m>",
+        origin,
+        ["overloaded: much", "targets met: all", "with bursts: missed, by far", "with more: targets met, E2E has 3%"],
+        [table, figures_html(panels())],
+        ["lead"],
     )
     parser = Tags()
     parser.feed(text)
@@ -133,6 +137,8 @@ def test_a_page_is_whole_needs_nothing_else_and_fits_a_phone_in_light_and_dark()
     assert "width=device-width" in text
     assert "prefers-color-scheme: dark" in text
     assert '<li class="bad">overloaded: much</li><li class="good">targets met: all</li>' in text
+    assert '<li class="bad">with bursts: missed' in text
+    assert '<li class="good">with more: targets met' in text
     assert '<td class="left">&lt;a&gt;</td>' in text
     assert "<th>seed</th><td>3</td>" in text
 

@@ -6,6 +6,7 @@ from blis_sim.bench.capacity.answer import Answer
 from blis_sim.bench.capacity.report import answer_table, price_line, question_lines, winner_lines
 from blis_sim.bench.capacity.serving import pools_of
 from blis_sim.options.provenance import Provenance
+from blis_sim.options.text_table import counted
 from blis_sim.pictures.page import figures_html, page, table_html
 from blis_sim.pictures.panels import Target, bar_panel
 from blis_sim.pictures.style import Panel
@@ -33,7 +34,7 @@ def plan_panels(found: Answer) -> list[Panel]:
     ranked = dict(sorted(best.items(), key=lambda each: each[1][0].cost_per_hour))
     costs = {name: trial.cost_per_hour for name, (trial, _) in ranked.items()}
     words = {
-        name: f"${trial.cost_per_hour:,.2f}, {trial.candidate.num_gpus(trial.counts)} GPUs"
+        name: f"${trial.cost_per_hour:,.2f}, {counted(trial.candidate.num_gpus(trial.counts), 'GPU')}"
         for name, (trial, _) in ranked.items()
     }
     panels = [bar_panel("Cost of the cheapest deployments", "$ per hour", costs, words)]

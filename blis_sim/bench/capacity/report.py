@@ -165,7 +165,8 @@ def _longer(bound: Bound) -> str:
 def _bound_text(bound: Bound) -> str:
     if bound.trial is None:
         return "no number of these instances meets the targets"
-    return f"{_counts(bound.trial)} instances, ${bound.trial.cost_per_hour:,.2f} an hour"
+    noun = "instance" if bound.trial.counts == (1,) else "instances"
+    return f"{_counts(bound.trial)} {noun}, ${bound.trial.cost_per_hour:,.2f} an hour"
 
 
 def as_json(found: Answer, origin: Provenance | None = None) -> str:

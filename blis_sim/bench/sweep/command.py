@@ -182,15 +182,9 @@ def compute_sweep(options: SweepOptions, plan: "Plan", say: "Say", progress: "Pr
 
 
 def _origin(options: SweepOptions, plan: "Plan") -> "Provenance":
-    from blis_sim.options.provenance import Provenance, command_line, input_hashes
+    from blis_sim.bench.points.origin import origin_of
 
-    settings = plan.settings
-    return Provenance(
-        command=command_line("blis sweep", options),
-        model=str(settings.get("model", "")),
-        seed=settings.get("seed"),
-        inputs=input_hashes(options, plan.paths_read()),
-    )
+    return origin_of("blis sweep", options, plan, plan.points(options.sample, options.sample_seed))
 
 
 def _computed(

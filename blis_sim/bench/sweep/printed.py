@@ -8,7 +8,7 @@ from blis_sim.bench.points.simulate import Figures, costs
 from blis_sim.bench.sweep.frontier import ALONG, answered, frontier
 from blis_sim.bench.sweep.rows import Row, Table
 from blis_sim.options.provenance import Provenance
-from blis_sim.options.text_table import TextTable, csv_text
+from blis_sim.options.text_table import TextTable, counted, csv_text
 from traces import dump_json
 
 FORMATS = ("table", "json", "csv", "markdown")
@@ -115,7 +115,7 @@ def notes_of(result: SweepResult) -> list[str]:
     if cheapest is None:
         best = max(result.answered, key=lambda row: _figure(row, "slo_attainment"))
         return [*notes, f"none meets the targets, nearest is {best.point.label} with {_attainment(best)}"]
-    gpus = f"{_figure(cheapest, 'num_gpus'):g} GPUs"
+    gpus = counted(int(_figure(cheapest, "num_gpus")), "GPU")
     price = result.table.gpu_cost_per_hour
     if price is not None:
         cost = costs(cheapest.outcome.figures, price)

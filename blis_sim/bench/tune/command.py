@@ -151,14 +151,9 @@ def _draw(options: TuneOptions, plan: "Plan", setups: "list[Setup]") -> None:
 
 
 def _origin(options: TuneOptions, plan: "Plan") -> "Provenance":
-    from blis_sim.options.provenance import Provenance, command_line, input_hashes
+    from blis_sim.bench.points.origin import origin_of
 
-    return Provenance(
-        command=command_line("blis bench tune", options),
-        model=str(plan.settings.get("model", "")),
-        seed=plan.settings.get("seed"),
-        inputs=input_hashes(options, plan.paths_read()),
-    )
+    return origin_of("blis bench tune", options, plan, plan.points())
 
 
 def _plan(options: TuneOptions) -> "Plan":
