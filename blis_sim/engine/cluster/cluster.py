@@ -90,7 +90,7 @@ class Cluster:
         self.watchers = Watchers()
         self._events: list[Event] = []
         """The cluster's own events since the last call of `advance`."""
-        self.router_looks = router.reads_snapshots or decisions is not None
+        self.router_looks = router.reads_snapshots or router.reads_in_flight or decisions is not None
         """Whether routing depends on snapshots of the instances."""
         self.looks_always = router.reads_in_flight or decisions is not None
         decides_at_once = self.latencies.admission_us == 0 and not admission.reads_snapshots

@@ -5,7 +5,7 @@ import pytest
 from blis_sim.engine.cluster.admission import Stateless, always_admit, reject_all
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.reporting import DecisionLog
-from blis_sim.engine.cluster.routing import RoundRobin, least_loaded
+from blis_sim.engine.cluster.routing import LeastOutstanding, RoundRobin, least_loaded
 from blis_sim.engine.cluster.settings import Freshness, Latencies
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
@@ -53,6 +53,14 @@ def test_the_clock_is_that_of_an_arrival_that_has_not_come_to_the_queue_yet() ->
 def test_all_that_arrive_at_an_instant_are_seen_by_the_router_one_after_the_other() -> None:
     made = submitted(cluster(3, router=least_loaded(last)), 3)
     assert [instance for _, _, _, instance in endings(made)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("gap_us", [0, 300])
+def test_the_least_outstanding_instance_is_the_one_with_the_fewest_requests_in_flight(gap_us: int) -> None:
+    made = submitted(cluster(3, router=LeastOutstanding()), 6, gap_us)
+    assert sorted((name, instance) for _, name, _, instance in endings(made)) == [
+        (f"r{number}", number % 3) for number in range(6)
+    ]
 
 
 def test_a_stale_report_hides_what_an_instance_has_to_do() -> None:

@@ -81,7 +81,8 @@ class Disaggregation:
         cluster.hides_prefill_sub_requests = True
         cluster.departed.append(self._leave)
         cluster.state.restrict(settings.pools.decode)
-        cluster.also_reads(self._prefill_router.reads_snapshots, self._decider.reads_caches)
+        prompts = self._prefill_router
+        cluster.also_reads(prompts.reads_snapshots or prompts.reads_in_flight, self._decider.reads_caches)
         for number in settings.pools.prefill:
             cluster.watchers.add(number, self._look)
 
