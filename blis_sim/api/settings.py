@@ -132,10 +132,12 @@ class ClusterSettings(EngineSettings, total=False):
     prefill_routing_scorers: str
     decode_routing_scorers: str
     prefill_tp: int
+    prefill_pp: int
     prefill_hardware: str
     prefill_latency_model: str
     prefill_max_model_len: int
     decode_tp: int
+    decode_pp: int
     decode_hardware: str
     decode_latency_model: str
     decode_max_model_len: int

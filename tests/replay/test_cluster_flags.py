@@ -123,6 +123,7 @@ def test_pools_may_run_on_other_hardware() -> None:
         decode_instances=1,
         prefill_tp=2,
         decode_hardware="A100-80",
+        decode_pp=2,
         decode_max_model_len=4096,
     )
     simulation = build_simulation(options.cluster, resolve(options.cluster.deployment))
@@ -130,6 +131,7 @@ def test_pools_may_run_on_other_hardware() -> None:
     configs = [engine.config for engine in simulation.instances]
     assert configs[0].total_kv_blocks > 2 * configs[2].total_kv_blocks
     assert [config.max_model_len for config in configs] == [40960, 4096, 40960]
+    assert [config.num_stages for config in configs] == [1, 2, 1]
 
 
 def named(latency: LatencyModel) -> str:

@@ -60,19 +60,20 @@ def options_of_role(options: ClusterOptions, role: Role | None) -> DeploymentOpt
     """The settings of an instance with that role."""
     shared, pools = options.deployment, options.pools
     if role is Role.PREFILL:
-        tp, hardware = pools.prefill_tp, pools.prefill_hardware
+        tp, pp, hardware = pools.prefill_tp, pools.prefill_pp, pools.prefill_hardware
         latency_model, max_model_len = pools.prefill_latency_model, pools.prefill_max_model_len
     elif role is Role.DECODE:
-        tp, hardware = pools.decode_tp, pools.decode_hardware
+        tp, pp, hardware = pools.decode_tp, pools.decode_pp, pools.decode_hardware
         latency_model, max_model_len = pools.decode_latency_model, pools.decode_max_model_len
     else:
         return shared
-    if not (tp or hardware or latency_model or max_model_len):
+    if not (tp or pp or hardware or latency_model or max_model_len):
         return shared
     latency_model = latency_model or shared.latency_model
     return replace(
         shared,
         tp=tp or shared.tp,
+        pp=pp or shared.pp,
         hardware=hardware or shared.hardware,
         latency_model=latency_model,
         coefficients=shared.coefficients if latency_model in ("", AUTO, "fitted") else None,

@@ -78,12 +78,14 @@ class PoolOptions:
         metavar="SCORER:WEIGHT,...",
     )
     prefill_tp: int = option(0, "--tp of prefill instances, if different.", at_least=0)
+    prefill_pp: int = option(0, "--pp of prefill instances, if different.", at_least=0)
     prefill_hardware: str = option("", "--hardware of prefill instances, if different.")
     prefill_latency_model: str = option(
         "", "--latency-model of prefill instances, if different.", choices=_LATENCY_MODELS
     )
     prefill_max_model_len: int = option(0, "--max-model-len of prefill instances, if different.", at_least=0)
     decode_tp: int = option(0, "--tp of decode instances, if different.", at_least=0)
+    decode_pp: int = option(0, "--pp of decode instances, if different.", at_least=0)
     decode_hardware: str = option("", "--hardware of decode instances, if different.")
     decode_latency_model: str = option(
         "", "--latency-model of decode instances, if different.", choices=_LATENCY_MODELS
