@@ -76,14 +76,17 @@ def settings(salt: str = "blis") -> Any:
     }
 
 
-def draw_panels(panels: Sequence[Panel], path: str, title: str = "") -> None:
-    """Draw panels side by side to a .png, .svg or .pdf, the file of one run, on white. Raises TraceError."""
+def draw_panels(panels: Sequence[Panel], paths: str | Sequence[str], title: str = "") -> None:
+    """Draw panels side by side to a .png, .svg or .pdf or several of these, on white. Raises TraceError.
+
+    Panels that are wider than others stand below each other.
+    """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    num_columns = min(_COLUMNS, len(panels))
-    num_rows = ceil(len(panels) / num_columns)
     width, height = panels[0].inches
+    num_columns = min(_COLUMNS if width < 2 * PANEL_INCHES[0] else 1, len(panels))
+    num_rows = ceil(len(panels) / num_columns)
     with rc_context(settings()):
         figure = Figure(figsize=(width * num_columns, height * num_rows + 0.3 * bool(title)), layout="constrained")
         axes = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
@@ -93,7 +96,9 @@ def draw_panels(panels: Sequence[Panel], path: str, title: str = "") -> None:
             each.set_axis_off()
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=9, color=MUTED)
-        save(figure, path)
+        for path in [paths] if isinstance(paths, str) else paths:
+            save(figure, path)
+            figure.set_layout_engine("none")  # the places of all parts are found, and hold for other formats
 
 
 def panel_svg(panel: Panel) -> str:

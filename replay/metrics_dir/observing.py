@@ -44,6 +44,7 @@ def observing(
     from replay.metrics_dir.pictures import draw_pictures
     from replay.metrics_dir.recorder import Recorder
     from replay.metrics_dir.request_graphs import RequestGraphs
+    from replay.provenance import provenance_of
 
     folder = None
     if report.metrics_dir is not None:
@@ -63,7 +64,8 @@ def observing(
     for each in recorders:
         each.close(simulation.clock)
     if folder is not None:
-        draw_pictures(folder, simulation.clock)
+        origin = provenance_of(f"blis {command}", options, deployment, seed=0)
+        draw_pictures(folder, simulation.clock, origin.title)
 
 
 def _made(path: str) -> Path:

@@ -1,21 +1,25 @@
 """The pictures of a folder of metrics: latencies, batches, tokens, and how instances were used over time."""
 
-import io
 from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from blis_sim.engine.units import Micros
 from replay.metrics_dir.recorder import Recorder
 from replay.metrics_dir.sketch import Sketch
-from replay.metrics_dir.utilization import Level
-from traces.text_file import write_content
+from replay.metrics_dir.utilization import Level, PerSecond
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from blis_sim.pictures.style import Panel
+
 MOST_LINES = 8
-"""Instances with a line of their own in a picture of use over time."""
+"""Instances with a line of their own in a picture of use over time, as many as there are colours."""
+_MARKS = (0.5, 0.99)
+_WIDE_INCHES = (9.2, 2.4)
 
 
 def can_draw() -> bool:
@@ -23,82 +27,87 @@ def can_draw() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def draw_pictures(recorder: Recorder, until: Micros) -> None:
+def draw_pictures(recorder: Recorder, until: Micros, title: str = "") -> None:
     """Draw each picture as PNG and as SVG into the folder `plots`; none without matplotlib. Raises TraceError."""
     if not can_draw():
         return
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from blis_sim.pictures.style import draw_panels
 
     folder = recorder.folder / "plots"
     folder.mkdir(exist_ok=True)
-    with mpl.rc_context({"svg.hashsalt": "blis", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}):
-        for name, size, draw in _pictures(recorder, until):
-            figure = Figure(figsize=size, layout="constrained")
-            FigureCanvasAgg(figure)
-            draw(figure)
-            for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None})):
-                content = io.BytesIO()
-                figure.savefig(content, format=suffix[1:], dpi=110, metadata=metadata)
-                write_content(folder / f"{name}{suffix}", content.getvalue())
+    pictures = {
+        "latencies": _latencies(recorder),
+        "batches": _batches(recorder),
+        "tokens": _tokens(recorder, until),
+        "utilization": _utilization(recorder, until),
+    }
+    for name, panels in pictures.items():
+        draw_panels(list(panels), [str(folder / f"{name}{suffix}") for suffix in (".png", ".svg")], title)
 
 
-def _pictures(recorder: Recorder, until: Micros) -> Iterator[tuple[str, tuple[float, float], Any]]:
+def _latencies(recorder: Recorder) -> Iterator["Panel"]:
     figures = recorder.figures
-    latencies = [
-        ("time to first token (s)", figures.ttft),
-        ("mean time between tokens (s)", figures.tbt),
-        ("whole request (s)", figures.e2e),
-        ("scheduling delay (s)", figures.delay),
-    ]
-    batches = [
-        ("requests in a batch", figures.batch_size),
-        ("tokens in a batch", figures.batch_tokens),
-        ("time of a batch (s)", figures.batch_time),
-    ]
-    yield "latencies", (9.0, 5.2), lambda figure: _draw_shares(figure, (2, 2), latencies)
-    yield "batches", (9.0, 2.8), lambda figure: _draw_shares(figure, (1, 3), batches)
-    yield "utilization", (9.0, 6.0), lambda figure: _draw_use(figure, recorder, until)
+    yield _shares("Distribution of TTFT", "TTFT, ms", "requests", figures.ttft, 1e3)
+    yield _shares("Distribution of mean ITL per request", "mean ITL per request, ms", "requests", figures.tbt, 1e3)
+    yield _shares("Distribution of E2E", "E2E, ms", "requests", figures.e2e, 1e3)
+    yield _shares("Distribution of scheduling delay", "scheduling delay, ms", "requests", figures.delay, 1e3)
 
 
-def _draw_shares(figure: Any, shape: tuple[int, int], sketches: list[tuple[str, Sketch]]) -> None:
-    """Draw the share of the sample up to each value."""
-    for axes, (label, sketch) in zip(figure.subplots(*shape, squeeze=False).flat, sketches, strict=True):
-        values, shares = sketch.cdf()
-        if sketch.count:
-            axes.step([sketch.least, *values], [0.0, *shares], where="post")
-            _mark(axes, sketch)
-        axes.set_xlabel(label)
-        axes.set_ylim(0, 1.02)
-        axes.set_xlim(left=0)
-    figure.supylabel("share")
+def _batches(recorder: Recorder) -> Iterator["Panel"]:
+    figures = recorder.figures
+    yield _shares("Requests in a batch", "requests in a batch", "batches", figures.batch_size)
+    yield _shares("Time of a batch", "time of a batch, ms", "batches", figures.batch_time, 1e3)
 
 
-def _mark(axes: "Axes", sketch: Sketch) -> None:
-    values = sketch.quantiles((0.5, 0.99)).tolist()
-    for value in values:
-        axes.axvline(value, color="0.6", linewidth=0.8, linestyle="--")
-    axes.set_title("P50 {:.3g}, P99 {:.3g}".format(*values), fontsize=8)
+def _tokens(recorder: Recorder, until: Micros) -> Iterator["Panel"]:
+    yield _shares("Tokens in a batch", "tokens in a batch", "batches", recorder.figures.batch_tokens)
+    lines = {"prompt tokens": recorder.prompt_tokens, "decodes": recorder.decodes}
+    yield _over_time("Tokens computed per second", "tokens/s", lines, until)
 
 
-def _draw_use(figure: Any, recorder: Recorder, until: Micros) -> None:
+def _utilization(recorder: Recorder, until: Micros) -> Iterator["Panel"]:
     replicas = sorted(recorder.replicas.items())[:MOST_LINES]
-    rows: list[tuple[str, list[tuple[str, Level]]]] = [
-        ("KV cache (%)", [(f"replica {number}", use.memory) for number, use in replicas]),
-    ]
-    for label, name in (("busy (%)", "busy"), ("MFU (%)", "mfu")):
-        lines = [
+    memory = {f"replica {number}": use.memory for number, use in replicas}
+    yield _over_time("KV cache in use", "% of KV blocks", memory, until, _WIDE_INCHES)
+    for title, label, name in (("Time busy", "% of time", "busy"), ("MFU", "% of peak FLOP/s", "mfu")):
+        levels = [
             (f"replica {number} stage {stage}" if len(use.stages) > 1 else f"replica {number}", getattr(each, name))
             for number, use in replicas
             for stage, each in enumerate(use.stages)
         ]
-        rows.append((label, lines[:MOST_LINES]))
-    for axes, (label, lines) in zip(figure.subplots(3, 1, sharex=True), rows, strict=True):
-        for name, level in lines:
-            axes.plot(*level.course(until), label=name, linewidth=1.0)
-        axes.set_ylabel(label)
-        axes.set_ylim(bottom=0)
-        if len(lines) > 1:
-            axes.legend(fontsize=7, loc="upper right")
-    axes.set_xlabel("time (s)")
+        yield _over_time(title, label, dict(levels[:MOST_LINES]), until, _WIDE_INCHES)
+
+
+def _shares(title: str, label: str, of: str, sketch: Sketch, scale: float = 1.0) -> "Panel":
+    """Return the share of a sample up to each value, with its median and its p99."""
+    from blis_sim.pictures.style import MUTED, Panel, log_where_wide
+
+    def draw(axes: "Axes") -> None:
+        values, shares = sketch.cdf()
+        axes.set_ylim(0, 1.02)
+        if not sketch.count:
+            return
+        axes.plot(scale * np.array([sketch.least, *values]), [0.0, *shares], drawstyle="steps-post")
+        for place, value in enumerate((scale * sketch.quantiles(_MARKS)).tolist()):
+            words = f"{('median', 'p99')[place]} {f'{value:,.0f}' if value >= 1000 else f'{value:.3g}'}"
+            axes.axvline(value, color=MUTED, linewidth=0.9, linestyle=((0, (4, 3)), (0, (1, 2)))[place], label=words)
+        log_where_wide(axes, "x", [scale * sketch.least, scale * sketch.largest])
+
+    return Panel(title=title, x_label=label, y_label=f"share of {of}", draw=draw)
+
+
+def _over_time(
+    title: str,
+    label: str,
+    lines: dict[str, Level] | dict[str, PerSecond],
+    until: Micros,
+    inches: tuple[float, float] | None = None,
+) -> "Panel":
+    """Return figures over time, stretch by stretch."""
+    from dataclasses import replace
+
+    from blis_sim.pictures.panels import time_panel
+
+    courses = {name: line.course(until) for name, line in lines.items()}
+    panel = time_panel(title, label, courses) if courses else time_panel(title, label, {"": (np.zeros(0), np.zeros(0))})
+    return panel if inches is None else replace(panel, inches=inches)

@@ -22,7 +22,7 @@ from replay.metrics_dir.lives import KVTraffic, Lives
 from replay.metrics_dir.request_rows import REQUEST_COLUMNS, request_row
 from replay.metrics_dir.sketch import Sketch
 from replay.metrics_dir.tables import CsvTable, RowFile
-from replay.metrics_dir.utilization import ReplicaUse, utilization
+from replay.metrics_dir.utilization import PerSecond, ReplicaUse, utilization
 from traces.text_file import write_content
 
 BATCH_COLUMNS = (
@@ -71,6 +71,7 @@ class Recorder:
     def __init__(self, folder: Path, facts: RunFacts, engines: SequenceOf[Engine]) -> None:
         self.folder = folder
         self.figures = Figures(*(Sketch() for _ in range(7)))
+        self.prompt_tokens, self.decodes = PerSecond(), PerSecond()
         self.replicas: dict[int, ReplicaUse] = {}
         self._facts = facts
         self._engines = engines
@@ -138,11 +139,16 @@ class Recorder:
         duration_s = (event.at - event.started_at) / 1e6
         started_s = event.started_at / 1e6
         prefills = shape.prefill_tokens
-        self._batches.add((number, shape.num_tokens, prefills, decodes, size, duration_s, instance, started_s))
+        self._batches.add_line(
+            f"{number},{shape.num_tokens},{prefills},{decodes},{size},{duration_s!r},{instance},{started_s!r}\n"
+        )
         figures = self.figures
         figures.batch_size.add(size)
         figures.batch_tokens.add(shape.num_tokens)
         figures.batch_time.add(duration_s)
+        if prefills:
+            self.prompt_tokens.add(event.at, prefills)
+        self.decodes.add(event.at, decodes)
         drawn = self._chrome.without_overlap(instance, stages)
         ids = self._lives.computed(Place(instance, drawn[0][0]), event, sum(end - start for start, end in stages))
         num_ids = len(event.prompts) + len(event.decoding)
@@ -166,8 +172,10 @@ class Recorder:
         for stage, (start, end) in zip(use.stages, stages, strict=True):
             stage.computes(start, end, mfu)
         blocks = self._engines[instance].kv.num_blocks / 100.0
-        use.memory.set(event.num_used_blocks / blocks, max(use.memory.at, event.started_at))
-        use.memory.set(event.num_blocks_after / blocks, max(use.memory.at, event.at))
+        memory = use.memory
+        memory.set(event.num_used_blocks / blocks, max(memory.at, event.started_at))
+        if event.num_blocks_after != event.num_used_blocks:
+            memory.set(event.num_blocks_after / blocks, max(memory.at, event.at))
 
     def _end(self, sequence: Sequence, at: Micros, outcome: object) -> None:
         lives = self._lives

@@ -70,6 +70,10 @@ class CsvTable:
         texts = [repr(each) if type(each) in _NUMBERS else cell_text(each) for each in cells]
         self._file.write(",".join(texts) + "\n")
 
+    def add_line(self, line: str) -> None:
+        """Append the text of a row, its end of line included, which takes less time than its cells."""
+        self._file.write(line)
+
 
 def cell_text(value: Cell) -> str:
     """Return the text of a cell."""

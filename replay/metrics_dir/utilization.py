@@ -38,12 +38,26 @@ class Level:
 
     def hold_until(self, at: Micros) -> None:
         """Let the figure keep its value until `at`."""
-        value, start = self.value, self.at
+        start = self.at
         if at <= start:
             return
         self.at = at
-        if not value:
+        if self.value:
+            self._spread(self.value, start, at)
+
+    def spend(self, value: float, start: Micros, end: Micros) -> None:
+        """Let the figure have `value` between two instants, and 0 before and after them."""
+        start = max(start, self.at)
+        if end <= start:
             return
+        self.at = end
+        if value:
+            if value > self.largest:
+                self.largest = value
+            self._spread(value, start, end)
+
+    def _spread(self, value: float, start: Micros, at: Micros) -> None:
+        """Add the time between two instants with a value to the sums."""
         self.total += value * (at - start)
         while at > BINS * self._width_us:
             self._double()
@@ -74,6 +88,39 @@ class Level:
         self._width_us *= 2
 
 
+class PerSecond:
+    """A count of what happens, by stretches of time whose width doubles whenever a run outgrows them."""
+
+    __slots__ = ("_counts", "_width_us")
+
+    def __init__(self) -> None:
+        self._width_us = FIRST_BIN_US
+        self._counts = [0] * BINS
+
+    def add(self, at: Micros, count: int) -> None:
+        """Count what happens at an instant."""
+        while at >= BINS * self._width_us:
+            counts = self._counts
+            self._counts = [counts[place] + counts[place + 1] for place in range(0, BINS, 2)] + [0] * (BINS // 2)
+            self._width_us *= 2
+        self._counts[at // self._width_us] += count
+
+    def course(self, until: Micros) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return the middle of each stretch of time in seconds, and how much happened in it per second.
+
+        Stretches are joined to at most `_MOST_STRETCHES`, as a count for each millisecond is nearly all zeros.
+        """
+        joined = BINS // _MOST_STRETCHES
+        width_us = self._width_us * joined
+        counts = np.array(self._counts).reshape(-1, joined).sum(axis=1)[: -(-until // width_us)]
+        starts = np.arange(len(counts)) * width_us
+        lengths = np.minimum(width_us, until - starts)
+        return (starts + lengths / 2) / 1e6, counts / lengths * 1e6
+
+
+_MOST_STRETCHES = 64
+
+
 @dataclass(slots=True)
 class StageUse:
     """One pipeline stage of an instance."""
@@ -83,9 +130,8 @@ class StageUse:
 
     def computes(self, started_at: Micros, ended_at: Micros, mfu_percent: float) -> None:
         """Count a batch that was in the stage between two instants."""
-        for level, value in ((self.busy, 100.0), (self.mfu, mfu_percent)):
-            level.set(value, max(started_at, level.at))
-            level.set(0.0, max(ended_at, level.at))
+        self.busy.spend(100.0, started_at, ended_at)
+        self.mfu.spend(mfu_percent, started_at, ended_at)
 
 
 @dataclass(slots=True)
