@@ -51,10 +51,12 @@ class ChromeTrace:
         ids: Sequence[int],
         num_ids: int,
         sizes: tuple[int, int, int],
+        tokens: Sequence[int] = (),
     ) -> None:
         """Draw a batch that was in each stage between two instants.
 
-        `ids` are the first of `num_ids`; `sizes` are its requests, prompt tokens and decode tokens.
+        `ids` are the first of `num_ids`; `sizes` are its requests, prompt tokens and decode tokens; `tokens` are those
+        of each request, where they are known.
         """
         if replica not in self._declared:
             self._declare(replica, len(stages))
@@ -66,6 +68,8 @@ class ChromeTrace:
             "num_decode_tokens": num_decode_tokens,
             "request_ids": ids[:MOST_IDS],
         }
+        if tokens:
+            args["num_tokens"] = tokens[:MOST_IDS]
         if num_ids > MOST_IDS:
             args["num_more_requests"] = num_ids - MOST_IDS
         kind = "mixed" if num_prefill_tokens and num_decode_tokens else "prefill" if num_prefill_tokens else "decode"

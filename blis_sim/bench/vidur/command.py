@@ -14,25 +14,20 @@ def run(options: Any) -> int:
     from blis_sim.bench.vidur.cluster import cluster_of
     from blis_sim.bench.vidur.effects import flags_without_effect
     from blis_sim.bench.vidur.operators import operator_tables
-    from blis_sim.bench.vidur.output import new_folder, write_batches, write_config, write_requests
+    from blis_sim.bench.vidur.output import new_folder, write_folder
     from blis_sim.bench.vidur.simulation import simulated
     from traces.collector import no_cycle_search
 
     with no_cycle_search():
         cluster = cluster_of(options)
         tables = operator_tables(options)
+        result = simulated(options, cluster, tables)
         for note in (*cluster.notes, *flags_without_effect(options)):
             _say(note)
-        result = simulated(options, cluster, tables)
         if not options.metrics_config_write_metrics:
             return 0
         folder = new_folder(options)
-        write_config(options, folder)
-        of_simai = options.compat == "simai" or len(cluster.pools) > 1
-        if options.metrics_config_store_request_metrics:
-            write_requests(result, folder, of_simai=of_simai)
-        if options.metrics_config_store_batch_metrics and options.metrics_config_keep_individual_batch_metrics:
-            write_batches(result.logs, folder)
+        write_folder(options, result, folder)
     sys.stdout.write(f"{folder}\n")
     return 0
 

@@ -4,30 +4,25 @@ from collections.abc import Iterator
 from typing import Any
 
 from blis_sim.bench.vidur import settings as vidur
+from blis_sim.bench.vidur.catalogue import MODELS
 from blis_sim.bench.vidur.cluster import SPLIT_WISE
-from blis_sim.bench.vidur.operators import AICB, ANALYTICAL, SIMULATION, is_aicb
+from blis_sim.bench.vidur.operators import AICB, ANALYTICAL, SIMULATION, is_aicb, reads_profiles
 from blis_sim.bench.vidur.options import chosen, is_original, values_of
 from blis_sim.options import options_of
+from replay.metrics_dir.pictures import can_draw
 
 _WITH_TABLES = "the times of operators come from --operators"
-_NOT_WRITTEN = "that file is not written"
 _NOWHERE = "nothing is sent to Weights & Biases"
 _REASONS = {
     "log_level": "there is no log",
-    "metrics_config_write_json_trace": _NOT_WRITTEN,
-    "metrics_config_store_plots": "no plots are drawn",
-    "metrics_config_store_operation_metrics": _NOT_WRITTEN,
-    "metrics_config_store_token_completion_metrics": "no plots are drawn",
-    "metrics_config_store_utilization_metrics": _NOT_WRITTEN,
-    "metrics_config_enable_chrome_trace": _NOT_WRITTEN,
     "metrics_config_save_table_to_wandb": _NOWHERE,
-    "metrics_config_subsamples": "it thins out plots, and no plots are drawn",
-    "metrics_config_min_batch_index": "it thins out plots, and no plots are drawn",
-    "metrics_config_max_batch_index": "it thins out plots, and no plots are drawn",
+    "metrics_config_subsamples": "plots have all requests",
+    "metrics_config_min_batch_index": "metrics are those of all batches",
+    "metrics_config_max_batch_index": "metrics are those of all batches",
     "metrics_config_cache_dir": "nothing is cached",
     **{f"metrics_config_wandb_{name}": _NOWHERE for name in ("project", "group", "run_name", "sweep_id", "run_id")},
 }
-"""Reasons by the name of a setting why it has no effect. A flag that turns off what is not there has none."""
+"""Reasons by the name of a setting why it has no effect."""
 _ACTING_ON_TABLES = (
     "attention_decode_batching_overhead_fraction",
     "attention_prefill_batching_overhead_fraction",
@@ -46,17 +41,33 @@ _OF_PHASES = (
 
 
 def flags_without_effect(options: Any) -> Iterator[str]:
-    """Yield a line for each flag that was given another value than its default and changes nothing."""
+    """Yield a line for each flag that was given another value than its default, or is on, and changes nothing."""
     reasons = {**_REASONS, **_of_predictors(options), **_of_replicas(options), **_of_others(options)}
     for setting in options_of(type(options)):
         value = setting.of(options)
-        if setting.name in reasons and value != setting.default and value is not False:
+        if setting.name in reasons and value != setting.default:
             yield f"{setting.label} has no effect: {reasons[setting.name]}"
+    yield from _without_files(values_of(options, vidur.METRICS), options)
+
+
+def _without_files(given: dict[str, Any], options: Any) -> Iterator[str]:
+    """Yield a line for each file that is asked for and cannot be written."""
+    prefix = f"--{vidur.METRICS.prefix}_"
+    if not given["write_metrics"]:
+        return
+    if given["store_plots"] and not can_draw():
+        yield f"{prefix}store_plots has no effect: pictures need matplotlib, pip install 'blis-mockserve[plots]'"
+    if given["store_operation_metrics"] and is_aicb(options):
+        yield f"{prefix}store_operation_metrics has no effect: AICB's tables have layers, no operators"
+    if given["store_utilization_metrics"] and MODELS[values_of(options, vidur.REPLICA)["model_name"]].experts:
+        yield f"{prefix}store_utilization_metrics writes no MFU: the arithmetic of experts is not counted"
 
 
 def _of_predictors(options: Any) -> dict[str, str]:
     acting = set(_ACTING_ON_TABLES)
     backend = values_of(options, chosen(options, vidur.PREDICTOR))["backend"]
+    if reads_profiles(options):
+        acting.add("skip_cpu_overhead_modeling")
     if is_aicb(options):
         acting = {"backend"} if backend == AICB else set()
         acting |= {"aicb_force_bs1"} if is_original(options) else set()

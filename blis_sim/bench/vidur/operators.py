@@ -1,6 +1,9 @@
 """The tables that --operators names, for the arithmetic of whole batches in seconds, and the backends of SimAI."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from blis_sim.bench.errors import BenchError
@@ -9,13 +12,43 @@ from blis_sim.bench.vidur.catalogue import DEVICES, MODELS, NODES
 from blis_sim.bench.vidur.options import chosen, values_of
 from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.operators.aicb_files import AicbFolder
+from blis_sim.engine.latency.operators.sources import PROFILES
 from blis_sim.engine.latency.operators.tables import Line, OperatorTables, read_lookup_tables
+from blis_sim.engine.latency.registry import LatencyChoice
+from blis_sim.engine.model_spec import ModelSpec
 
-SOURCES: Mapping[str, Callable[[str], OperatorTables | AicbFolder]] = {
-    "vidur-tables": read_lookup_tables,
-    "aicb": AicbFolder,
+
+def _learned(method: str, folder: str, options: Any) -> OperatorTables:
+    """Return the tables that a method makes of measurements as Vidur's `data/profiling` has them."""
+    from blis_sim.engine.latency.operators.profiled import learned_tables
+    from blis_sim.engine.latency.operators.profiles import read_profiles
+
+    replica = values_of(options, vidur.REPLICA)
+    sizes = MODELS[replica["model_name"]]
+    model = ModelSpec(
+        name=sizes.name,
+        num_layers=sizes.num_layers,
+        hidden_size=sizes.embedding_dim,
+        num_heads=sizes.num_q_heads,
+        num_kv_heads=sizes.num_kv_heads,
+        vocab_size=sizes.vocab_size,
+        intermediate_size=sizes.mlp_hidden_dim,
+    )
+    gpu = GpuSpec(name=replica["device"], tflops=0, bandwidth_tb_s=0, gpus_per_node=NODES[replica["network_device"]][0])
+    tp, pp = replica["tensor_parallel_size"], replica["num_pipeline_stages"]
+    profiles = read_profiles(folder, LatencyChoice(model=model, gpu=gpu, tp=tp, pp=pp))
+    tables, cpu = learned_tables(profiles, method, Path.home() / ".cache" / "blis" / "operators")
+    return replace(tables, cpu=cpu)
+
+
+SOURCES: Mapping[str, Callable[[str, Any], OperatorTables | AicbFolder]] = {
+    PROFILES: partial(_learned, "interpolation"),
+    "forest": partial(_learned, "forest"),
+    "polynomial": partial(_learned, "polynomial"),
+    "vidur-tables": lambda prefix, _: read_lookup_tables(prefix),
+    "aicb": lambda folder, _: AicbFolder(folder),
 }
-"""By what stands before the colon."""
+"""By what stands before the colon; a folder alone has profiling tables."""
 AICB, ANALYTICAL, SIMULATION = "aicb", "simai_analytical", "simai_simulation"
 BACKENDS = ("vidur", AICB, ANALYTICAL, SIMULATION)
 
@@ -25,20 +58,30 @@ def is_aicb(options: Any) -> bool:
     return bool(options.operators) and options.operators.partition(":")[0] == "aicb"
 
 
+def reads_profiles(options: Any) -> bool:
+    """Return whether times are learned from profiling tables, which may have those of the CPU."""
+    name, colon, _ = (options.operators or "").partition(":")
+    return not colon or name in (PROFILES, "forest", "polynomial")
+
+
 def operator_tables(options: Any) -> OperatorTables | AicbFolder:
     """Return the tables. Raises BlisError."""
-    allowed = "vidur-tables:PREFIX, aicb:DIR"
+    allowed = "a folder of profiling tables, forest:DIR, polynomial:DIR, vidur-tables:PREFIX or aicb:DIR"
     if options.operators is None:
-        raise BenchError(f"--operators must be given: one of {allowed}")
-    name, _, place = options.operators.partition(":")
+        raise BenchError(f"--operators must be given: {allowed}")
+    name, colon, place = options.operators.partition(":")
+    if not colon:
+        name, place = PROFILES, options.operators
     if name not in SOURCES or not place:
-        raise BenchError(f"--operators must be one of {allowed}, got {options.operators!r}")
+        raise BenchError(f"--operators must be {allowed}, got {options.operators!r}")
     predictor = chosen(options, vidur.PREDICTOR)
     backend = values_of(options, predictor)["backend"]
     if backend not in BACKENDS:
         raise BenchError(f"--{predictor.prefix}_backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-    tables = SOURCES[name](place)
+    tables = SOURCES[name](place, options)
     if isinstance(tables, OperatorTables):
+        if values_of(options, predictor)["skip_cpu_overhead_modeling"]:
+            tables = replace(tables, cpu=None)
         if options.compat == "simai":
             tables.compute["attn_rope"] = Line([1], [0.0])  # SimAI has switched it off
         if backend in (ANALYTICAL, SIMULATION):

@@ -28,14 +28,19 @@ class MemoryPlan:
     num_blocks: int
 
 
+def layer_parameters(model: VidurModel, tp: int) -> int:
+    """Return the weights of a layer on one GPU."""
+    embedding, heads, kv_heads = model.embedding_dim, model.num_q_heads, -(-model.num_kv_heads // tp)
+    attention = embedding * model.head_size * (heads // tp + 2 * kv_heads) + embedding * model.head_size * (heads // tp)
+    return attention + (3 if model.use_gated_mlp else 2) * embedding * model.mlp_hidden_dim // tp
+
+
 def planned(
     model: VidurModel, gpu_gib: float, margin: float, tp: int, pp: int, max_tokens: int, block_size: int
 ) -> MemoryPlan:
     """Return the plan of a replica. Raises BenchError where no request fits."""
-    embedding, heads, kv_heads = model.embedding_dim, model.num_q_heads, -(-model.num_kv_heads // tp)
-    attention = embedding * model.head_size * (heads // tp + 2 * kv_heads) + embedding * model.head_size * (heads // tp)
-    mlp = (3 if model.use_gated_mlp else 2) * embedding * model.mlp_hidden_dim // tp
-    weight_bytes = _BYTES * (attention + mlp) * (model.num_layers // pp)
+    kv_heads = -(-model.num_kv_heads // tp)
+    weight_bytes = _BYTES * layer_parameters(model, tp) * (model.num_layers // pp)
     # The layers are those of the model, not of a stage: each stage holds the requests of all stages.
     request_bytes = 2 * _BYTES * model.head_size * kv_heads * max_tokens * model.num_layers
     num_requests = int((gpu_gib * 2**30 * (1 - margin) - weight_bytes) // request_bytes)

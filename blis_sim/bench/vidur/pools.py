@@ -15,9 +15,16 @@ class PrefillReplica(StagedReplica):
     """Is done with a request when its prompt is computed."""
 
     def __init__(
-        self, rules: BatchRules, time: BatchTime, clockwork: Clockwork, num_stages: int, hand_over: HandOver
+        self,
+        rules: BatchRules,
+        time: BatchTime,
+        clockwork: Clockwork,
+        num_stages: int,
+        hand_over: HandOver,
+        *,
+        keeps_members: bool = False,
     ) -> None:
-        super().__init__(rules, time, clockwork, num_stages)
+        super().__init__(rules, time, clockwork, num_stages, keeps_members=keeps_members)
         self._hand_over = hand_over
 
     def _end(self, at: float, entry: Entry) -> None:
@@ -26,6 +33,7 @@ class PrefillReplica(StagedReplica):
             assert isinstance(job, TimedJob)
             self.rules.free(job)
             self._hand_over(job, at)
+        self.log.hold_instead(self.rules.blocks.num_used_blocks)
 
 
 class KVLinks:

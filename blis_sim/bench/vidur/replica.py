@@ -6,6 +6,7 @@ Two runs of equal additions in equal order give equal sums to the last bit, whic
 from array import array
 from collections.abc import Callable
 
+from blis_sim.bench.vidur.batch_log import BatchLog
 from blis_sim.engine.scheduler.batch_rules import Batch, BatchRules, Job
 from replay.metrics_dir.request_rows import KVTransfer
 
@@ -49,43 +50,14 @@ class TimedJob(Job):
         self.transfer: KVTransfer | None = None
 
 
-class BatchLog:
-    """The batches of one replica in the order in which they were composed; equal ones in a row are kept as one."""
-
-    __slots__ = ("decodes", "ends", "numbers", "prefill_tokens", "sizes", "starts", "unfinished")
-
-    def __init__(self) -> None:
-        self.starts = array("d")
-        """Start of each batch."""
-        self.ends = array("d")
-        self.numbers = array("i")
-        """Number of equal batches in a row; the following columns describe one of them."""
-        self.sizes = array("i")
-        self.decodes = array("i")
-        self.prefill_tokens = array("i")
-        self.unfinished: list[int] = []
-        """Places of batches that had not ended when the simulation did."""
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def add(self, batch: Batch, starts: "array[float]", ends_at: float) -> None:
-        """Add so many equal batches, each of which ends where the next one starts."""
-        self.starts.extend(starts)
-        self.ends.extend(starts[1:])
-        self.ends.append(ends_at)
-        self.numbers.append(len(starts))
-        self.sizes.append(len(batch.jobs))
-        self.decodes.append(batch.decodes)
-        self.prefill_tokens.append(batch.num_prefill_tokens)
-
-
 class Replica:
     """Takes batches one after the other; each is composed when the one before ends."""
 
-    def __init__(self, rules: BatchRules, time: BatchTime, decode_times: DecodeTimes) -> None:
+    def __init__(
+        self, rules: BatchRules, time: BatchTime, decode_times: DecodeTimes, *, keeps_members: bool = False
+    ) -> None:
         self.rules = rules
-        self.log = BatchLog()
+        self.log = BatchLog(keeps_members=keeps_members)
         self._time = time
         self._decode_times = decode_times
         self._batch: Batch | None = None
@@ -128,6 +100,9 @@ class Replica:
         self._batch = batch = rules.compose()
         if batch is None:
             return
+        blocks = rules.blocks
+        num_blocks = blocks.num_used_blocks
+        self.log.hold(at, num_blocks)
         seconds = self._time(batch, False)
         ends_at = at + seconds
         starts = array("d", (at,))
@@ -135,7 +110,9 @@ class Replica:
         if not batch.prefills and ends_at < until and (more := rules.num_equal_batches(batch)):
             ends_at, repeated = self._repeat(batch, more, ends_at, until, starts)
             total += repeated
-            rules.repeat(batch, len(starts) - 1)
+            count = len(starts) - 1
+            held = rules.repeat(batch, count)
+            self.log.hold_rising(starts[-1], num_blocks, count, held, blocks.num_used_blocks)
         for job in batch.jobs:
             assert isinstance(job, TimedJob)
             if job.scheduled_at is None:
@@ -172,6 +149,7 @@ class Replica:
             assert isinstance(job, TimedJob)
             job.left_stage_at = at
         end_batch(self.rules, batch, at)
+        self.log.hold(at, self.rules.blocks.num_used_blocks)
 
 
 def end_batch(rules: BatchRules, batch: Batch, at: float) -> None:

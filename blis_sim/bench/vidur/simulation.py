@@ -7,10 +7,11 @@ from random import Random
 from typing import Any, Protocol
 
 from blis_sim.bench.vidur import settings as vidur
+from blis_sim.bench.vidur.batch_log import BatchLog
 from blis_sim.bench.vidur.cluster import Cluster
 from blis_sim.bench.vidur.options import chosen, values_of
 from blis_sim.bench.vidur.pools import KVLinks, PrefillReplica, pair_chooser
-from blis_sim.bench.vidur.replica import BatchLog, Replica, TimedJob
+from blis_sim.bench.vidur.replica import Replica, TimedJob
 from blis_sim.bench.vidur.requests import requests_of
 from blis_sim.bench.vidur.routers import LOOKS_AT_REPLICAS, router
 from blis_sim.bench.vidur.staged import Clockwork, StagedReplica, run_staged
@@ -38,8 +39,15 @@ class Simulated:
     """Outcomes of requests, and the batches of each replica."""
 
     cluster: Cluster
+    times: Sequence[TimesOfBatches]
+    """Times of batches in each pool."""
     jobs: list[TimedJob]
     logs: list[BatchLog]
+
+    @property
+    def has_operators(self) -> bool:
+        """Whether times are those of operators that are known one by one."""
+        return isinstance(self.times[0], BatchTimes)
 
 
 def overheads_of(options: Any) -> Overheads:
@@ -59,19 +67,24 @@ def simulated(options: Any, cluster: Cluster, tables: OperatorTables | AicbFolde
     limit = options.time_limit or math.inf
     jobs = [job for job in requests_of(options, draws) if job.arrived_at <= limit]
     in_order = sorted(jobs, key=lambda job: job.arrived_at)
-    times = _times_of_pools(options, cluster, tables)
+    times, keeps = _times_of_pools(options, cluster, tables), _keeps_members(options)
     if len(cluster.pools) > 1:
-        return Simulated(cluster, jobs, _run_pools(cluster, times, in_order, limit))
+        return Simulated(cluster, times, jobs, _run_pools(cluster, times, in_order, limit, keeps_members=keeps))
     (pool,), (time,) = cluster.pools, times
     name = chosen(options, vidur.GLOBAL_SCHEDULER).name
     numbers = range(pool.num_replicas)
     if pool.num_stages > 1:
         clockwork = Clockwork()
-        staged = [StagedReplica(cluster.rules(pool.limits), time.of, clockwork, pool.num_stages) for _ in numbers]
+        staged = [
+            StagedReplica(cluster.rules(pool.limits), time.of, clockwork, pool.num_stages, keeps_members=keeps)
+            for _ in numbers
+        ]
         choose = router(name, staged, draws, is_original=cluster.is_original)
         run_staged(staged, clockwork, in_order, choose, limit)
-        return Simulated(cluster, jobs, [each.log for each in staged])
-    replicas = [Replica(cluster.rules(pool.limits), time.of, time.of_following_decodes) for _ in numbers]
+        return Simulated(cluster, times, jobs, [each.log for each in staged])
+    replicas = [
+        Replica(cluster.rules(pool.limits), time.of, time.of_following_decodes, keeps_members=keeps) for _ in numbers
+    ]
     choose = router(name, replicas, draws, is_original=cluster.is_original)
     if name in LOOKS_AT_REPLICAS:
         run_together(replicas, in_order, choose, limit)
@@ -80,7 +93,14 @@ def simulated(options: Any, cluster: Cluster, tables: OperatorTables | AicbFolde
             job.replica = choose(job)
         for number, replica in enumerate(replicas):
             run_together([replica], [job for job in in_order if job.replica == number], lambda _: 0, limit)
-    return Simulated(cluster, jobs, [each.log for each in replicas])
+    return Simulated(cluster, times, jobs, [each.log for each in replicas])
+
+
+def _keeps_members(options: Any) -> bool:
+    """Return whether a file that is asked for lists the requests of each batch."""
+    given = values_of(options, vidur.METRICS)
+    listed = given["enable_chrome_trace"] or given["store_token_completion_metrics"]
+    return bool(given["write_metrics"] and listed)
 
 
 def _times_of_pools(options: Any, cluster: Cluster, tables: OperatorTables | AicbFolder) -> Sequence[TimesOfBatches]:
@@ -101,20 +121,31 @@ def _times_of_pools(options: Any, cluster: Cluster, tables: OperatorTables | Aic
 
 
 def _run_pools(
-    cluster: Cluster, times: Sequence[TimesOfBatches], jobs: Sequence[TimedJob], limit: float
+    cluster: Cluster, times: Sequence[TimesOfBatches], jobs: Sequence[TimedJob], limit: float, *, keeps_members: bool
 ) -> list[BatchLog]:
     """Let prompts be computed by the replicas of one pool, and decodes by those of the other one."""
     clockwork, transfers = Clockwork(), cluster.transfers
     assert transfers is not None
     (prefill_pool, decode_pool), (prefill_time, decode_time) = cluster.pools, times
     decode = [
-        StagedReplica(cluster.rules(decode_pool.limits), decode_time.of, clockwork, decode_pool.num_stages)
+        StagedReplica(
+            cluster.rules(decode_pool.limits),
+            decode_time.of,
+            clockwork,
+            decode_pool.num_stages,
+            keeps_members=keeps_members,
+        )
         for _ in range(decode_pool.num_replicas)
     ]
     links = KVLinks(decode, clockwork, transfers)
     prefill = [
         PrefillReplica(
-            cluster.rules(prefill_pool.limits), prefill_time.of, clockwork, prefill_pool.num_stages, links.hand_over
+            cluster.rules(prefill_pool.limits),
+            prefill_time.of,
+            clockwork,
+            prefill_pool.num_stages,
+            links.hand_over,
+            keeps_members=keeps_members,
         )
         for _ in range(prefill_pool.num_replicas)
     ]

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 
-from blis_sim.bench.vidur.replica import BatchLog, BatchTime, TimedJob, end_batch
+from blis_sim.bench.vidur.batch_log import BatchLog
+from blis_sim.bench.vidur.replica import BatchTime, TimedJob, end_batch
 from blis_sim.engine.scheduler.batch_rules import Batch, BatchRules
 
 Event = tuple[float, int, Callable[[float], None]]
@@ -42,9 +43,17 @@ class Clockwork:
 class StagedReplica:
     """Batches that go through all stages one after the other."""
 
-    def __init__(self, rules: BatchRules, time: BatchTime, clockwork: Clockwork, num_stages: int) -> None:
+    def __init__(
+        self,
+        rules: BatchRules,
+        time: BatchTime,
+        clockwork: Clockwork,
+        num_stages: int,
+        *,
+        keeps_members: bool = False,
+    ) -> None:
         self.rules = rules
-        self.log = BatchLog()
+        self.log = BatchLog(num_stages, keeps_members=keeps_members)
         self._time = time
         self._clockwork = clockwork
         self._queues: list[deque[Entry]] = [deque() for _ in range(num_stages)]
@@ -79,6 +88,8 @@ class StagedReplica:
                     job.scheduled_at = at
             self.log.add(batch, array("d", (at,)), at)
             composed.append((batch, place))
+        if composed:
+            self.log.hold(at, self.rules.blocks.num_used_blocks)
         for each in composed:
             self._plan_arrival(at, 0, each)
 
@@ -105,10 +116,14 @@ class StagedReplica:
             assert isinstance(job, TimedJob)
             if job.left_stage_at != 0:
                 job.preempted_s += at - job.left_stage_at
-        self._clockwork.plan(at + seconds, lambda then: self._leave(then, stage, entry, seconds))
+        self._clockwork.plan(at + seconds, lambda then: self._leave(then, stage, entry, at, seconds))
 
-    def _leave(self, at: float, stage: int, entry: Entry, seconds: float) -> None:
+    def _leave(self, at: float, stage: int, entry: Entry, started_at: float, seconds: float) -> None:
         self._is_busy[stage] = False
+        if self.log.stages:
+            passages = self.log.stages[stage]
+            passages.starts.append(started_at)
+            passages.ends.append(at)
         for job in entry[0].jobs:
             assert isinstance(job, TimedJob)
             job.executed_s += seconds
@@ -124,6 +139,7 @@ class StagedReplica:
         del self._running[place]
         self.log.ends[place] = at
         end_batch(self.rules, batch, at)
+        self.log.hold(at, self.rules.blocks.num_used_blocks)
         self._clockwork.plan(at, self.schedule)
 
 

@@ -7,6 +7,24 @@ from blis_sim.engine.latency.operators.steps import OperatorTimes
 from blis_sim.engine.scheduler.batch_rules import KV_GRANULE, Batch
 
 _MOST_FOLLOWING = 1 << 16
+OPERATIONS = (
+    "mlp_up_proj",
+    "mlp_activation",
+    "mlp_down_proj",
+    "mlp_down_proj_all_reduce",
+    "attn_pre_proj",
+    "attn_post_proj",
+    "attn_post_proj_all_reduce",
+    "attn_prefill",
+    "attn_kv_cache_save",
+    "attn_decode",
+    "attn_rope",
+    "pipeline_send_recv",
+    "add",
+    "input_layernorm",
+    "post_attention_layernorm",
+)
+"""Operators of a layer as operation_metrics.csv names them."""
 
 
 class BatchTimes:
@@ -15,6 +33,7 @@ class BatchTimes:
     def __init__(self, times: OperatorTimes, *, is_original: bool) -> None:
         self._times = times
         self._is_original = is_original
+        self._cpu = times.tables.cpu
         self._at_points: dict[tuple[int, int], float] = {}
         """Decodes alone, by their number and the granules of context that each has."""
         self._lines: dict[tuple[int, int], tuple[float, float, float]] = {}
@@ -26,13 +45,58 @@ class BatchTimes:
         decodes, context = batch.decodes, batch.decode_context_tokens
         if not batch.prefills and not sends:
             return self.of_decodes(decodes, context)
-        if self._is_original:
-            kv_tokens: float = -(-(context // decodes) // KV_GRANULE) * KV_GRANULE if decodes else 0
-            prefill_kv, chunk = batch.prefill_granule_tokens, float(round(math.sqrt(batch.prefill_squares)))
-        else:
-            kv_tokens = context / decodes if decodes else 0
-            prefill_kv, chunk = batch.prefill_context_tokens, math.sqrt(batch.prefill_squares)
-        return self._times.seconds(batch.num_tokens, decodes, kv_tokens, batch.prefills, prefill_kv, chunk, sends)
+        prefill_kv = batch.prefill_granule_tokens if self._is_original else batch.prefill_context_tokens
+        kv_tokens, chunk = self._kv_tokens(decodes, context), self._chunk(batch.prefill_squares)
+        seconds = self._times.seconds(batch.num_tokens, decodes, kv_tokens, batch.prefills, prefill_kv, chunk, sends)
+        return seconds + self._cpu_s(decodes + batch.prefills)
+
+    def operations_ms(
+        self,
+        prefill_tokens: int,
+        decodes: int,
+        context: int,
+        prefills: int,
+        prefill_kv_tokens: int,
+        prefill_squares: int,
+        *,
+        sends: bool,
+    ) -> tuple[float, ...]:
+        """Return the milliseconds of `OPERATIONS` in one layer; NaN for attention that no request needs."""
+        kv_tokens, chunk = self._kv_tokens(decodes, context), self._chunk(prefill_squares)
+        num_tokens = prefill_tokens + decodes
+        decode_ms, prefill_ms = self._times.attention_ms(decodes, kv_tokens, prefills, prefill_kv_tokens, chunk)
+        each = self._times.operators_ms(num_tokens)
+        exchange_ms = each["exchange"]
+        return (
+            each["mlp_up_proj"],
+            each["mlp_act"],
+            each["mlp_down_proj"],
+            exchange_ms,
+            each["attn_pre_proj"],
+            each["attn_post_proj"],
+            exchange_ms,
+            prefill_ms if prefills else math.nan,
+            each["attn_kv_cache_save"],
+            decode_ms if decodes else math.nan,
+            each["attn_rope"],
+            each["send_recv"] if sends else 0.0,
+            2 * each["add"],  # Vidur says so, and adds it once
+            each["input_layernorm"],
+            each["post_attention_layernorm"],
+        )
+
+    def _cpu_s(self, num_requests: int) -> float:
+        """Return what the CPU takes for a batch."""
+        return 0.0 if self._cpu is None else self._cpu.at(num_requests) * 1e-3
+
+    def _kv_tokens(self, decodes: int, context: int) -> float:
+        """Return the context of a decode."""
+        if not decodes:
+            return 0
+        return -(-(context // decodes) // KV_GRANULE) * KV_GRANULE if self._is_original else context / decodes
+
+    def _chunk(self, squares: int) -> float:
+        return float(round(math.sqrt(squares))) if self._is_original else math.sqrt(squares)
 
     def of_decodes(self, decodes: int, context: int) -> float:
         """Return the time of a batch of decodes with so many tokens of context together."""
@@ -43,7 +107,7 @@ class BatchTimes:
         granules = -(-each // KV_GRANULE)
         found = self._at_points.get((decodes, granules))
         if found is None:
-            found = self._times.seconds(decodes, decodes, granules * KV_GRANULE)
+            found = self._times.seconds(decodes, decodes, granules * KV_GRANULE) + self._cpu_s(decodes)
             self._at_points[decodes, granules] = found
         return found, 0.0, granules * KV_GRANULE - each + 1
 
@@ -56,6 +120,6 @@ class BatchTimes:
             if len(places) > 1:
                 slope = self._times.seconds(decodes, decodes, places[place + 1]) - seconds
                 slope /= places[place + 1] - places[place]
-            line = self._lines[decodes, place] = (places[place], seconds, slope)
+            line = self._lines[decodes, place] = (places[place], seconds + self._cpu_s(decodes), slope)
         number = math.ceil(places[place + 1] - each) if place < len(places) - 2 else _MOST_FOLLOWING
         return line[1] + (each - line[0]) * line[2], line[2], max(number, 1)

@@ -100,6 +100,7 @@ class Batch:
         "num_prefill_tokens",
         "num_tokens",
         "prefill_context_tokens",
+        "prefill_context_work",
         "prefill_granule_tokens",
         "prefill_squares",
         "prefills",
@@ -108,7 +109,7 @@ class Batch:
 
     def __init__(self, jobs: list[Job], tokens: list[int]) -> None:
         self.jobs, self.tokens = jobs, tokens
-        decodes = context = prefills = prefill_tokens = prefill_context = granules = squares = 0
+        decodes = context = prefills = prefill_tokens = prefill_context = work = granules = squares = 0
         for job, count in zip(jobs, tokens, strict=True):
             processed = job.processed
             if job.is_prefilled:
@@ -120,6 +121,7 @@ class Batch:
                 squares += count * count
                 if processed:
                     prefill_context += processed
+                    work += count * processed
                     granules += -(-processed // KV_GRANULE) * KV_GRANULE
         self.decodes, self.prefills = decodes, prefills
         self.decode_context_tokens = context
@@ -127,6 +129,8 @@ class Batch:
         self.num_prefill_tokens = prefill_tokens
         self.num_tokens = prefill_tokens + decodes
         self.prefill_context_tokens = prefill_context
+        self.prefill_context_work = work
+        """The sum over prompts of the tokens computed times those before them."""
         self.prefill_granule_tokens = granules
         """The sum of the contexts of prompts, each rounded up."""
         self.prefill_squares = squares
@@ -202,18 +206,25 @@ class BatchRules(ABC):
             more = min(more, (self.blocks.num_free - 1) // batch.decodes * self.limits.block_size_tokens)
         return max(more, 0)
 
-    def repeat(self, batch: Batch, count: int) -> None:
-        """Compose and end `batch` so many times more; its tokens are not ended yet."""
-        size, taken = self.limits.block_size_tokens, 0
+    def repeat(self, batch: Batch, count: int) -> int:
+        """Compose and end `batch` so many times more; its tokens are not ended yet.
+
+        Returns the blocks that each of these batches has beyond those of the first one, added up.
+        """
+        size, taken, held = self.limits.block_size_tokens, 0, 0
         for job in batch.jobs:
             job.processed = processed = job.processed + count
-            if self.takes_blocks and processed > job.num_blocks * size:
-                blocks = -(-processed // size)
-                taken += blocks - job.num_blocks
-                job.num_blocks = blocks
+            over = processed - job.num_blocks * size
+            if self.takes_blocks and over > 0:
+                blocks = -(-over // size)
+                # The last batches hold all of these blocks, those before one less for each full block of tokens.
+                held += blocks * over - size * (blocks * (blocks - 1) // 2)
+                taken += blocks
+                job.num_blocks += blocks
         self.blocks.take(taken)
         batch.decode_context_tokens += count * batch.decodes
         self.started, self.restarted = [], []
+        return held
 
     def drop(self, job: Job) -> None:
         """Let a request leave that is in no batch."""

@@ -36,9 +36,10 @@ class LightLLMRules(BatchRules):
         more = super().num_equal_batches(batch)
         return min(more, self.limits.max_waiting_iterations - self._num_waited) if self.waiting else more
 
-    def repeat(self, batch: Batch, count: int) -> None:
-        super().repeat(batch, count)
+    def repeat(self, batch: Batch, count: int) -> int:
+        held = super().repeat(batch, count)
         self._num_waited = (self._num_waited - 1 + count) % self.limits.max_waiting_iterations + 1
+        return held
 
     def _prompts(self) -> Batch | None:
         limits, jobs, num_tokens = self.limits, list[Job](), 0

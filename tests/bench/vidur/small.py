@@ -11,6 +11,8 @@ OPERATORS = "attn_pre_proj,attn_post_proj,mlp_up_proj,mlp_down_proj,mlp_act,attn
 LAYERS = 32
 """Tables of Llama-2-7b, whose layers take as many milliseconds as tokens, rounded up to a multiple of 8, in one
 operator."""
+STEP_S = 8 * LAYERS / 1000
+"""A step of up to 8 tokens with these tables, without attention."""
 
 
 def tables(folder: Path) -> str:
@@ -48,6 +50,12 @@ def job(prompt_tokens: int, output_tokens: int, arrived_at: float = 0.0, index: 
 
 def vidur(folder: Path, requests: str, *more: str) -> dict[str, list[dict[str, str]]]:
     """Simulate recorded requests with the small tables. Returns the rows of the files written, by their names."""
+    made = written(folder, requests, "--no-metrics_config_store_plots", *more)
+    return {name: rows_of(made / f"{name}.csv") for name in ("request_metrics", "batch_metrics")}
+
+
+def written(folder: Path, requests: str, *more: str) -> Path:
+    """Simulate recorded requests with the small tables. Returns the folder that was written."""
     (folder / "requests.csv").write_text(f"arrived_at,num_prefill_tokens,num_decode_tokens\n{requests}")
     words = ["vidur", "--request_generator_config_type", "trace_replay"]
     words.append("--metrics_config_keep_individual_batch_metrics")
@@ -60,5 +68,4 @@ def vidur(folder: Path, requests: str, *more: str) -> dict[str, list[dict[str, s
         *more,
     ]
     assert run(words) == 0
-    made = max((folder / "out").iterdir())
-    return {name: rows_of(made / f"{name}.csv") for name in ("request_metrics", "batch_metrics")}
+    return max((folder / "out").iterdir())

@@ -10,10 +10,7 @@ from blis_sim.bench.vidur.simulation import run_together
 from blis_sim.bench.vidur.staged import Clockwork, StagedReplica, run_staged
 from blis_sim.engine.scheduler.batch_engines import BATCH_RULES
 from blis_sim.engine.scheduler.batch_rules import Batch
-from tests.bench.vidur.small import job, limits, vidur
-
-STEP_S = 8 * 32 / 1000
-"""A step of up to 8 tokens, without attention."""
+from tests.bench.vidur.small import STEP_S, job, limits, vidur
 
 
 def columns(rows: list[dict[str, str]], *names: str) -> list[tuple[float, ...]]:

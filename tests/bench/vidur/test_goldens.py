@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.vidur.golden_use import USE
 from tests.bench.vidur.goldens import LARGEST, NAMES, rows_of, simulated
 from tests.reference.simulators import read_text, share_of
 
@@ -42,6 +43,16 @@ def test_batches_and_times_are_those_of_vidur(name: str, reference: Path, tmp_pa
     assert theirs
     for file in theirs:
         assert share_differences(folder / file.name.removesuffix(".gz"), file)[:3] == []
+    assert use_in(folder) == {key: pytest.approx(values, rel=1e-6) for key, values in USE[name].items()}
+
+
+def use_in(folder: Path) -> dict[str, tuple[float, float]]:
+    """Return the largest and the mean value of each figure on the use of replicas."""
+    found = {}
+    for file in (folder / "plots").glob("replica_*.json"):
+        figures = json.loads(file.read_text())
+        found[file.stem] = (figures[f"{file.stem}_max"], figures[f"{file.stem}_weighted_mean"])
+    return found
 
 
 @LARGE

@@ -8,10 +8,8 @@ from blis_sim.bench.vidur.cluster import Cluster, cluster_of
 from blis_sim.bench.vidur.options import VidurOptions
 from blis_sim.cli.main import run
 from replay.metrics_dir.request_rows import SIMAI_COLUMNS, VIDUR_COLUMNS
-from tests.bench.vidur.small import tables, vidur
+from tests.bench.vidur.small import STEP_S, tables, vidur
 
-STEP_S = 8 * 32 / 1000
-"""A step of up to 8 tokens, without attention."""
 TOKEN_BYTES = 2 * 32 * 128 * 32 * 2
 """The KV cache of a token of Llama-2-7b in 16 bits."""
 KINDS = ("--global_scheduler_config_type", "split_wise", "--replica_scheduler_config_type", "split_wise")

@@ -72,6 +72,24 @@ class OperatorTimes:
         if found is None:
             found = self._by_tokens[num_tokens] = self._of_tokens(num_tokens)
         attention, exchange_ms, norm_ms, mlp_ms, add_ms = found
+        decode_ms, prefill_ms = self.attention_ms(
+            decodes, decode_kv_tokens, prefills, prefill_kv_tokens, prefill_chunk_tokens
+        )
+        layer_ms = attention + decode_ms + prefill_ms + exchange_ms + norm_ms + mlp_ms + add_ms
+        stage_ms = layer_ms * self.layers.num_layers
+        if sends:
+            stage_ms += self.tables.compute["send_recv"].at(_rounded(num_tokens))
+        return stage_ms * 1e-3
+
+    def attention_ms(
+        self,
+        decodes: int,
+        decode_kv_tokens: float,
+        prefills: int,
+        prefill_kv_tokens: float,
+        prefill_chunk_tokens: float,
+    ) -> tuple[float, float]:
+        """Return the attention of decodes and that of prompts in a layer, as `seconds` takes them."""
         tables, overheads = self.tables, self.overheads
         decode_ms = prefill_ms = 0.0
         if decodes:
@@ -80,27 +98,28 @@ class OperatorTimes:
         if prefills:
             batching = overheads.prefill_batching_fraction if prefills > 1 and self.layers.shares_kv_heads else 0.0
             prefill_ms = tables.prefill.at(prefill_chunk_tokens, prefill_kv_tokens) * (1 + batching)
-        layer_ms = attention + decode_ms + prefill_ms + exchange_ms + norm_ms + mlp_ms + add_ms
-        stage_ms = layer_ms * self.layers.num_layers
-        if sends:
-            stage_ms += tables.compute["send_recv"].at(_rounded(num_tokens))
-        return stage_ms * 1e-3
+        return decode_ms, prefill_ms
+
+    def operators_ms(self, num_tokens: int) -> dict[str, float]:
+        """Return the time of each operator of a layer that depends on the tokens alone, and that of an `exchange`."""
+        rounded, layers, overheads = _rounded(num_tokens), self.layers, self.overheads
+        time = {name: line.at(rounded) for name, line in self.tables.compute.items()}
+        # Keys and values are written for the tokens there are, not for the granules that are computed.
+        time["attn_kv_cache_save"] = self.tables.compute["attn_kv_cache_save"].at(num_tokens)
+        time["exchange"] = 0.0
+        if layers.tp > 1:
+            skew_ms = overheads.nccl_skew_ms_per_gpu * layers.tp**1.25
+            time["exchange"] = time["all_reduce"] + overheads.nccl_launch_ms + skew_ms
+        if not layers.has_post_attention_norm:
+            time["post_attention_layernorm"] = 0.0
+        return time
 
     def _of_tokens(self, num_tokens: int) -> tuple[float, float, float, float, float]:
         """Return what depends on the tokens alone: attention's part, an exchange, a norm, the MLP and an addition."""
-        rounded, layers = _rounded(num_tokens), self.layers
-        time = {name: line.at(rounded) for name, line in self.tables.compute.items()}
-        # Keys and values are written for the tokens there are, not for the granules that are computed.
-        save_ms = self.tables.compute["attn_kv_cache_save"].at(num_tokens)
-        exchange_ms = 0.0
-        if layers.tp > 1:
-            overheads = self.overheads
-            exchange_ms = (
-                time["all_reduce"] + overheads.nccl_launch_ms + overheads.nccl_skew_ms_per_gpu * layers.tp**1.25
-            )
-        norm_ms = time["post_attention_layernorm"] if layers.has_post_attention_norm else 0.0
+        time = self.operators_ms(num_tokens)
+        exchange_ms, norm_ms = time["exchange"], time["post_attention_layernorm"]
         mlp_ms = time["mlp_up_proj"] + time["mlp_down_proj"] + time["mlp_act"] + exchange_ms + norm_ms
-        attention_ms = time["attn_pre_proj"] + time["attn_post_proj"] + time["attn_rope"] + save_ms
+        attention_ms = time["attn_pre_proj"] + time["attn_post_proj"] + time["attn_rope"] + time["attn_kv_cache_save"]
         return attention_ms, exchange_ms, time["input_layernorm"], mlp_ms, time["add"]
 
 

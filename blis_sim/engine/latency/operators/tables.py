@@ -81,6 +81,8 @@ class OperatorTables:
     """Attention of decodes: over their number, and over the tokens in the KV cache of each."""
     prefill: Grid
     """Attention of prompts: over the tokens computed, and over those in the KV cache before."""
+    cpu: Line | None = None
+    """The time of the CPU for a step, over its requests; None where that was not measured."""
 
 
 def interval(places: list[int], place: float) -> tuple[int, float]:

@@ -191,3 +191,32 @@ def test_interpolation_of_a_held_out_quarter_of_measured_operators_is_within_two
     rows = list(csv.DictReader(gzip.decompress(path.read_bytes()).decode().splitlines()))
     assert set(METHODS) == {"interpolation", "forest", "polynomial"}
     assert float(np.median(np.concatenate(held_out_errors(rows, "interpolation")))) < 0.02
+
+
+def test_a_run_of_vidur_takes_the_tables_of_a_folder_and_of_the_cpu_where_it_is_asked_to(
+    folder: Path, tmp_path: Path
+) -> None:
+    requests = tmp_path / "requests.csv"
+    requests.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,64,2\n")
+
+    def latencies_s(*more: str) -> tuple[float, float]:
+        words = ["vidur", "--replica_config_model_name", MODEL, "--replica_config_tensor_parallel_size", "2"]
+        words += ["--request_generator_config_type", "trace_replay", "--no-metrics_config_store_plots"]
+        words += ["--trace_request_generator_config_trace_file", str(requests), "--operators", str(folder)]
+        assert run([*words, "--metrics_config_output_dir", str(tmp_path / "out"), *more]) == 0
+        with (max((tmp_path / "out").iterdir()) / "request_metrics.csv").open() as file:
+            (row,) = csv.DictReader(file)
+        return float(row["prefill_e2e_time"]), float(row["request_e2e_time"])
+
+    exchange_ms = 64 * 2 * SIZES["n_embd"] / 1e8 + 0.02
+    prompt_s = 80 * (9 * 0.064 + 64 * 32 / 1e8 + 2 * exchange_ms) / 1000
+    without = latencies_s()
+    assert without[0] == pytest.approx(prompt_s, rel=0.01)
+    overheads: list[dict[str, object]] = [
+        {"model_name": MODEL, "tensor_parallel_degree": 2, "batch_size": size, "schedule_median": 3.0}
+        for size in (1, 128)
+    ]
+    write_rows(folder / "cpu_overheads.csv", overheads)
+    assert latencies_s() == without
+    flag = "--no-random_forrest_execution_time_predictor_config_skip_cpu_overhead_modeling"
+    assert latencies_s(flag) == pytest.approx((without[0] + 0.003, without[1] + 0.006))
