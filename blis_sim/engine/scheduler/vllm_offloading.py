@@ -2,7 +2,7 @@
 
 A request whose prompt goes on in CPU memory takes blocks for it and waits, beside the steps, until they are loaded.
 Facts: vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py and worker.py; vllm/v1/core/sched/
-scheduler.py, WAITING_FOR_REMOTE_KVS.
+scheduler.py, WAITING_FOR_REMOTE_KVS; vllm/v1/worker/gpu/kv_connector.py, `post_forward`.
 """
 
 from collections import deque
@@ -27,14 +27,14 @@ class Load:
     sequence: Sequence
     identities: list[object]
     ends_at: Micros | None = None
-    """When they are there; None before their step begins."""
+    """When they are there; None before the step begins that they go with."""
     num_left: int = 0
     """Compositions after the end of a transfer until the scheduler is notified of it."""
 
 
 @dataclass(slots=True)
 class Transfers:
-    """Transfers that begin with one step: loads when it starts, stores when it has ended."""
+    """Transfers that go with one step and begin when it is computed: vLLM submits them behind its kernels."""
 
     loads: list[Load] = field(default_factory=list)
     stores: list[list[object]] = field(default_factory=list)
@@ -44,8 +44,8 @@ class OffloadingScheduler(VllmScheduler):
     """Every sequence is granted its tokens one by one, for the content of every block matters."""
 
     __slots__ = (
-        *("_begins", "_block_us", "_is_planned_at", "_load_free_at", "_loading", "_loads", "_new", "_now"),
-        *("_num_offered", "_store_free_at", "_storing", "_tier", "_uses"),
+        *("_begins", "_block_us", "_computes_until", "_is_planned_at", "_load_free_at", "_loading", "_loads", "_new"),
+        *("_now", "_num_offered", "_store_free_at", "_storing", "_tier", "_uses"),
     )
 
     def __init__(self, instance: Instance, reports_steps: bool, offload: OffloadConfig) -> None:
@@ -62,6 +62,8 @@ class OffloadingScheduler(VllmScheduler):
         """For each step in flight that has not begun what begins with it."""
         self._storing: list[tuple[Micros, list[object]]] = []
         """Blocks on their way to CPU memory, and when they are there."""
+        self._computes_until: Micros = 0
+        """When the step that has begun last is computed."""
         self._load_free_at: float = 0.0
         self._store_free_at: float = 0.0
         self._uses: dict[Sequence, RequestUse] = {}
@@ -86,7 +88,7 @@ class OffloadingScheduler(VllmScheduler):
         elif self._begins:
             self._begins[-1].loads += self._new.loads
         else:
-            self._begin_loads(self._new.loads, at)
+            self._begin_loads(self._new.loads, max(at, self._computes_until))
         if not self.flight:
             self._wake_for_transfers()
         return is_scheduled
@@ -94,7 +96,8 @@ class OffloadingScheduler(VllmScheduler):
     def begin(self, step: ScheduledStep, at: Micros) -> Micros:
         ends_at = super().begin(step, at)
         transfers = self._begins.popleft()
-        self._begin_loads(transfers.loads, at)
+        self._computes_until = ends_at
+        self._begin_loads(transfers.loads, ends_at)
         for identities in transfers.stores:
             self._begin_store(identities, ends_at)
         return ends_at

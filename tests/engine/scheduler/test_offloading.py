@@ -52,6 +52,18 @@ def test_a_load_takes_as_long_as_its_blocks_take_one_after_the_other() -> None:
     assert [end - ends[0] for end in ends] == [0, 5_000, 15_000]
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_load_begins_when_the_step_that_goes_with_it_is_computed(is_async: bool) -> None:
+    """The second `a` finds one block on the GPU and loads four, composed together with the only step of `d`."""
+    arrivals = [*EVICTING[:3], (300_000, "d", 0), (300_000, "a", 5)]
+    simulated = engine(OffloadConfig(100, 50.0), async_scheduling=is_async, total_kv_blocks=20)
+    ends = {event.sequence.request.id: event for event in visits(simulated, *arrivals)}
+    step_ends_at = 300_000 + STEP_US + 24 * 100
+    assert ends["d3"].at == step_ends_at
+    assert ends["a4"].sequence.num_external_tokens == 16
+    assert ends["a4"].at == step_ends_at + 4 * 50 + STEP_US + 4 * 100
+
+
 def test_a_prompt_found_whole_computes_its_last_token() -> None:
     simulated = engine(OffloadConfig(100, 5.0))
     arrivals = [
