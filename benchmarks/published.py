@@ -48,8 +48,7 @@ prompts of about 575 tokens, which soon were all in the prefix cache, at two rat
 rate has random gaps (exponential, scaled to fill the ten minutes), and so have the requests simulated here. Nothing is
 learned from them. `fitted` is what `--latency-model fitted` does without `--coefficients`: its [coefficients were
 learned](../blis_sim/engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml) from Qwen3-14B on one GPU.
-`kernels` adds up [measured kernels](kernels.md). `auto` takes whichever is closer: kernels for CodeLlama and
-Llama-2-70b, `fitted` for Llama-2-7b and Mixtral.
+`kernels` adds up [measured kernels](kernels.md); `auto` takes that for all eight.
 `trained-physics` is the default of `--engine blis`. Errors of the means over both rates are signed. The time between
 tokens is the mean duration after the first token over the tokens asked for.
 
@@ -58,11 +57,11 @@ The tables are produced by `python benchmarks/published.py RECORDINGS --write do
 
 WHY = """## What the errors come from
 
-Physics is expected of the coefficients that one model on one GPU cannot tell apart (`weights` and `layer_us`, `decodes`
-and `request_us`, `prompt_us` of prompts in the cache). These expectations were formed knowing these experiments (that
-of `kv` was narrowed when the median of E2E stood at 5.1 %), but the same values serve all of them. To see whether they
-carry over, decode steps of all but one of these models and Qwen3-14B were fitted together and those of the one left out
-predicted, at the batch sizes measured:
+Physics is expected of the coefficients that one model on one GPU cannot separate (`weights` and `layer_us`, `decodes`
+and `request_us`, `prompt_us` of prompts in the cache). The expected values were chosen with these experiments at hand
+(that of `kv` was narrowed when the median of E2E stood at 5.1 %), but the same values serve all of them. To see whether
+they carry over, decode steps of all but one of these models and Qwen3-14B were fitted together and those of the one
+left out predicted, at the batch sizes measured:
 
 | terms | median error of steps | largest | learned from Qwen3-14B alone: median | largest |
 |---|---|---|---|---|
@@ -74,14 +73,14 @@ predicted, at the batch sizes measured:
   2.7 times.
 - Llama-2-70b at 20 requests/s has 111 requests in flight on average, of 128 that the server runs at a time. How long
   the others wait hangs on a few percent of step time and on the arrivals, which are not known one by one.
-- Means contain what no model of steps knows: the first requests waited for compilation. Mixtral's first stage has a
-  mean TTFT of 63 ms and a median of 53 ms.
+- Means contain effects outside of any model of steps: the first requests waited for compilation. Mixtral's first stage
+  has a mean TTFT of 63 ms and a median of 53 ms.
 - Not known of the servers: sampling parameters, GPU clocks, CPUs, attention kernels. One run each: no noise floor.
 """
 
 OTHERS = """## Other simulators
 
-Median error of the means as published for 38 such experiments; most simulators were run on fewer of them. These figures
+Median error of the means as published for 38 such experiments; most simulators were run on fewer of them. The figures
 are not ours, and the sets are not the same.
 
 | simulator | experiments | E2E | TTFT | ITL |
@@ -98,10 +97,11 @@ are not ours, and the sets are not the same.
 ANOTHER_GPU = """## Another GPU
 
 vLLM 0.19 on one RTX PRO 6000 or two, 300 requests at 10/s, most of which wait for one of 128 places; time stamps of
-the server itself. `blis fit` has learned from the first half, and predicts the second. The others as above predict all,
-without what passes outside of the engine: what `fitted` has learned from an H100 carries over with the peak rates of
-this GPU. The sizes of tiles were [chosen](accuracy-limits.md) with this recording at hand. LLMServingSim's
-errors are those of its own prediction of all 300, made from kernel profiles.
+the server itself. Requests count from their arrival: the engine takes them in between steps, up to 110 ms later. `blis
+fit` has learned from the first half, and predicts the second. The others as above predict all, without what passes
+outside of the engine: what `fitted` has learned from an H100 carries over with the peak rates of this GPU. The sizes of
+tiles were [chosen](accuracy-limits.md) with this recording at hand. LLMServingSim's errors are those of its own
+prediction of all 300, made from kernel profiles.
 
 | recording | predicted by | TTFT MAPE | E2E MAPE | ITL MAPE |
 |---|---|---|---|---|
@@ -309,10 +309,13 @@ def _only(recording: Recording, which: np.ndarray) -> Recording:
 
 def _stamped(folder: Path) -> Recording:
     rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
-    rows.sort(key=lambda row: row["queued_ts"])
+    rows.sort(key=lambda row: row["arrival_time"])
+    # Arrivals are on another clock. The request taken in soonest after its arrival is taken in at once.
+    other_clock_s = min(row["queued_ts"] - row["arrival_time"] for row in rows)
+    arrived_s = [row["arrival_time"] + other_clock_s for row in rows]
     arrivals = [
         Arrival(
-            round((row["queued_ts"] - rows[0]["queued_ts"]) * 1e6),
+            round((at_s - arrived_s[0]) * 1e6),
             Request(
                 row["request_id"],
                 row["input_toks"],
@@ -322,9 +325,9 @@ def _stamped(folder: Path) -> Recording:
             ),
             _row(number),
         )
-        for number, row in enumerate(rows)
+        for number, (at_s, row) in enumerate(zip(arrived_s, rows, strict=True))
     ]
-    ttft_us = np.array([row["first_token_ts"] - row["queued_ts"] for row in rows]) * 1e6
+    ttft_us = np.array([row["first_token_ts"] - at_s for at_s, row in zip(arrived_s, rows, strict=True)]) * 1e6
     decode_us = np.array([row["last_token_ts"] - row["first_token_ts"] for row in rows]) * 1e6
     return Recording(name=folder.name, arrivals=arrivals, ttft_us=ttft_us, decode_us=decode_us)
 

@@ -17,7 +17,8 @@ from blis_sim.engine.latency.kernel_steps import (
     KernelSteps,
 )
 from blis_sim.engine.latency.kernels.grids import TOKEN_CLASSES, KernelGrids, graph_sizes
-from blis_sim.engine.latency.kernels.placing import KernelPlacement, grids_of
+from blis_sim.engine.latency.kernels.mixed_steps import decode_rows
+from blis_sim.engine.latency.kernels.placing import KernelPlacement, grids_of, operations_of
 from blis_sim.engine.model_spec import ModelSpec
 from calibrate.fit.terms import EXPECTED_OF_HOST, Expectation, Terms
 
@@ -50,6 +51,7 @@ class KernelsDeployed:
     grids: KernelGrids
     sizes: tuple[int, ...]
     launch_us: float = 0.0
+    decode_rows: int = 0
 
     @property
     def latency_model(self) -> str:
@@ -74,7 +76,7 @@ class KernelsDeployed:
     def latency(self, values: Floats) -> KernelSteps:
         named = TERMS.by_name(values)
         scales = KernelScales(**{name: named.pop(name) for name in SCALES})
-        return KernelSteps(self.grids, HostOverheads(**named), scales, self.sizes, self.launch_us)
+        return KernelSteps(self.grids, HostOverheads(**named), scales, self.sizes, self.launch_us, self.decode_rows)
 
     def sections(self, values: Mapping[str, float]) -> dict[str, dict[str, float]]:
         host = {name: value for name, value in values.items() if name not in SCALES}
@@ -82,7 +84,7 @@ class KernelsDeployed:
 
     def basis(self, values: Floats, shapes: npt.NDArray[np.int64]) -> Floats:
         """Return what each coefficient is multiplied by; the least time of eager steps is left out."""
-        plain = KernelSteps(self.grids, self.latency(values).host, graph_sizes=self.sizes)
+        plain = KernelSteps(self.grids, self.latency(values).host, graph_sizes=self.sizes, decode_rows=self.decode_rows)
         shape = dict(zip(BatchShape._fields, shapes.T.astype(np.float64), strict=True))
         num_tokens = shape["prefill_tokens"] + shape["decode_requests"]
         padded = np.array([*self.sizes, 0.0])[np.searchsorted(self.sizes, num_tokens)]
@@ -106,6 +108,8 @@ class KernelsDeployed:
 def kernels_deployed(model: ModelSpec, gpu: GpuSpec, placement: KernelPlacement, max_num_seqs: int) -> KernelsDeployed:
     """Return a deployment with its kernel times. Raises EngineError where there are none."""
     grids = grids_of(model, gpu, placement)
+    rows = decode_rows(operations_of(model, placement), gpu)
     if placement.eager:
-        return KernelsDeployed(model, gpu, placement.tp, grids, (), EAGER_LAUNCH_US)
-    return KernelsDeployed(model, gpu, placement.tp, grids, graph_sizes(gpu.compute_capability, max_num_seqs))
+        return KernelsDeployed(model, gpu, placement.tp, grids, (), EAGER_LAUNCH_US, rows)
+    sizes = graph_sizes(gpu.compute_capability, max_num_seqs)
+    return KernelsDeployed(model, gpu, placement.tp, grids, sizes, decode_rows=rows)

@@ -92,19 +92,14 @@ def _automatic(choice: LatencyChoice, notes: list[str]) -> str:
 
 
 def _kernels_are_closer(choice: LatencyChoice) -> bool:
-    """Whether what was measured speaks for kernels: all but what the shipped coefficients are closer for.
+    """Whether what was measured speaks for kernels: all but deployments like the one the shipped coefficients are of.
 
-    Those were learned on one GPU. Of the servers they were compared with, kernels are closer for the dense models that
-    several GPUs share, `fitted` for those on one GPU and for Mixtral.
+    That is a dense model in 16 bits with grouped KV heads on one H100. On all others that were measured kernels are
+    closer: several GPUs, experts, KV heads without groups, another GPU (docs/published.md, docs/silicon.md).
     """
-    from blis_sim.engine.latency.coefficients_file import unlike_measured
-    from blis_sim.engine.latency.kernels.evidence import exchanges_over_pcie
+    from blis_sim.engine.latency.coefficients_file import is_like_learned
 
-    if choice.engine != "vllm":
-        return False
-    is_dense_and_shared = choice.tp > 1 and not choice.model.is_moe
-    is_unlike_measured = bool(unlike_measured(choice.model, choice.gpu, choice.tp))
-    return is_dense_and_shared or is_unlike_measured or exchanges_over_pcie(choice.gpu, choice.tp)
+    return choice.engine == "vllm" and not is_like_learned(choice.model, choice.gpu, choice.tp)
 
 
 def _are_covered(choice: LatencyChoice, placement: "KernelPlacement", notes: list[str]) -> bool:

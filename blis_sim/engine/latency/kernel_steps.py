@@ -81,6 +81,8 @@ class KernelSteps:
     graph_sizes: tuple[int, ...] = ()
     launch_us: float = 0.0
     """Time of the host to start a kernel where it starts them one by one; 0 with CUDA graphs."""
+    decode_rows: int = 0
+    """Prompt tokens that a request which decodes counts as in the attention of a step with prompts; 0 for no change."""
     decode_sums: DecodeSums = field(default_factory=DecodeSums, init=False, repr=False, compare=False)
     _least_us: float = field(init=False, repr=False, compare=False)
     """Until the host has started all kernels of a step."""
@@ -123,7 +125,8 @@ class KernelSteps:
         fixed_us = self._fixed_us(shape.prefill_tokens + decodes, prompts, decodes) + self._prompt_us(shape)
         if not decodes:
             return whole_micros(max(fixed_us, self._least_us))
-        return whole_micros(max(self._decode_us(decodes, shape.decode_context_tokens) + fixed_us, self._least_us))
+        decode_us = self._beside_prompts_us(decodes, shape.decode_context_tokens) * self.scales.decode_attention
+        return whole_micros(max(decode_us + fixed_us, self._least_us))
 
     def decode_timer(self) -> Callable[[int, int], Micros]:
         """Return `decode_time`."""
@@ -158,10 +161,21 @@ class KernelSteps:
         return whole_micros_each(sums)
 
     def _decode_us(self, requests: int, context: int) -> float:
+        return self._measured_decode_us(requests, context) * self.scales.decode_attention
+
+    def _measured_decode_us(self, requests: int, context: int) -> float:
         line = self._lines.get(requests) or self._line(requests)
         tokens = float(context + requests)
         segment = bisect_right(line.bounds, tokens)
-        return (tokens * line.slopes[segment] + line.starts[segment]) * self.scales.decode_attention
+        return tokens * line.slopes[segment] + line.starts[segment]
+
+    def _beside_prompts_us(self, requests: int, context: int) -> float:
+        """Return the attention of decodes in a step that has prompts, as measured."""
+        time_us, rows = self._measured_decode_us(requests, context), self.decode_rows
+        if not rows:
+            return time_us
+        before = max(0.0, (context + requests) / requests - rows)
+        return max(time_us, self._prompts.time_us(requests, rows, before))
 
     def _line(self, requests: int) -> DecodeLine:
         found = self._lines.get(requests)
@@ -208,11 +222,12 @@ class KernelSteps:
         """Return attention of prompts and of decodes as measured, the burst of arithmetic, and what of it is hot."""
         decode_us = prompt_us = burst_us = again_us = 0.0
         if shape.decode_requests:
-            decode_us = self._decode_us(shape.decode_requests, shape.decode_context_tokens)
+            timed = self._beside_prompts_us if shape.prefill_tokens else self._measured_decode_us
+            decode_us = timed(shape.decode_requests, shape.decode_context_tokens)
         if shape.prefill_tokens:
             prompt_us = self._attention_us(shape)
             burst_us, again_us = self._bursts_us(shape.prefill_tokens, shape.recent_prefill_tokens)
-        return prompt_us, decode_us / (self.scales.decode_attention or 1.0), burst_us, again_us
+        return prompt_us, decode_us, burst_us, again_us
 
     @property
     def operation_names(self) -> tuple[str, ...]:

@@ -97,7 +97,8 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
     from blis_sim.engine.latency.kernel_steps import EAGER_LAUNCH_US, KernelSteps
     from blis_sim.engine.latency.kernels.grids import graph_sizes
     from blis_sim.engine.latency.kernels.learned import read_learned, shipped_learned
-    from blis_sim.engine.latency.kernels.placing import KernelPlacement, grids_of
+    from blis_sim.engine.latency.kernels.mixed_steps import decode_rows
+    from blis_sim.engine.latency.kernels.placing import KernelPlacement, grids_of, operations_of
 
     if choice.beta:
         raise EngineError("the kernels model takes no alpha_coeffs and beta_coeffs, it has measured kernels")
@@ -111,9 +112,12 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
         from blis_sim.engine.latency.collectives.sources import with_exchanges
 
         grids = with_exchanges(grids, network, choice.model, choice.tp)
+    rows = decode_rows(operations_of(choice.model, placement), choice.gpu)
     if placement.eager:
-        return KernelSteps(grids, host, scales, launch_us=EAGER_LAUNCH_US)
-    return KernelSteps(grids, host, scales, graph_sizes(choice.gpu.compute_capability, choice.max_num_seqs))
+        return KernelSteps(grids, host, scales, launch_us=EAGER_LAUNCH_US, decode_rows=rows)
+    return KernelSteps(
+        grids, host, scales, graph_sizes(choice.gpu.compute_capability, choice.max_num_seqs), decode_rows=rows
+    )
 
 
 def _operators(choice: LatencyChoice) -> LatencyModel:

@@ -17,6 +17,8 @@ from blis_sim.engine.model_spec import Checkpoint, ModelSpec
 _FOLDER = Path(__file__).parent
 LEARNED_COEFFICIENTS = _FOLDER / "qwen3-14b-h100.coefficients.yaml"
 """Learned by `blis fit` from Qwen3-14B on one H100; what the fitted latency model takes when given nothing else."""
+KERNELS_HOST = _FOLDER / "qwen3-14b-h100.kernels-host.yaml"
+"""Overheads of the host in a step, learned from the same server beside measured kernels."""
 
 
 def load_model(name: str, folder_or_file: str | Path | None = None) -> ModelSpec:

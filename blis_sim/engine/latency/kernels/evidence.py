@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.latency.kernels.interconnect import has_nvlink
 from blis_sim.engine.latency.kernels.operations import (
     MXFP4_BY_MARLIN,
     DeltaNet,
@@ -33,7 +31,7 @@ MEASURED: dict[str, MedianErrors] = {
     "experts in NVFP4": MedianErrors(0.056, 0.158),
     "latent attention, experts in INT4": MedianErrors(0.042, 0.082),
     "latent attention, experts in NVFP4": MedianErrors(0.039, 0.173),
-    "models in 16 bits": MedianErrors(0.038, 0.055),
+    "models in 16 bits": MedianErrors(0.027, 0.058),
 }
 """By class: docs/silicon.md, and for 16 bits the eight servers of docs/published.md, predicted from kernels."""
 _LAYERS: dict[type, str] = {
@@ -67,8 +65,3 @@ def expectation(operations: StepOperations) -> str:
     if known is None:
         return f"nothing was measured of {name}"
     return f"{name} were measured to be {known.tpot:.0%} off in TPOT and {known.ttft:.0%} in TTFT (medians)"
-
-
-def exchanges_over_pcie(gpu: GpuSpec, tp: int) -> bool:
-    """Whether GPUs that share layers have no NVLink between them."""
-    return tp > 1 and not has_nvlink(gpu, tp)

@@ -8,38 +8,34 @@ from typing import Any
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.files import read_mapping
-from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.engine.latency.catalogue.reader import KERNELS_HOST, LEARNED_COEFFICIENTS
 from blis_sim.engine.latency.coefficients_file import read_coefficients
 from blis_sim.engine.latency.fitted import RequestCoefficients
 from blis_sim.engine.latency.kernel_steps import HostOverheads, KernelScales
 from blis_sim.engine.units import LARGEST_COEFFICIENT
 
-_SAMPLING_US = 2.6
-"""Time of sampling per decoding request in the shipped coefficients: kernels that choose from its 152,000 logits on an
-H100. Kernel times have them apart."""
 _TOKENIZER_US = 4.2
 """Per token, of the tokenizers that servers run, on texts that they have not seen: 3.8 to 5.7 us were measured of those
 of DeepSeek-V3, Claude, GPT-4 and GPT-4o, as Hugging Face's library runs them."""
 
 
 def shipped_learned() -> tuple[HostOverheads, KernelScales]:
-    """Return the host overheads of the shipped coefficients of `fitted`, and kernels as they were measured."""
+    """Return the overheads of the host that ship, and kernels as they were measured.
+
+    What passes outside of steps is that of the shipped coefficients of `fitted`. Overheads of steps were learned beside
+    kernels from recordings of the same server: in those of `fitted` there are kernels, too.
+    """
     learned = read_coefficients(LEARNED_COEFFICIENTS)
-    step, request = learned.step, learned.request
-    arrival_us, arrival_token_us = _arrival(request, learned.seen_prompts)
-    arithmetic = step.tokens + step.tiles + step.small_tiles  # bursts are learned in times at peak rate
-    host = HostOverheads(
-        step_us=step.step_us,
-        prompt_us=step.prompt_us,
-        request_us=step.request_us - _SAMPLING_US,
-        arrival_us=arrival_us,
-        arrival_token_us=arrival_token_us,
-        output_us=request.output_us,
-        output_request_us=request.output_request_us,
-        burst=step.burst / arithmetic,
-        burst_again=step.burst_again / arithmetic,
-    )
-    return host, KernelScales()
+    arrival_us, arrival_token_us = _arrival(learned.request, learned.seen_prompts)
+    of_requests = {
+        "arrival_us": arrival_us,
+        "arrival_token_us": arrival_token_us,
+        "output_us": learned.request.output_us,
+        "output_request_us": learned.request.output_request_us,
+    }
+    content = dict(read_mapping(KERNELS_HOST))
+    content["host"] = {**content["host"], **of_requests}
+    return read_learned(KERNELS_HOST, {**content, "scales": {}})
 
 
 def _arrival(request: RequestCoefficients, seen_prompts: tuple[int, int] | None) -> tuple[float, float]:

@@ -30,12 +30,12 @@ def deployment(model: str, **settings: Any) -> Deployment:
     ("model", "settings", "name"),
     [
         ("qwen3-14b", {}, "fitted"),  # learned for exactly this
-        ("llama-3.1-8b", {}, "fitted"),  # like the servers that the coefficients were compared with
-        ("mixtral-8x7b", {"hardware": "H100", "tp": 2}, "fitted"),
-        ("llama-2-7b-hf", {"hardware": "H100", "tp": 1}, "fitted"),
+        ("llama-3.1-8b", {}, "fitted"),  # like the server that the coefficients were learned from
+        ("mixtral-8x7b", {"hardware": "H100", "tp": 2}, "kernels"),
+        ("llama-2-7b-hf", {"hardware": "H100", "tp": 1}, "kernels"),  # no grouped KV heads
         ("codellama-34b-instruct-hf", {"hardware": "H100", "tp": 2}, "kernels"),
         ("llama-2-70b-hf", {"hardware": "H100", "tp": 4}, "kernels"),
-        ("llama-3.1-8b", {"hardware": "RTX-PRO-6000", "tp": 1}, "fitted"),
+        ("llama-3.1-8b", {"hardware": "RTX-PRO-6000", "tp": 1}, "kernels"),
         ("qwen3-32b", {"hardware": "RTX-PRO-6000", "tp": 2}, "kernels"),  # over PCIe
         ("llama-3.1-8b", {"hardware": "A100", "tp": 1}, "kernels"),
         ("llama-3.1-70b", {"hardware": "H200", "tp": 4}, "kernels"),
@@ -137,15 +137,16 @@ def errors_of_published(predictor: str) -> dict[str, float]:
     return {name: abs(float(e2e)) for name, e2e in rows}
 
 
-def test_auto_takes_the_closer_model_for_each_published_server() -> None:
-    fitted, kernels = errors_of_published("fitted"), errors_of_published("kernels")
-    assert len(fitted) == len(kernels) == 8
-    for name, errors in fitted.items():
-        model, tp = next(known for begin, known in SERVERS.items() if name.startswith(begin))
+def test_auto_takes_the_model_that_is_closer_in_the_mean_of_the_servers_of_a_published_deployment() -> None:
+    errors = {name: errors_of_published(name) for name in ("fitted", "kernels")}
+    assert len(errors["fitted"]) == len(errors["kernels"]) == 8
+    for begin, (model, tp) in SERVERS.items():
+        names = [name for name in errors["fitted"] if name.startswith(begin)]
+        assert len(names) == 2
+        means = {predictor: sum(found[name] for name in names) / 2 for predictor, found in errors.items()}
         taken = deployment(model, hardware="H100", tp=tp).latency_name
-        error = {"fitted": errors, "kernels": kernels[name]}[taken]
-        assert error == min(errors, kernels[name]), name
-        assert error <= 10 or name == "llama-2-7b-tp1-general"  # requests there share prompts in the GPU's cache
+        assert means[taken] == min(means.values()), begin
+        assert max(errors[taken][name] for name in names) <= 11, begin
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from blis_sim.engine.latency.peak_watch import PeakWatch
 from tests.engine.latency.kernels.made_up import CONTEXT, HOST, REQUESTS, TOKENS, grids, steps
 
 LATENCY, EAGER = steps(), steps(launch_us=40.0, graph_sizes=())
+UNPACKED = KernelSteps(grids(), HOST, graph_sizes=LATENCY.graph_sizes, decode_rows=64)
 
 
 @settings(max_examples=150, deadline=None)
@@ -88,7 +89,23 @@ def test_more_of_anything_never_makes_a_step_shorter(count: int, new: int, befor
         prompts(count, new, before + 500, decoding, 500 * decoding),
         prompts(count, new, before, decoding, 500 * decoding + 1000),
     )
-    assert all(LATENCY.step_time(each) >= LATENCY.step_time(shape) for each in more)
+    for latency in (LATENCY, UNPACKED):
+        assert all(latency.step_time(each) >= latency.step_time(shape) for each in more)
+
+
+def test_a_decode_beside_a_prompt_takes_the_attention_of_a_chunk_where_heads_are_not_packed_then() -> None:
+    packed = steps(graph_sizes=())
+    unpacked = KernelSteps(grids(), HOST, decode_rows=64)
+    alone, mixed = decodes(32, 32 * 999), prompts(1, 1000, 0, 32, 32 * 999)
+    assert unpacked.step_time(alone) == packed.step_time(alone)
+    chunk_us = unpacked._prompts.time_us(32, 64, 1000 - 64)
+    more_us = chunk_us - grids().decode_us[2, 2]
+    assert more_us > 0
+    assert unpacked.step_time(mixed) - packed.step_time(mixed) == pytest.approx(more_us, abs=1)
+    prompt_us, decode_us, _, _ = unpacked.parts_us(mixed)
+    assert (prompt_us, decode_us) == pytest.approx((packed.parts_us(mixed)[0], chunk_us))
+    few = prompts(1, 1000, 0, 1, 1)  # of less context than a chunk has rows
+    assert unpacked.step_time(few) >= packed.step_time(few)
 
 
 def test_a_chunk_sees_the_tokens_before_it() -> None:

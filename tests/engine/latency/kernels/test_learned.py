@@ -1,9 +1,13 @@
-"""The host overheads that ship: those of `fitted`, with tokenizers as they were measured."""
+"""The host overheads that ship: outside of steps those of `fitted`, with tokenizers as they were measured."""
+
+from dataclasses import fields
 
 import pytest
 
-from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.engine.latency.catalogue.files import read_mapping
+from blis_sim.engine.latency.catalogue.reader import KERNELS_HOST, LEARNED_COEFFICIENTS
 from blis_sim.engine.latency.coefficients_file import read_coefficients
+from blis_sim.engine.latency.kernel_steps import KernelScales
 from blis_sim.engine.latency.kernels.learned import shipped_learned
 
 
@@ -20,3 +24,17 @@ def test_a_longer_prompt_is_queued_as_much_later_as_a_tokenizer_takes() -> None:
     host, _ = shipped_learned()
     assert host.arrival_us >= 0
     assert 3.8 <= host.arrival_token_us <= 5.7
+
+
+def test_overheads_of_steps_are_those_learned_beside_kernels() -> None:
+    host, scales = shipped_learned()
+    learned = read_mapping(KERNELS_HOST)
+    assert learned["latency_model"] == "kernels"
+    for name, value in learned["host"].items():
+        assert getattr(host, name) == value
+    assert set(vars_of(scales).values()) == {1.0}
+    assert host.request_us < read_coefficients(LEARNED_COEFFICIENTS).step.request_us  # which holds kernels, too
+
+
+def vars_of(scales: KernelScales) -> dict[str, float]:
+    return {each.name: getattr(scales, each.name) for each in fields(scales)}
