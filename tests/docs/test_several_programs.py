@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_spans_of_client_and_server_are_joined(tmp_path: Path, monkeypatch: pyte
         try:
             check(terminal, serving, replaced)
             check(terminal, observing, replaced)
-            spans = []
+            spans: list[dict[str, Any]] = []
             while sum(bool(span["parent"]) for span in spans) < 2 or len(spans) < 4:
                 spans += found.taken(1)
         finally:
@@ -75,8 +76,8 @@ def test_missing_replies_are_forwarded_once(tmp_path: Path) -> None:
         check(other, upstream, {" --port 8001": ""})
         check(terminal, recording)
         check(terminal, playing, {"localhost:8001": f"127.0.0.1:{other.port}"})
-        for each in rest:
-            check(terminal, each)
+        for command in rest:
+            check(terminal, command)
         lines = (tmp_path / "b" / "one.content.jsonl").read_text().splitlines()
         assert json.loads(lines[-1])["body"] == '{"prompt": "Twice"}'
     finally:

@@ -11,10 +11,10 @@ from blis_sim.bench.vidur import settings as vidur
 from blis_sim.bench.vidur.catalogue import DEVICES, MODELS, NODES
 from blis_sim.bench.vidur.options import chosen, values_of
 from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.latency.choice import LatencyChoice
 from blis_sim.engine.latency.operators.aicb_files import AicbFolder
 from blis_sim.engine.latency.operators.sources import PROFILES
 from blis_sim.engine.latency.operators.tables import Line, OperatorTables, read_lookup_tables
-from blis_sim.engine.latency.registry import LatencyChoice
 from blis_sim.engine.model_spec import ModelSpec
 
 

@@ -123,7 +123,8 @@ def _completions(simulated: Simulated) -> Any:
 
 
 def _sum_over_time(name: str, label: str, instants: Floats, counts: Numbers) -> Curve:
-    return series(f"{name}_time_series", "Time (sec)", name, (_TIME, label), instants, np.cumsum(counts))
+    sums: Numbers = counts.cumsum()
+    return series(f"{name}_time_series", "Time (sec)", name, (_TIME, label), instants, sums)
 
 
 def _of_tokens(simulated: Simulated, *, is_original: bool) -> Iterator[Curve]:
