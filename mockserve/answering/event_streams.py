@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
@@ -174,10 +174,22 @@ class SpokenStream:
             self._replies.resolve()
 
 
+class Listener(Protocol):
+    """A taker of the text of stretches."""
+
+    def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
+        """Take new text of stretch `number`."""
+        ...
+
+    def fail(self, error: ApiError) -> None:
+        """End all stretches with an error."""
+        ...
+
+
 class SpokenStretch(_StepwiseChoice):
     """One stretch of a stream."""
 
-    def __init__(self, stream: SpokenStream, number: int, generation: Generation) -> None:
+    def __init__(self, stream: Listener, number: int, generation: Generation) -> None:
         super().__init__(generation)
         self._stream = stream
         self._number = number

@@ -300,9 +300,10 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         return response
     finally:
         path, lasted_s = _route_of(request, service.network), time.monotonic() - started_s
-        service.metrics_source.http.observe(
-            path, request.method, status, request.content_length or 0, sent_bytes, lasted_s
-        )
+        if status != HTTPStatus.SWITCHING_PROTOCOLS:  # vLLM counts no WebSockets
+            service.metrics_source.http.observe(
+                path, request.method, status, request.content_length or 0, sent_bytes, lasted_s
+            )
         if service.options.observability.access_log:
             _log_access(request, status, lasted_s)
 

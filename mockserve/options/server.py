@@ -139,8 +139,8 @@ class ReplyOptions:
 
 POOLING_TASKS = ("embed", "classify", "token_embed", "token_classify")
 """Pooling tasks in the order in which vLLM prefers one where a model has several."""
-TASKS = ("generate", "transcription", *POOLING_TASKS)
-GENERATING_TASKS = frozenset({"generate", "transcription"})
+TASKS = ("generate", "transcription", "realtime", *POOLING_TASKS)
+GENERATING_TASKS = frozenset({"generate", "transcription", "realtime"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

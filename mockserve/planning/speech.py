@@ -11,7 +11,7 @@ from mockserve.content.writing import AnswerForm
 from mockserve.flight import unix_time
 from mockserve.planning.conversations import medium_ids
 from mockserve.planning.prompts import new_scorers
-from mockserve.protocol.asked.sampling import Delivery
+from mockserve.protocol.asked.sampling import Delivery, Sampling
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.messages import Medium
@@ -97,6 +97,9 @@ SPOKEN_TOKENS_PER_S = 3.5
 """English at 150 words a minute."""
 
 LONGEST_S = 600
+MOST_REALTIME_TOKENS = 64
+"""Tokens of the text of one segment of live speech, as with vLLM's Qwen3-ASR."""
+
 START_TOKENS = 4
 """Marks of the start, the language, the task and that there are no times."""
 
@@ -152,6 +155,27 @@ async def plan_speech(
         sampling=sampling,
     )
     return SpeechPlan(length_s, job)
+
+
+async def plan_stretch(model: ServedModel, before: Sequence[int], source: str, length_s: float, name: str) -> ReplyJob:
+    """A reply to speech that goes on behind what was heard and said before."""
+    model.queue.check(1)
+    planner = model.planner
+    num_heard = max(1, math.ceil(length_s * AUDIO_TOKENS_PER_S)) + START_TOKENS
+    ids = [*before, *medium_ids(planner, Medium("audio", source), num_heard)]
+    sampling = Sampling(temperature=0.0, max_tokens=MOST_REALTIME_TOKENS)
+    form = AnswerForm(asked=("",), natural_tokens=max(1, round(length_s * SPOKEN_TOKENS_PER_S)))
+    generations = await planner.plan(ids, sampling, Terms(name), form)
+    return ReplyJob(
+        bodies=CompletionBodies(
+            id=name, created=unix_time(), model=model.reply_name(None), fingerprint=model.fingerprint
+        ),
+        new_writer=CompletionShape(new_scorer=new_scorers(model, sampling)).writer,
+        delivery=Delivery(True, False, False),
+        prompts=[PlannedPrompt(token_ids=ids, text="", generations=generations)],
+        errors=OTHER_ERRORS,
+        sampling=sampling,
+    )
 
 
 async def _planned(

@@ -32,6 +32,7 @@ from mockserve.routes.playback import (
     show_playback,
 )
 from mockserve.routes.pooling import classify, cohere_embed, create_embedding, create_token_embedding, pooling
+from mockserve.routes.realtime import realtime
 from mockserve.routes.render import derender_chat, derender_completion, render_chat, render_completion
 from mockserve.routes.responses import cancel_response, create_response, get_response, render_response
 from mockserve.routes.scoring import decide, decide_structured, generative_scoring, rerank, score
@@ -111,6 +112,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/messages/count_tokens", count_tokens, Gate.GENERATION),
     Route("POST", "/v1/audio/transcriptions", transcribe, Gate.TRANSCRIPTION),
     Route("POST", "/v1/audio/translations", translate, Gate.TRANSCRIPTION),
+    Route("*", "/v1/realtime", realtime, Gate.REALTIME),
     Route("POST", "/v1/embeddings", create_embedding, Gate.EMBED),
     Route("POST", "/v1/embeddings", create_token_embedding, Gate.TOKEN_EMBED),
     Route("POST", "/v2/embed", cohere_embed, Gate.EMBED),

@@ -19,6 +19,7 @@ class Gate(StrEnum):
     CLASSIFY = "a model that classifies"
     SCORE = "a model that scores"
     TRANSCRIPTION = "a model that transcribes"
+    REALTIME = "a model that transcribes in real time"
     TOKENIZER_INFO = "--enable-tokenizer-info-endpoint"
     SCALE_OUT = "--enable-scale-out or --tokens-only"
     TOKENS_ONLY = "--tokens-only"
@@ -46,6 +47,7 @@ def open_gates(options: ServeOptions, environment: ServerEnvironment) -> frozens
         Gate.CLASSIFY: "classify" in tasks,
         Gate.SCORE: _scores(routes),
         Gate.TRANSCRIPTION: "transcription" in tasks,
+        Gate.REALTIME: "realtime" in tasks,
         Gate.TOKENIZER_INFO: routes.enable_tokenizer_info_endpoint,
         Gate.SCALE_OUT: routes.scales_out,
         Gate.TOKENS_ONLY: routes.tokens_only,
