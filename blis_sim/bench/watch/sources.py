@@ -97,7 +97,9 @@ def _series(reply: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = reply["data"]["result"]
     if not found:
         raise BenchError("it has no metrics of vLLM with these labels")
-    servers = {tuple((name, each["metric"].get(name, "")) for name in _OF_SERVER) for each in found}
+    # vLLM's cache_config_info has no model_name, unlike the other metrics of the same server.
+    named = [each["metric"] for each in found if "model_name" in each["metric"]] or [each["metric"] for each in found]
+    servers = {tuple((name, labels.get(name, "")) for name in _OF_SERVER) for labels in named}
     if len(servers) > 1:
         names = " and ".join(
             sorted("{" + ",".join(f'{name}="{value}"' for name, value in each if value) + "}" for each in servers)[:2]

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.bench.watch.readings import (
+    CACHE,
     E2E,
     HISTOGRAMS,
     ITL,
@@ -69,6 +70,7 @@ def readings_of(
 def samples_of(reading: Reading) -> Iterator[Sample]:
     """Yield the samples of which a reading is made."""
     labels = {"model_name": "qwen/qwen3-14b", "engine": "0"}
+    yield CACHE, {"engine": "0", "cache_dtype": "auto"}, 1.0  # as in vLLM, this one does not name the model
     for name, value in reading.values.items():
         yield name, labels, value
     for name, histogram in reading.histograms.items():
