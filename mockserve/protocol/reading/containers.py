@@ -37,9 +37,9 @@ class ListOf:
         if not isinstance(value, list):
             return [_no_sequence(value, location) if self.is_sequence else _no_list(value, location)]
         if len(value) < self.at_least:
-            plural = "" if self.at_least == 1 else "s"
-            message = f"List should have at least {self.at_least} item{plural} after validation, not {len(value)}"
-            context = {"field_type": "List", "min_length": self.at_least, "actual_length": len(value)}
+            name, plural = "Value" if self.is_sequence else "List", "" if self.at_least == 1 else "s"
+            message = f"{name} should have at least {self.at_least} item{plural} after validation, not {len(value)}"
+            context = {"field_type": name, "min_length": self.at_least, "actual_length": len(value)}
             return [Problem("too_short", location, message, value, context)]
         if self.at_most is not None and len(value) > self.at_most:
             message = f"List should have at most {self.at_most} items after validation, not {len(value)}"
