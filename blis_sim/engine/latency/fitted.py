@@ -31,6 +31,9 @@ TILE_TOKENS = 256
 an H100 a step of 1,025 tokens takes 5.9 ms longer than one of 1,024; tiles of 128 would account for 3.6 ms of it."""
 SMALL_TILE_TOKENS = 64
 """Others work on smaller ones: at 961 tokens there is such a step, too, of a third of that."""
+SUSTAINED_TOKENS = 4096
+"""With more tokens in a step each takes longer: in measured kernels of H100 GPUs, whatever the size of the model, and
+in the steps of a saturated server that hold one to nine prompts of 1,000 tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +66,8 @@ class StepCoefficients:
     """Per time to multiply the prompt tokens at peak arithmetic rate, in full right after a burst: a GPU that is still
     hot runs at a lower clock."""
     sustained: float = 0.0
-    """Per time to multiply the prompt tokens of a step at peak arithmetic rate beyond what makes a GPU hot by itself:
-    at full power for longer it runs at a lower clock."""
+    """Per time to multiply those of a step's tokens that are beyond 4,096 at peak arithmetic rate: so many tokens take
+    longer each."""
     step_us: float
     """Microseconds of every step."""
     prompt_us: float
@@ -167,7 +170,7 @@ class Fitted:
         if prefill_tokens:
             total_us += self.step.prompt_us * shape.prefill_requests + self._attention_us * prefill_pairs(shape)
             total_us += self.step.burst * burst_us(self._work, prefill_tokens)
-            total_us += self.step.sustained * sustained_us(self._work, prefill_tokens)
+            total_us += self.step.sustained * sustained_us(self._work, num_tokens)
             if shape.recent_prefill_tokens:
                 total_us += self.step.burst_again * burst_again_us(self._work, shape)
         return total_us
@@ -229,7 +232,7 @@ class Fitted:
             "decodes": token_us * shape.decode_requests,
             "burst": burst_us(work, shape.prefill_tokens),
             "burst_again": burst_again_us(work, shape),
-            "sustained": sustained_us(work, shape.prefill_tokens),
+            "sustained": sustained_us(work, num_tokens),
             "step_us": 1.0,
             "prompt_us": float(shape.prefill_requests),
             "request_us": float(shape.decode_requests),
@@ -256,9 +259,9 @@ def burst_again_us(work: StepWork, shape: BatchShape) -> float:
     return min(work.token_compute(1) * shape.prefill_tokens, HOT_BY_ITSELF_US) * recent
 
 
-def sustained_us(work: StepWork, prefill_tokens: int) -> float:
-    """Return for how long the prompts of a step keep arithmetic units at peak rate after the GPU has become hot."""
-    return max(0.0, work.token_compute(1) * prefill_tokens - HOT_BY_ITSELF_US)
+def sustained_us(work: StepWork, num_tokens: int) -> float:
+    """Return the time to multiply the tokens of a step beyond `SUSTAINED_TOKENS` at peak rate."""
+    return work.token_compute(max(0, num_tokens - SUSTAINED_TOKENS))
 
 
 def tiled(num_tokens: int, tile_tokens: int) -> int:

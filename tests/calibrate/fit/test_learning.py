@@ -173,13 +173,13 @@ def test_the_service_time_of_an_api_server_process_is_recognised() -> None:
 
 def saturated_by_a_client_with_a_cap() -> Recording:
     """A recording of the known server, on a host that waits for growing batches, with more load than it bears."""
-    instants = np.cumsum(np.random.default_rng(1).exponential(1e6 / 20, 500)).astype(int).tolist()
+    instants = np.cumsum(np.random.default_rng(1).exponential(1e6 / 30, 500)).astype(int).tolist()
     requests = [
-        Arrival(at, Request(f"r{number}", 600, 96, UniqueBlocks(f"r{number}"), 96), row(number))
+        Arrival(at, Request(f"r{number}", 900, 96, UniqueBlocks(f"r{number}"), 96), row(number))
         for number, at in enumerate(instants)
     ]
     unknown = np.zeros(len(requests))
-    plan = Recording(name="capped", arrivals=requests, ttft_us=unknown, decode_us=unknown, max_concurrency=48)
+    plan = Recording(name="capped", arrivals=requests, ttft_us=unknown, decode_us=unknown, max_concurrency=96)
     latency = PhaseShifted(replace(DEPLOYED, growth_requests=8).latency(VALUES), 9)
     record = plan.simulated(Engine(CONFIG, latency, reports_steps=False))
     place_of = {request_id: place for place, request_id in enumerate(record.ids)}
@@ -190,7 +190,6 @@ def saturated_by_a_client_with_a_cap() -> Recording:
 
 def test_a_host_that_waits_is_recognised_where_other_coefficients_stand_in_for_it() -> None:
     values = VALUES.copy()
-    values[TERMS.place("sustained")] = 0.2
     values[TERMS.place("tiles")] *= 1.03
     start = Estimate(values, TERMS.expected_spreads(), np.zeros(0))
     chosen, _ = relearn([saturated_by_a_client_with_a_cap()], DEPLOYED, CONFIG, start, budget=Budget(500, 500, 500))
