@@ -7,7 +7,8 @@ import pytest
 
 from blis_sim.cli.main import run
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.coefficients_file import read_coefficients
+from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.engine.latency.coefficients_file import read_coefficients, read_content
 from replay.output.intervals import intervals_of
 from replay.running.uncertainty import uncertainty_of
 from tests.coefficients_file import written
@@ -45,6 +46,15 @@ def test_intervals_need_the_correlation_of_coefficients(tmp_path: Path, capsys: 
     said = replayed(tmp_path, capsys, "--intervals", "2", spread=SPREAD)
     assert said.startswith("2: blis replay: error: ")
     assert "correlation must have a row of numbers from -1 to 1 for each of the 3 coefficients in spread" in said
+
+
+def test_the_shipped_coefficients_have_intervals() -> None:
+    uncertainty = uncertainty_of(LEARNED_COEFFICIENTS, read_content(LEARNED_COEFFICIENTS))
+    learned, generator = read_coefficients(LEARNED_COEFFICIENTS), np.random.default_rng(1)
+    drawn = [uncertainty.drawn(learned, generator).step for _ in range(2000)]
+    sums = np.array([each.tokens + each.tiles + each.small_tiles for each in drawn])
+    assert np.std([each.tokens for each in drawn]) > 0.05
+    assert sums.std() / sums.mean() < 0.02, "what a prompt costs in all is known far better than its parts"
 
 
 def test_drawn_coefficients_vary_as_the_file_says(tmp_path: Path) -> None:

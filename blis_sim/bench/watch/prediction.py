@@ -110,15 +110,21 @@ def _interval(mean: float, spread: float, tolerance: float, before_s: float) -> 
 def speed_spread(deployment: Deployment) -> float:
     """Return the standard deviation of the speed of a server, as a share, where coefficients have no spread."""
     sure = sureness(deployment.latency_name, deployment.notes)
-    is_elsewhere = any("were learned" in note for note in deployment.notes)
-    return sure.step_error if is_elsewhere or sure.latency_model != "fitted" else OWN_SPREAD
+    return sure.step_error if _is_elsewhere(deployment) or sure.latency_model != "fitted" else OWN_SPREAD
+
+
+def _is_elsewhere(deployment: Deployment) -> bool:
+    """Return whether coefficients were learned for another deployment, of which their spreads say nothing."""
+    return any("learned for" in note for note in deployment.notes)
 
 
 def _latencies(deployment: Deployment, coefficients: str | None, num_draws: int) -> Iterator[LatencyModel]:
     """Yield latency models that the server might have as well."""
     try:
-        draw = drawing(deployment.latency, coefficients)
-    except EngineError:  # step times whose coefficients have no spread: how far they are off is known as a whole
+        draw = None if _is_elsewhere(deployment) else drawing(deployment.latency, coefficients)
+    except EngineError:
+        draw = None
+    if draw is None:  # step times whose coefficients have no spread here: how far they are off is known as a whole
         spread = speed_spread(deployment)
         for number in range(num_draws):
             factor = 1.0 + spread * float(np.random.default_rng([1, number]).standard_normal())
