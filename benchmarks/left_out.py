@@ -1,6 +1,7 @@
 """How well each recording of a server is predicted by coefficients learned from all others.
 
-    python -m benchmarks.left_out RECORDINGS [--only NAME ...] [--phases N] [--budget N] [--write FILE]
+    python -m benchmarks.left_out RECORDINGS [--only NAME ...] [--phases N] [--budget N] [--intervals DRAWS]
+                                  [--write FILE]
 
 RECORDINGS is a folder with `train` and `server_config.json`, as for `accuracy.py`. One fit learns from all recordings;
 each fit without one of them starts from its answer and goes on for a few rounds, which costs a tenth of a fit from the
@@ -9,6 +10,7 @@ requests are sent by schedule and cap, in learning as in predicting.
 
 The table has two lines for each recording: a single run, and the mean of several phases of the engine's steps. `lone`
 is the error of the mean TTFT of the requests that found the server idle and stayed alone until their first token.
+With `--intervals` a further line says how many figures of each recording lie within the 90 % interval of so many draws.
 """
 
 import argparse
@@ -21,7 +23,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.accuracy import PHASES, options_of, predict, table
+from benchmarks.accuracy import PHASES, Score, options_of, predict, table
+from benchmarks.coverage import figures_inside
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.latency.model import LatencyModel
@@ -49,6 +52,16 @@ class Recorded:
     recording: Recording
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The recordings to leave out (none: each), phases and draws of a prediction, and requests in a round of a fit."""
+
+    only: Sequence[str]
+    num_phases: int
+    num_requests: int
+    num_draws: int
+
+
 def main() -> int:
     """Print the table, and write it if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -56,12 +69,14 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="leave out only these, each in turn")
     parser.add_argument("--phases", type=int, default=PHASES)
     parser.add_argument("--budget", type=int, default=BUDGET)
+    parser.add_argument("--intervals", type=int, default=0)
     parser.add_argument("--write", type=Path, default=None)
     arguments = parser.parse_args()
     server = json.loads((arguments.recordings / "server_config.json").read_text())
     deployment = resolve(options_of(server, "vllm", None))
     recorded = recordings_of(arguments.recordings / "train", deployment)
-    text = "\n".join(_report(recorded, deployment, arguments.only, arguments.phases, arguments.budget))
+    settings = Settings(arguments.only, arguments.phases, arguments.budget, arguments.intervals)
+    text = "\n".join(_report(recorded, deployment, settings))
     sys.stdout.write(text)
     if arguments.write is not None:
         arguments.write.write_text(text)
@@ -82,17 +97,16 @@ def recordings_of(folder: Path, deployment: Deployment) -> list[Recorded]:
     return found
 
 
-def _report(
-    recorded: Sequence[Recorded], deployment: Deployment, only: Sequence[str], num_phases: int, num_requests: int
-) -> Iterator[str]:
+def _report(recorded: Sequence[Recorded], deployment: Deployment, settings: Settings) -> Iterator[str]:
     deployed = Deployed(deployment.model, deployment.gpu, deployment.tp)
-    budget = Budget(num_requests // 3, num_requests, 3 * num_requests)
+    budget = Budget(settings.num_requests // 3, settings.num_requests, 3 * settings.num_requests)
     learned = learn([each.recording for each in recorded], deployed, deployment.config, budget=budget)
     sys.stderr.write(_described(learned.deployed, learned.estimate))
     yield "# Each recording, predicted by what was learned from the others\n"
-    scores = []
+    scores: list[Score] = []
+    inside: list[list[bool]] = []
     for left_out in recorded:
-        if only and left_out.name not in only:
+        if settings.only and left_out.name not in settings.only:
             continue
         others = [each.recording for each in recorded if each is not left_out]
         chosen, estimate = relearn(others, deployed, deployment.config, learned.estimate, budget=budget)
@@ -100,8 +114,15 @@ def _report(
         predicted = replace(deployment, latency=chosen.latency(estimate.values))
         lone = lone_error(left_out.recording, predicted, LONE_PHASES)
         name = left_out.name if lone is None else f"{left_out.name} (lone {lone:+.1%})"
-        scores += [predict(name, left_out.header, predicted, 1), predict("", left_out.header, predicted, num_phases)]
+        scores += [
+            predict(name, left_out.header, predicted, num) for name, num in ((name, 1), ("", settings.num_phases))
+        ]
+        if settings.num_draws and isinstance(chosen, Deployed):
+            inside.append(figures_inside(left_out.recording, chosen, estimate, deployment.config, settings.num_draws))
+            yield f"{left_out.name}: {sum(inside[-1])} of {len(inside[-1])} figures inside their intervals"
     yield from table(scores)
+    if inside:
+        yield f"{sum(map(sum, inside))} of {sum(map(len, inside))} figures inside their intervals\n"
 
 
 def _described(deployed: Learnable, estimate: Estimate) -> str:

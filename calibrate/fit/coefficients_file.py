@@ -11,6 +11,7 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.latency.wrapped import WATCHED
 from blis_sim.options.yaml_text import Dumper, dump_yaml
 from calibrate.compare import Comparison
+from calibrate.fit.estimate import Estimate
 from calibrate.fit.learn import Learned
 from calibrate.fit.recording import Recording
 from calibrate.fit.score import Score
@@ -62,7 +63,7 @@ def content(
         **deployed.sections({name: _rounded(value) for name, value in values.items()}),
         **({"host": {"growth_requests": learned.deployed.growth_requests}} if learned.deployed.growth_requests else {}),
         "spread": {name: _rounded(spreads[name]) for name in deployed.learnable()},
-        "correlation": _correlation(learned),
+        "correlation": correlation_of(learned.estimate),
         "seen": {
             **{name: int(getattr(largest, name)) for name in WATCHED},
             "input_tokens": [min(inputs), max(inputs)],
@@ -82,9 +83,9 @@ def content(
     }
 
 
-def _correlation(learned: Learned) -> list[_OnOneLine]:
+def correlation_of(estimate: Estimate) -> list[list[float]]:
     """Return a row for each coefficient in `spread`: how it goes with those before it, and itself."""
-    covariance = learned.estimate.covariance
+    covariance = estimate.covariance
     if covariance is None:
         return []
     scale = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
