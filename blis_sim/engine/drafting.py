@@ -6,7 +6,6 @@ Facts: vllm/config/vllm.py, `_set_max_num_scheduled_tokens` and `_get_v2_model_r
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.adaptive_defaults import adaptive_speculation
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.engine_defaults import ADAPTIVE_ENGINES
@@ -14,19 +13,20 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.files import config_path
 from blis_sim.engine.latency.catalogue.models import knows_model
 from blis_sim.engine.latency.catalogue.reader import load_checkpoint
-from blis_sim.engine.memory.drafters import DrafterRequest
-from blis_sim.engine.speculation import DRAFTERS
 from blis_sim.engine.vllm_releases import flag_or
 from blis_sim.options import OptionError
 
 if TYPE_CHECKING:
-    from blis_sim.engine.speculation import Speculation
+    from blis_sim.engine.memory.drafters import DrafterRequest
+    from blis_sim.engine.speculation import Drafter, Speculation
 
 
 def speculation_of(options: DeploymentOptions, notes: list[str]) -> "Speculation | None":
     """Return the settings of speculative decoding, with a note on what is accepted; None without it."""
     speculation = options.speculation
     if speculation is None and options.engine in ADAPTIVE_ENGINES:
+        from blis_sim.engine.adaptive_defaults import adaptive_speculation
+
         return adaptive_speculation(options.drafts.speculative_seed)
     if speculation is not None:
         rates = dict.fromkeys(f"{rate:.3g}" for rate in speculation.acceptance_rates)
@@ -43,11 +43,13 @@ def speculation_of(options: DeploymentOptions, notes: list[str]) -> "Speculation
     return speculation
 
 
-def drafter_of(options: DeploymentOptions) -> DrafterRequest | None:
+def drafter_of(options: DeploymentOptions) -> "DrafterRequest | None":
     """Return the model that drafts, None for methods without one."""
     speculation = options.speculation
-    if speculation is None or not DRAFTERS[speculation.method].writes_kv:
+    if speculation is None or not _drafter(speculation).writes_kv:
         return None
+    from blis_sim.engine.memory.drafters import DrafterRequest
+
     name = speculation.model
     checkpoint = None
     if name and (config_path(Path(name)) is not None or knows_model(name)):
@@ -66,7 +68,7 @@ def is_async(options: DeploymentOptions, speculation: "Speculation | None", note
     wanted = flag_or(options.async_scheduling, options.release.async_scheduling)
     if speculation is None or not wanted:
         return wanted
-    drafter = DRAFTERS[speculation.method]
+    drafter = _drafter(speculation)
     is_parallel = speculation.parallel_drafting and not drafter.has_own_pass
     if drafter.is_async and not (is_parallel and options.pp > 1):
         return True
@@ -96,7 +98,7 @@ def active_seqs(options: DeploymentOptions, max_num_seqs: int, tokens: int, spec
     most = options.max_num_active_seqs or max_num_seqs
     if most > max_num_seqs:
         raise OptionError(f"--max-num-active-seqs must be at most --max-num-seqs, {max_num_seqs}, got {most}")
-    if speculation is not None and DRAFTERS[speculation.method].has_own_pass:
+    if speculation is not None and _drafter(speculation).has_own_pass:
         most = max(1, min(most, tokens // speculation.num_lookahead_tokens))
     return most
 
@@ -116,3 +118,10 @@ def check_drafts_fit(config: EngineConfig) -> None:
             f"--max-num-batched-tokens must be at least {least} with {speculation.num_tokens} drafts of "
             f"{speculation.method}, or requests wait for ever, got {config.max_num_batched_tokens}"
         )
+
+
+def _drafter(speculation: "Speculation") -> "Drafter":
+    """Return what is known of the method that drafts."""
+    from blis_sim.engine.speculation import DRAFTERS  # few deployments draft
+
+    return DRAFTERS[speculation.method]

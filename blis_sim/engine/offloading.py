@@ -1,11 +1,15 @@
 """CPU memory for KV blocks with vLLM's scheduling: how many blocks it holds, and what moving one takes."""
 
-from blis_sim.engine.cpu_tier_config import OffloadConfig
+from typing import TYPE_CHECKING
+
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.model_spec import ModelSpec
 from blis_sim.engine.stages import USUAL_PCIE_GB_S
+
+if TYPE_CHECKING:
+    from blis_sim.engine.cpu_tier_config import OffloadConfig
 
 
 def simulates_offloading(options: DeploymentOptions, has_speculation: bool, has_groups: bool, notes: list[str]) -> bool:
@@ -28,12 +32,14 @@ def simulates_offloading(options: DeploymentOptions, has_speculation: bool, has_
 
 def offload_of(
     options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, block_bytes: float, tp: int, notes: list[str]
-) -> OffloadConfig:
+) -> "OffloadConfig":
     """Return the CPU memory of an instance. Raises EngineError where it holds no block.
 
     `block_bytes` is what each GPU holds of a block. GPUs load side by side; latent KV, which all GPUs hold alike, is
     kept once.
     """
+    from blis_sim.engine.cpu_tier_config import OffloadConfig  # few engines have one
+
     num_blocks = options.kv_cpu_blocks
     if options.kv_offloading_size is not None:
         stored_bytes = block_bytes * (1 if model.is_mla else tp)

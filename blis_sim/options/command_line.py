@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from blis_sim.options.errors import OptionError
@@ -103,6 +102,8 @@ def _flag(by_flag: Mapping[str, Setting], argument: str, rest: Iterator[str], kn
         flag, text = argument[:_LETTER], argument[_LETTER:].removeprefix("=")
     setting = by_flag.get(flag)
     if setting is None:
+        from difflib import get_close_matches  # a flag that exists does without it
+
         named = argument.partition("=")[0]
         (alike,) = get_close_matches(named, [*by_flag, *known_beside], n=1) or ("",)
         raise OptionError(f"no such option: {named}{f', did you mean {alike}?' if alike else ''}")

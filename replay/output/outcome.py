@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from blis_sim.options.provenance import Provenance
 from replay.output.findings import Findings, Questions, examine
 from replay.output.metrics import JsonObject
 from replay.running.simulate import Simulated
 from traces import TraceHeader
+
+if TYPE_CHECKING:
+    from blis_sim.options.provenance import Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Outcome:
     questions: Questions
     simulated: Simulated
     header: TraceHeader
-    describe: Callable[[], Provenance]
+    describe: "Callable[[], Provenance]"
     metrics: JsonObject | None = None
     sending: Sending = field(default_factory=Sending)
     runs: tuple[Simulated, ...] = ()

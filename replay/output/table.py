@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-from blis_sim.options.provenance import Provenance
 from blis_sim.options.text_table import TextTable, csv_text, duration, number
 from replay.figures.breakdown import ClassLatencies, ModelFigures
 from replay.figures.clusters import DecisionFigures
@@ -14,6 +14,9 @@ from replay.output.breakdown_json import as_json
 from replay.output.findings import Findings
 from replay.output.remarks import remarks
 from traces import SloTargets, dump_json
+
+if TYPE_CHECKING:
+    from blis_sim.options.provenance import Provenance
 
 _LATENCIES = {
     "TTFT": "ttft",
@@ -37,7 +40,7 @@ class Section:
 
 
 def as_text(
-    result: RunResult, found: Findings, origin: Provenance | None = None, summarizes_decisions: bool = False
+    result: RunResult, found: Findings, origin: "Provenance | None" = None, summarizes_decisions: bool = False
 ) -> str:
     """Return all of it as aligned tables, with a newline at the end."""
     blocks = [[origin.title]] if origin is not None else []
@@ -48,7 +51,7 @@ def as_text(
 
 
 def as_markdown(
-    result: RunResult, found: Findings, origin: Provenance | None = None, summarizes_decisions: bool = False
+    result: RunResult, found: Findings, origin: "Provenance | None" = None, summarizes_decisions: bool = False
 ) -> str:
     """Return all of it as Markdown, with a newline at the end."""
     blocks = [f"{origin.title}\n"] if origin is not None else []
@@ -61,7 +64,7 @@ def as_markdown(
     return "\n".join(block for block in blocks if block)
 
 
-def as_report(result: RunResult, found: Findings, origin: Provenance | None = None) -> str:
+def as_report(result: RunResult, found: Findings, origin: "Provenance | None" = None) -> str:
     """Return one JSON object: the origin, the figures of the table, and the metrics with their breakdowns."""
     provenance = {} if origin is None else {"provenance": asdict(origin)}
     return dump_json({**provenance, "result": _plain(result), "metrics": as_json(found)}) + "\n"
@@ -74,7 +77,7 @@ def _plain(result: RunResult) -> dict[str, object]:
     return {**figures, "verdicts": verdicts, "meets_targets": result.meets_targets}
 
 
-def as_csv(result: RunResult, origin: Provenance | None = None) -> str:
+def as_csv(result: RunResult, origin: "Provenance | None" = None) -> str:
     """Return a row for the whole run and one for each instance, with the same columns, with a newline at the end.
 
     The last columns have the origin, without its files.

@@ -9,7 +9,6 @@ import numpy as np
 
 from traces.errors import TraceError
 from traces.slo import SloTargets
-from traces.workload.adaptive import scenario_requests
 from traces.workload.agents import draw_agents
 from traces.workload.arrivals import Ints
 from traces.workload.drawn import NEVER, Drawn, draw
@@ -100,6 +99,8 @@ def _generated(spec: WorkloadSpec, timeout_us: int | None) -> Workload:
     if spec.vidur is not None:
         return _of_vidur(spec, spec.vidur, timeout_us or 0)
     if spec.scenario is not None:
+        from traces.workload.adaptive import scenario_requests  # few specs are scenarios
+
         return _given(spec, scenario_requests(spec.scenario, spec.seed), timeout_us or 0)
     sources, users = _sources(spec)
     _demand_end(spec, sources, users)

@@ -5,14 +5,17 @@ also serves checkpoints that cannot be planned.
 """
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.memory.available import available_kv_bytes
-from blis_sim.engine.memory.drafters import DrafterRequest
 from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, plan_layout
 from blis_sim.engine.memory.sharding import ShardingError
 from blis_sim.engine.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from blis_sim.engine.memory.drafters import DrafterRequest
 
 _GIB = 2**30
 _MOST_MEMORY_GIB = 1e6
@@ -47,7 +50,7 @@ class MemorySettings:
     pp: int = 1
     cpu_offload_bytes: int = 0
     """Weights of every GPU that stay in CPU memory, in bytes."""
-    drafter: DrafterRequest | None = None
+    drafter: "DrafterRequest | None" = None
 
 
 def planned_layout(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, settings: MemorySettings) -> MemoryLayout:

@@ -38,10 +38,8 @@ def dense_layers(keys: ConfigKeys, traits: DecoderTraits) -> tuple[Layer, ...]:
     windows = layer_windows(keys, traits, num_layers)
     feed_forward = feed_forward_of(keys, traits, num_layers)
     attention = attention_of(keys, traits)
-    return tuple(
-        Layer(mixer=replace(attention, window_tokens=windows[index]), feed_forward=feed_forward(index))
-        for index in range(num_layers)
-    )
+    mixers = {window: replace(attention, window_tokens=window) for window in windows}
+    return tuple(Layer(mixer=mixers[windows[index]], feed_forward=feed_forward(index)) for index in range(num_layers))
 
 
 def attention_of(keys: ConfigKeys, traits: DecoderTraits) -> Attention:

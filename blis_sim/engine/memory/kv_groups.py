@@ -94,7 +94,7 @@ def group_layers(specs: Sequence[Sequence[KVSpec]], model: str) -> list[KVGroup]
         return []
     numbers = tuple(number for number, _ in entries)
     flat = tuple(spec for _, spec in entries)
-    if len({_without_reach(spec) for spec in flat}) == 1 and _is_one_type(flat):
+    if len({_without_reach(spec) for spec in {*flat}}) == 1 and _is_one_type(flat):
         return [KVGroup(flat[0].kind, flat, numbers)]
     if _is_one_type(flat):
         return [KVGroup(MIXED, flat, numbers)]

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.hf_config import context_window
-from blis_sim.engine.memory.drafters import Drafter, DrafterRequest, read_drafter
 from blis_sim.engine.memory.families import read_model
 from blis_sim.engine.memory.kv_groups import (
     KVGroup,
@@ -22,7 +21,9 @@ from blis_sim.engine.memory.quantization import read_quantization
 from blis_sim.engine.memory.shapes import ModelShape
 from blis_sim.engine.memory.sharding import Sharding, stage_layers
 from blis_sim.engine.memory.weights import bytes_per_weight, weight_bytes
-from blis_sim.engine.speculation import DRAFTERS
+
+if TYPE_CHECKING:
+    from blis_sim.engine.memory.drafters import Drafter, DrafterRequest
 
 _GIB = 2**30
 _SPARSE_FP8_ON_BLACKWELL = ("GlmMoeDsaForCausalLM",)
@@ -48,7 +49,7 @@ class PlanRequest:
     max_num_batched_tokens: int = 8192
     enable_prefix_caching: bool = True
     capability_major: int = 0
-    drafter: DrafterRequest | None = None
+    drafter: "DrafterRequest | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,14 +152,19 @@ def plan_layout(request: PlanRequest) -> MemoryLayout:
     )
 
 
-def _drafter(request: PlanRequest, shape: ModelShape, format_of: FormatOf, sharding: Sharding) -> Drafter | None:
-    if request.drafter is None or not DRAFTERS[request.drafter.method].writes_kv:
+def _drafter(request: PlanRequest, shape: ModelShape, format_of: FormatOf, sharding: Sharding) -> "Drafter | None":
+    if request.drafter is None:
+        return None
+    from blis_sim.engine.memory.drafters import read_drafter  # few deployments draft
+    from blis_sim.engine.speculation import DRAFTERS
+
+    if not DRAFTERS[request.drafter.method].writes_kv:
         return None
     return read_drafter(request.drafter, shape, request.config, format_of, sharding)
 
 
 def _weight_bytes(
-    shape: ModelShape, format_of: FormatOf, sharding: Sharding, drafter: Drafter | None
+    shape: ModelShape, format_of: FormatOf, sharding: Sharding, drafter: "Drafter | None"
 ) -> tuple[int, ...]:
     """Return the bytes of one GPU's parameters by stage, those of a drafter with the last."""
     *others, last = weight_bytes(shape, format_of, sharding)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from difflib import SequenceMatcher
 
 _MOST_SHOWN = 3
 _LEAST_LIKENESS = 0.5
@@ -31,6 +30,8 @@ def _likeness(wanted: str, known: str) -> float:
 
     Names of one family, which begin with the same word, are near whatever follows.
     """
+    from difflib import SequenceMatcher  # a name that the catalogue has does without it
+
     if wanted and (known.startswith(wanted) or wanted.startswith(known)):
         return 1.0
     words, others = _PARTS.findall(wanted.rpartition("/")[2]), _PARTS.findall(known.rpartition("/")[2])

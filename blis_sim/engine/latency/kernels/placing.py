@@ -3,20 +3,21 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.latency.kernels.baking import bake
-from blis_sim.engine.latency.kernels.grids import KernelGrids
 from blis_sim.engine.latency.kernels.model_operations import Placed, step_operations
 from blis_sim.engine.latency.kernels.operations import AUTO, StepOperations
 from blis_sim.engine.latency.kernels.profile import digest_of, read_profile, shipped_profile
-from blis_sim.engine.latency.kernels.repairs import RepairedTables
 from blis_sim.engine.latency.kernels.tables import INSTALL, SYSTEMS, Tables, are_installed
 from blis_sim.engine.memory.families import read_model
 from blis_sim.engine.memory.quantization import read_quantization
 from blis_sim.engine.memory.sharding import Sharding
 from blis_sim.engine.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from blis_sim.engine.latency.kernels.grids import KernelGrids
 
 _KEPT_GRIDS = 8
 
@@ -56,12 +57,15 @@ def operations_of(model: ModelSpec, placement: KernelPlacement) -> StepOperation
 
 
 @lru_cache(maxsize=_KEPT_GRIDS)
-def measured_grids(operations: StepOperations, gpu: GpuSpec) -> KernelGrids:
+def measured_grids(operations: StepOperations, gpu: GpuSpec) -> "KernelGrids":
     """Return the kernel times of a deployment from the tables of its GPU. Raises EngineError."""
+    from blis_sim.engine.latency.kernels.baking import bake  # deployments with a profile do without the tables
+    from blis_sim.engine.latency.kernels.repairs import RepairedTables
+
     return bake(operations, RepairedTables(gpu, Tables(gpu.name)))
 
 
-def grids_of(model: ModelSpec, gpu: GpuSpec, placement: KernelPlacement) -> KernelGrids:
+def grids_of(model: ModelSpec, gpu: GpuSpec, placement: KernelPlacement) -> "KernelGrids":
     """Return the kernel times of a deployment: of the profile that it names, else of one that ships, else of tables.
 
     Raises EngineError, which names what to install where there are none of these.
