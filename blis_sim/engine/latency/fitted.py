@@ -4,6 +4,7 @@ The terms are times at the peak rates of the GPU, so a coefficient near 1.3 mean
 peak, and coefficients of one model carry over to the next. Terms without a peak rate are in microseconds.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -152,6 +153,22 @@ class Fitted:
             return 1
         return whole_micros(self._without_context(shape) + self._kv_us * float(shape.decode_context_tokens))
 
+    def decode_timer(self) -> Callable[[int, int], Micros]:
+        """Return a function that keeps, by their number, what decodes take without their contexts."""
+        kv_us = self._kv_us
+        without_context: dict[int, float] = {}
+
+        def decode_time(sequences: int, context: int) -> Micros:
+            if not sequences:
+                return 1
+            time_us = without_context.get(sequences)
+            if time_us is None:
+                time_us = self._without_context(BatchShape(decode_requests=sequences))
+                without_context[sequences] = time_us
+            return whole_micros(time_us + kv_us * float(context))
+
+        return decode_time
+
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         if not shape.decode_requests:
             return np.ones(steps, dtype=np.int64)
@@ -170,7 +187,8 @@ class Fitted:
         if prefill_tokens:
             total_us += self.step.prompt_us * shape.prefill_requests + self._attention_us * prefill_pairs(shape)
             total_us += self.step.burst * burst_us(self._work, prefill_tokens)
-            total_us += self.step.sustained * sustained_us(self._work, num_tokens)
+            if sustained := self.step.sustained:
+                total_us += sustained * sustained_us(self._work, num_tokens)
             if shape.recent_prefill_tokens:
                 total_us += self.step.burst_again * burst_again_us(self._work, shape)
         return total_us

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.latency.decode_steps import decode_timer
 from blis_sim.engine.latency.host_waits import WaitsForHost, growth_requests, idle_starter, output_turn_us
 from blis_sim.engine.latency.model import LatencyModel, whole_micros
 from blis_sim.engine.units import Micros
@@ -231,6 +232,20 @@ class RangeWatch(WrappedLatency):
         if shape.decode_context_tokens > asked["decode_context_tokens"]:
             asked["decode_context_tokens"] = shape.decode_context_tokens
         return self.model.step_time(shape)
+
+    def decode_timer(self) -> Callable[[int, int], Micros]:
+        """Return the function of the model, with the same record."""
+        decode_time, asked = decode_timer(self.model), self._asked
+
+        def noted_time(sequences: int, context: int) -> Micros:
+            if sequences > asked["decode_requests"]:
+                asked["decode_requests"] = sequences
+                asked["num_tokens"] = max(sequences, asked["num_tokens"])
+            if context > asked["decode_context_tokens"]:
+                asked["decode_context_tokens"] = context
+            return decode_time(sequences, context)
+
+        return noted_time
 
     def queueing_time(self, input_tokens: int) -> Micros:
         shortest, longest = self._asked_prompts or (input_tokens, input_tokens)

@@ -10,6 +10,7 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
 from blis_sim.engine.latency.catalogue.reader import load_model
+from blis_sim.engine.latency.decode_steps import decode_timer
 from blis_sim.engine.latency.fitted import STEP_TERMS, Fitted, RequestCoefficients, StepCoefficients
 from tests.coefficients_file import CONTENT
 
@@ -69,6 +70,15 @@ def test_many_steps_at_once_take_as_long_as_one_by_one(decodes: int, context: in
         model.step_time(shape._replace(decode_context_tokens=context + step * decodes)) for step in range(steps)
     ]
     assert model.decode_times(shape, steps).tolist() == one_by_one
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 10**6)), max_size=8), st.sampled_from([1, 4]))
+def test_a_decode_without_a_shape_takes_as_long_as_with_one(decodes: list[tuple[int, int]], tp: int) -> None:
+    model = fitted(tp)
+    decode_time = decode_timer(model)
+    for requests, context in decodes:
+        shape = BatchShape(decode_requests=requests, decode_context_tokens=context)
+        assert decode_time(requests, context) == model.step_time(shape)
 
 
 def test_a_small_step_takes_as_long_as_reading_the_weights() -> None:

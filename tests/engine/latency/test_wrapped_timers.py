@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.latency.decode_steps import step_timer
+from blis_sim.engine.latency.decode_steps import decode_timer, step_timer
 from blis_sim.engine.latency.host_waits import idle_starter
 from blis_sim.engine.latency.kernels.peaks import StepPeaks
 from blis_sim.engine.latency.peak_watch import PeakWatch
@@ -40,3 +40,14 @@ def test_a_watched_step_takes_as_long_and_is_noted_through_either_function() -> 
     assert step_timer(watch)(shape) == watch.step_time(shape) == TestLatency().step_time(shape)
     assert watch.num_too_fast == 2
     assert watch.worst_tokens == 10
+
+
+def test_decodes_without_shapes_are_noted_as_those_with_shapes() -> None:
+    seen = {"num_tokens": 0, "decode_requests": 0, "decode_context_tokens": 0}
+    by_shape, by_numbers = RangeWatch(TestLatency(), seen), RangeWatch(TestLatency(), seen)
+    decode_time = decode_timer(by_numbers)
+    for prompt, sequences, context in ((0, 3, 40), (9, 1, 5), (0, 2, 90), (0, 12, 30)):
+        shape = BatchShape(int(prompt > 0), prompt, prompt**2, 0, 0, prompt**2, sequences, context)
+        expected = by_shape.step_time(shape)
+        assert (by_numbers.step_time(shape) if prompt else decode_time(sequences, context)) == expected
+        assert by_numbers.exceeded() == by_shape.exceeded() != []
