@@ -136,14 +136,20 @@ def read_transfer_config(text: str) -> TransferConfig:
     return TransferConfig(connector, str(given.get("engine_id") or uuid.uuid4()), *_store_of(connector, extra))
 
 
+_SIMPLE_OFFLOAD_BYTES = 8.0 * 2**30
+"""CPU memory that SimpleCPUOffloadConnector takes for all GPUs by default."""
 _LMCACHE_GIB_PER_GPU = 5.0
 """CPU memory that LMCache takes for each GPU by default."""
 
 
 def _store_of(connector: str, extra: Mapping[str, Any]) -> tuple[float, float]:
     """Return the GiB of CPU memory that a connector takes for all GPUs, and for each. Raises OptionError."""
-    if connector in ("OffloadingConnector", "SimpleCPUOffloadConnector"):
+    if connector == "OffloadingConnector":
         return _number(extra, "cpu_bytes_to_use", 0.0) / 2**30, 0.0
+    if connector == "SimpleCPUOffloadConnector":
+        if "cpu_bytes_to_use_per_rank" in extra:
+            return 0.0, _number(extra, "cpu_bytes_to_use_per_rank", 0.0) / 2**30
+        return _number(extra, "cpu_bytes_to_use", _SIMPLE_OFFLOAD_BYTES) / 2**30, 0.0
     if connector in ("LMCacheConnectorV1", "LMCacheMPConnector"):
         return 0.0, _number(extra, "lmcache.max_local_cpu_size", _LMCACHE_GIB_PER_GPU)
     return 0.0, 0.0

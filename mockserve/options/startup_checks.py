@@ -59,7 +59,7 @@ _logger = logging.getLogger(__name__)
 def startup_problems(options: "ServeOptions", deployment: Deployment, environment: ServerEnvironment) -> Iterator[str]:
     """Yield a sentence for each reason why vLLM would not start. Reasons about parsers need the tokenizer."""
     yield from _unknown_types(options)
-    yield from _unknown_connector(options)
+    yield from _refused_connector(options)
     yield from folder_problems(options.deployment.model)
     yield from _context_beyond_model(options, deployment, environment)
     yield from _steps(options, deployment)
@@ -84,11 +84,15 @@ def _unknown_types(options: "ServeOptions") -> Iterator[str]:
         yield f"Cannot find the config file for {quantization}"
 
 
-def _unknown_connector(options: "ServeOptions") -> Iterator[str]:
+def _refused_connector(options: "ServeOptions") -> Iterator[str]:
     text = options.kv_sharing.kv_transfer_config
-    connector = read_transfer_config(text).connector if text else ""
+    transfer = read_transfer_config(text)
+    connector = transfer.connector
     if connector and connector not in CONNECTORS and "kv_connector_module_path" not in load_json(text):
         yield f"Unsupported connector type: {connector}"
+    has_size = transfer.has_store or options.deployment.kv_offloading_size or options.deployment.kv_cpu_blocks
+    if connector == "OffloadingConnector" and not has_size:
+        yield "cpu_bytes_to_use must be specified in kv_connector_extra_config"
 
 
 def _is_unquantized_folder(model: str) -> bool:

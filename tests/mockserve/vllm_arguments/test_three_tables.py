@@ -70,6 +70,7 @@ def test_a_connector_whose_store_is_not_modelled_is_warned_about() -> None:
 
     assert notes("NixlConnector") == []
     assert notes("OffloadingConnector", '{"cpu_bytes_to_use": 1000000000}') == []
+    assert notes("SimpleCPUOffloadConnector") == []
     assert notes("MooncakeStoreConnector") == [
         "warning: the store of MooncakeStoreConnector is not modelled: KV blocks that are evicted are lost, and other "
         "instances find none"
