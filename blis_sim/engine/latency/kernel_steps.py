@@ -16,6 +16,7 @@ from blis_sim.engine.latency.kernels.interpolation import (
     DecodeLine,
     PromptGrid,
     at_each,
+    chunk_line,
     decode_line,
     prompt_grid,
 )
@@ -95,6 +96,7 @@ class KernelSteps:
     """Per token, in large batches."""
     _prompts: PromptGrid = field(init=False, repr=False, compare=False)
     _lines: dict[int, DecodeLine] = field(init=False, repr=False, compare=False)
+    _chunk_lines: dict[int, DecodeLine] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for numbers in (self.host, self.scales):
@@ -114,6 +116,7 @@ class KernelSteps:
             "_arithmetic_us": _arithmetic_us(grids),
             "_prompts": prompt_grid(grids),
             "_lines": {},
+            "_chunk_lines": {},
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -164,18 +167,17 @@ class KernelSteps:
         return self._measured_decode_us(requests, context) * self.scales.decode_attention
 
     def _measured_decode_us(self, requests: int, context: int) -> float:
-        line = self._lines.get(requests) or self._line(requests)
-        tokens = float(context + requests)
-        segment = bisect_right(line.bounds, tokens)
-        return tokens * line.slopes[segment] + line.starts[segment]
+        return _at(self._lines.get(requests) or self._line(requests), float(context + requests))
 
     def _beside_prompts_us(self, requests: int, context: int) -> float:
         """Return the attention of decodes in a step that has prompts, as measured."""
-        time_us, rows = self._measured_decode_us(requests, context), self.decode_rows
-        if not rows:
+        time_us = self._measured_decode_us(requests, context)
+        if not self.decode_rows:
             return time_us
-        before = max(0.0, (context + requests) / requests - rows)
-        return max(time_us, self._prompts.time_us(requests, rows, before))
+        line = self._chunk_lines.get(requests)
+        if line is None:
+            line = self._chunk_lines[requests] = chunk_line(self._prompts, requests, self.decode_rows)
+        return max(time_us, _at(line, float(context + requests)))
 
     def _line(self, requests: int) -> DecodeLine:
         found = self._lines.get(requests)
@@ -268,6 +270,11 @@ class KernelSteps:
     @property
     def post_decode_time(self) -> Micros:
         return 0
+
+
+def _at(line: DecodeLine, tokens: float) -> float:
+    segment = bisect_right(line.bounds, tokens)
+    return tokens * line.slopes[segment] + line.starts[segment]
 
 
 def _arithmetic_us(grids: KernelGrids) -> float:

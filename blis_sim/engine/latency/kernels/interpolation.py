@@ -42,9 +42,11 @@ class DecodeLine:
 
 def decode_line(grids: KernelGrids, requests: int) -> DecodeLine:
     """Return the attention of `requests` that decode, between those of the neighbouring numbers of requests."""
-    points = grids.decode_requests
-    row = _row(points, grids.decode_us, requests)
-    sums = np.array(grids.decode_context, dtype=np.float64) * requests
+    row = _row(grids.decode_requests, grids.decode_us, requests)
+    return _line(np.array(grids.decode_context, dtype=np.float64) * requests, row)
+
+
+def _line(sums: Times, row: Times) -> DecodeLine:
     slopes = np.maximum(np.diff(row) / np.diff(sums), 0.0)
     starts = row[:-1] - slopes * sums[:-1]
     bounds = sums[1:-1]
@@ -91,6 +93,13 @@ def prompt_grid(grids: KernelGrids) -> PromptGrid:
         [float(each) for each in grids.prompt_context],
         np.maximum(grids.prompt_us, 1e-9).tolist(),
     )
+
+
+def chunk_line(prompts: PromptGrid, requests: int, rows: int) -> DecodeLine:
+    """Return the attention of `requests` that decode where each takes as long as a chunk of `rows` prompt tokens, which
+    are the last ones of its context."""
+    row = np.array([prompts.time_us(requests, rows, before) for before in prompts.context])
+    return _line(requests * (np.array(prompts.context) + rows), row)
 
 
 def _segment(points: list[float], wanted: float) -> int:

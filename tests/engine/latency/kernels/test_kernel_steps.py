@@ -96,10 +96,11 @@ def test_more_of_anything_never_makes_a_step_shorter(count: int, new: int, befor
 def test_a_decode_beside_a_prompt_takes_the_attention_of_a_chunk_where_heads_are_not_packed_then() -> None:
     packed = steps(graph_sizes=())
     unpacked = KernelSteps(grids(), HOST, decode_rows=64)
-    alone, mixed = decodes(32, 32 * 999), prompts(1, 1000, 0, 32, 32 * 999)
+    context = 32 * (1000 + 64 - 1)
+    alone, mixed = decodes(32, context), prompts(1, 1000, 0, 32, context)
     assert unpacked.step_time(alone) == packed.step_time(alone)
-    chunk_us = unpacked._prompts.time_us(32, 64, 1000 - 64)
-    more_us = chunk_us - grids().decode_us[2, 2]
+    chunk_us = unpacked._prompts.time_us(32, 64, 1000)
+    more_us = chunk_us - packed.parts_us(alone)[1]
     assert more_us > 0
     assert unpacked.step_time(mixed) - packed.step_time(mixed) == pytest.approx(more_us, abs=1)
     prompt_us, decode_us, _, _ = unpacked.parts_us(mixed)
