@@ -51,7 +51,7 @@ those it ran with: 18,038 KV blocks, 8,192 batched tokens, 256 sequences.
 MAPE is the mean of |real - simulated| / real over all requests, r their correlation; "-" stands where a metric hardly
 varies. ITL is the mean of each request, from its first and last chunk where the recording has no token times. Mean and
 p99 are those of all requests; their errors are signed. A second run of the real server is no perfect prediction of the
-first either: the second table says how good it is.
+first either: the second table has its error.
 
 The tables are produced by `python benchmarks/accuracy.py RECORDINGS --write docs/accuracy.md`.
 """
