@@ -139,15 +139,10 @@ class SpokenStream:
         self._waiting: list[list[tuple[str, Ending | None, int]]] = [[] for _ in plan.job.prompts]
         self._num_tokens = 0
 
-    @property
-    def separator(self) -> str:
-        """Text between those of two stretches."""
-        return self._asked.separator
-
     def replies(self) -> list["SpokenStretch"]:
         """Where the tokens of each stretch go."""
         generations = [each.generations[0] for each in self._plan.job.prompts]
-        return [SpokenStretch(self, number, each) for number, each in enumerate(generations)]
+        return [SpokenStretch(self, number, each, self._asked.separator) for number, each in enumerate(generations)]
 
     def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
         """Add new text of chunk `number`."""
@@ -187,11 +182,12 @@ class Listener(Protocol):
 
 
 class SpokenStretch(_StepwiseChoice):
-    """One stretch of a stream."""
+    """One stretch of a stream, with `separator` between its text and that of the stretch before it."""
 
-    def __init__(self, stream: Listener, number: int, generation: Generation) -> None:
+    def __init__(self, stream: Listener, number: int, generation: Generation, separator: str = "") -> None:
         super().__init__(generation)
         self._stream = stream
+        self._separator = separator
         self._number = number
         self._num_sent = 0
         self._has_text = number == 0
@@ -209,6 +205,6 @@ class SpokenStretch(_StepwiseChoice):
         text = "".join(self._generation.answer.texts[self._num_sent : number])
         if text and not self._has_text:
             self._has_text = True
-            text = self._stream.separator + text
+            text = self._separator + text
         self._stream.add(self._number, text, ending, number - self._num_sent)
         self._num_sent = number

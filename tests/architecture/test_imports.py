@@ -27,6 +27,7 @@ NAMED_BACK = {
     ("blis_sim.engine.cluster.batch_dispatch", "blis_sim.engine.cluster.cluster"),
     ("blis_sim.engine.cluster.disaggregation.handover", "blis_sim.engine.cluster.cluster"),
     ("blis_sim.engine.cluster.gateway.flow_control", "blis_sim.engine.cluster.cluster"),
+    ("blis_sim.engine.latency.decode_steps", "blis_sim.engine.latency.decode_sums"),
     ("mockserve.metrics.history", "mockserve.metrics.page"),
     ("mockserve.serving.service", "mockserve.serving.instances"),
     ("traces.importers.imported", "traces.importers.settings"),

@@ -1,7 +1,7 @@
 """Timing of many decode-only steps at once, for every latency model."""
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +9,9 @@ import numpy.typing as npt
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.latency.model import MAX_MICROS, LatencyModel, whole_micros
 from blis_sim.engine.units import Micros
+
+if TYPE_CHECKING:
+    from blis_sim.engine.latency.decode_sums import DecodeSums
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 """One value per step, in float64 like Python's float, so both ways of computing agree to the last bit."""
@@ -57,6 +60,14 @@ class HasFewDecodes(Protocol):
     """A latency model that may time few steps of decodes at less cost than many."""
 
     def few_decodes_timer(self) -> TimesFewDecodes | None: ...
+
+
+@runtime_checkable
+class KeepsDecodeSums(Protocol):
+    """A latency model that keeps its sums for all instances that share it."""
+
+    @property
+    def decode_sums(self) -> "DecodeSums": ...
 
 
 def step_timer(latency: LatencyModel) -> Callable[[BatchShape], Micros]:

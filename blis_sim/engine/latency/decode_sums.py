@@ -2,12 +2,13 @@
 
 from array import array
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import decodes
+from blis_sim.engine.latency.decode_steps import KeepsDecodeSums
 from blis_sim.engine.latency.model import MAX_MICROS, LatencyModel
 from blis_sim.engine.units import Micros
 
@@ -58,14 +59,6 @@ class DecodeSums:
             self._runs.clear()
         self._runs[key] = found % TIMES_ASKED + 1 if run is None else run
         return run, step
-
-
-@runtime_checkable
-class KeepsDecodeSums(Protocol):
-    """A latency model that keeps its sums for all instances that share it."""
-
-    @property
-    def decode_sums(self) -> DecodeSums: ...
 
 
 def decode_sums(latency: LatencyModel) -> DecodeSums:

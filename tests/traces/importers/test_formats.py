@@ -249,7 +249,7 @@ def test_a_folder_without_chunks_is_one_line(tmp_path: Path) -> None:
             {"format": "preset", "file": "chatbot", "time": "morning"},
             "--time has no meaning with preset, only with servegen",
         ),
-        ({"format": "other", "file": "x"}, "FORMAT must be one of preset, servegen"),
+        ({"format": "other", "file": "x"}, "FORMAT must be one of trace, preset, servegen"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(given: dict[str, Any], message: str) -> None:

@@ -115,4 +115,4 @@ def test_any_value_in_any_place_is_understood_or_refused(spec: dict[str, Any], d
 def test_the_specs_that_are_changed_are_sound() -> None:
     for spec in (RICH, *OTHERS):
         workload = generate(parse_spec(yaml.safe_dump(spec), "spec.yaml"))
-        assert len(workload.requests) + len(workload.sessions) > 2
+        assert len(workload.requests) + len(workload.sessions) + len(workload.rows) > 2

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.batch_shape import BatchShape, decodes
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.decode_steps import TimesDecodes, decode_timer
-from blis_sim.engine.latency.decode_sums import KeepsDecodeSums
+from blis_sim.engine.latency.decode_steps import KeepsDecodeSums, TimesDecodes, decode_timer
 from blis_sim.engine.latency.kernel_steps import HostOverheads, KernelScales, KernelSteps
 from blis_sim.engine.latency.kernels.peaks import StepPeaks
 from blis_sim.engine.latency.peak_watch import PeakWatch
