@@ -144,6 +144,8 @@ READ_AS = "ChatCompletionRequest"
 def chats_of(body: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the body of a chat for each conversation; fields that only chats have act there. Raises ApiError."""
     _refuse_several_answers(body)
+    if BATCH_FIELDS["top_logprobs"].problems(body.get("top_logprobs", 0), "top_logprobs"):
+        check_types(body, BATCH_FIELDS, ("messages",))
     refuse_chat_contradictions({name: value for name, value in body.items() if name != "tool_choice"})
     check_types(body, BATCH_FIELDS, ("messages",))
     shared = {

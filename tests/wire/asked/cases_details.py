@@ -49,6 +49,9 @@ def _batches() -> list[Asked]:
         {"tool_choice": "x"},
         {"prompt_logprobs": 1, "return_prompt_text": True},
         {"min_tokens": None, "documents": None},
+        {"top_logprobs": "x"},
+        {"top_logprobs": [1], "prompt_logprobs": "x"},
+        {"top_logprobs": [1], "seed": "x"},
     )
     return [Asked(f"batch {fields}", BATCH, {**body, **fields}) for fields in every]
 
