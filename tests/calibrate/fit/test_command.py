@@ -22,7 +22,7 @@ def trace(tmp_path: Path, capsys: Captured) -> Path:
     """A trace that the engine itself has made with known coefficients."""
     known = written_coefficients(tmp_path)
     fitted = ("--engine", "vllm", "--latency-model", "fitted", "--coefficients", str(known))
-    load = ("--rate", "5", "--arrival", "poisson", "--num-requests", "80", "--output-tokens", "60")
+    load = ("--rate", "3", "--arrival", "poisson", "--num-requests", "80", "--output-tokens", "60")
     lengths = ("--output-tokens-stdev", "20", "--trace-output", str(tmp_path / "trace"))
     assert run(["run", *SERVER, *fitted, *load, *lengths]) == 0
     capsys.readouterr()
