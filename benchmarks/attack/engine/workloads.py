@@ -148,7 +148,7 @@ def _speculation(random: Random, config: EngineConfig) -> Speculation | None:
         keeps_last_hit_block=random.random() < 0.3,
     )
     # With less a request would wait for ever, so such a deployment is refused.
-    least = 1 + num_tokens + found.rows_per_request
+    least = 1 + max(found.num_lookahead_tokens, num_tokens + found.rows_per_request)
     return found if config.max_num_batched_tokens >= least else None
 
 
