@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import sys
 from functools import cache
 from typing import Any, Generic, TypeVar
@@ -9,6 +10,8 @@ from typing import Any, Generic, TypeVar
 from blis_sim.options.errors import OptionError
 
 Row = TypeVar("Row")
+
+_ATTRIBUTE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
 
 class Registry(dict[str, Row], Generic[Row]):
@@ -43,7 +46,7 @@ class Registry(dict[str, Row], Generic[Row]):
 @cache
 def _outside(group: str, name: str) -> Any | None:
     """Return what a name stands for outside of our tables, None for nothing. Raises OptionError where it is broken."""
-    if ":" in name:
+    if _ATTRIBUTE.fullmatch(name):
         return _attribute(name)
     from importlib.metadata import entry_points  # Imported here: it takes 10 ms, and few names need it.
 

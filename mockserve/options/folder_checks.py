@@ -94,7 +94,8 @@ def unknown_quantization(method: str) -> str:
 
 def _heads(config: Mapping[str, Any]) -> Iterator[str]:
     size, heads = config.get("hidden_size"), config.get("num_attention_heads")
-    if config.get("model_type") not in HEADS_DIVIDE_HIDDEN_SIZE or not isinstance(size, int):
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in HEADS_DIVIDE_HIDDEN_SIZE or not isinstance(size, int):
         return
     if isinstance(heads, int) and heads > 0 and size % heads:
         yield f"The hidden size ({size}) is not a multiple of the number of attention heads ({heads})."

@@ -146,6 +146,7 @@ def test_a_function_is_a_format_that_reads_alone(installed: Path) -> None:
         ("no_such_module:Router", "no_such_module:Router cannot be imported: ModuleNotFoundError"),
         ("stranger_broken:EvenLengths", "stranger_broken:EvenLengths cannot be imported: ZeroDivisionError"),
         ("missing", "the entry point missing of blis.routers cannot be loaded: AttributeError"),
+        ("{'type': 'x'}", "--routing-policy must be one of round-robin, least-loaded"),
         ("roundrobin", "--routing-policy must be one of round-robin, least-loaded"),
     ],
 )

@@ -55,7 +55,9 @@ def test_outcome_of_a_model_folder_is_that_of_vllm(
         assert capsys.readouterr().err == f"blis serve: error: {sentence}\n"
 
 
-@pytest.mark.parametrize("changes", ['{"num_attention_heads": 7}', '{"model_type": "(left out)"}'])
+@pytest.mark.parametrize(
+    "changes", ['{"num_attention_heads": 7}', '{"model_type": "(left out)"}', '{"model_type": {"a": 1}}']
+)
 def test_lenient_start_serves_an_odd_model_folder(
     tmp_path: Path, changes: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

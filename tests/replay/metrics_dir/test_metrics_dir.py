@@ -102,13 +102,16 @@ def test_a_pool_of_prompts_and_one_of_answers_show_in_the_rows_of_requests(tmp_p
         assert rate == pytest.approx(float(row["pd_p2p_comm_bandwidth"]))
 
 
-def test_operations_add_up_to_the_time_of_a_batch_but_for_what_heat_adds(tmp_path: Path) -> None:
+def test_operations_add_up_to_the_time_of_a_batch_but_for_a_tenth_that_heat_of_earlier_prompts_adds(
+    tmp_path: Path,
+) -> None:
     results(tmp_path, *SETTINGS["kernels"])
     batches, operations = (rows(tmp_path / "m" / f"{name}_metrics.csv") for name in ("batch", "operation"))
     assert len(batches) == len(operations) > 100
     for batch, each in zip(batches, operations, strict=True):
         total_ms = sum(float(value) for name, value in each.items() if name != "Batch Id")
-        assert total_ms == pytest.approx(float(batch["batch_execution_time"]) * 1e3, rel=0.05)
+        measured_ms = float(batch["batch_execution_time"]) * 1e3
+        assert 0.9 * measured_ms < total_ms < measured_ms + 0.002  # times are whole microseconds
 
 
 def test_a_request_that_has_not_ended_at_the_horizon_has_a_row_without_an_end(tmp_path: Path) -> None:
