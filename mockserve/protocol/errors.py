@@ -104,12 +104,34 @@ def bad_fields(problems: Sequence[Problem]) -> ApiError:
     return BadFieldsError(message, kind=INVALID_BODY, param=problems[0].location)
 
 
+_TRACEBACK_LINE = re.compile(r'File "[^"]+", line \d+, in \S+(?:\n\s+.*)?')
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
+_SYSTEM_PATH = re.compile(r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.\-]+)+")
+_NAMES = re.compile(r"((?:/[\w\-]+)+)(\.\w+)?")
+"""Names with slashes between, and the suffix of the last: a path of a file has two names at least, and a suffix."""
+
+
 def sanitized(message: str) -> str:
-    """A message of a library as vLLM shows it: without paths, addresses and surrounding space."""
-    message = re.sub(r" at 0x[0-9a-fA-F]+>", ">", message)
-    message = re.sub(r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.\-]+)+", "<path>", message)
-    message = re.sub(r"(?:/[\w\-]+)+/[\w\-]+\.\w+", "<path>", message)
-    return message.strip()
+    """A message of a library as vLLM shows it: without addresses, lines of tracebacks, paths and surrounding space.
+
+    The patterns of vLLM take time that grows with the cube of a message's length, and clients choose messages.
+    """
+    message = _without_tracebacks(_ADDRESS.sub(">", message))
+    return _NAMES.sub(_without_path, _SYSTEM_PATH.sub("<path>", message)).strip()
+
+
+def _without_tracebacks(message: str) -> str:
+    """`message` without lines of tracebacks and the space before each."""
+    parts: list[str] = []
+    end = 0
+    for found in _TRACEBACK_LINE.finditer(message):
+        parts.append(message[end : found.start()].rstrip())
+        end = found.end()
+    return "".join([*parts, message[end:]])
+
+
+def _without_path(names: "re.Match[str]") -> str:
+    return "<path>" if names[2] and names[1].count("/") > 1 else names[0]
 
 
 def late(error: ApiError) -> ApiError:
