@@ -118,10 +118,41 @@ def test_an_empty_text_is_content(server: TestServer, demand: dict[str, Any]) ->
     assert (choice["message"]["content"], choice["finish_reason"]) == ("", "stop")
 
 
-@pytest.mark.parametrize("demand", [{"json": {"$ref": "#"}}, {"grammar": "root ::= root"}])
+CIRCLES: list[Any] = [
+    {"$ref": "#"},
+    {"allOf": [{"$ref": "#"}]},
+    {"$anchor": "a", "$ref": "#"},
+    {"$defs": {"b": {"$ref": "#/$defs/c"}, "c": {"$ref": "#/$defs/b"}}, "$ref": "#/$defs/b"},
+    {"x": {"y": {"$ref": "#/x/y"}}, "$ref": "#/x/y"},
+]
+
+
+@pytest.mark.parametrize("demand", [*({"json": each} for each in CIRCLES), {"grammar": "root ::= root"}])
 def test_fails_inside_on_a_form_that_cannot_begin(server: TestServer, demand: dict[str, Any]) -> None:
     reply = chat(server, structured_outputs=demand)
     assert (reply.status, message_of(reply)) == (500, "Internal server error")
+
+
+LOOP: dict[str, Any] = {"$anchor": "a", "$ref": "#a"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (LOOP, ""),
+        ({"$anchor": "a", "allOf": [{"$ref": "#a"}]}, ""),
+        ({"$defs": {"b": LOOP}, "$ref": "#/$defs/b"}, ""),
+        ({"x": {"y": LOOP}, "$ref": "#/x/y"}, ""),
+        ({"properties": {"x": LOOP}, "required": ["x"]}, {"x": ""}),
+    ],
+)
+def test_an_anchor_that_leads_back_to_itself_allows_any_value(
+    server: TestServer, schema: dict[str, Any], expected: Any
+) -> None:
+    """xgrammar knows no anchors, so that a reference to one allows every value."""
+    reply = chat(server, structured_outputs={"json": schema})
+    assert reply.status == 200, reply.body
+    assert json.loads(reply.json["choices"][0]["message"]["content"]) == expected
 
 
 @pytest.mark.parametrize("num_nested", range(6))

@@ -32,7 +32,8 @@ def with_read_keywords(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema is not False
     reference = schema.get("$ref")
-    found: dict[str, Any] = {name: _map(schema[name]) for name in _MAPS if isinstance(schema.get(name), Mapping)}
+    found = {name: with_read_keywords(each) for name, each in schema.items() if _is_place(name, each)}
+    found |= {name: _map(schema[name]) for name in _MAPS if isinstance(schema.get(name), Mapping)}
     if reference is not None:
         is_local = isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
         return {**found, "$ref": reference} if is_local else found
@@ -52,6 +53,11 @@ def with_read_keywords(schema: Any) -> Any:
     if schema.get("type"):
         found["type"] = schema["type"]
     return found
+
+
+def _is_place(name: str, value: Any) -> bool:
+    """Whether a member of a schema is no keyword, but a place that references may lead to."""
+    return isinstance(value, Mapping) and not (name in _MAPS or name in _PARTS or name in _IGNORED)
 
 
 def _map(members: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,6 +84,8 @@ CHECKED_KEYWORDS = frozenset(
     | {"unevaluatedProperties", "unevaluatedItems", "patternProperties", "propertyNames", "maxProperties", "allOf"}
 )
 """Keywords by which a value can be refused although each of its parts was made as asked."""
+
+_IGNORED = CHECKED_KEYWORDS | {"then", "else", "const", "default"}
 
 _BREAK = "\ue000"
 """A mark that stands for what is left out; no schema's text has this character of the private use area by chance."""

@@ -37,20 +37,20 @@ class LoopError(SchemaError):
     """A reference that leads back to itself."""
 
 
-def resolved(schema: Schema, root: Schema) -> dict[str, Any]:
-    """The schema with its references replaced by what they name and `allOf` merged in.
+def resolved(schema: Schema, root: Schema, num_around: int = 0) -> dict[str, Any]:
+    """The schema with its references replaced by what they name and `allOf` merged in; `num_around` have it as a part.
 
     Raises SchemaError for one that leads nowhere or round in a circle.
     """
     found = _as_mapping(schema)
-    for _ in range(MOST_NESTED):
+    for _ in range(num_around, MOST_NESTED):
         if "$ref" in found:
             target = follow(found["$ref"], root)
             found = merged(_as_mapping(target), {key: value for key, value in found.items() if key != "$ref"})
         elif "allOf" in found:
             parts = found.pop("allOf")
             for part in _listed(parts, "allOf"):
-                found = merged(found, resolved(part, root))
+                found = merged(found, resolved(part, root, num_around + 1))
         else:
             return found
     raise LoopError("Unsatisfiable schema: a reference that leads back to itself")
