@@ -4,8 +4,11 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from graphlib import TopologicalSorter
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 from tests.architecture.project import PACKAGES, PROJECT, module_name, product_files, pyproject
 
@@ -68,17 +71,31 @@ def test_no_module_needs_another_to_be_imported_first() -> None:
 
 
 def test_modules_form_no_circle_even_by_annotations_and_late_imports() -> None:
+    needs_except(NAMED_BACK).prepare()
+
+
+@pytest.mark.parametrize("pair", sorted(NAMED_BACK), ids=" names ".join)
+def test_every_module_that_is_named_back_forms_a_circle(pair: tuple[str, str]) -> None:
+    """A pair whose circle is gone would hide the next one."""
+    with pytest.raises(CycleError):
+        needs_except(NAMED_BACK - {pair}).prepare()
+
+
+@cache
+def needs() -> dict[str, set[str]]:
+    """The modules that each module imports, wherever in it."""
     files = {module_name(file): file for file in product_files()}
-    needs = {
-        name: {
-            each if each in files else each.rpartition(".")[0]
-            for each in imported(file)
-            if (name, each.rpartition(".")[0]) not in NAMED_BACK
-        }
-        & files.keys() - {name}
+    return {
+        name: {each if each in files else each.rpartition(".")[0] for each in imported(file)} & files.keys() - {name}
         for name, file in files.items()
     }
-    TopologicalSorter(needs).prepare()
+
+
+def needs_except(pairs: set[tuple[str, str]]) -> TopologicalSorter[str]:
+    """The modules and what they import, but for these pairs."""
+    return TopologicalSorter(
+        {name: {each for each in needed if (name, each) not in pairs} for name, needed in needs().items()}
+    )
 
 
 def test_the_engine_imports_no_clock_no_chance_and_no_system() -> None:

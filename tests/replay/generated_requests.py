@@ -8,16 +8,7 @@ from traces.workload import Round, Session, Workload, WorkloadRequest
 
 def sent(arrival_us: int = 0, input_tokens: int = 10, output_tokens: int = 3, **fields: Any) -> WorkloadRequest:
     """A request with default fields unless given."""
-    given: dict[str, Any] = {
-        **dict.fromkeys(("client_id", "tenant_id", "slo_class", "model", "adapter", "prefix_group", "session_id"), ""),
-        **dict.fromkeys(("prefix_tokens", "deadline_us", "slo_target_us", "round_index", "think_time_us"), 0),
-        **dict.fromkeys(("text_tokens", "image_tokens", "audio_tokens", "video_tokens"), 0),
-        "streaming": False,
-        "keeps_context": False,
-        "reason_ratio": 0.0,
-        **fields,
-    }
-    return WorkloadRequest(arrival_us=arrival_us, input_tokens=input_tokens, output_tokens=output_tokens, **given)
+    return WorkloadRequest(arrival_us=arrival_us, input_tokens=input_tokens, output_tokens=output_tokens, **fields)
 
 
 def conversation(*pauses_us: int, name: str = "s", arrival_us: int = 0, timeout_us: int = 0, **fields: Any) -> Session:

@@ -110,12 +110,6 @@ class DrawnAgents:
                 session_id=f"{self.source.label}_agent_{session}",
                 round_index=place - layout.first_places[session],
                 think_time_us=self.pause_us[place],
-                keeps_context=False,
-                text_tokens=0,
-                image_tokens=0,
-                audio_tokens=0,
-                video_tokens=0,
-                reason_ratio=0.0,
                 priority=client.priority,
                 slo_e2e_us=client.slo_e2e_us,
             )

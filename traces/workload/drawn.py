@@ -48,9 +48,9 @@ class Drawn:
         deadlines: Iterable[int] = (arrivals + timeout_us).tolist() if timeout_us else repeat(0)
         columns: tuple[Iterable[Any], ...] = (
             arrivals.tolist(),
-            *map(repeat, _labels(client)),
             self.input_tokens[places].tolist(),
             turns.output_tokens[places].tolist(),
+            *map(repeat, _labels(client)),
             repeat(client.streaming),
             deadlines,
             repeat(client.slo_target_us),

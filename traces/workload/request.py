@@ -15,30 +15,30 @@ class WorkloadRequest(NamedTuple):
     """
 
     arrival_us: int
-    client_id: str
-    tenant_id: str
-    slo_class: str
-    model: str
-    adapter: str
-    prefix_group: str
-    prefix_tokens: int
     input_tokens: int
     output_tokens: int
-    streaming: bool
-    deadline_us: int
+    client_id: str = ""
+    tenant_id: str = ""
+    slo_class: str = ""
+    model: str = ""
+    adapter: str = ""
+    prefix_group: str = ""
+    prefix_tokens: int = 0
+    streaming: bool = False
+    deadline_us: int = 0
     """When it is given up, on the clock of arrivals; 0 is never."""
-    slo_target_us: int
-    session_id: str
-    round_index: int
-    think_time_us: int
+    slo_target_us: int = 0
+    session_id: str = ""
+    round_index: int = 0
+    think_time_us: int = 0
     """Pause between the reply before it in its session and this request."""
-    keeps_context: bool
+    keeps_context: bool = False
     """Whether `input_tokens` begin with all earlier prompts and replies of its session."""
-    text_tokens: int
-    image_tokens: int
-    audio_tokens: int
-    video_tokens: int
-    reason_ratio: float
+    text_tokens: int = 0
+    image_tokens: int = 0
+    audio_tokens: int = 0
+    video_tokens: int = 0
+    reason_ratio: float = 0.0
     priority: int | None = None
     """vLLM's: the smaller the more urgent; None leaves it to the SLO class."""
     slo_e2e_us: int = 0

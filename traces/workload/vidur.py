@@ -75,26 +75,9 @@ def _requests(pairs: Iterator[tuple[float, Length]]) -> Iterator[WorkloadRequest
         yield WorkloadRequest(
             arrival_us=round(now_s * 1e6),
             client_id="vidur",
-            tenant_id="",
-            slo_class="",
-            model="",
-            adapter="",
-            prefix_group="",
-            prefix_tokens=0,
             input_tokens=prefill,
             output_tokens=decode,
             streaming=True,
-            deadline_us=0,
-            slo_target_us=0,
-            session_id="",
-            round_index=0,
-            think_time_us=0,
-            keeps_context=False,
-            text_tokens=0,
-            image_tokens=0,
-            audio_tokens=0,
-            video_tokens=0,
-            reason_ratio=0.0,
         )
 
 
