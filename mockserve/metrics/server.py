@@ -12,6 +12,7 @@ from prometheus_client import Histogram as PrometheusHistogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric, SummaryMetricFamily
 
 from mockserve.metrics.engine import Histogram, cumulative
+from mockserve.metrics.websockets import WebSocketMetrics
 
 FINE_BUCKETS_S = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10, 30, 60,
@@ -48,6 +49,8 @@ class HttpMetrics:
     def __init__(self) -> None:
         self.errors: dict[int, int] = {}
         """Replies with a status of at least 400, by status; it is on no metrics page."""
+        self.websockets: WebSocketMetrics | None = None
+        """Counts of WebSockets, on the page of a server that has any."""
         self._requests: dict[tuple[str, str, str], tuple[int, float]] = {}
         self._received: dict[str, _Sizes] = {}
         self._sent: dict[str, _Sizes] = {}
@@ -79,6 +82,9 @@ class HttpMetrics:
 
     def add(self, other: "HttpMetrics") -> None:
         """Count what another has counted, too."""
+        if other.websockets is not None:
+            self.websockets = self.websockets or WebSocketMetrics()
+            self.websockets.add(other.websockets)
         for code, number in other.errors.items():
             self.errors[code] = self.errors.get(code, 0) + number
         for key, (number, created) in other._requests.items():
@@ -96,6 +102,8 @@ class HttpMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """The families, for prometheus_client."""
+        if self.websockets is not None:
+            yield from self.websockets.collect()
         requests = CounterMetricFamily(
             "http_requests",
             "Total number of requests by method, status and handler.",

@@ -1,7 +1,7 @@
 """Errors a client sees, in vLLM's shapes: an envelope or a bare detail, and pydantic's text where vLLM shows that."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,26 +184,31 @@ def internal_error(message: str = "Internal server error") -> ApiError:
 
 
 PAGES = "https://errors.pydantic.dev/2.14/v"
-SHOWN_BEGIN_CHARS, SHOWN_END_CHARS = 25, 24
-MOST_SHOWN_CHARS = 50
+SHOWN_BEGIN_BYTES, SHOWN_END_BYTES = 25, 24
+MOST_SHOWN_BYTES = 50
 
 
-def unreadable(title: str, problems: Sequence[Problem]) -> ApiError:
-    """A value that pydantic cannot read as `title`. The locations of the problems begin with the list's."""
+def unreadable(title: str, problems: Sequence[Problem], write: Callable[[Any], str] = repr) -> ApiError:
+    """A value that pydantic cannot read as `title`. The locations of the problems begin with the list's.
+
+    `write` writes what was found, as `repr` does.
+    """
     plural = "" if len(problems) == 1 else "s"
-    shown = "".join(map(_shown, problems))
+    shown = "".join(_shown(each, write) for each in problems)
     return ApiError(sanitized(f"{len(problems)} validation error{plural} for {title}{shown}"))
 
 
-def _shown(problem: Problem) -> str:
+def _shown(problem: Problem, write: Callable[[Any], str]) -> str:
     kind = type(problem.found).__name__
-    value = f"input_value={_without_middle(problem.found)}, input_type={kind}"
+    value = f"input_value={_without_middle(write(problem.found))}, input_type={kind}"
     page = f"    For further information visit {PAGES}/{problem.kind}"
-    return f"\n{problem.location}\n  {problem.message} [type={problem.kind}, {value}]\n{page}"
+    location = f"\n{problem.location}" if problem.location else ""
+    return f"{location}\n  {problem.message} [type={problem.kind}, {value}]\n{page}"
 
 
-def _without_middle(value: Any) -> str:
-    text = repr(value)
-    if len(text) <= MOST_SHOWN_CHARS:
+def _without_middle(text: str) -> str:
+    """`text` without its middle if it is long, in bytes as pydantic counts them; no character is cut in two."""
+    raw = text.encode()
+    if len(raw) <= MOST_SHOWN_BYTES:
         return text
-    return f"{text[:SHOWN_BEGIN_CHARS]}...{text[-SHOWN_END_CHARS:]}"
+    return f"{raw[:SHOWN_BEGIN_BYTES].decode(errors='ignore')}...{raw[-SHOWN_END_BYTES:].decode(errors='ignore')}"

@@ -1,7 +1,6 @@
 """vLLM's realtime interface: events of speech over a WebSocket, and the audio that they bring."""
 
 import base64
-import binascii
 import json
 import time
 from collections import deque
@@ -19,9 +18,6 @@ MOST_CLIP_SAMPLES = 25 * 2**20
 """Samples of one event, by VLLM_MAX_AUDIO_CLIP_FILESIZE_MB, which vLLM compares with samples."""
 MOST_ENDS = 1000
 """Ends of utterances that may wait; vLLM has no such limit."""
-
-NOT_VALIDATED = "Model not validated. Make sure to validate the model by sending a session.update event."
-INVALID_AUDIO = ("Invalid audio data", "invalid_audio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +92,25 @@ class AudioBuffer:
 def samples_of(audio: str) -> bytes | None:
     """The samples of an event; None for what is no audio in base64, or none that vLLM takes."""
     try:
-        samples = base64.b64decode(audio)
-    except (binascii.Error, ValueError):
+        samples = base64.b64decode(_without_inner_padding(audio.encode("ascii")))
+    except ValueError:
         return None
     count, rest = divmod(len(samples), SAMPLE_BYTES)
     return samples if 0 < count <= MOST_CLIP_SAMPLES and not rest else None
+
+
+_NO_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="))
+
+
+def _without_inner_padding(audio: bytes) -> bytes:
+    """Base64 without the padding before other characters, at which the standard library would stop: vLLM's library
+    ignores it."""
+    is_inner = b"=" in audio.rstrip(b"=")
+    if not is_inner:
+        return audio
+    kept = audio.translate(None, _NO_BASE64)
+    inner = kept.rstrip(b"=")
+    return inner.replace(b"=", b"") + kept[len(inner) :]
 
 
 def session_created(session_id: str) -> str:
@@ -117,11 +127,6 @@ def done(text: str, usage: Usage) -> str:
     """The end of an utterance with all of its text."""
     details = {"prompt_tokens_details": None, "completion_tokens_details": None}
     return _event("transcription.done", text=text, usage={**usage.counts(), **details})
-
-
-def failed(message: str, code: str) -> str:
-    """An error."""
-    return _event("error", error=message, code=code)
 
 
 def _event(kind: str, **members: Any) -> str:

@@ -1,10 +1,9 @@
 """The WebSocket of /v1/realtime: speech comes in pieces, and its text goes out as it is heard."""
 
 import asyncio
-import contextlib
-import json
 from collections.abc import AsyncIterator
-from typing import Any
+from contextlib import nullcontext, suppress
+from functools import partial
 from uuid import uuid4
 
 from aiohttp import WSMsgType, web
@@ -15,18 +14,17 @@ from mockserve.connections.clients import Caller, caller_of
 from mockserve.planning.speech import plan_stretch
 from mockserve.protocol.bodies import Ending, Usage
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.realtime import (
-    INVALID_AUDIO,
-    NOT_VALIDATED,
-    AudioBuffer,
-    Segment,
-    delta,
-    done,
+from mockserve.protocol.realtime import AudioBuffer, Segment, delta, done, session_created
+from mockserve.protocol.realtime_events import (
+    LONG_EVENT_CHARS,
+    AudioAppend,
+    Refused,
+    SessionUpdate,
     failed,
-    samples_of,
-    session_created,
+    read_event,
 )
 from mockserve.replies.reply_set import ReplySet
+from mockserve.serving.aside import LARGE_BYTES
 from mockserve.serving.service import SERVICE, Service
 
 MOST_MESSAGE_BYTES = 2 * 2**20
@@ -35,11 +33,14 @@ MOST_MESSAGE_BYTES = 2 * 2**20
 
 async def realtime(request: web.Request) -> web.StreamResponse:
     """Transcribe speech that comes over a WebSocket."""
-    socket = web.WebSocketResponse(max_msg_size=MOST_MESSAGE_BYTES)
+    socket = web.WebSocketResponse(max_msg_size=MOST_MESSAGE_BYTES, autoping=False)
     if not socket.can_prepare(request):
         raise web.HTTPNotFound
     await socket.prepare(request)
-    await _Connection(socket, request.app[SERVICE], caller_of(request)).serve()
+    service = request.app[SERVICE]
+    counts = service.metrics_source.http.websockets
+    with nullcontext() if counts is None else counts.counted():
+        await _Connection(socket, service, caller_of(request)).serve()
     return socket
 
 
@@ -61,57 +62,32 @@ class _Connection:
         await self._socket.send_str(session_created(uuid4().hex))
         try:
             async for message in self._socket:
-                if message.type is not WSMsgType.TEXT:
+                if message.type is WSMsgType.TEXT:
+                    await self._take(message.data)
+                elif message.type is WSMsgType.PING:
+                    await self._socket.pong(message.data)
+                elif message.type is not WSMsgType.PONG:
                     break
-                await self._take(message.data)
+                await asyncio.sleep(0)  # a thousand messages may have come at once
         finally:
             if self._transcribing is not None:
                 self._transcribing.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
+                with suppress(asyncio.CancelledError):
                     await self._transcribing
 
     async def _take(self, text: str) -> None:
-        try:
-            event = json.loads(text)
-        except ValueError:
-            await self._fail("Invalid JSON", "invalid_json")
-            return
-        if not isinstance(event, dict):
-            await self._fail(f"'{type(event).__name__}' object has no attribute 'get'", "processing_error")
-            return
-        kind = event.get("type")
-        if kind == "session.update":
-            await self._update(event)
-        elif kind == "input_audio_buffer.append":
-            await self._append(event)
-        elif kind == "input_audio_buffer.commit":
-            await self._commit(event)
-        else:
-            await self._fail(f"Unknown event type: {kind}", "unknown_event")
-
-    async def _update(self, event: dict[str, Any]) -> None:
-        model = event.get("model")
-        if model is None:
-            await self._fail("Missing required field: model", "invalid_event")
-            return
-        if model and model not in (*self._service.model.names, *self._service.model.adapters):
-            await self._fail(f"The model `{model}` does not exist.", "model_not_found")
-            return
-        self._has_model = True
-
-    async def _append(self, event: dict[str, Any]) -> None:
-        audio = event.get("audio")
-        samples = samples_of(audio) if isinstance(audio, str) else None
-        if samples is None:
-            await self._fail(*INVALID_AUDIO)
-            return
-        self._audio.append(samples)
-        self._heard.set()
-
-    async def _commit(self, event: dict[str, Any]) -> None:
-        if not self._has_model:
-            await self._fail(NOT_VALIDATED, "model_not_validated")
-        elif event.get("final"):
+        service = self._service
+        read = partial(read_event, text, service.model.names, self._has_model)
+        is_long = len(text) > LONG_EVENT_CHARS
+        event = await service.delivery.aside.run(len(text) > LARGE_BYTES, read) if is_long else read()
+        if isinstance(event, Refused):
+            await self._socket.send_str(event.text)
+        elif isinstance(event, SessionUpdate):
+            self._has_model = True
+        elif isinstance(event, AudioAppend):
+            self._audio.append(event.samples)
+            self._heard.set()
+        elif event.is_final:
             if not self._audio.end():
                 await self._socket.close(code=1008, message=b"too many ends of utterances")
             self._heard.set()

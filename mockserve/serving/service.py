@@ -23,6 +23,7 @@ from mockserve.faults.shaping import FaultSource
 from mockserve.flight import random_ids
 from mockserve.kv_blocks.setup import block_naming
 from mockserve.metrics.page import Metrics
+from mockserve.metrics.websockets import WebSocketMetrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.options.startup_checks import refuse_start
@@ -160,6 +161,9 @@ def build_service(
     faults = FaultSource(options.faults.settings, options.faults.fault_seed)
     engine_faults = fault_control or EngineFaults(backend.engines, faults)
     engine_faults.plan(options.faults.timed)
+    gates = open_gates(options, environment)
+    if Gate.REALTIME in gates:
+        backend.metrics_source.http.websockets = WebSocketMetrics()
     return Service(
         model=model,
         delivery=delivery,
@@ -168,7 +172,7 @@ def build_service(
         environment=environment,
         network=network,
         api_keys=frozenset(key for key in options.network.api_key or (environment.api_key,) if key),
-        gates=open_gates(options, environment),
+        gates=gates,
         engines=backend.engines,
         metrics_source=backend.metrics_source,
         faults=faults,
