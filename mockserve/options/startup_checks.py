@@ -40,6 +40,7 @@ CHECKPOINT_METHODS = frozenset(
     }
 )
 """Methods that a checkpoint must have been quantized with."""
+DETAILED_TRACES = "--collect-detailed-traces"
 LONG_CONTEXT_WARNING = (
     "To allow overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1. "
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN must be used with extreme caution. If the model uses relative position encoding "
@@ -60,6 +61,7 @@ def startup_problems(options: "ServeOptions", deployment: Deployment, environmen
     """Yield a sentence for each reason why vLLM would not start. Reasons about parsers need the tokenizer."""
     yield from _unknown_types(options)
     yield from _refused_connector(options)
+    yield from _traces_without_endpoint(options)
     yield from folder_problems(options.deployment.model)
     yield from _context_beyond_model(options, deployment, environment)
     yield from _steps(options, deployment)
@@ -93,6 +95,11 @@ def _refused_connector(options: "ServeOptions") -> Iterator[str]:
     has_size = transfer.has_store or options.deployment.kv_offloading_size or options.deployment.kv_cpu_blocks
     if connector == "OffloadingConnector" and not has_size:
         yield "cpu_bytes_to_use must be specified in kv_connector_extra_config"
+
+
+def _traces_without_endpoint(options: "ServeOptions") -> Iterator[str]:
+    if DETAILED_TRACES in options.accepted_without_effect and not options.observability.otlp_traces_endpoint:
+        yield "collect_detailed_traces requires `--otlp-traces-endpoint` to be set."
 
 
 def _is_unquantized_folder(model: str) -> bool:

@@ -103,7 +103,8 @@ def test_refuses_a_context_beyond_the_cache(folder: Path, blocks: str, capsys: p
 @pytest.mark.parametrize(
     "flags",
     ["--kv-cache-dtype nope", "--quantization nope", "--quantization awq", "--max-model-len 5000",
-     "--max-num-batched-tokens 100 --max-num-seqs 200", "--long-prefill-token-threshold 5000"],
+     "--max-num-batched-tokens 100 --max-num-seqs 200", "--long-prefill-token-threshold 5000",
+     "--collect-detailed-traces all"],
 )  # fmt: skip
 def test_lenient_start_warns(folder: Path, flags: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert started(folder, [*flags.split(), "--lenient-start"]) == 0
