@@ -95,8 +95,9 @@ class Composer:
         known = self._known_text(form, prompt)
         tools = form.tools
         constraint = form.constraint
-        # A constraint beside tools that may be called leaves no room for a call.
-        may_call = tools is not None and (tools.is_forced or (known is None and constraint is None))
+        # A constraint leaves no room for a call unless calls take its place.
+        is_free = tools is not None and constraint is None and (tools.is_forced or known is None)
+        may_call = tools is not None and (tools.replaces_form or is_free)
         num_calls = tools.num_calls(random) if tools is not None and may_call else 0
         if tools is not None and num_calls:
             functions = random.choices(tools.functions, k=num_calls)

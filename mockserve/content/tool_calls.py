@@ -13,6 +13,7 @@ from mockserve.content.constraints.json_schema_check import check_schema
 from mockserve.content.constraints.kinds import JsonForm, constrained_text
 from mockserve.content.constraints.regex_parser import RegexError
 from mockserve.content.constraints.size import is_small_schema
+from mockserve.content.held_calls import Hold, listed_schema
 from mockserve.content.script import Segment
 from mockserve.options.content import ANY, StructuredOutputsConfig, Taste
 from mockserve.protocol.errors import ApiError, late
@@ -50,11 +51,20 @@ class ToolUse:
     is_forced: bool = False
     is_named: bool = False
     is_parallel: bool = True
-    is_json: bool = False
-    """Whether vLLM holds a forced call to a JSON schema: a list of calls, or the arguments of a named function."""
+    hold: Hold = Hold.NOTHING
     probability: float = 1.0
     extra_probability: float = 0.0
     taste: Taste = ANY
+
+    @property
+    def is_json(self) -> bool:
+        """Whether calls are bare JSON: a list of them, or the arguments of a named function."""
+        return self.hold is Hold.SCHEMA
+
+    @property
+    def replaces_form(self) -> bool:
+        """Whether the answer is calls whatever form the request demands of it."""
+        return self.is_forced and self.hold is not Hold.NOTHING
 
     def num_calls(self, random: Random) -> int:
         """Return the number of calls to make; 0 for an answer in words."""
@@ -145,24 +155,28 @@ def _unpacked_function(name: str, schema: bytes, is_strict: bool) -> Function:
 
 
 def tool_demand(use: ToolUse, config: StructuredOutputsConfig) -> Demand | None:
-    """The structural tag or the JSON schema that vLLM holds calls to: where a call is forced, or a function is strict.
+    """Return the structural tag or the JSON schema that vLLM holds calls to; None where it holds them to nothing.
 
     Raises ApiError for forced calls whose functions have definitions that differ.
     """
-    if use.is_json:
-        tools = [{"function": {"name": each.name, "parameters": each.schema}} for each in use.functions]
-        choice = {"function": {"name": use.functions[0].name}} if use.is_named else "required"
-        return Demand("json", forced_schema(tools, choice, use.is_parallel), config)
-    if not (use.is_forced or any(each.is_strict for each in use.functions)):
+    if use.hold is Hold.NOTHING:
         return None
-    schemas = [each.schema if each.is_strict else True for each in use.functions]
-    elements = [{"type": "json_schema", "json_schema": schema} for schema in schemas]
-    return Demand("structural_tag", {"type": "structural_tag", "format": {"type": "or", "elements": elements}}, config)
+    if use.hold is Hold.TAG:
+        schemas = [each.schema if each.is_strict else True for each in use.functions]
+        elements = [{"type": "json_schema", "json_schema": schema} for schema in schemas]
+        tag = {"type": "structural_tag", "format": {"type": "or", "elements": elements}}
+        return Demand("structural_tag", tag, config)
+    tools = [{"function": {"name": each.name, "parameters": each.schema}} for each in use.functions]
+    choice = {"function": {"name": use.functions[0].name}} if use.is_named else "required"
+    if use.hold is Hold.LIST:
+        return Demand("json", listed_schema({"tools": tools, "tool_choice": choice}), config)
+    return Demand("json", forced_schema(tools, choice, use.is_parallel), config)
 
 
 def _arguments(use: ToolUse, function: Function, random: Random, generosity: int) -> str:
     """The arguments as JSON. A schema that cannot be met spoils only a call that is held to it."""
-    is_held = function.is_strict or use.is_json
+    is_strict = function.is_strict and use.hold is Hold.TAG
+    is_held = is_strict or use.hold in (Hold.SCHEMA, Hold.LIST)
     try:
         if not is_held:
             check_schema(function.schema)
@@ -170,7 +184,7 @@ def _arguments(use: ToolUse, function: Function, random: Random, generosity: int
             JsonForm(function.schema, use.taste, "xgrammar" if is_held else None), random, generosity
         )
     except (ApiError, SchemaError, RegexError) as error:
-        if isinstance(error, ApiError) and (function.is_strict or (use.is_json and use.is_named)):
+        if isinstance(error, ApiError) and (is_strict or (use.is_json and use.is_named)):
             raise late(error) from None
         return "{}"
 

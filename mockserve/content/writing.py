@@ -8,13 +8,20 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from mockserve.content.answer import Answer, Kind
 from mockserve.content.constraints.backends import resolve_backend
-from mockserve.content.constraints.demand import Demand
-from mockserve.content.constraints.kinds import Constraint, DeferredForm, constrained_text, demanded_form, read_deferred
+from mockserve.content.constraints.demand import Demand, demand_of
+from mockserve.content.constraints.kinds import (
+    Constraint,
+    DeferredForm,
+    constrained_text,
+    demanded_form,
+    read_deferred,
+    takes_form,
+)
+from mockserve.content.held_calls import hold_of
 from mockserve.content.script import Segment, Thinking, read_thinking
 from mockserve.content.tool_calls import Function, ToolUse, call_script, read_tool_use, tool_demand
 from mockserve.options.content import (
     AUTO,
-    FORCED_AS_JSON,
     ONE_CALL_PARSERS,
     ContentOptions,
     StructuredOutputsConfig,
@@ -86,10 +93,14 @@ def chat_form(body: Mapping[str, Any], prompt: str, settings: AnswerSettings, qu
     Raises ApiError for a form that is none.
     """
     config = settings.structured_outputs
+    tools = _tools(body, settings.options) if settings.calls_tools else None
+    constraint = _constraint(body, config, lambda: _texts(body))
+    # What holds forced calls replaces any other form; a structural tag is read first, and refused if it is none.
+    is_replaced = tools is not None and tools.replaces_form and not _is_tag(body)
     return AnswerForm(
-        constraint=_constraint(body, config, lambda: _texts(body)),
+        constraint=None if is_replaced else constraint,
         structured_outputs=config,
-        tools=_tools(body, settings.options) if settings.calls_tools else None,
+        tools=tools,
         thinking=_thinking(body, settings.options),
         asked=(_last_words(body), prompt) if quotes else (),
         is_parsed=settings.parses_answers,
@@ -105,14 +116,20 @@ def _constraint(
     return demanded_form(body, config, texts)
 
 
+def _is_tag(body: Mapping[str, Any]) -> bool:
+    """Whether the form that a body demands is a structural tag."""
+    demand = demand_of(body)
+    return demand is not None and demand.kind == "structural_tag"
+
+
 def _tools(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:
     tools = options.tools
     found = read_tool_use(body, tools.tool_call_probability, tools.tool_call_extra_probability, tools.arguments.taste)
     if found is None:
         return None
-    if found.is_forced:
-        return replace(found, is_json=tools.tool_call_parser in FORCED_AS_JSON)
-    return replace(found, is_parallel=False) if tools.tool_call_parser in ONE_CALL_PARSERS else found
+    found = replace(found, hold=hold_of(tools.tool_call_parser, body))
+    is_single = not found.is_forced and tools.tool_call_parser in ONE_CALL_PARSERS
+    return replace(found, is_parallel=False) if is_single else found
 
 
 def _thinking(body: Mapping[str, Any], options: ContentOptions) -> Thinking | None:
@@ -177,18 +194,34 @@ def form_checks(form: AnswerForm) -> Iterator[Job[str | None]]:
 
     Forms that were read already need no check. The backend that is found last counts.
     """
-    if isinstance(form.constraint, DeferredForm):
-        yield Job(deferred_backend, (form.constraint,), is_small=False)
-    demand = None if form.tools is None else tool_demand(form.tools, form.structured_outputs)
-    if demand is not None and form.tools is not None and (form.tools.is_forced or form.constraint is None):
-        tools = form.tools
-        is_small = all(each.is_small(tools.taste) for each in tools.functions if each.is_strict or tools.is_json)
-        yield Job(tool_backend, (demand.kind, compact_json(demand.value), demand.config), is_small)
+    tools, constraint = form.tools, form.constraint
+    demand = None if tools is None else tool_demand(tools, form.structured_outputs)
+    if tools is None or demand is None:
+        if isinstance(constraint, DeferredForm):
+            yield Job(deferred_backend, (constraint,), is_small=False)
+        return
+    held = (demand.kind, compact_json(demand.value), demand.config)
+    if isinstance(constraint, DeferredForm):
+        yield Job(either_backend, (constraint, *held), is_small=False)
+        return
+    is_small = all(each.is_small(tools.taste) for each in tools.functions if each.is_strict or demand.kind == "json")
+    yield Job(tool_backend, held, is_small)
 
 
 def deferred_backend(form: DeferredForm) -> str | None:
     """The backend of a demand. Raises ApiError unless the demand can be met."""
     return read_deferred(form).backend
+
+
+def either_backend(form: DeferredForm, kind: str, value: bytes, config: StructuredOutputsConfig) -> str | None:
+    """Return the backend of an answer that may be calls or of a form.
+
+    vLLM holds it to either where xgrammar takes the form, whatever the backend is, and to the form alone elsewhere.
+    Raises ApiError where there is no backend.
+    """
+    if takes_form(form):
+        return tool_backend(kind, value, config)
+    return deferred_backend(form)
 
 
 def tool_backend(kind: str, value: bytes, config: StructuredOutputsConfig) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mockserve.content.held_calls import Hold, hold_of
 from mockserve.content.writing import AnswerForm, chat_form
 from mockserve.flight import new_id, unix_time
 from mockserve.metrics.server import CHAT, RESPONSES
-from mockserve.options.content import FORCED_AS_JSON
 from mockserve.planning.conversations import conversation_ids, placed_conversation
 from mockserve.planning.prompts import (
     check_with_model,
@@ -146,21 +146,16 @@ def _form(model: ServedModel, body: Mapping[str, Any], text: str) -> AnswerForm:
 
 def forced_calls_schema(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the schema that forced calls are held to; None where none is forced or the parser reads them itself."""
-    if not (body.get("tools") and model.answers.calls_tools):
-        return None
-    if model.options.content.tools.tool_call_parser not in FORCED_AS_JSON:
+    if hold_of_calls(model, body) is not Hold.SCHEMA:
         return None
     return forced_schema(body["tools"], body.get("tool_choice"), body.get("parallel_tool_calls"))
 
 
-def holds_calls(model: ServedModel, body: Mapping[str, Any]) -> bool:
-    """Whether the grammar of the parser holds an answer to calls, which replaces other forms that are asked for."""
-    choice = body.get("tool_choice", "auto")
-    if not (body.get("tools") and model.answers.calls_tools) or choice in (None, "none"):
-        return False
-    if model.options.content.tools.tool_call_parser in FORCED_AS_JSON:
-        return False
-    return choice != "auto" or any(each["function"].get("strict") for each in body["tools"])
+def hold_of_calls(model: ServedModel, body: Mapping[str, Any]) -> Hold:
+    """Return what the tools of a chat hold its answer to, in place of any form that the chat demands."""
+    if not model.answers.calls_tools:
+        return Hold.NOTHING
+    return hold_of(model.options.content.tools.tool_call_parser, body)
 
 
 def _style(model: ServedModel, form: AnswerForm, chat: ChatRequest, body: Mapping[str, Any]) -> CallStyle:
@@ -282,7 +277,7 @@ async def plan_response(
         id=name,
         created=unix_time(),
         model=model.reply_name(adapter),
-        asked=_without_form(asked) if holds_calls(model, body) else _with_forced_form(asked, schema),
+        asked=_without_form(asked) if hold_of_calls(model, body) is Hold.TAG else _with_forced_form(asked, schema),
         sampling=chat.sampling,
         budget=0,
     )

@@ -8,11 +8,12 @@ from typing import Any
 from aiohttp import web
 
 from mockserve.answering.answer import json_body
+from mockserve.content.held_calls import Hold, listed_schema
 from mockserve.content.script import END, START
 from mockserve.content.tokens.tokenizer import Tokenizer
 from mockserve.flight import new_id, unix_time
 from mockserve.options.content import ToolOptions
-from mockserve.planning.chat import forced_calls_schema, holds_calls
+from mockserve.planning.chat import forced_calls_schema, hold_of_calls
 from mockserve.planning.conversations import conversation_ids
 from mockserve.planning.derendered_chunks import StreamState, chat_chunk, completion_chunk
 from mockserve.planning.derendering import (
@@ -100,10 +101,12 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
     has_tools = bool(body.get("tools")) and body.get("tool_choice") != "none"
     finds_calls = has_tools and marks_calls(options.content.tools)
     arguments = template_arguments(body, planner.conversations.default_arguments)
-    schema = forced_calls_schema(model, body)
+    schema, hold = forced_calls_schema(model, body), hold_of_calls(model, body)
     held, shown = body, body
-    if holds_calls(model, body):
+    if hold is Hold.TAG:
         held = {**body, "structured_outputs": None, "response_format": None}
+    elif hold is Hold.LIST:
+        held = {**body, "structured_outputs": {"json": listed_schema(body)}, "response_format": None}
     elif schema is not None:
         held = {**body, "structured_outputs": {"json": schema}, "response_format": None}
         shown = {**body, "tools": shown_tools(body["tools"], schema)}

@@ -2,6 +2,7 @@
 
     python -m benchmarks.vllm_oracle.wire_search --genuine URL --model FOLDER
         [--tool-parsers a,b] [--reasoning-parsers c,d] [--pairs a+c,b+d] [--no-plain] [--seed N]
+        [--flags='--structured-outputs-config.backend guidance']
 
 The model of the genuine server must take its words from `vllm_xargs` (`fx_tokens`, `fx_eos_at`), and its parsers must
 follow a header: see `switch.py`. FOLDER is the model folder of both, made by `folder.py`. Ours is started for each pair
@@ -16,7 +17,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -48,7 +49,7 @@ def main() -> int:
     seen: Counter[str] = Counter()
     for parsers in _pairs(arguments):
         if arguments.ours is None:
-            with our_server(arguments.model, parsers) as ours:
+            with our_server(arguments.model, parsers, flags=arguments.flags.split()) as ours:
                 _search(parsers, genuine, ours, tokenizer, seen, arguments.seed)
         else:
             _search(parsers, genuine, Server.at(arguments.ours), tokenizer, seen, arguments.seed)
@@ -71,6 +72,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--pairs", default="", help="parsers of both kinds to search together: calls+reasoning,...")
     parser.add_argument("--seed", type=int, default=0, help="added to the seeds of the requests")
+    parser.add_argument("--flags", default="", help="further flags of our server, which the genuine one was given, too")
     return parser.parse_args()
 
 
@@ -141,25 +143,27 @@ def _words(question: Question, parsers: Parsers, ours: Server, tokenizer: Tokeni
     seen_by_all = {"stream": False, "stream_options": None, "include_reasoning": True}
     whole = ours.ask(CHAT, {**question.chat, **seen_by_all})
     said = read_chat(whole.json) if whole.status == HTTPStatus.OK else Said()
-    ids = tokenizer.encode(said.written(parsers, question.choice), add_special_tokens=False).ids
+    ids = tokenizer.encode(said.written(parsers, question.choice, question.has_grammar), add_special_tokens=False).ids
     return {"fx_tokens": ids or [0], "fx_eos_at": len(ids), "fx_reasoner": parsers.reasoning}
 
 
 @contextmanager
-def our_server(model: str, parsers: Parsers, extra_call_probability: float = 0.5) -> Iterator[Server]:
-    """Our server with these parsers, on a free port."""
+def our_server(
+    model: str, parsers: Parsers, extra_call_probability: float = 0.5, flags: Sequence[str] = ()
+) -> Iterator[Server]:
+    """Our server with these parsers and flags, on a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    flags = f"{model} --served-model-name m --host 127.0.0.1 --port {port} --hardware H100 --tp 1".split()
-    flags += f"--max-model-len {MAX_MODEL_LEN} --trust-request-chat-template --enable-scale-out".split()
-    flags += ["--default-output-tokens", "6", "--default-reasoning-tokens", "5"]
-    flags += ["--tool-call-extra-probability", str(extra_call_probability)]
+    own = f"{model} --served-model-name m --host 127.0.0.1 --port {port} --hardware H100 --tp 1".split()
+    own += f"--max-model-len {MAX_MODEL_LEN} --trust-request-chat-template --enable-scale-out".split()
+    own += ["--default-output-tokens", "6", "--default-reasoning-tokens", "5"]
+    own += ["--tool-call-extra-probability", str(extra_call_probability)]
     if parsers.tool:
-        flags += ["--enable-auto-tool-choice", "--tool-call-parser", parsers.tool]
+        own += ["--enable-auto-tool-choice", "--tool-call-parser", parsers.tool]
     if parsers.reasoning:
-        flags += ["--reasoning-parser", parsers.reasoning]
-    command = [sys.executable, "-m", "blis_sim.cli", "serve", *flags]
+        own += ["--reasoning-parser", parsers.reasoning]
+    command = [sys.executable, "-m", "blis_sim.cli", "serve", *own, *flags]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_until_healthy(port, process)

@@ -303,9 +303,11 @@ FORCED_AS_JSON = frozenset(
 """Parsers whose models write calls that are forced as bare JSON: a list of them, or the arguments of a named one."""
 FORCED_CALLS: Mapping[str, Write] = {"mistral": _listed("", "")}
 """By parser: calls that are forced where the grammar has another form for them."""
+CHANNELS: Mapping[str, tuple[str, str]] = {"kimi_k3": ("<|open|>response<|sep|>", "<|close|>response<|sep|>")}
+"""By parser: marks around text that a grammar of calls does not do without."""
 BEFORE_FORCED = {
     **dict.fromkeys(("deepseek_v32", "deepseek_v4", "deepseek_v41"), "\n\n"),
-    "kimi_k3": "<|open|>response<|sep|><|close|>response<|sep|>",
+    "kimi_k3": "".join(CHANNELS["kimi_k3"]),
     "minimax_m2": "\n",
 }
 """By parser: what the grammar of calls that are forced has before them."""

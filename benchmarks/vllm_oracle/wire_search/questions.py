@@ -44,6 +44,11 @@ class Question(NamedTuple):
         """The choice of a tool."""
         return self.chat.get("tool_choice")
 
+    @property
+    def has_grammar(self) -> bool:
+        """Whether a grammar limits the number of calls that are up to the model."""
+        return self.choice in (None, "auto") and self.chat.get("parallel_tool_calls") is False
+
 
 def tools(functions: Mapping[str, Any] = FUNCTIONS) -> list[dict[str, Any]]:
     """Tools as chats have them."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from benchmarks.vllm_oracle.wire_search.markup import (
     BEFORE_FORCED,
     CALLS,
+    CHANNELS,
     FORCED_AS_JSON,
     FORCED_CALLS,
     THOUGHTS,
@@ -42,8 +43,13 @@ class Said(NamedTuple):
     content: str = ""
     calls: Sequence[Call] = ()
 
-    def written(self, parsers: Parsers, choice: Any) -> str:
-        """The text of the model. `choice` is the request's choice of a tool."""
+    def written(self, parsers: Parsers, choice: Any, has_grammar: bool = False) -> str:
+        """The text of the model. `choice` is the request's choice of a tool; with `has_grammar` a grammar holds the
+        answer although calls are up to the model.
+        """
+        if has_grammar and parsers.tool in CHANNELS and not parsers.reasoning:
+            begin, end = CHANNELS[parsers.tool]
+            return f"{begin}{self.content}{end}{self._calls(parsers.tool, choice)}"
         text = self.content + self._calls(parsers.tool, choice)
         if not parsers.reasoning:
             return text

@@ -178,6 +178,18 @@ def read_deferred(form: DeferredForm) -> Constraint:
     return read_demand(Demand(kind, value, form.config, prompted))
 
 
+def takes_form(form: DeferredForm) -> bool:
+    """Whether xgrammar takes the form."""
+    kind, value, _ = json.loads(form.demand)
+    demand = Demand(kind, value, form.config)
+    try:
+        check_demand(demand)
+        check_xgrammar(demand)
+    except ApiError:
+        return False
+    return True
+
+
 def read_constraint(body: Mapping[str, Any], config: StructuredOutputsConfig = AUTO) -> Constraint | None:
     """Return the constraint of `response_format` and `structured_outputs`, if there is one. Raises ApiError in vLLM's
     words."""

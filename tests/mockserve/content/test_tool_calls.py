@@ -1,6 +1,7 @@
 """Which functions are called, how often, and with which arguments."""
 
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mockserve.content.answer import Kind
+from mockserve.content.held_calls import hold_of
 from mockserve.content.script import Performance, Segment, perform
 from mockserve.content.tokens.tokenizer import BuiltinTokenizer
 from mockserve.content.tool_calls import MOST_CALLS, ToolUse, call_script, read_tool_use
@@ -97,9 +99,10 @@ def offered(schema: Any, **fields: Any) -> list[Any]:
 
 
 def use_of(schema: Any, choice: str, strict: bool) -> ToolUse:
-    found = read_tool_use({"tools": offered(schema, strict=strict), "tool_choice": choice}, 1, 0)
+    body = {"tools": offered(schema, strict=strict), "tool_choice": choice}
+    found = read_tool_use(body, 1, 0)
     assert found is not None
-    return found
+    return replace(found, hold=hold_of("hermes", body))
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
