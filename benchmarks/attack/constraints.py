@@ -5,6 +5,10 @@
 A server is started, four streams and /health are watched, and each demand is sent a few times. A line for each has how
 long the gaps of the streams and the answers of /health were meanwhile, how late the watching process itself was woken,
 and by how much the memory of the server and its workers grew.
+
+A demand is over the bounds, and the exit code 1, where the p99 gap of the streams grows by more than 50 ms or the
+longest by more than 100 ms, /health takes more than 100 ms, each beyond how late the watcher was woken, or memory
+grows by more than 200 MiB.
 """
 
 import argparse

@@ -24,7 +24,7 @@ LISTED = "mistral"
 
 
 class Hold(Enum):
-    """What an answer with tools is held to."""
+    """The grammar of an answer with tools."""
 
     NOTHING = auto()
     TAG = auto()

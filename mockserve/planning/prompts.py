@@ -345,7 +345,7 @@ def read_beams(sampling: Sampling, max_logprobs: int) -> Beams:
             f"beam_width must be at most {MAX_CHOICES}, got {sampling.n}. "
             "To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable."
         )
-    is_empty = sampling.max_tokens == 0
+    is_empty = sampling.max_tokens is not None and sampling.max_tokens <= 0
     kept = Sampling(
         n=1 if is_empty else sampling.n,
         max_tokens=1 if is_empty else sampling.max_tokens,

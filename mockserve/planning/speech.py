@@ -10,12 +10,12 @@ from blis_sim.options.addition import added_up
 from mockserve.content.writing import AnswerForm
 from mockserve.flight import unix_time
 from mockserve.planning.conversations import medium_ids
-from mockserve.planning.prompts import new_scorers
+from mockserve.planning.prompts import new_scorers, read_beams
 from mockserve.protocol.asked.sampling import Delivery, Sampling
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.messages import Medium
-from mockserve.protocol.errors import ApiError
+from mockserve.protocol.errors import ApiError, internal_error
 from mockserve.protocol.speech import VERBOSE, Speech, SpeechRequest, Spoken
 from mockserve.replies.choice_writer import CompletionShape
 from mockserve.replies.frames import OTHER_ERRORS
@@ -112,8 +112,9 @@ class SpeechPlan:
     job: ReplyJob
 
     def heard(self, choices: Sequence[Choice]) -> list[Spoken]:
-        """The text of each clip, when all are complete."""
-        return [_spoken(self, number, choice) for number, choice in enumerate(choices)]
+        """Return the text of each clip, when all are complete: that of the best beam if there are several."""
+        num_beams = len(choices) // len(self.job.prompts)
+        return [_spoken(self, number, choice) for number, choice in enumerate(choices[::num_beams])]
 
 
 async def plan_speech(
@@ -132,7 +133,11 @@ async def plan_speech(
     wants_scores = asked.response_format == VERBOSE
     limit = asked.sampling.max_tokens
     most = None if limit is None else min(limit, model.planner.max_model_len)
-    sampling = replace(asked.sampling, n=1, num_logprobs=1 if wants_scores else None, max_tokens=most)
+    sampling = replace(asked.sampling, num_logprobs=1 if wants_scores else None, max_tokens=most)
+    beams = read_beams(sampling, model.options.replies.max_logprobs) if sampling.use_beam_search else None
+    if beams is not None and beams.is_empty and wants_scores:
+        raise internal_error("")  # vLLM asserts that there are scores of tokens
+    sampling = replace(sampling, n=1) if beams is None else beams.sampling
     prompts = [
         await _planned(
             model,
@@ -153,6 +158,7 @@ async def plan_speech(
         prompts=prompts,
         errors=OTHER_ERRORS,
         sampling=sampling,
+        is_empty=beams is not None and beams.is_empty,
     )
     return SpeechPlan(length_s, job)
 

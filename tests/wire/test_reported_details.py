@@ -117,6 +117,17 @@ def test_beams_have_no_details_of_the_prompt(path: str) -> None:
         assert reply.json["usage"]["prompt_tokens_details"] is None
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("limit", [0, -1, -5])
+def test_beams_without_room_for_a_token_are_one_empty_choice(server: TestServer, path: str, limit: int) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    body: dict[str, Any] = {"prompt": "hi"} if path == "/v1/completions" else {"messages": messages}
+    found = call(server, "POST", path, {**body, "max_tokens": limit, "n": 2, "use_beam_search": True}).json
+    (choice,) = found["choices"]
+    text = choice["text"] if path == "/v1/completions" else choice["message"]["content"]
+    assert (text, choice["finish_reason"], found["usage"]["completion_tokens"]) == ("", "length", 0)
+
+
 def test_beams_come_whole(server: TestServer) -> None:
     reply = chat(server, max_tokens=4, n=2, temperature=0, use_beam_search=True, stream=True)
     contents = [chunk["choices"][0]["delta"]["content"] for chunk in chunks_of(reply.body)]

@@ -1,4 +1,4 @@
-"""What answers with tools are held to, as a genuine vLLM 0.33 answered for each parser and both backends.
+"""Answers with tools are refused as by a genuine vLLM 0.33, for each parser and both backends.
 
 `genuine_holds.csv` has one letter of `OUTCOMES` for each of `CASES`, in their order.
 """
