@@ -98,11 +98,17 @@ def invalid_content(case: Case, reply: Reply) -> str:
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Whether the text matches as a whole; patterns that Python reads in another way than xgrammar are not judged."""
+    """Whether the text matches as a whole; patterns that Python reads in another way than xgrammar are not judged.
+
+    The space without a break is one of the spaces of xgrammar.
+    """
     if re.search(r".\^|\$.|\\x", pattern):
         return True
     try:
-        return re.fullmatch(pattern.replace("(?<n>", "(?:").strip("^$"), text, re.ASCII | re.DOTALL) is not None
+        return (
+            re.fullmatch(pattern.replace("(?<n>", "(?:").strip("^$"), text.replace("\xa0", " "), re.ASCII | re.DOTALL)
+            is not None
+        )
     except re.error:
         return True
 

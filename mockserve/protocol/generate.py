@@ -18,7 +18,7 @@ from mockserve.protocol.errors import ApiError, Problem, bad_fields
 from mockserve.protocol.json_text import json_array
 from mockserve.protocol.logprob_shapes import LONG_TOKENS, LOWEST_LOGPROB, Candidate, Scored, ScoredTokens
 from mockserve.protocol.reading.body import Fields
-from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
+from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record, TupleOf
 from mockserve.protocol.reading.types import (
     LARGEST_INT64,
     SMALLEST_INT64,
@@ -204,7 +204,7 @@ _FEATURES = ("mm_hashes", "mm_placeholders")
 GENERATE_FIELDS: dict[str, FieldType] = {
     "request_id": Text(),
     "token_ids": TokenIds(),
-    "token_offsets": Nullable(ListOf(ListOf(Integer()))),
+    "token_offsets": Nullable(ListOf(TupleOf((Integer(), Integer())))),
     "features": Nullable(Record(dict.fromkeys(_FEATURES, Anything()), _FEATURES, ignores_unknown=True)),
     "content_parts": Nullable(ListOf(MapOf(Anything()))),
     "sampling_params": SamplingParameters(),

@@ -143,7 +143,15 @@ def _refuse_bad_format(body: dict[str, Any]) -> None:
     if wanted.get("type") == "json_schema" and wanted.get("json_schema") is None:
         message = "When response_format type is 'json_schema', the 'json_schema' field must be provided."
         raise bad_value(message, "response_format")
-    if wanted.get("type") == "structural_tag" and not ("format" in wanted or "structures" in wanted):
+    refuse_bad_tag(body)
+
+
+def refuse_bad_tag(body: dict[str, Any]) -> None:
+    """Raise ApiError for a `response_format` that is a structural tag without its fields."""
+    wanted = body.get("response_format")
+    if not isinstance(wanted, dict) or wanted.get("type") != "structural_tag":
+        return
+    if not ("format" in wanted or "structures" in wanted):
         raise bad_value("Invalid response_format structural_tag specification.", "response_format")
 
 

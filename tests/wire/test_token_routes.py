@@ -147,3 +147,25 @@ def test_a_conversation_in_anthropics_words_is_refused_in_openais_where_it_is_re
     asked = {"model": "x", "max_tokens": 3, "messages": [{"role": "user", "content": "a"}]}
     reply = call(scaled_out, "POST", "/v1/messages/render", asked)
     assert (reply.status, reply.json["error"]["type"], reply.json["error"]["param"]) == (404, "NotFoundError", "model")
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/completions/render", {"prompt": "hi", "logprobs": 1}),
+        ("/v1/chat/completions/render", {"messages": [{"role": "user", "content": "hi"}], "logprobs": True}),
+    ],
+)
+def test_rendered_requests_keep_all_sampling_parameters(path: str, asked: dict[str, Any]) -> None:
+    """vLLM 0.33 renders these fields, in this order."""
+    given = {"watermarking": False, "logprob_token_ids": [5], "spaces_between_special_tokens": False}
+    given |= {"stream_interval": 3, "thinking_token_budget": 5}
+    with running_server(enable_scale_out=True) as server:
+        reply = call(server, "POST", path, {"model": "m", "max_tokens": 3, **asked, **given}).json
+        usual = call(server, "POST", path, {"model": "m", "max_tokens": 3, **asked}).json
+    rendered, plain = (
+        each[0]["sampling_params"] if isinstance(each, list) else each["sampling_params"] for each in (reply, usual)
+    )
+    assert [(name, value) for name, value in rendered.items() if name in given] == list(given.items())
+    assert ("logprobs" in plain, "logprobs" in rendered) == (True, False)
+    assert not plain.keys() & given.keys()

@@ -29,7 +29,12 @@ from mockserve.protocol.errors import ApiError, Problem, bad_value, unreadable
 from mockserve.protocol.reading.body import Fields, check_types
 from mockserve.protocol.reading.containers import ListOf, Nullable
 from mockserve.protocol.reading.types import FieldType, Flag, Integer, OneOf, Text, as_integer
-from mockserve.protocol.refusals import refuse_chat_contradictions, refuse_completion_contradictions
+from mockserve.protocol.refusals import (
+    check_one_constraint,
+    refuse_bad_tag,
+    refuse_chat_contradictions,
+    refuse_completion_contradictions,
+)
 
 ASSISTANT = "assistant"
 
@@ -144,10 +149,11 @@ READ_AS = "ChatCompletionRequest"
 def chats_of(body: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the body of a chat for each conversation; fields that only chats have act there. Raises ApiError."""
     _refuse_several_answers(body)
-    if BATCH_FIELDS["top_logprobs"].problems(body.get("top_logprobs", 0), "top_logprobs"):
-        check_types(body, BATCH_FIELDS, ("messages",))
-    refuse_chat_contradictions({name: value for name, value in body.items() if name != "tool_choice"})
     check_types(body, BATCH_FIELDS, ("messages",))
+    if body.get("structured_outputs") is not None:
+        check_one_constraint(body["structured_outputs"])
+    checked = {name: value for name, value in body.items() if name != "tool_choice"}
+    refuse_chat_contradictions({"add_generation_prompt": True, **checked})
     shared = {
         name: value
         for name, value in body.items()
@@ -171,9 +177,20 @@ def _as_instance(problem: Problem) -> Problem:
 
 
 def _refuse_several_answers(body: dict[str, Any]) -> None:
+    """The checks of vLLM on a batch before the types of its fields, in their order. Raises ApiError."""
     if body.get("use_beam_search"):
         message = "Batch chat completions do not support beam search. Please set `use_beam_search` to False."
         raise bad_value(message, "use_beam_search")
+    if body.get("logprob_token_ids") and not body.get("logprobs"):
+        raise bad_value("when using `logprob_token_ids`, `logprobs` must be set to true.", "logprob_token_ids")
+    params = body.get("kv_transfer_params")
+    if isinstance(params, dict) and params.get("prompt_token_ids") is not None:
+        message = (
+            "Batch chat completions do not support `kv_transfer_params['prompt_token_ids']`: "
+            "one pre-tokenized prompt cannot serve several conversations."
+        )
+        raise bad_value(message, "kv_transfer_params.prompt_token_ids")
+    refuse_bad_tag(body)
     if body.get("n", 1) not in (None, 1):
         raise bad_value("Batch chat completions do not support `n > 1`. Please set `n` to 1.", "n", body["n"])
 

@@ -57,6 +57,34 @@ class ListOf:
         return {"type": "array", "items": self.items.schema(), **bound}
 
 
+@dataclass(frozen=True, slots=True)
+class TupleOf:
+    """A list with an item of each of these kinds."""
+
+    items: tuple[FieldType, ...]
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        if not isinstance(value, list):
+            return [Problem("tuple_type", location, "Input should be a valid tuple", value)]
+        most = len(self.items)
+        if len(value) > most:
+            message = f"Tuple should have at most {most} items after validation, not {len(value)}"
+            context = {"field_type": "Tuple", "max_length": most, "actual_length": len(value)}
+            return [Problem("too_long", location, message, value, context)]
+        found: list[Problem] = []
+        for index, kind in enumerate(self.items):
+            place = f"{location}.{index}"
+            if index < len(value):
+                found += kind.problems(value[index], place)
+            else:
+                found.append(Problem("missing", place, "Field required", value))
+        return found
+
+    def schema(self) -> dict[str, Any]:
+        size = {"maxItems": len(self.items), "minItems": len(self.items)}
+        return {"type": "array", "prefixItems": [each.schema() for each in self.items], **size}
+
+
 def _no_list(value: Any, location: str) -> Problem:
     return Problem("list_type", location, "Input should be a valid list", value)
 

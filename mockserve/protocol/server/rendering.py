@@ -70,6 +70,7 @@ def sampling_object(
     Special tokens are left in where calls are to be found: they may mark them.
     """
     wants_prompt = sampling.num_prompt_logprobs is not None
+    chosen = list(sampling.logprob_token_ids or ())
     greedy, extra_arguments = sampling.is_greedy, body.get("vllm_xargs")
     buffer_chars = 0 if sampling.include_stop_str_in_output else max(map(len, sampling.stop), default=1) - 1
     rows: tuple[tuple[str, Any, bool], ...] = (
@@ -78,6 +79,7 @@ def sampling_object(
         ("frequency_penalty", sampling.frequency_penalty, True),
         ("repetition_penalty", sampling.repetition_penalty, True),
         ("temperature", sampling.temperature, True),
+        _given(body, "watermarking"),
         ("top_p", sampling.top_p, not greedy),
         ("top_k", sampling.top_k, sampling.top_k != 0 and not greedy),
         ("min_p", sampling.min_p, not greedy),
@@ -87,11 +89,14 @@ def sampling_object(
         ("ignore_eos", True, sampling.ignore_eos),
         ("max_tokens", max_tokens, max_tokens != DEFAULT_MAX_TOKENS),
         ("min_tokens", sampling.min_tokens, sampling.min_tokens != 0),
-        ("logprobs", sampling.num_logprobs, sampling.num_logprobs is not None),
+        ("logprobs", sampling.num_logprobs, sampling.num_logprobs is not None and not chosen),
         ("prompt_logprobs", sampling.num_prompt_logprobs, wants_prompt),
+        ("logprob_token_ids", chosen, bool(chosen)),
         ("skip_special_tokens", False, finds_calls or not sampling.skip_special_tokens),
+        ("spaces_between_special_tokens", False, body.get("spaces_between_special_tokens") is False),
         ("include_stop_str_in_output", True, sampling.include_stop_str_in_output),
         ("output_kind", DELTAS if streams else WHOLE_REPLY, True),
+        _given(body, "stream_interval"),
         ("skip_clone", True, True),
         ("output_text_buffer_length", buffer_chars, buffer_chars != 0),
         ("structured_outputs", structured_outputs(body), structured_outputs(body) is not None),
@@ -100,8 +105,14 @@ def sampling_object(
         ("extra_args", extra_arguments, extra_arguments is not None),
         ("bad_words", list(sampling.bad_words), True),
         ("skip_reading_prefix_cache", wants_prompt, True),
+        _given(body, "thinking_token_budget"),
     )
     return {name: value for name, value, is_shown in rows if is_shown}
+
+
+def _given(body: Mapping[str, Any], name: str) -> tuple[str, Any, bool]:
+    """The row of a field that is shown as the request has it."""
+    return name, body.get(name), body.get(name) is not None
 
 
 def structured_outputs(body: Mapping[str, Any]) -> dict[str, Any] | None:
