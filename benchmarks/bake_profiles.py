@@ -10,8 +10,9 @@ import sys
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
 from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
-from blis_sim.engine.latency.kernels.placing import KernelPlacement, deployment_name, measured_grids, operations_of
+from blis_sim.engine.latency.kernels.placing import KernelPlacement, operations_of
 from blis_sim.engine.latency.kernels.profile import PROFILES, digest_of, profile_text
+from blis_sim.engine.latency.kernels.sources import deployment_name, measured_grids
 
 COMMON = (
     "codellama-34b-instruct-hf", "deepseek-v3", "glm-4.5-air-fp8", "gpt-oss-120b", "gpt-oss-20b",

@@ -17,7 +17,7 @@ from traces import beside
 from traces.collector import no_cycle_search
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from blis_sim.engine.cluster.cluster import Cluster
     from blis_sim.engine.cluster.settings import TieBreaker
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from replay.progress import Progress, Say
     from replay.running.record import OnTokens
     from replay.running.simulate import Simulated
-    from traces import Trace
+    from traces import SloTargets, Trace, TraceHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,14 +183,15 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
 @no_cycle_search()
 def simulate_replay(options: ReplayOptions, ties: "TieBreaker", say: "Say", progress: "Progress") -> "Outcome":
     """Simulate a recording; `say` gets the notes, a line each, and `progress` shows how far it is. Raises BlisError."""
-    from blis_sim.engine.cluster.build import notes_after_run, notes_on_cluster
+    from blis_sim.engine.cluster.build import notes_on_cluster
     from blis_sim.engine.cluster.policies import with_policies
-    from blis_sim.engine.deployment import notes_after, resolve
+    from blis_sim.engine.deployment import resolve
     from replay.arrivals.recorded import arrivals_of
-    from replay.figures.deadlines import notes_on_targets, with_deadlines
+    from replay.figures.deadlines import with_deadlines
     from replay.output.outcome import Outcome, Sending
     from replay.output.report import questions_of, recording_tokens
-    from traces import TraceHeader, read_trace
+    from replay.provenance import title_of
+    from traces import read_trace
 
     options = replace(options, cluster=with_policies(options.cluster))
     header_path, model = options.header_path, options.cluster.deployment.model
@@ -225,21 +226,37 @@ def simulate_replay(options: ReplayOptions, ties: "TieBreaker", say: "Say", prog
         for line in _intervals(options, deployment, arrivals, ties, runs[0]):
             say(line)
     num_unsent = 0 if options.horizon else len(arrivals.arrivals) - len(runs[0].requests)
-    if num_unsent:
-        say(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
-    after = (*notes_after(deployment), *notes_after_run(runs[0].simulation))
-    for note in (*after, *notes_on_targets(questions.targets, runs[0].requests)):
-        say(note)
-    header = TraceHeader(
-        mode="replayed",
-        goodput_slo_targets=questions.targets,
-        kv_offload=trace.header.kv_offload,
-        observed_kv_metrics=trace.header.observed_kv_metrics,
-    )
+    _say_after_run(deployment, runs[0], questions.targets, num_unsent, say)
     sending = Sending(is_decided_here=options.decides_sending, keeps_schedule=options.reissue)
     origin = partial(_origin, options, deployment, trace.data_path)
-    outcome = Outcome(questions=questions, simulated=runs[0], header=header, describe=origin, sending=sending)
+    header, title = _header_of(trace, questions.targets), title_of(options, deployment)
+    outcome = Outcome(
+        questions=questions, simulated=runs[0], header=header, title=title, describe=origin, sending=sending
+    )
     return outcome if len(runs) == 1 else _averaged(outcome, runs)
+
+
+def _header_of(trace: "Trace", targets: "Mapping[str, SloTargets]") -> "TraceHeader":
+    """Return the header of a trace of the replay."""
+    from traces import TraceHeader
+
+    offload, observed = trace.header.kv_offload, trace.header.observed_kv_metrics
+    return TraceHeader(mode="replayed", goodput_slo_targets=targets, kv_offload=offload, observed_kv_metrics=observed)
+
+
+def _say_after_run(
+    deployment: "Deployment", run: "Simulated", targets: "Mapping[str, SloTargets]", num_unsent: int, say: "Say"
+) -> None:
+    """Say what the run has shown of the recording, of the step times and of the targets."""
+    from blis_sim.engine.cluster.build import notes_after_run
+    from blis_sim.engine.deployment import notes_after
+    from replay.figures.deadlines import notes_on_targets
+
+    if num_unsent:
+        say(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
+    after = (*notes_after(deployment), *notes_after_run(run.simulation))
+    for note in (*after, *notes_on_targets(targets, run.requests)):
+        say(note)
 
 
 def _averaged(first: "Outcome", runs: "list[Simulated]") -> "Outcome":
@@ -249,7 +266,7 @@ def _averaged(first: "Outcome", runs: "list[Simulated]") -> "Outcome":
     from replay.running.simulate import Simulated
 
     mean = Simulated(runs[0].simulation, averaged([run.requests for run in runs]))
-    return replace(first, simulated=mean, metrics=mean_metrics(list(map(aggregate, runs))), runs=tuple(runs))
+    return first._replace(simulated=mean, metrics=mean_metrics(list(map(aggregate, runs))), runs=tuple(runs))
 
 
 def _intervals(
@@ -296,7 +313,7 @@ def _replayed(
         simulated = _simulate(
             observed, options, arrivals, is_real=is_real, on_finished=on_finished, on_tokens=on_tokens
         )
-    return replace(simulated, simulation=simulation)
+    return simulated._replace(simulation=simulation)
 
 
 def _simulation(

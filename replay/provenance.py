@@ -1,15 +1,16 @@
-"""The origin of a simulated result."""
+"""The origin of a simulated result, and its title."""
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from blis_sim.engine.latency.sureness import sureness
-from blis_sim.options.provenance import Provenance, command_line, input_hashes
+from blis_sim.options.titles import run_title
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.options import ClusterOptions
     from blis_sim.engine.deployment import Deployment
+    from blis_sim.options.provenance import Provenance
     from replay.report_options import ReportOptions
 
 
@@ -23,10 +24,27 @@ class Simulating(Protocol):
     def report(self) -> "ReportOptions": ...
 
 
+def title_of(options: Simulating, deployment: "Deployment") -> str:
+    """Return the title of a run with these options: that of its origin, without hashing the files that it read."""
+    sure = sureness(deployment.latency_name, deployment.notes)
+    return run_title(
+        model=options.cluster.deployment.model,
+        gpu=deployment.gpu.name,
+        gpus_per_instance=deployment.num_gpus,
+        instances=options.cluster.num_instances,
+        engine=options.cluster.deployment.engine,
+        latency_model=sure.latency_model,
+        step_error=sure.step_error,
+    )
+
+
 def provenance_of(
     program: str, options: Simulating, deployment: "Deployment", seed: int, also_read: Iterable[Path] = ()
-) -> Provenance:
+) -> "Provenance":
     """Return the origin of a run with these options; `also_read` are files that no setting names."""
+    # Hashes and the package's metadata take 20 ms to load, which only a file with the origin needs.
+    from blis_sim.options.provenance import Provenance, command_line, input_hashes
+
     sure = sureness(deployment.latency_name, deployment.notes)
     return Provenance(
         command=command_line(program, options),

@@ -45,6 +45,7 @@ def simulate_run(options: RunOptions, say: "Say", progress: "Progress") -> "Outc
     from replay.metrics_dir.observing import observing
     from replay.output.outcome import Outcome
     from replay.output.report import questions_of, recording_tokens
+    from replay.provenance import title_of
     from traces import TraceHeader
 
     options = dataclasses.replace(options, cluster=with_policies(options.cluster))
@@ -68,7 +69,7 @@ def simulate_run(options: RunOptions, say: "Say", progress: "Progress") -> "Outc
         )
         with observing(options, deployment, simulation, "run") as observed:
             simulated = simulate_workload(observed, workload, options.horizon, advance, on_tokens)
-        simulated = dataclasses.replace(simulated, simulation=simulation)
+        simulated = simulated._replace(simulation=simulation)
     num_unsent = 0 if workload.horizon_us or options.horizon else len(workload.rows) - len(simulated.requests)
     if workload.rows and num_unsent:
         say(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
@@ -77,7 +78,8 @@ def simulate_run(options: RunOptions, say: "Say", progress: "Progress") -> "Outc
         say(note)
     header = TraceHeader(mode="generated", workload_seed=spec.seed, goodput_slo_targets=questions.targets)
     origin = partial(_origin, options, deployment, spec)
-    return Outcome(questions=questions, simulated=simulated, header=header, describe=origin)
+    title = title_of(options, deployment)
+    return Outcome(questions=questions, simulated=simulated, header=header, title=title, describe=origin)
 
 
 def _origin(options: RunOptions, deployment: "Deployment", spec: "WorkloadSpec") -> "Provenance":

@@ -5,7 +5,7 @@ The server then decides when that is.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,7 @@ STAMPED_LATE_US = 1_000
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class ClientCap:
+class ClientCap(NamedTuple):
     """The effect of a cap on a recording: how many of its requests waited, how long at most, and the size of the
     cap."""
 

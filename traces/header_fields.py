@@ -1,16 +1,14 @@
 """Which keys a trace header has and what each may hold: one table, checked before any value is used."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from traces.errors import TraceError
 from traces.table import INT64_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """The type of a key's value: a `kind` (str, int, float, bool) with its limits, or a table of further keys.
 
     With `each` the value is a mapping from free names (dict) or a list (list) of such values.
@@ -132,7 +130,7 @@ def _scalar(path: Path, where: str, value: Any, key: Key) -> Any:
     if key.kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if type(value) is not key.kind:
-        plain = _NOUNS[key.kind] if key.at_most < INT64_MAX else _expected(replace(key, choices=()))
+        plain = _NOUNS[key.kind] if key.at_most < INT64_MAX else _expected(key._replace(choices=()))
         raise _wrong(path, where, plain, value)
     if key.choices and value not in key.choices:
         raise _wrong(path, where, _expected(key), value)

@@ -1,17 +1,15 @@
 """Results of a simulation per request: a JSON array, the input of a calibration."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from traces.errors import TraceError
 from traces.json_text import write_json
 from traces.text_file import read_json
 
 
-@dataclass(frozen=True, slots=True)
-class ResultRow:
+class ResultRow(NamedTuple):
     """The latencies of one finished request, in microseconds. `input_tokens` counts the shared prefix too.
 
     `itl_mean_us` is the mean time between tokens, None where there is none. `sent_at_us` is when the simulation sent

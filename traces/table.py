@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from traces.collector import no_cycle_search
 from traces.errors import TraceError
@@ -22,8 +22,7 @@ _BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fro
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """Definition of one column. `kind` is int, float, bool or str; limits are included in what is allowed.
 
     `choices` closes the set of texts.

@@ -1,10 +1,8 @@
 """Reading and writing whole text files, gzipped or not, with one clear error when that fails."""
 
-import gzip
 import io
 import os
 import stat
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,11 +21,20 @@ def read_bytes(path: Path) -> bytes:
     """The content of a file, decompressed when its name ends in `.gz`. Raises TraceError."""
     try:
         content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" else content
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TraceError(f"{path}: not a complete gzip file ({error})") from error
     except OSError as error:
         raise TraceError(f"{path}: {_reason(path, error)}") from error
+    return _decompressed(path, content) if path.suffix == ".gz" else content
+
+
+def _decompressed(path: Path, content: bytes) -> bytes:
+    """The content of a gzip file. Raises TraceError."""
+    import gzip  # takes 3 ms to load, and few files are compressed
+    import zlib
+
+    try:
+        return gzip.decompress(content)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(f"{path}: not a complete gzip file ({error})") from error
 
 
 def read_text(path: Path) -> str:
@@ -134,6 +141,8 @@ def open_for_writing(path: Path) -> TextIO:
     """
     try:
         if path.suffix == ".gz":
+            import gzip
+
             return io.TextIOWrapper(gzip.open(path, "wb"), "utf-8", errors="backslashreplace", newline="")
         return path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
     except OSError as error:

@@ -5,11 +5,10 @@ columns) load. Files are written in the one order that readers by position expec
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from traces.append_file import AppendFile, open_with_header, whole_records
 from traces.collector import no_cycle_search
@@ -26,8 +25,7 @@ _OTHER_SUFFIXES = (".itl.csv", ".itl.csv.gz", ".metrics.jsonl", ".content.jsonl"
 _QUOTED = frozenset(',"\r\n')
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(NamedTuple):
     """A header and its rows, in the order of the file, with the paths they were read from."""
 
     header: TraceHeader

@@ -2,15 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from traces.graph import context_of, ids_in
 from traces.rows import TraceRow
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
+class Awaited(NamedTuple):
     """The places of the rows that a row waits for, and its pause after the last reply to them, at least 1."""
 
     places: tuple[int, ...]

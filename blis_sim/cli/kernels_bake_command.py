@@ -49,13 +49,9 @@ class KernelsBakeOptions:
 
 def run(options: KernelsBakeOptions) -> int:
     """Look the kernels up and write them. Raises EngineError for kernels without measurements."""
-    from blis_sim.engine.latency.kernels.placing import (
-        KernelPlacement,
-        deployment_name,
-        grids_of,
-        operations_of,
-    )
+    from blis_sim.engine.latency.kernels.placing import KernelPlacement, operations_of
     from blis_sim.engine.latency.kernels.profile import digest_of, profile_text
+    from blis_sim.engine.latency.kernels.sources import deployment_name, grids_of
     from traces.text_file import write_text
 
     gpu_name, tp = default_deployment(options.model) or ("", 0)

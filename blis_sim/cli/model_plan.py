@@ -1,7 +1,7 @@
 """The memory plan of a model as `blis models` prints it, and what is known of the model beside it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from blis_sim.engine.errors import EngineError
@@ -67,7 +67,7 @@ def fitting_gpus(request: PlanRequest, limits: StepLimits) -> dict[str, int]:
         for tp in _TPS:
             key = (int(gpu.compute_capability), tp)
             if key not in layouts:
-                layouts[key] = _layout(replace(request, tp=tp, pp=1, capability_major=key[0]))
+                layouts[key] = _layout(request._replace(tp=tp, pp=1, capability_major=key[0]))
             layout = layouts[key]
             if layout is not None and _fits(layout, free_bytes(layout, gpu, limits)):
                 found[name] = tp

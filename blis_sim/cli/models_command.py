@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from blis_sim.cli.model_plan import (
@@ -181,4 +181,4 @@ def _fitting_layout(layout: MemoryLayout, request: PlanRequest, kv_bytes: int) -
     if request.max_model_len or longest < 1 or longest >= layout.limits.max_model_len:
         check_fits(layout, kv_bytes)
         return layout
-    return plan_layout(replace(request, max_model_len=longest))
+    return plan_layout(request._replace(max_model_len=longest))

@@ -3,7 +3,7 @@
 vLLM's are those of `EngineArgs` in 0.33 for an API server; BLIS's those of its command line.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blis_sim.engine.gpu_spec import GpuSpec
 
@@ -19,16 +19,14 @@ LOW_LATENCY_BACKEND = "deepep_low_latency"
 """The communication backend of experts with which vLLM takes small batches."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
+class BatchLimits(NamedTuple):
     """The most that one step may take on."""
 
     max_num_batched_tokens: int
     max_num_seqs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineDefaults:
+class EngineDefaults(NamedTuple):
     """Defaults of an engine that do not depend on the hardware."""
 
     gpu_memory_utilization: float

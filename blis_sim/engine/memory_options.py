@@ -1,7 +1,5 @@
 """The flags of a deployment that its memory depends on, as settings of the planner."""
 
-from dataclasses import replace
-
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.drafting import drafter_of
 from blis_sim.engine.engine_defaults import BatchLimits, engine_defaults
@@ -37,8 +35,8 @@ def modelled_settings(
     """Return the settings without types that are not modelled, with a warning for each that names the assumption."""
     if options.kv_cache_dtype not in ("auto", *KV_DTYPE_BITS):
         notes.append(f"warning: --kv-cache-dtype {options.kv_cache_dtype} is ignored: the KV cache is planned as auto")
-        settings = replace(settings, kv_cache_dtype="auto")
+        settings = settings._replace(kv_cache_dtype="auto")
     if model.checkpoint is not None and (problem := refused_quantization(model.checkpoint, options.quantization)):
         notes.append(f"warning: --quantization {options.quantization} is ignored: {problem}")
-        settings = replace(settings, quantization="")
+        settings = settings._replace(quantization="")
     return settings

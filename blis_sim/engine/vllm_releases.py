@@ -1,10 +1,9 @@
 """Defaults in which releases of vLLM differ, of those that change when tokens come."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VllmRelease:
+class VllmRelease(NamedTuple):
     """The defaults of one release for an API server; those that no release changed are in `engine_defaults.py`."""
 
     async_scheduling: bool

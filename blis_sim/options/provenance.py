@@ -8,6 +8,7 @@ from os.path import isfile  # which takes any text for a path
 from typing import Any
 
 from blis_sim.options.option import Setting, options_of
+from blis_sim.options.titles import run_title
 
 _AT_ONCE = 1 << 20
 _SECRETS = frozenset({"api_key", "header"})
@@ -44,19 +45,15 @@ class Provenance:
     @property
     def title(self) -> str:
         """Return model, GPUs, engine and latency model in one line."""
-        parts = []
-        if self.gpu:
-            num_gpus = f"{self.gpus_per_instance} x " if self.gpus_per_instance else ""
-            times = f"{self.instances} instances of " if (self.instances or 1) > 1 else ""
-            parts.append(f"{self.model} on {times}{num_gpus}{self.gpu}")
-        elif self.model:
-            parts.append(self.model)
-        if self.engine:
-            parts.append(f"{self.engine} engine")
-        if self.latency_model:
-            error = "" if self.step_error is None else f" (expected error {self.step_error:.0%})"
-            parts.append(f"{self.latency_model} step times{error}")
-        return ", ".join(parts)
+        return run_title(
+            model=self.model,
+            gpu=self.gpu,
+            gpus_per_instance=self.gpus_per_instance,
+            instances=self.instances,
+            engine=self.engine,
+            latency_model=self.latency_model,
+            step_error=self.step_error,
+        )
 
     @property
     def rows(self) -> list[tuple[str, str]]:

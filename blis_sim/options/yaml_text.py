@@ -7,8 +7,7 @@ text is parsed, so a vast or hostile file costs little time and memory.
 
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import yaml
 
@@ -111,13 +110,12 @@ Dumper.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+.0123456789"))
 Dumper.add_implicit_resolver(_TAG + "int", _BASED_INT, list("-+0"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+class _Node(NamedTuple):
     """A value with the number of levels and of values in it; `is_merge` for the plain key `<<`."""
 
     value: Any
     levels: int = 0
-    count: int = 1
+    num_values: int = 1
     is_merge: bool = False
 
 
@@ -160,7 +158,7 @@ class _Reader:
                 self._anchors[event.anchor] = None
             read = self._list if isinstance(event, yaml.SequenceStartEvent) else self._mapping
             node = read(event, depth)
-            if node.count > _MOST_VALUES or depth + node.levels > _DEEPEST:
+            if node.num_values > _MOST_VALUES or depth + node.levels > _DEEPEST:
                 _refuse(event, _TOO_MUCH)
         if event.anchor:
             self._anchors[event.anchor] = node
@@ -183,7 +181,7 @@ class _Reader:
         while not isinstance(event := self._next(), yaml.SequenceEndEvent):
             node = self._node(event, depth + 1)
             items.append(node.value)
-            levels, count = max(levels, node.levels), count + node.count
+            levels, count = max(levels, node.levels), count + node.num_values
         return _Node(items, levels + 1, count)
 
     def _mapping(self, start: _Event, depth: int) -> _Node:
@@ -194,7 +192,7 @@ class _Reader:
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             key = self._node(event, depth + 1)
             node = self._node(self._next(), depth + 1)
-            levels, count = max(levels, node.levels), count + node.count
+            levels, count = max(levels, node.levels), count + node.num_values
             if key.is_merge:
                 _merge(event, merged, node.value)
                 continue

@@ -18,7 +18,8 @@ from blis_sim.engine.latency.kernel_steps import (
 )
 from blis_sim.engine.latency.kernels.grids import TOKEN_CLASSES, KernelGrids, graph_sizes
 from blis_sim.engine.latency.kernels.mixed_steps import decode_rows
-from blis_sim.engine.latency.kernels.placing import KernelPlacement, grids_of, operations_of
+from blis_sim.engine.latency.kernels.placing import KernelPlacement, operations_of
+from blis_sim.engine.latency.kernels.sources import grids_of
 from blis_sim.engine.model_spec import ModelSpec
 from calibrate.fit.terms import EXPECTED_OF_HOST, Expectation, Terms
 

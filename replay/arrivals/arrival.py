@@ -1,7 +1,6 @@
 """A request with its arrival, and the KV blocks of prompts that continue earlier prompts and replies."""
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, Union
 
 from blis_sim.engine.request import Request
@@ -12,8 +11,7 @@ if TYPE_CHECKING:
     from traces.workload import WorkloadRequest  # a replay does not wait for the generators to be loaded
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationBlocks:
+class ConversationBlocks(NamedTuple):
     """A request whose prompt begins with earlier prompts and replies, or whose reply is part of a later prompt.
 
     Blocks below `ends[i]`, from `ends[i - 1]` on, hold the text of `owners[i]`: an earlier request, or all that is said

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
@@ -16,8 +16,7 @@ FAILED_STATUSES = frozenset({"error", "timeout"})
 """Statuses of a real recording whose rows do not show the server's full work for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
+class Arrivals(NamedTuple):
     """A trace made ready: arrivals ascending by instant, in file order where equal, and what was left out."""
 
     arrivals: list[Arrival]

@@ -1,8 +1,8 @@
 """The figures of a run by class, model, tenant and conversation."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,7 @@ from traces.slo import class_name
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Groups:
+class Groups(NamedTuple):
     """The labels that occur, ascending, and for each request which of them is its own."""
 
     names: list[str]
@@ -45,8 +44,7 @@ def groups_of(labels: Iterable[str], name_of: Callable[[str], str] = str) -> Gro
     return Groups(names, np.fromiter(map(codes.__getitem__, given), np.int64, len(given)))
 
 
-@dataclass(frozen=True, slots=True)
-class ClassLatencies:
+class ClassLatencies(NamedTuple):
     """Latencies of one SLO class in microseconds: TTFT of whoever got a token, the others of completed requests.
 
     ITL is each request's mean.
@@ -57,8 +55,7 @@ class ClassLatencies:
     e2e: Distribution
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFigures:
+class ModelFigures(NamedTuple):
     """One model's latencies in microseconds, as of a class; its completed requests and their tokens per second."""
 
     ttft: Distribution
@@ -67,16 +64,14 @@ class ModelFigures:
     tokens_per_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class TenantFigures:
+class TenantFigures(NamedTuple):
     """Completed requests of one tenant, and their output tokens."""
 
     num_requests: int
     num_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFigures:
+class SessionFigures(NamedTuple):
     """Conversations: TTFT of first rounds (cold) and of later ones (warm), and how long each lasted, in milliseconds.
 
     A conversation lasts from the arrival of its first completed request to its last answer.
@@ -159,7 +154,7 @@ def by_session(record: Record) -> SessionFigures | None:
     np.maximum.at(lasts_us, groups.codes[ended], (arrived_at + e2e_us)[ended])
     answered = lasts_us >= 0
     return SessionFigures(
-        num_sessions=len(np.unique(groups.codes[started])),
+        num_sessions=int(np.count_nonzero(np.bincount(groups.codes[started]))),
         ttft_cold=distribution(ttft_us[started & is_first] / 1000),
         ttft_warm=distribution(ttft_us[started & ~is_first] / 1000),
         duration=distribution((lasts_us - firsts_us)[answered] / 1000),

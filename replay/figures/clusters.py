@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -35,8 +35,7 @@ def cluster_of(simulation: Simulation) -> "Cluster | None":
     return simulation if isinstance(simulation, Cluster) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionFigures:
+class DecisionFigures(NamedTuple):
     """The decisions in figures. Regret is by how much the best instance scored above the chosen one."""
 
     num_admitted: int
@@ -47,8 +46,7 @@ class DecisionFigures:
     max_regret: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayFigures:
+class GatewayFigures(NamedTuple):
     """Requests in the gateway's queue by outcome."""
 
     num_dispatched: int
@@ -60,8 +58,7 @@ class GatewayFigures:
     num_evicted: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingFigures:
+class ScalingFigures(NamedTuple):
     """Instances added and drained by an autoscaler."""
 
     num_started: int
@@ -146,8 +143,7 @@ def _figures(log: "DecisionLog") -> DecisionFigures:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeparatedFigures:
+class SeparatedFigures(NamedTuple):
     """Durations in microseconds."""
 
     num_separated: int

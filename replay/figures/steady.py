@@ -87,10 +87,11 @@ def steady_state(record: Record) -> SteadyState | None:
     if not completed.any():
         return None
     ended_at = (arrived_at + record.e2e_us)[completed]
-    half_us, most_us = np.percentile((record.e2e_us - record.scheduling_delay_us)[completed], (50, 90))
-    start = int(max(np.quantile(arrived_at, _WARM_UP_SHARE), arrived_at.min() + most_us))
-    end = int(arrived_at.max())
-    num_arrivals = _num_between(np.sort(arrived_at), start, end)
+    served_us, ascending = np.sort((record.e2e_us - record.scheduling_delay_us)[completed]), np.sort(arrived_at)
+    half_us, most_us = quantile(served_us, 0.5), quantile(served_us, 0.9)
+    start = int(max(quantile(ascending, _WARM_UP_SHARE), int(ascending[0]) + most_us))
+    end = int(ascending[-1])
+    num_arrivals = _num_between(ascending, start, end)
     if num_arrivals < _LEAST_ARRIVALS or end - start < half_us:
         return None
     duration_s = (end - start) / 1e6
@@ -101,6 +102,15 @@ def steady_state(record: Record) -> SteadyState | None:
         requests_per_s=int(((ended_at > start) & (ended_at <= end)).sum()) / duration_s,
         output_tokens_per_s=_tokens_between(record, start, end) / duration_s,
     )
+
+
+def quantile(ascending: Ints, share: float) -> float:
+    """Return the result of np.quantile, to the last bit, which would load all of np.ma: 20 ms."""
+    rank = share * (len(ascending) - 1)
+    lower = int(rank)
+    low, high = int(ascending[lower]), int(ascending[min(lower + 1, len(ascending) - 1)])
+    part = rank - lower
+    return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
 
 
 def waiting_at(record: Record, instants: Ints) -> Ints:

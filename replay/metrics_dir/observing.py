@@ -44,7 +44,7 @@ def observing(
     from replay.metrics_dir.pictures import draw_pictures
     from replay.metrics_dir.recorder import Recorder
     from replay.metrics_dir.request_graphs import RequestGraphs
-    from replay.provenance import provenance_of
+    from replay.provenance import title_of
 
     folder = None
     if report.metrics_dir is not None:
@@ -64,8 +64,7 @@ def observing(
     for each in recorders:
         each.close(simulation.clock)
     if folder is not None:
-        origin = provenance_of(f"blis {command}", options, deployment, seed=0)
-        draw_pictures(folder, simulation.clock, origin.title)
+        draw_pictures(folder, simulation.clock, title_of(options, deployment))
 
 
 def _made(path: str) -> Path:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from replay.report_options import ReportOptions
+from replay.report_options import TABLE, ReportOptions
 
 if TYPE_CHECKING:
     from replay.figures.result import RunResult
@@ -68,13 +68,15 @@ def _printed(options: ReportOptions, outcome: "Outcome", found: "Findings") -> s
         return summary(found, options.summarize_trace)
     from replay.output.table import as_csv, as_markdown, as_report, as_text
 
-    result, origin = _result(options, outcome, found), outcome.describe()
+    result = _result(options, outcome, found)
+    if form == TABLE:
+        return as_text(result, found, outcome.title, options.summarize_trace)
+    origin = outcome.describe()
     if form == "report":
         return as_report(result, found, origin)
     if form == "csv":
         return as_csv(result, origin)
-    written = as_markdown if form == "markdown" else as_text
-    return written(result, found, origin, options.summarize_trace)
+    return as_markdown(result, found, origin, options.summarize_trace)
 
 
 def _result(options: ReportOptions, outcome: "Outcome", found: "Findings") -> "RunResult":

@@ -1,8 +1,8 @@
 """The result of a run as tables for people, as Markdown and as CSV."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, NamedTuple
 
 from blis_sim.options.text_table import TextTable, csv_text, duration, number
 from replay.figures.breakdown import ClassLatencies, ModelFigures
@@ -31,19 +31,16 @@ _OPTIONAL: Mapping[str, type[SteadyState | Overload]] = {"steady": SteadyState, 
 """Figures of a result that may be absent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """A table with its heading, which may be empty."""
 
     heading: str
     table: TextTable
 
 
-def as_text(
-    result: RunResult, found: Findings, origin: "Provenance | None" = None, summarizes_decisions: bool = False
-) -> str:
+def as_text(result: RunResult, found: Findings, title: str = "", summarizes_decisions: bool = False) -> str:
     """Return all of it as aligned tables, with a newline at the end."""
-    blocks = [[origin.title]] if origin is not None else []
+    blocks = [[title]] if title else []
     blocks += [[*([section.heading] if section.heading else []), *section.table.lines] for section in sections(result)]
     blocks += [[section.heading, *section.table.lines] for section in breakdowns(found, summarizes_decisions)]
     blocks += [list(remarks(result, found))]

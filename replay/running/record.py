@@ -4,8 +4,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from copy import copy
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +32,7 @@ TOLD_AT_ONCE = 1024
 """How many requests have ended before their latencies are worked out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(NamedTuple):
     """One request that has arrived, with its latencies in microseconds; None for what never happened."""
 
     id: str

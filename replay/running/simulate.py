@@ -2,8 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
@@ -19,8 +19,7 @@ from replay.running.record import OnTokens, Record
 from traces.collector import no_cycle_search
 
 
-@dataclass(frozen=True, slots=True)
-class Simulated:
+class Simulated(NamedTuple):
     """A finished run: what was simulated as it stands at the end, and what became of each request that arrived."""
 
     simulation: Simulation

@@ -52,7 +52,7 @@ class TokenGaps:
     def pool(self, instance: int | None = None, steps_at_once: int = STEPS_AT_ONCE) -> Pool:
         """All gaps counted so far, or those of one instance."""
         instances = np.array(self._instances)
-        wanted = np.unique(instances).tolist() if instance is None else [instance]
+        wanted = _distinct(instances) if instance is None else [instance]
         pools = [self._pool(number, instances, steps_at_once) for number in wanted]
         if len(pools) == 1:
             return pools[0]
@@ -73,6 +73,12 @@ class TokenGaps:
         places = np.cumsum(num_its) - num_its  # of the first stretch of each, which follows the first token
         befores[places[num_its > 0]] = np.array(self._starts, np.int64)[is_its][num_its > 0]
         return InstanceGaps(self._engines[instance], befores, firsts, counts)
+
+
+def _distinct(instances: npt.NDArray[np.int32]) -> list[int]:
+    """Return the distinct instances in order. Without counts np.unique loads all of np.ma, which takes 20 ms."""
+    found: list[int] = np.flatnonzero(np.bincount(instances)).tolist()
+    return found
 
 
 class InstanceGaps(NamedTuple):

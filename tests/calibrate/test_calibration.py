@@ -1,6 +1,5 @@
 """A calibration as a whole: network, throughput, groups, hit rates, and what cannot be compared."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ def test_a_simulation_that_sent_when_a_capped_client_did_is_named() -> None:
     assert found.ignored_cap is not None
     assert found.ignored_cap.max_concurrency == 4
     assert any("--reissue --max-concurrency 4" in sentence for sentence in in_words(found))
-    by_itself = [replace(each, sent_at_us=3 * (each.sent_at_us or 0)) for each in as_recorded]
+    by_itself = [each._replace(sent_at_us=3 * (each.sent_at_us or 0)) for each in as_recorded]
     assert _calibrate(trace(rows), by_itself).ignored_cap is None
     assert _calibrate(trace(rows), as_recorded, is_recording=True).ignored_cap is None
 

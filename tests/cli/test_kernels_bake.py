@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from blis_sim.engine.latency.kernels import placing
+from blis_sim.engine.latency.kernels import sources
 
 
 def test_a_baked_profile_is_used_and_the_error_of_an_impossible_one_names_the_package_to_install(
     blis: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placing, "are_installed", lambda: False)
+    monkeypatch.setattr(sources, "are_installed", lambda: False)
     file = str(tmp_path / "kernels.json")
     code, out, said = blis("kernels", "bake", "llama-3.1-8b", "-o", file)
     assert (code, out) == (0, "")

@@ -4,8 +4,8 @@
 also serves checkpoints that cannot be planned.
 """
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.gpu_spec import GpuSpec
@@ -29,8 +29,7 @@ _GATED_ACTIVATIONS = ("", "silu", "swiglu", "geglu", "situ")
 _MOST_PLANNED_GPUS = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySettings:
+class MemorySettings(NamedTuple):
     """Settings of a deployment for memory. A `block_size` of 0 leaves it to the kernels of the model.
 
     `kv_cache_memory_bytes` are those of every GPU; None takes what is left of `gpu_memory_utilization`.
@@ -90,7 +89,7 @@ def planned_with_drafter(
     except EngineError as error:
         if settings.drafter is None:
             raise
-        layout = planned_layout(model, gpu, tp, dp, replace(settings, drafter=None))
+        layout = planned_layout(model, gpu, tp, dp, settings._replace(drafter=None))
         notes.append(f"warning: weights and KV cache of the drafter take no GPU memory: {error}")
         return layout
 

@@ -1,8 +1,8 @@
 """Chooses the latency model of a deployment, with a note on the choice and the errors to expect."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.errors import EngineError
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from blis_sim.engine.latency.kernels.placing import KernelPlacement
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """A latency model with its name, and what is to be said of it."""
 
     name: str
@@ -105,7 +104,8 @@ def _kernels_are_closer(choice: LatencyChoice) -> bool:
 def _are_covered(choice: LatencyChoice, placement: "KernelPlacement", notes: list[str]) -> bool:
     """Whether there are kernel times of the deployment; one line states their expected error."""
     from blis_sim.engine.latency.kernels.evidence import expectation
-    from blis_sim.engine.latency.kernels.placing import grids_of, operations_of
+    from blis_sim.engine.latency.kernels.placing import operations_of
+    from blis_sim.engine.latency.kernels.sources import grids_of
 
     try:
         grids_of(choice.model, choice.gpu, placement)

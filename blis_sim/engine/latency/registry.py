@@ -98,7 +98,8 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
     from blis_sim.engine.latency.kernels.grids import graph_sizes
     from blis_sim.engine.latency.kernels.learned import read_learned, shipped_learned
     from blis_sim.engine.latency.kernels.mixed_steps import decode_rows
-    from blis_sim.engine.latency.kernels.placing import KernelPlacement, grids_of, operations_of
+    from blis_sim.engine.latency.kernels.placing import KernelPlacement, operations_of
+    from blis_sim.engine.latency.kernels.sources import grids_of
 
     if choice.beta:
         raise EngineError("the kernels model takes no alpha_coeffs and beta_coeffs, it has measured kernels")

@@ -1,7 +1,7 @@
 """Trust in step times: the error that a latency model had where it was measured."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blis_sim.engine.latency.kernels.evidence import MEASURED
 
@@ -11,8 +11,7 @@ UNKNOWN = 0.3
 """Assumed where nothing was measured: coefficients learned elsewhere were 32 % off in TPOT."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sureness:
+class Sureness(NamedTuple):
     """The latency model of a deployment, its error as a share of a step's time, and where that figure comes from."""
 
     latency_model: str

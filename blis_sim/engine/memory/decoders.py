@@ -1,8 +1,7 @@
 """Readers of decoders whose layers are attention, full or limited to a window, and an MLP or experts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.memory.config_keys import ConfigKeys
@@ -16,8 +15,7 @@ _GEMMA4_LAYER_EMBEDDING_SIZE = 256
 """`hidden_size_per_layer_input` of a Gemma 4 whose config does not have it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderTraits:
+class DecoderTraits(NamedTuple):
     """Properties that vLLM's class of a family fixes beyond the keys of a config."""
 
     has_qkv_bias: bool = False
@@ -38,7 +36,7 @@ def dense_layers(keys: ConfigKeys, traits: DecoderTraits) -> tuple[Layer, ...]:
     windows = layer_windows(keys, traits, num_layers)
     feed_forward = feed_forward_of(keys, traits, num_layers)
     attention = attention_of(keys, traits)
-    mixers = {window: replace(attention, window_tokens=window) for window in windows}
+    mixers = {window: attention._replace(window_tokens=window) for window in windows}
     return tuple(Layer(mixer=mixers[windows[index]], feed_forward=feed_forward(index)) for index in range(num_layers))
 
 
@@ -169,7 +167,7 @@ def llama4_layers(keys: ConfigKeys, traits: DecoderTraits) -> tuple[Layer, ...]:
     )
     return tuple(
         Layer(
-            mixer=replace(attention, chunk_tokens=chunk if no_rope[index] else 0),
+            mixer=attention._replace(chunk_tokens=chunk if no_rope[index] else 0),
             feed_forward=(moe if (index + 1) % step == 0 else dense,),
         )
         for index in range(num_layers)
@@ -202,8 +200,7 @@ def gemma4_layers(keys: ConfigKeys, traits: DecoderTraits) -> tuple[Layer, ...]:
     windowed = attention_of(keys, traits)
     global_size = keys.count("global_head_dim", default=0) or windowed.head_size
     global_heads = keys.count("num_global_key_value_heads", default=0)
-    full = replace(
-        windowed,
+    full = windowed._replace(
         head_size=global_size,
         value_head_size=global_size,
         kv_heads=global_heads if global_heads and keys.flag("attention_k_eq_v") else windowed.kv_heads,
@@ -213,15 +210,15 @@ def gemma4_layers(keys: ConfigKeys, traits: DecoderTraits) -> tuple[Layer, ...]:
     size = keys.positive("intermediate_size")
     widens = keys.flag("use_double_wide_mlp")
     experts = keys.count("num_experts", default=0) if keys.flag("enable_moe_block") else 0
-    moe = (moe_of(keys, replace(traits, moe_name=""), experts, size),) if experts else ()
+    moe = (moe_of(keys, traits._replace(moe_name=""), experts, size),) if experts else ()
     layers = []
     for index in range(num_layers):
         is_shared = index >= first_shared
         mlp = DenseMLP(intermediate_size=size * (2 if widens and is_shared else 1))
-        attention = replace(windowed, window_tokens=windows[index]) if windows[index] else full
+        attention = windowed._replace(window_tokens=windows[index]) if windows[index] else full
         layers.append(
             Layer(
-                mixer=replace(attention, reuses_cache=is_shared),
+                mixer=attention._replace(reuses_cache=is_shared),
                 feed_forward=(mlp, *moe),
                 other_parameters=2 * per_layer_size * keys.positive("hidden_size"),
             )
@@ -242,8 +239,7 @@ def minimax_m3_layers(keys: ConfigKeys, traits: DecoderTraits) -> tuple[Layer, .
     sparse = keys.object("sparse_attention_config")
     frequency = sparse.per_layer("sparse_attention_freq", num_layers) or [0] * num_layers
     feed_forward = feed_forward_of(keys, traits, num_layers)
-    indexed = replace(
-        attention,
+    indexed = attention._replace(
         index_heads=sparse.count("sparse_num_index_heads", default=0),
         index_head_size=sparse.count("sparse_index_dim", default=0),
         caches_index=True,
@@ -273,7 +269,7 @@ def _nas_layer(keys: ConfigKeys, attention: Attention, hidden: int, block: Any) 
     for part in (heads, ffn):
         if part.flag("replace_with_linear"):
             raise EngineError(f"{keys.model}: the layer kind replace_with_linear of block_configs is not modelled")
-    mixer = None if heads.flag("no_op") else replace(attention, kv_heads=_group_heads(attention, heads))
+    mixer = None if heads.flag("no_op") else attention._replace(kv_heads=_group_heads(attention, heads))
     if ffn.flag("no_op"):
         return Layer(mixer=mixer)
     return Layer(mixer=mixer, feed_forward=(DenseMLP(intermediate_size=_nas_width(ffn, hidden)),))

@@ -7,7 +7,7 @@ output head of that model unless it has its own. Facts: vllm/v1/worker/gpu/spec_
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from blis_sim.engine.errors import EngineError
@@ -102,11 +102,11 @@ def _mtp(target: ModelShape, config: Mapping[str, Any], format_of: FormatOf, sha
     if layer is None:
         raise EngineError(f"{target.model} has no layer with attention that a layer for drafts could be like")
     if not layer.feed_forward:  # mixers and MLPs are layers of their own, and a drafter has one of each
-        layer = replace(
-            layer, feed_forward=next(each.feed_forward for each in reversed(target.layers) if not each.mixer)
+        layer = layer._replace(
+            feed_forward=next(each.feed_forward for each in reversed(target.layers) if not each.mixer)
         )
     if isinstance(layer.mixer, LatentAttention) and layer.mixer.is_sparse:
-        layer = replace(layer, mixer=replace(layer.mixer, has_indexer=True))
+        layer = layer._replace(mixer=layer.mixer._replace(has_indexer=True))
     hidden = target.hidden_size
     is_hybrid = any(isinstance(each.mixer, GatedDeltaNet) for each in target.layers)
     if is_hybrid:
@@ -124,7 +124,7 @@ def _drafter(
     replicated: int,
 ) -> Drafter:
     return Drafter(
-        shape=replace(target, layers=layers),
+        shape=target._replace(layers=layers),
         format_of=format_of,
         first_layer=len(target.layers),
         has_embeddings=sharding.pp > 1,
@@ -155,7 +155,7 @@ def _head(request: DrafterRequest, target: ModelShape, sharding: Sharding) -> Dr
     keys = ConfigKeys(request.name or request.method, config)
     layers = latent_layers(keys, DecoderTraits()) if keys.has("kv_lora_rank") else dense_layers(keys, DecoderTraits())
     hidden = keys.positive("hidden_size")
-    shape = replace(target, model=keys.model, hidden_size=hidden, vocab_size=keys.positive("vocab_size"), layers=layers)
+    shape = target._replace(model=keys.model, hidden_size=hidden, vocab_size=keys.positive("vocab_size"), layers=layers)
     quantization = read_quantization(config, request.hf_quant_config, keys.model, "")
     is_eagle3 = request.method == "eagle3"
     if request.method == "eagle":

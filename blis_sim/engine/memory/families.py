@@ -1,8 +1,7 @@
 """The families of models that the planner reads, by the names of vLLM's classes in `architectures`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.memory.config_keys import ConfigKeys
@@ -25,15 +24,14 @@ from blis_sim.engine.memory.weights import DTYPE_BYTES
 Reader = Callable[[ConfigKeys, DecoderTraits], tuple[Layer, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """How the decoder of a family is read. `is_tied` is the default of `tie_word_embeddings`.
 
     Classes of `embeds_everywhere` and `has_heads_everywhere` keep embeddings or head on all pipeline stages.
     """
 
     reader: Reader
-    traits: DecoderTraits = field(default_factory=DecoderTraits)
+    traits: DecoderTraits = DecoderTraits()
     is_tied: bool = False
     embeds_everywhere: bool = False
     has_heads_everywhere: bool = False

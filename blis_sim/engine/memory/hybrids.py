@@ -1,7 +1,5 @@
 """Readers of hybrids: layers of attention between layers with a recurrent state."""
 
-from dataclasses import replace
-
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.memory.config_keys import ConfigKeys
 from blis_sim.engine.memory.decoders import DecoderTraits, attention_of, chosen_experts, feed_forward_of, moe_of
@@ -49,7 +47,7 @@ def nemotron_h_layers(keys: ConfigKeys, traits: DecoderTraits) -> tuple[Layer, .
     )
     kinds: dict[str, Layer] = {
         "M": Layer(mixer=mamba),
-        "*": Layer(mixer=replace(attention, name="mixer")),
+        "*": Layer(mixer=attention._replace(name="mixer")),
         "-": Layer(
             feed_forward=(DenseMLP(intermediate_size=keys.positive("intermediate_size"), has_gate=False, name="mixer"),)
         ),
@@ -105,7 +103,7 @@ def kimi_linear_layers(keys: ConfigKeys, traits: DecoderTraits) -> tuple[Layer, 
     experts = keys.count("num_experts", default=0)
     moe = moe_of(keys, traits, experts, 0) if experts else None
     if moe is not None and keys.has("routed_expert_hidden_size"):
-        moe = replace(moe, latent_size=keys.positive("routed_expert_hidden_size"))
+        moe = moe._replace(latent_size=keys.positive("routed_expert_hidden_size"))
     return tuple(
         Layer(
             mixer=latent if index in full else delta,

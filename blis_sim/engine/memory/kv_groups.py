@@ -1,8 +1,8 @@
 """Groups of layers that share a block table, and how many blocks a request takes, as vLLM plans them."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from math import gcd, lcm
+from typing import NamedTuple
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.memory.kv_specs import CHUNKED, FULL, LATENT, MIXED, SLIDING, STATE, KVSpec
@@ -12,8 +12,7 @@ _MOST_UNEVEN = 1.5
 commonest, which wastes fewer pages on padding."""
 
 
-@dataclass(frozen=True, slots=True)
-class KVGroup:
+class KVGroup(NamedTuple):
     """Layers of one block table. `layers` are their numbers; `specs` has one entry for each, equal in most groups."""
 
     kind: str
@@ -47,8 +46,7 @@ class KVGroup:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
+class RequestLimits(NamedTuple):
     """The longest request, and how many tokens may be scheduled but not settled at any instant."""
 
     max_model_len: int
@@ -103,7 +101,7 @@ def group_layers(specs: Sequence[Sequence[KVSpec]], model: str) -> list[KVGroup]
 
 
 def _without_reach(spec: KVSpec) -> KVSpec:
-    return replace(spec, reach_tokens=0)
+    return spec._replace(reach_tokens=0)
 
 
 def _is_one_type(specs: Sequence[KVSpec]) -> bool:
@@ -130,13 +128,13 @@ def _with_page(spec: KVSpec, page: int, model: str) -> KVSpec:
     if spec.page_bytes == page:
         return spec
     if spec.kind != STATE and page % spec.page_bytes == 0:
-        return replace(spec, block_tokens=spec.block_tokens * (page // spec.page_bytes))
+        return spec._replace(block_tokens=spec.block_tokens * (page // spec.page_bytes))
     if spec.kind == LATENT:
         raise EngineError(
             f"{model}: a page of latent attention has {spec.page_bytes} bytes, which do not divide the {page} bytes "
             "of the largest page, and vLLM cannot pad it"
         )
-    return replace(spec, padded_page_bytes=page)
+    return spec._replace(padded_page_bytes=page)
 
 
 def _even_groups(entries: Sequence[tuple[int, KVSpec]]) -> list[KVGroup]:

@@ -1,8 +1,8 @@
 """Content of the KV cache for every layer, by kind: vLLM's specifications of one layer's cache."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from math import lcm
+from typing import NamedTuple
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.memory.mixer_weights import local_groups
@@ -40,8 +40,7 @@ _LATENT_HYBRID_TOKENS = 128
 _FLASH_KDA_HEAD_SIZE = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KVSpec:
+class KVSpec(NamedTuple):
     """The cache of one layer: pages of `block_tokens` tokens, or one recurrent state per page.
 
     `token_bytes` is what attention holds of a token, `state_bytes` a recurrent state. `padded_page_bytes` is the size
@@ -72,8 +71,7 @@ class KVSpec:
         return self.kind in (FULL, LATENT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheSettings:
+class CacheSettings(NamedTuple):
     """Settings of a deployment for the KV cache. `block_size` 0 leaves the size to the attention backend."""
 
     kv_cache_dtype: str = "auto"
@@ -214,8 +212,8 @@ def _aligned(specs: list[list[KVSpec]], model: ModelShape, settings: CacheSettin
     multiple = lcm(multiple, checkpoint_tokens or 1)
     tokens = max(block, multiple * -(-state_bytes // (multiple * attention_bytes)))
     is_kept = settings.enable_prefix_caching
-    state = replace(
-        next(spec for layer in specs for spec in layer if spec.kind == STATE),
+    planned = next(spec for layer in specs for spec in layer if spec.kind == STATE)
+    state = planned._replace(
         block_tokens=tokens if is_kept else settings.max_model_len,
         padded_page_bytes=tokens * attention_bytes,
         states=settings.num_drafts + ((3 if checkpoint_tokens else 2) if is_kept else 1),
@@ -224,7 +222,7 @@ def _aligned(specs: list[list[KVSpec]], model: ModelShape, settings: CacheSettin
         if any(isinstance(m, GatedDeltaNet) for m in _mixers(model)) and checkpoint_tokens
         else checkpoint_tokens,
     )
-    return [[state if spec.kind == STATE else replace(spec, block_tokens=tokens) for spec in layer] for layer in specs]
+    return [[state if spec.kind == STATE else spec._replace(block_tokens=tokens) for spec in layer] for layer in specs]
 
 
 def _checkpoint_tokens(model: ModelShape, settings: CacheSettings) -> int:

@@ -1,8 +1,7 @@
 """The memory plan of one instance: weights by stage, groups of KV caches, blocks and their capacity in tokens."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.hf_config import context_window
@@ -30,8 +29,7 @@ _SPARSE_FP8_ON_BLACKWELL = ("GlmMoeDsaForCausalLM",)
 """Architectures for which vLLM keeps the KV cache in FP8 on Blackwell without being asked to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
+class PlanRequest(NamedTuple):
     """A model and how it is deployed. `capability_major` 0 takes the GPU that the checkpoint needs."""
 
     config: Mapping[str, Any]
@@ -52,8 +50,7 @@ class PlanRequest:
     drafter: "DrafterRequest | None" = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryLayout:
+class MemoryLayout(NamedTuple):
     """The part of a plan that does not depend on how much memory there is."""
 
     shape: ModelShape
@@ -91,7 +88,7 @@ class MemoryLayout:
 
     def blocks_per_request(self, tokens: int | None = None) -> int:
         """Return the most blocks that one request of `tokens` holds, without them one of the longest length."""
-        limits = self.limits if tokens is None else replace(self.limits, max_model_len=tokens)
+        limits = self.limits if tokens is None else self.limits._replace(max_model_len=tokens)
         return sum(group.blocks_per_request(limits) for group in self.groups)
 
     def longest_request_tokens(self, num_blocks: int) -> int:
@@ -132,7 +129,7 @@ def plan_layout(request: PlanRequest) -> MemoryLayout:
     )
     drafter = _drafter(request, shape, quantization.format_of, sharding)
     drafts = drafter.shape.layers if drafter else ()
-    together = replace(shape, layers=(*shape.layers, *drafts))
+    together = shape._replace(layers=(*shape.layers, *drafts))
     groups = tuple(group_layers(layer_specs(together, settings, sharding), request.model))
     # vLLM schedules one batch ahead of the stages, so one batch more than there are stages is in flight.
     in_flight = (request.pp + 1) * request.max_num_batched_tokens

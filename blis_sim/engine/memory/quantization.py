@@ -1,8 +1,7 @@
 """Which matrices of a checkpoint are quantised, and how, by the rules that vLLM applies to its quantization config."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.memory.compressed_tensors import compressed_tensors_formats
@@ -41,8 +40,7 @@ CHECKPOINT_METHODS = (
 _MODELOPT_KV_DTYPES = {"fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "nvfp4": "nvfp4"}
 
 
-@dataclass(frozen=True, slots=True)
-class Quantization:
+class Quantization(NamedTuple):
     """Quantization by a checkpoint or --quantization. `method` is empty for full precision.
 
     `kv_cache_dtype` is what the checkpoint declares for `--kv-cache-dtype auto`, `auto` where it declares nothing.

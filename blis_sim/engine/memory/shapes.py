@@ -1,10 +1,9 @@
 """The parts of a model that weights and KV cache depend on, before they are sharded over GPUs."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class Attention(NamedTuple):
     """Attention that caches keys and values of `kv_heads` heads.
 
     `window_tokens` limits it to a sliding window and `chunk_tokens` to a local chunk; 0 means no limit. `index_heads`
@@ -27,8 +26,7 @@ class Attention:
     name: str = "self_attn"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttention:
+class LatentAttention(NamedTuple):
     """Multi-head latent attention (MLA): the cache holds one compressed vector per token, on every GPU in full.
 
     `has_indexer` layers choose tokens with an indexer of their own, which caches its keys too.
@@ -53,8 +51,7 @@ class LatentAttention:
         return self.kv_lora_rank + self.rope_head_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mamba2:
+class Mamba2(NamedTuple):
     """A Mamba-2 state space layer."""
 
     heads: int
@@ -72,8 +69,7 @@ class Mamba2:
         return self.heads * self.head_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatedDeltaNet:
+class GatedDeltaNet(NamedTuple):
     """A gated delta net, the linear attention of Qwen3-Next and Qwen3.5."""
 
     key_heads: int
@@ -85,8 +81,7 @@ class GatedDeltaNet:
     name: str = "linear_attn"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KimiDelta:
+class KimiDelta(NamedTuple):
     """Kimi delta attention (KDA), a linear attention with one decay per channel.
 
     Kernels that keep states inside of a prefill need a gate with a lower bound.
@@ -103,8 +98,7 @@ class KimiDelta:
 Mixer = Attention | LatentAttention | Mamba2 | GatedDeltaNet | KimiDelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DenseMLP:
+class DenseMLP(NamedTuple):
     """An MLP of two matrices, three with a gate."""
 
     intermediate_size: int
@@ -113,8 +107,7 @@ class DenseMLP:
     name: str = "mlp"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoE:
+class MoE(NamedTuple):
     """Routed experts, and a shared one of `shared_size` (0: none).
 
     With `latent_size` the routed experts see a stream of that width, projected down before and up after them.
@@ -135,8 +128,7 @@ class MoE:
 FeedForward = DenseMLP | MoE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class Layer(NamedTuple):
     """One decoder layer: at most one mixer, and the feed-forward parts that it has."""
 
     mixer: Mixer | None = None
@@ -144,8 +136,7 @@ class Layer:
     other_parameters: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelShape:
+class ModelShape(NamedTuple):
     """A whole model.
 
     `vision_parameters` are those of its towers and projectors that tensor parallelism divides, `vision_replicated`

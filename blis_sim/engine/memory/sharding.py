@@ -1,7 +1,7 @@
 """Division of a model over GPUs by tensor, expert and pipeline parallelism."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blis_sim.engine.errors import EngineError
 
@@ -12,8 +12,7 @@ class ShardingError(EngineError):
     """A part of a model cannot be divided over that many GPUs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sharding:
+class Sharding(NamedTuple):
     """Tensor parallelism of `tp` GPUs, pipeline parallelism of `pp` stages, `dp` replicas of all but the experts.
 
     `expert_parallel` gives every GPU whole experts instead of parts of all.

@@ -1,14 +1,13 @@
 """Parameters of vision towers and of the projectors behind them."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blis_sim.engine.memory.config_keys import ConfigKeys
 
 _MLP_MATRICES, _GATED_MATRICES = 2, 3
 
 
-@dataclass(frozen=True, slots=True)
-class VisionParameters:
+class VisionParameters(NamedTuple):
     """Parameters that tensor parallelism divides, and those that every GPU holds in full."""
 
     sharded: int = 0

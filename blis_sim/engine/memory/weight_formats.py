@@ -1,10 +1,9 @@
 """Storage of a matrix: bits per weight, and the scales beside it."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class WeightFormat:
+class WeightFormat(NamedTuple):
     """Storage of one matrix.
 
     `group_columns` inputs and `group_rows` outputs share one scale of `scale_bytes`; 0 columns means that the scales

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.gpu_spec import GpuSpec
@@ -35,8 +35,7 @@ _LEAST_RATE, _MOST_RATE = 1e-6, 1e9
 _MAKERS = re.compile(r"^(nvidia|amd|instinct|geforce)+")
 
 
-@dataclass(frozen=True, slots=True)
-class GpuEntry:
+class GpuEntry(NamedTuple):
     """A GPU of the catalogue with its other names, where its figures were published, and the fields that were not."""
 
     gpu: GpuSpec

@@ -10,10 +10,9 @@ A row has the keys of one published `config.json` that a plan of memory or a lat
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.nearest import nearest_hint
@@ -23,8 +22,7 @@ _FILE = Path(__file__).parent / "models.jsonl"
 _NUMBERS = re.compile(r"\{([\d.,]+)\}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelEntry:
+class ModelEntry(NamedTuple):
     """A model of the catalogue.
 
     `name` is lower case and without `organisation`; `gpu` and `tp` are the deployment when the user names none.

@@ -1,6 +1,6 @@
 """Which errors to expect of predictions from kernels, by what was measured."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blis_sim.engine.latency.kernels.operations import (
     MXFP4_BY_MARLIN,
@@ -15,8 +15,7 @@ from blis_sim.engine.latency.kernels.operations import (
 FULL = "bfloat16"
 
 
-@dataclass(frozen=True, slots=True)
-class MedianErrors:
+class MedianErrors(NamedTuple):
     """Medians of absolute errors of a class of deployments, as fractions."""
 
     tpot: float

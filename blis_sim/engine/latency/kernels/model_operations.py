@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.kernels.operations import (
@@ -50,8 +50,7 @@ _NOT_MEASURED = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class Placed(NamedTuple):
     """A model as it is deployed: sharded, with the formats of its matrices and the type of its KV cache."""
 
     shape: ModelShape

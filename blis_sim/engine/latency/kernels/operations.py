@@ -1,6 +1,6 @@
 """The operations of one step on one GPU, by kind and size: what has to be looked up to time it."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 AUTO, MARLIN = "auto", "marlin"
 MOE_BACKENDS = (
@@ -22,8 +22,7 @@ def bits_of(values: str) -> int:
     return _BITS.get(values, 16)
 
 
-@dataclass(frozen=True, slots=True)
-class Matmul:
+class Matmul(NamedTuple):
     """Tokens times a matrix of `rows` outputs and `columns` inputs, whose weights are stored as `weights`."""
 
     rows: int
@@ -31,8 +30,7 @@ class Matmul:
     weights: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
+class Experts(NamedTuple):
     """Routed experts of width `inner_size`, `chosen` of `experts` per token, over `tp` times `ep` GPUs."""
 
     hidden_size: int
@@ -45,38 +43,33 @@ class Experts:
     has_gate: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class SharedExpert:
+class SharedExpert(NamedTuple):
     """One of the two multiplications of the expert that every token passes through, beside the routed ones."""
 
     matmul: Matmul
 
 
-@dataclass(frozen=True, slots=True)
-class AllReduce:
+class AllReduce(NamedTuple):
     """The sum of `width` values per token over `gpus` GPUs."""
 
     width: int
     gpus: int
 
 
-@dataclass(frozen=True, slots=True)
-class Elementwise:
+class Elementwise(NamedTuple):
     """A small kernel, such as a norm, that reads and writes `bytes_per_token`."""
 
     bytes_per_token: int
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
+class Routing(NamedTuple):
     """The choice among `experts` stored as `weights`, for every token."""
 
     experts: int
     weights: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadAttention:
+class HeadAttention(NamedTuple):
     """Attention that caches keys and values of `kv_heads` heads; `window_tokens` 0 means that it sees everything."""
 
     heads: int
@@ -87,8 +80,7 @@ class HeadAttention:
     has_norm: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttention:
+class LatentAttention(NamedTuple):
     """Multi-head latent attention of `heads` of a model's `all_heads`, with the projections around it."""
 
     heads: int
@@ -98,8 +90,7 @@ class LatentAttention:
     projections: tuple[Matmul, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparseLatentAttention:
+class SparseLatentAttention(NamedTuple):
     """Latent attention to tokens that an indexer of the layer chooses, as a model of `architecture` has it."""
 
     architecture: str
@@ -108,8 +99,7 @@ class SparseLatentAttention:
     projections: tuple[Matmul, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaNet:
+class DeltaNet(NamedTuple):
     """A gated delta net, with its convolution, without its projections: it keeps a state instead of a KV cache."""
 
     hidden_size: int
@@ -125,8 +115,7 @@ TokenOperation = Matmul | Experts | SharedExpert | AllReduce | Elementwise | Rou
 AttentionOperation = HeadAttention | LatentAttention | SparseLatentAttention | DeltaNet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOperations:
+class StepOperations(NamedTuple):
     """All operations of a step, each with the number of layers that have it.
 
     `head` computes the logits of the requests that sample and `sampler` chooses from them, `per_token` are those of

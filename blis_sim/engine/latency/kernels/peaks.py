@@ -1,6 +1,6 @@
 """The least time that a step can take: its arithmetic and its memory traffic at the peak rates of the GPU."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.gpu_spec import GpuSpec
@@ -17,8 +17,7 @@ _BLACKWELL = 10
 _BYTES_OF_FP8, _BYTES_OF_HALF = 1, 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPeaks:
+class StepPeaks(NamedTuple):
     """Microseconds at peak rates, per unit of what a step holds."""
 
     token_us: float

@@ -4,7 +4,6 @@ docs/kernels.md names each repair with its evidence.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -119,7 +118,7 @@ class RepairedTables:
         is_blackwell = self._gpu.compute_capability // 1 == _BLACKWELL
         if isinstance(operation, Experts) and operation.weights == "mxfp4" and is_blackwell:
             self._notes["experts in MXFP4 compute in MXFP8, as SGLang's do"] = None
-            return replace(operation, weights=MXFP4_WITH_MXFP8), SGLANG
+            return operation._replace(weights=MXFP4_WITH_MXFP8), SGLANG
         return operation, VLLM
 
     def _marlin_us(self, experts: Experts, tokens: tuple[int, ...]) -> Times:
@@ -128,7 +127,7 @@ class RepairedTables:
         As vLLM pads for Marlin, both have equal widths on each GPU where they are shared in equal ways.
         """
         self._notes["experts in MXFP4 by Marlin are those of another model with as many tokens for each"] = None
-        donor = replace(_MARLIN_MEASURED, tp=experts.tp, ep=experts.ep)
+        donor = _MARLIN_MEASURED._replace(tp=experts.tp, ep=experts.ep)
         inner_size = _padded(-(-experts.inner_size // experts.tp), _MARLIN_WIDTH)
         work = experts.experts * _padded(experts.hidden_size, 2 * _MARLIN_WIDTH) * inner_size
         share = work / (donor.experts * donor.hidden_size * (donor.inner_size // donor.tp))
@@ -151,7 +150,7 @@ class RepairedTables:
     def _all_reduce_us(self, operation: AllReduce, tokens: tuple[int, ...]) -> Times:
         gpu, sent = self._gpu, message_bytes(operation.width, tokens)
         in_node = min(operation.gpus, gpu.nvlink_gpus if has_nvlink(gpu, operation.gpus) else gpu.gpus_per_node)
-        measured = replace(operation, gpus=min(in_node, _MOST_GPUS_MEASURED))
+        measured = operation._replace(gpus=min(in_node, _MOST_GPUS_MEASURED))
         times = np.array([self._tables.token_us(measured, each) for each in tokens])
         if not has_nvlink(gpu, in_node) and gpu.pcie_gb_s:
             self._notes["GPUs without NVLink exchange through the memory of the host"] = None
@@ -208,7 +207,7 @@ class RepairedTables:
         if parts == 1:
             return self._tables.decode_us(attention, requests, context)
         self._notes[f"{attention.kv_heads} KV heads decode as {parts} times the requests with fewer heads"] = None
-        part = replace(attention, heads=attention.heads // parts, kv_heads=measured)
+        part = attention._replace(heads=attention.heads // parts, kv_heads=measured)
         return self._tables.decode_us(part, parts * requests, context)
 
     def _beside_projections(self, time_us: float, projections: Sequence[Matmul], tokens: int) -> float:

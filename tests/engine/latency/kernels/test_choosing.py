@@ -10,7 +10,7 @@ from blis_sim.engine.deployment import Deployment, notes_after, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
-from blis_sim.engine.latency.kernels import placing
+from blis_sim.engine.latency.kernels import sources
 from blis_sim.engine.latency.kernels.evidence import MEASURED
 from tests.engine.latency.kernels.made_up import profile
 
@@ -19,7 +19,7 @@ QUANTIZED = "llama-4-scout-17b-16e-instruct-fp8-dynamic"
 
 @pytest.fixture(autouse=True)
 def _without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "are_installed", lambda: False)
+    monkeypatch.setattr(sources, "are_installed", lambda: False)
 
 
 def deployment(model: str, **settings: Any) -> Deployment:

@@ -13,9 +13,10 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
 from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
 from blis_sim.engine.latency.kernel_steps import KernelSteps
-from blis_sim.engine.latency.kernels import placing
-from blis_sim.engine.latency.kernels.placing import KernelPlacement, grids_of, operations_of
+from blis_sim.engine.latency.kernels import sources
+from blis_sim.engine.latency.kernels.placing import KernelPlacement, operations_of
 from blis_sim.engine.latency.kernels.profile import PROFILES, digest_of, read_profile, shipped_profile
+from blis_sim.engine.latency.kernels.sources import grids_of
 from blis_sim.engine.latency.kernels.tables import are_installed
 from tests.engine.latency.kernels.made_up import grids, operations, profile
 
@@ -84,14 +85,14 @@ def test_shipped_profiles_are_small_and_complete() -> None:
 
 
 def test_a_shipped_profile_is_taken_without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "are_installed", lambda: False)
+    monkeypatch.setattr(sources, "are_installed", lambda: False)
     deployment = resolve(DeploymentOptions(model="llama-3.1-8b", latency_model="kernels", max_model_len=4096))
     assert isinstance(deployment.latency, KernelSteps)
     assert any(note.startswith("kernel times were repaired: ") for note in deployment.notes)
 
 
 def test_the_missing_package_is_named_where_there_is_neither(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "are_installed", lambda: False)
+    monkeypatch.setattr(sources, "are_installed", lambda: False)
     with pytest.raises(EngineError) as caught:
         grids_of(load_model("qwen3-14b"), load_gpu("H200"), KernelPlacement(tp=4))
     assert str(caught.value) == (
@@ -109,6 +110,6 @@ def test_a_gpu_that_nothing_was_measured_on_is_named() -> None:
 def test_shipped_profiles_equal_the_tables() -> None:
     model, placement = load_model("llama-3.1-8b"), KernelPlacement(tp=1)
     shipped = grids_of(model, H100, placement)
-    baked = placing.measured_grids(operations_of(model, placement), H100)
+    baked = sources.measured_grids(operations_of(model, placement), H100)
     np.testing.assert_allclose(shipped.decode_us, baked.decode_us, rtol=1e-3)
     np.testing.assert_allclose(shipped.token_us, baked.token_us, rtol=1e-3)
