@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.assembly import build_cluster
 from blis_sim.engine.cluster.member import Life
-from blis_sim.engine.cluster.policies import policies_of
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.latency.joint_steps import joined
@@ -114,6 +112,9 @@ class LiveCluster:
     def __init__(
         self, options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: Wire
     ) -> None:
+        # Admission, gateway, separate pools and autoscaling take 20 ms to load, which one instance does not need.
+        from blis_sim.engine.cluster.assembly import build_cluster
+
         self.engines: dict[int, RankEngine] = {}
         """The instances that are there, by number."""
         self.num_made = 0
@@ -139,6 +140,8 @@ class LiveCluster:
 
         Raises OptionError where instances are not all alike.
         """
+        from blis_sim.engine.cluster.policies import policies_of
+
         if self.driver.cluster.disaggregation is not None:
             raise OptionError("instances cannot be added where some compute prompts and others answer")
         if policies_of(self._options.cluster).scaling.node_pools:

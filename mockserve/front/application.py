@@ -28,7 +28,6 @@ from mockserve.connections.aiohttp_internals import (
 from mockserve.connections.headers import SERVER_NAME, Network, header_text, write_as_uvicorn
 from mockserve.faults.shaping import HEADER as FAULT_HEADER
 from mockserve.faults.shaping import STATUS_HEADER, ShapedTransport
-from mockserve.front.playing import is_played, play_back
 from mockserve.log_lines import fields
 from mockserve.metrics.server import NO_ROUTE
 from mockserve.options.faults import ERRORS, FaultSettings
@@ -36,7 +35,7 @@ from mockserve.protocol.errors import ApiError, engine_dead, internal_error
 from mockserve.realtime.interface import EngineFailedError
 from mockserve.routes.control import OPENAPI, OpenApiText
 from mockserve.routes.shared import ID_HEADER, ROOM_TAKEN, UNTYPED, Handler, json_response
-from mockserve.routes.table import ROUTES
+from mockserve.routes.table import ROUTES, Route
 from mockserve.serving.service import SERVICE, Service
 
 MESSAGE = "Invalid HTTP request received."
@@ -329,17 +328,26 @@ def build_app(service: Service) -> web.Application:
     app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.options.process.max_body_mb * 2**20)
     app[SERVICE] = service
     app[OPENAPI] = OpenApiText()
+    handler_of = _played_handler if service.playback is not None else _own_handler
     taken: set[tuple[str, str]] = set()
     for route in ROUTES:
         if route.gate in service.gates and (route.method, route.path) not in taken:
             taken.add((route.method, route.path))
             for path in service.network.paths_of(route.path):
-                handler = route.handler
-                if service.playback is not None and is_played(route.method, route.path):
-                    handler = partial(play_back, handler=handler)
-                app.router.add_route(route.method, path, handler)
+                app.router.add_route(route.method, path, handler_of(route))
     app.on_response_prepare.append(sign)
     return app
+
+
+def _own_handler(route: Route) -> Handler:
+    return route.handler
+
+
+def _played_handler(route: Route) -> Handler:
+    """Return the handler of a route, behind recorded replies where it may have them."""
+    from mockserve.front.playing import is_played, play_back  # few servers have recorded replies
+
+    return partial(play_back, handler=route.handler) if is_played(route.method, route.path) else route.handler
 
 
 Respond: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]

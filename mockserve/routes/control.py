@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from blis_sim.engine.cluster.autoscaling.pipeline import LONGEST_DELAY_S
+from blis_sim.engine.cluster.settings import LONGEST_DELAY_S
 from blis_sim.options import BlisError, OptionError
 from mockserve.options.faults import LONGEST_S
 from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type

@@ -1,16 +1,17 @@
 """The routes of recorded replies: fixtures, and the journal of requests."""
 
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from blis_sim.options import OptionError
-from mockserve.playback.fixtures import MOST_FIXTURES, read_fixtures
-from mockserve.playback.playback import Playback
 from mockserve.protocol.errors import ApiError
 from mockserve.routes.shared import json_reply, read_object
 from mockserve.serving.service import SERVICE
+
+if TYPE_CHECKING:
+    from mockserve.playback.playback import Playback
 
 _FILTERS = ("path", "model", "contains", "answered_by", "matched_by")
 _MOST_SHOWN = 100
@@ -23,6 +24,8 @@ async def show_playback(request: web.Request) -> web.StreamResponse:
 
 async def add_fixtures(request: web.Request) -> web.StreamResponse:
     """Add fixtures, in the form of a file's, before those that are there."""
+    from mockserve.playback.fixtures import MOST_FIXTURES, read_fixtures  # few servers have recorded replies
+
     playback = _playback(request)
     body = await read_object(request)
     try:
@@ -78,13 +81,13 @@ def _filters(given: dict[str, Any]) -> dict[str, str]:
     return given
 
 
-def _playback(request: web.Request) -> Playback:
+def _playback(request: web.Request) -> "Playback":
     playback = request.app[SERVICE].playback
     assert playback is not None  # the gate of these routes
     return playback
 
 
-def _state(playback: Playback) -> dict[str, Any]:
+def _state(playback: "Playback") -> dict[str, Any]:
     fixtures = [
         {"match": {**each.conditions, "headers": dict(each.headers)}, "times": each.times, "used": each.num_used}
         for each in playback.fixtures

@@ -27,7 +27,6 @@ from mockserve.metrics.websockets import WebSocketMetrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.options.startup_checks import refuse_start
-from mockserve.playback.playback import Playback
 from mockserve.protocol.completions.requests import (
     ChatRequest,
     CompletionRequest,
@@ -50,6 +49,7 @@ from mockserve.serving.response_store import ResponseStore
 from mockserve.serving.suspension import Suspension, SuspensionOfAll
 
 if TYPE_CHECKING:
+    from mockserve.playback.playback import Playback
     from mockserve.serving.instances import InstanceControl
 
 VLLM_VERSION = "0.33.0"
@@ -106,7 +106,7 @@ class Service:
     """Memory for the bodies of open requests."""
     background: BackgroundLoad | None = None
     """Synthetic load, where it can be set."""
-    playback: Playback | None = None
+    playback: "Playback | None" = None
     """Recorded replies, where there may be some."""
     cluster: "InstanceControl | None" = None
     """The instances behind the router, if there is one."""
@@ -130,6 +130,14 @@ class Service:
 
 SERVICE = web.AppKey("service", Service)
 """The key of an application's service."""
+
+
+def _playback_of(options: ServeOptions) -> "Playback | None":
+    if not options.playing_back.is_on:
+        return None
+    from mockserve.playback.playback import Playback  # with the formats of recordings; few servers have any
+
+    return Playback(options.playing_back)
 
 
 def build_service(
@@ -179,7 +187,7 @@ def build_service(
         engine_faults=engine_faults,
         responses=ResponseStore(environment.stores_responses),
         background=BackgroundLoad(backend.driver, backend.engines) if options.routes.enable_state_control else None,
-        playback=Playback(options.playing_back) if options.playing_back.is_on else None,
+        playback=_playback_of(options),
     )
 
 

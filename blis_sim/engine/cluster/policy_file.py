@@ -12,7 +12,6 @@ from blis_sim.engine.cluster.admission import ADMISSIONS
 from blis_sim.engine.cluster.autoscaling.autoscaler import NodePool
 from blis_sim.engine.cluster.autoscaling.pipeline import (
     ANALYZERS,
-    LONGEST_DELAY_S,
     OPTIMIZERS,
     AutoscalerSettings,
     Delay,
@@ -21,6 +20,7 @@ from blis_sim.engine.cluster.autoscaling.pipeline import (
 )
 from blis_sim.engine.cluster.policy_section import Section
 from blis_sim.engine.cluster.routing import ROUTERS
+from blis_sim.engine.cluster.settings import LONGEST_DELAY_S
 from blis_sim.engine.cluster.weights import Weights, checked_weights
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.files import read_mapping

@@ -10,6 +10,8 @@ from blis_sim.engine.units import Micros
 
 DEFAULT_REFRESH_INTERVAL_US: Micros = 50_000
 DEFAULT_CACHE_DELAY_US: Micros = 50_000
+LONGEST_DELAY_S = 86_400.0
+"""The longest delay of an instance or of an autoscaler, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

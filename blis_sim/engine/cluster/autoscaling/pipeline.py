@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from blis_sim.engine.cluster.settings import LONGEST_DELAY_S
 from blis_sim.engine.draws import standard_normal
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.units import Micros
@@ -64,9 +65,6 @@ class Change:
 
     variant: str
     num_instances: int
-
-
-LONGEST_DELAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
