@@ -1,7 +1,7 @@
 """The learned terms of the kernels latency model: a scale for each class of kernels, and what the host adds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from blis_sim.engine.latency.kernel_steps import (
     KernelSteps,
 )
 from blis_sim.engine.latency.kernels.grids import TOKEN_CLASSES, KernelGrids, graph_sizes
-from blis_sim.engine.latency.kernels.mixed_steps import decode_rows
+from blis_sim.engine.latency.kernels.mixed_steps import decode_rows, has_one_call
 from blis_sim.engine.latency.kernels.placing import KernelPlacement, operations_of
 from blis_sim.engine.latency.kernels.sources import grids_of
 from blis_sim.engine.model_spec import ModelSpec
@@ -53,6 +53,7 @@ class KernelsDeployed:
     sizes: tuple[int, ...]
     launch_us: float = 0.0
     decode_rows: int = 0
+    has_one_call: bool = False
 
     @property
     def latency_model(self) -> str:
@@ -77,7 +78,10 @@ class KernelsDeployed:
     def latency(self, values: Floats) -> KernelSteps:
         named = TERMS.by_name(values)
         scales = KernelScales(**{name: named.pop(name) for name in SCALES})
-        return KernelSteps(self.grids, HostOverheads(**named), scales, self.sizes, self.launch_us, self.decode_rows)
+        host = HostOverheads(**named)
+        return KernelSteps(
+            self.grids, host, scales, self.sizes, self.launch_us, self.decode_rows, has_one_call=self.has_one_call
+        )
 
     def sections(self, values: Mapping[str, float]) -> dict[str, dict[str, float]]:
         host = {name: value for name, value in values.items() if name not in SCALES}
@@ -85,7 +89,7 @@ class KernelsDeployed:
 
     def basis(self, values: Floats, shapes: npt.NDArray[np.int64]) -> Floats:
         """Return what each coefficient is multiplied by; the least time of eager steps is left out."""
-        plain = KernelSteps(self.grids, self.latency(values).host, graph_sizes=self.sizes, decode_rows=self.decode_rows)
+        plain = replace(self.latency(values), scales=KernelScales())
         shape = dict(zip(BatchShape._fields, shapes.T.astype(np.float64), strict=True))
         num_tokens = shape["prefill_tokens"] + shape["decode_requests"]
         padded = np.array([*self.sizes, 0.0])[np.searchsorted(self.sizes, num_tokens)]
@@ -109,8 +113,14 @@ class KernelsDeployed:
 def kernels_deployed(model: ModelSpec, gpu: GpuSpec, placement: KernelPlacement, max_num_seqs: int) -> KernelsDeployed:
     """Return a deployment with its kernel times. Raises EngineError where there are none."""
     grids = grids_of(model, gpu, placement)
-    rows = decode_rows(operations_of(model, placement), gpu)
-    if placement.eager:
-        return KernelsDeployed(model, gpu, placement.tp, grids, (), EAGER_LAUNCH_US, rows)
-    sizes = graph_sizes(gpu.compute_capability, max_num_seqs)
-    return KernelsDeployed(model, gpu, placement.tp, grids, sizes, decode_rows=rows)
+    operations = operations_of(model, placement)
+    return KernelsDeployed(
+        model,
+        gpu,
+        placement.tp,
+        grids,
+        () if placement.eager else graph_sizes(gpu.compute_capability, max_num_seqs),
+        launch_us=EAGER_LAUNCH_US if placement.eager else 0.0,
+        decode_rows=decode_rows(operations, gpu),
+        has_one_call=has_one_call(operations, gpu),
+    )

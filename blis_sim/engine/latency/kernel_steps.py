@@ -84,6 +84,8 @@ class KernelSteps:
     """Time of the host to start a kernel where it starts them one by one; 0 with CUDA graphs."""
     decode_rows: int = 0
     """Prompt tokens that a request which decodes counts as in the attention of a step with prompts; 0 for no change."""
+    has_one_call: bool = False
+    """Whether one kernel per layer computes the attention of prompts and decodes, which starts once."""
     decode_sums: DecodeSums = field(default_factory=DecodeSums, init=False, repr=False, compare=False)
     _least_us: float = field(init=False, repr=False, compare=False)
     """Until the host has started all kernels of a step."""
@@ -95,6 +97,8 @@ class KernelSteps:
     _arithmetic_us: float = field(init=False, repr=False, compare=False)
     """Per token, in large batches."""
     _prompts: PromptGrid = field(init=False, repr=False, compare=False)
+    _start_us: float = field(init=False, repr=False, compare=False)
+    """What attention of prompts takes less beside decodes: the starts of its kernels."""
     _lines: dict[int, DecodeLine] = field(init=False, repr=False, compare=False)
     _chunk_lines: dict[int, DecodeLine] = field(init=False, repr=False, compare=False)
 
@@ -115,6 +119,7 @@ class KernelSteps:
             "_least_us": self.launch_us * grids.num_kernels,
             "_arithmetic_us": _arithmetic_us(grids),
             "_prompts": prompt_grid(grids),
+            "_start_us": float(grids.prompt_us.min()) if self.has_one_call else 0.0,
             "_lines": {},
             "_chunk_lines": {},
         }
@@ -204,7 +209,8 @@ class KernelSteps:
         """Attention of the prompts, as measured: that of as many equal ones as have the same sums."""
         tokens = shape.prefill_tokens
         each = shape.prefill_tokens_squared / tokens
-        return self._prompts.time_us(tokens / each, each, shape.prefill_context_work / tokens)
+        time_us = self._prompts.time_us(tokens / each, each, shape.prefill_context_work / tokens)
+        return max(0.0, time_us - self._start_us) if shape.decode_requests else time_us
 
     def _heat_us(self, tokens: int, recent: int) -> float:
         """Return the time that bursts of arithmetic, this one and those before it, add to a step."""

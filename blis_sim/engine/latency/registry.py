@@ -97,7 +97,7 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
     from blis_sim.engine.latency.kernel_steps import EAGER_LAUNCH_US, KernelSteps
     from blis_sim.engine.latency.kernels.grids import graph_sizes
     from blis_sim.engine.latency.kernels.learned import read_learned, shipped_learned
-    from blis_sim.engine.latency.kernels.mixed_steps import decode_rows
+    from blis_sim.engine.latency.kernels.mixed_steps import decode_rows, has_one_call
     from blis_sim.engine.latency.kernels.placing import KernelPlacement, operations_of
     from blis_sim.engine.latency.kernels.sources import grids_of
 
@@ -106,18 +106,23 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
     _check_no_dp("kernels", choice)
     placement = choice.placement or KernelPlacement(tp=choice.tp)
     path = choice.coefficients
-    host, scales = shipped_learned() if path is None else read_learned(path, choice.learned)
+    host, scales = shipped_learned(choice.model) if path is None else read_learned(path, choice.learned)
     grids = grids_of(choice.model, choice.gpu, placement)
     network = _network(choice)
     if network is not None:
         from blis_sim.engine.latency.collectives.sources import with_exchanges
 
         grids = with_exchanges(grids, network, choice.model, choice.tp)
-    rows = decode_rows(operations_of(choice.model, placement), choice.gpu)
-    if placement.eager:
-        return KernelSteps(grids, host, scales, launch_us=EAGER_LAUNCH_US, decode_rows=rows)
+    operations = operations_of(choice.model, placement)
+    sizes = () if placement.eager else graph_sizes(choice.gpu.compute_capability, choice.max_num_seqs)
     return KernelSteps(
-        grids, host, scales, graph_sizes(choice.gpu.compute_capability, choice.max_num_seqs), decode_rows=rows
+        grids,
+        host,
+        scales,
+        sizes,
+        launch_us=EAGER_LAUNCH_US if placement.eager else 0.0,
+        decode_rows=decode_rows(operations, choice.gpu),
+        has_one_call=has_one_call(operations, choice.gpu),
     )
 
 

@@ -2,7 +2,7 @@
 of kernels."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from blis_sim.engine.latency.catalogue.reader import KERNELS_HOST, LEARNED_COEFF
 from blis_sim.engine.latency.coefficients_file import read_coefficients
 from blis_sim.engine.latency.fitted import RequestCoefficients
 from blis_sim.engine.latency.kernel_steps import HostOverheads, KernelScales
+from blis_sim.engine.model_spec import ModelSpec
 from blis_sim.engine.units import LARGEST_COEFFICIENT
 
 _TOKENIZER_US = 4.2
@@ -19,11 +20,13 @@ _TOKENIZER_US = 4.2
 of DeepSeek-V3, Claude, GPT-4 and GPT-4o, as Hugging Face's library runs them."""
 
 
-def shipped_learned() -> tuple[HostOverheads, KernelScales]:
-    """Return the overheads of the host that ship, and kernels as they were measured.
+def shipped_learned(model: ModelSpec) -> tuple[HostOverheads, KernelScales]:
+    """Return the overheads that ship for a model, and kernels as they were measured.
 
     What passes outside of steps is that of the shipped coefficients of `fitted`. Overheads of steps were learned beside
-    kernels from recordings of the same server: in those of `fitted` there are kernels, too.
+    kernels from recordings of the same server: in those of `fitted` there are kernels, too. vLLM prepares a step while
+    the GPU computes the one before, so what a step takes longer than its kernels is mostly the GPU's: gaps and cold
+    caches between the kernels of a layer, and sampling from the logits of a request. Both carry over in proportion.
     """
     learned = read_coefficients(LEARNED_COEFFICIENTS)
     arrival_us, arrival_token_us = _arrival(learned.request, learned.seen_prompts)
@@ -35,7 +38,10 @@ def shipped_learned() -> tuple[HostOverheads, KernelScales]:
     }
     content = dict(read_mapping(KERNELS_HOST))
     content["host"] = {**content["host"], **of_requests}
-    return read_learned(KERNELS_HOST, {**content, "scales": {}})
+    host, scales = read_learned(KERNELS_HOST, {**content, "scales": {}})
+    learned_for = content["learned_for"]
+    layers, logits = model.num_layers / learned_for["num_layers"], model.vocab_size / learned_for["vocab_size"]
+    return replace(host, step_us=host.step_us * layers, request_us=host.request_us * logits), scales
 
 
 def _arrival(request: RequestCoefficients, seen_prompts: tuple[int, int] | None) -> tuple[float, float]:

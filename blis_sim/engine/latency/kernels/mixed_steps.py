@@ -7,6 +7,18 @@ _AMPERE, _HOPPER, _BLACKWELL = 8, 9, 10
 _ROWS_OF_FLASH_ATTENTION_2 = 64
 
 
+def has_one_call(operations: StepOperations, gpu: GpuSpec) -> bool:
+    """Return whether one kernel per layer computes the attention of prompts and of requests that decode.
+
+    FlashAttention does: version 3 on Hopper, version 2 where `decode_rows` has rows. FlashInfer and latent attention
+    have one call for each.
+    """
+    mixers = [attention for attention, _ in operations.attention]
+    is_hopper = int(gpu.compute_capability) == _HOPPER
+    has_version_3 = is_hopper and bool(mixers) and all(isinstance(each, HeadAttention) for each in mixers)
+    return has_version_3 or decode_rows(operations, gpu) > 0
+
+
 def decode_rows(operations: StepOperations, gpu: GpuSpec) -> int:
     """Return the prompt tokens that a request which decodes counts as in the attention of a step with prompts.
 

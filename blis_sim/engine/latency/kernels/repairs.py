@@ -40,7 +40,16 @@ from blis_sim.engine.latency.kernels.tables import (
 )
 
 _KV_HEADS_MEASURED = (8, 4, 2, 1)
+_ADDED_TO_PROMPTS_US = 13.2
+"""Computed, not measured: the distribution returns so much more than its files hold for prompts of any length on any
+GPU, and three times as much with norms of queries and keys."""
+_SHORTEST_PROMPT = 16
+"""Tokens of the shortest prompt that was measured on all GPUs. Shorter ones, and chunks after others, are computed
+without the start of a kernel."""
 _MOST_GPUS_MEASURED = 8
+_SHORTEST_ALL_REDUCE = 128
+"""Values in the shortest message that was measured. Tables have shorter ones take a time in proportion, down to 0.1 us
+for what needs two barriers between GPUs."""
 _BLACKWELL = 10
 _OUTLIER = 0.97
 _REACHED_BANDWIDTH = 0.92
@@ -151,7 +160,10 @@ class RepairedTables:
         gpu, sent = self._gpu, message_bytes(operation.width, tokens)
         in_node = min(operation.gpus, gpu.nvlink_gpus if has_nvlink(gpu, operation.gpus) else gpu.gpus_per_node)
         measured = operation._replace(gpus=min(in_node, _MOST_GPUS_MEASURED))
-        times = np.array([self._tables.token_us(measured, each) for each in tokens])
+        shortest = -(-_SHORTEST_ALL_REDUCE // operation.width)
+        if tokens[0] < shortest:
+            self._notes["all-reduces shorter than 256 bytes take as long as those of 256"] = None
+        times = np.array([self._tables.token_us(measured, max(each, shortest)) for each in tokens])
         if not has_nvlink(gpu, in_node) and gpu.pcie_gb_s:
             self._notes["GPUs without NVLink exchange through the memory of the host"] = None
             times = np.maximum(times, staged_all_reduce_us(gpu, in_node, sent))
@@ -162,10 +174,20 @@ class RepairedTables:
 
     def context_us(self, attention: AttentionOperation, requests: int, new: int, before: int) -> float:
         """Return the time of the attention of prompts, without the projections that are counted by tokens."""
-        if isinstance(attention, HeadAttention | DeltaNet):
+        if isinstance(attention, DeltaNet):
             return self._tables.context_us(attention, requests, new, before)
+        if isinstance(attention, HeadAttention):
+            return self._prompt_heads_us(attention, requests, new, before)
         time_us = self._tables.context_us(attention, requests, new, before)
         return self._beside_projections(time_us, attention.projections, requests * new)
+
+    def _prompt_heads_us(self, attention: HeadAttention, requests: int, new: int, before: int) -> float:
+        """Attention of prompts as it was measured; rotation and norms of queries and keys are counted by tokens."""
+        self._notes["13.2 us that were not measured are no part of the attention of prompts"] = None
+        kernel = replace(attention, has_norm=False)
+        start_us = self._tables.context_us(kernel, 1, _SHORTEST_PROMPT, 0)
+        time_us = self._tables.context_us(kernel, requests, new, before)
+        return max(start_us, time_us) - _ADDED_TO_PROMPTS_US
 
     def decode_us(self, attention: AttentionOperation, requests: int, context: int) -> float:
         """Return the time of the attention of requests that decode, without the projections that are counted by

@@ -108,6 +108,16 @@ def test_a_decode_beside_a_prompt_takes_the_attention_of_a_chunk_where_heads_are
     assert unpacked.step_time(few) >= packed.step_time(few)
 
 
+def test_a_kernel_for_prompts_and_decodes_starts_once() -> None:
+    apart, together = steps(), KernelSteps(grids(), HOST, graph_sizes=LATENCY.graph_sizes, has_one_call=True)
+    start_us = float(grids().prompt_us.min())
+    mixed = prompts(1, 1000, 0, 32, 32_000)
+    assert apart.step_time(mixed) - together.step_time(mixed) == pytest.approx(start_us, abs=1)
+    assert apart.parts_us(mixed)[0] - together.parts_us(mixed)[0] == pytest.approx(start_us)
+    for shape in (prompts(1, 1000, 0), decodes(32, 32_000)):
+        assert together.step_time(shape) == apart.step_time(shape)
+
+
 def test_a_chunk_sees_the_tokens_before_it() -> None:
     first, second = prompts(1, 2048, 0), prompts(1, 2048, 2048)
     assert LATENCY.step_time(second) - LATENCY.step_time(first) == pytest.approx(2e-3 * 2048 * 2048, rel=0.25)

@@ -1,18 +1,18 @@
 """The host overheads that ship: outside of steps those of `fitted`, with tokenizers as they were measured."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
 from blis_sim.engine.latency.catalogue.files import read_mapping
-from blis_sim.engine.latency.catalogue.reader import KERNELS_HOST, LEARNED_COEFFICIENTS
+from blis_sim.engine.latency.catalogue.reader import KERNELS_HOST, LEARNED_COEFFICIENTS, load_model
 from blis_sim.engine.latency.coefficients_file import read_coefficients
 from blis_sim.engine.latency.kernel_steps import KernelScales
 from blis_sim.engine.latency.kernels.learned import shipped_learned
 
 
 def test_a_prompt_as_long_as_those_learned_from_is_queued_as_late_as_was_learned() -> None:
-    host, _ = shipped_learned()
+    host, _ = shipped_learned(load_model("llama-3.1-8b"))
     learned = read_coefficients(LEARNED_COEFFICIENTS)
     assert learned.seen_prompts is not None
     tokens = sum(learned.seen_prompts) / 2
@@ -21,19 +21,27 @@ def test_a_prompt_as_long_as_those_learned_from_is_queued_as_late_as_was_learned
 
 
 def test_a_longer_prompt_is_queued_as_much_later_as_a_tokenizer_takes() -> None:
-    host, _ = shipped_learned()
+    host, _ = shipped_learned(load_model("llama-3.1-8b"))
     assert host.arrival_us >= 0
     assert 3.8 <= host.arrival_token_us <= 5.7
 
 
 def test_overheads_of_steps_are_those_learned_beside_kernels() -> None:
-    host, scales = shipped_learned()
+    host, scales = shipped_learned(load_model("qwen3-14b"))
     learned = read_mapping(KERNELS_HOST)
     assert learned["latency_model"] == "kernels"
     for name, value in learned["host"].items():
         assert getattr(host, name) == value
     assert set(vars_of(scales).values()) == {1.0}
     assert host.request_us < read_coefficients(LEARNED_COEFFICIENTS).step.request_us  # which holds kernels, too
+
+
+def test_overheads_of_steps_carry_over_by_layers_and_vocabulary() -> None:
+    learned, _ = shipped_learned(load_model("qwen3-14b"))
+    carried, _ = shipped_learned(load_model("llama-2-70b"))
+    assert carried.step_us == pytest.approx(2 * learned.step_us)  # 80 layers instead of 40
+    assert carried.request_us == pytest.approx(learned.request_us * 32_000 / 151_936)
+    assert replace(carried, step_us=0.0, request_us=0.0) == replace(learned, step_us=0.0, request_us=0.0)
 
 
 def vars_of(scales: KernelScales) -> dict[str, float]:

@@ -7,7 +7,7 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
 from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.kernel_steps import KernelSteps
-from blis_sim.engine.latency.kernels.mixed_steps import decode_rows
+from blis_sim.engine.latency.kernels.mixed_steps import decode_rows, has_one_call
 from blis_sim.engine.latency.kernels.placing import KernelPlacement, operations_of
 from blis_sim.engine.latency.peak_watch import PeakWatch
 
@@ -37,3 +37,17 @@ def test_a_deployment_has_the_rows_of_its_gpu(eager: bool) -> None:
     kernels = latency.model if isinstance(latency, PeakWatch) else latency
     assert isinstance(kernels, KernelSteps)
     assert kernels.decode_rows == 64
+    assert kernels.has_one_call
+
+
+@pytest.mark.parametrize(
+    ("gpu", "is_one"), [("A100", True), ("L40S", True), ("RTX-PRO-6000", True), ("H100", True), ("B200", False)]
+)
+def test_flash_attention_computes_prompts_and_decodes_in_one_call(gpu: str, is_one: bool) -> None:
+    operations = operations_of(load_model("llama-3.1-8b"), KernelPlacement())
+    assert has_one_call(operations, load_gpu(gpu)) is is_one
+
+
+def test_latent_attention_has_a_call_for_prompts_and_one_for_decodes() -> None:
+    latent = operations_of(load_model("deepseek-v2-lite"), KernelPlacement())
+    assert not has_one_call(latent, load_gpu("H100"))
