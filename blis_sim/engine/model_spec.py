@@ -20,7 +20,7 @@ class ModelSpec:
     `bytes_per_activation` is the width of the compute type, which the KV cache also has unless `bytes_per_kv_element`
     is above 0; `bytes_per_weight` is the width of a stored weight, smaller when the model is quantised.
     `max_model_len` is the context window after rope scaling, 0 when unknown. `checkpoint` is what the model was read
-    from. Step time and memory read the head size differently; see the two properties.
+    from. `attention_head_size` is the head size for step times, `cache_head_dim` the one for memory.
     """
 
     name: str
@@ -95,3 +95,9 @@ class ModelSpec:
     def cache_head_dim(self) -> int:
         """Head size in the KV cache and in the weights: the declared one, else an equal share of the hidden size."""
         return self.head_dim or self.hidden_size // self.num_heads
+
+    @property
+    def attention_head_size(self) -> int | None:
+        """Declared size of a head of queries, keys and values, which together may be wider or narrower than the hidden
+        size; None where no size is declared, and where a latent of low rank stands between hidden size and heads."""
+        return None if self.is_mla or self.qk_rope_head_dim else self.head_dim or None

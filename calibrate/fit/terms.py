@@ -202,7 +202,7 @@ class Deployed:
 
     def basis(self, values: Floats, shapes: npt.NDArray[np.int64]) -> Floats:
         latency = self.latency(values)
-        work = step_work(self.model, self.gpu, self.tp, 1, "naive")
+        work = step_work(self.model, self.gpu, self.tp, 1, "naive", head_size=self.model.attention_head_size)
         shape = dict(zip(BatchShape._fields, shapes.T.astype(np.float64), strict=True))
         num_tokens = shape["prefill_tokens"] + shape["decode_requests"]
         tiled = np.ceil(num_tokens / TILE_TOKENS) * TILE_TOKENS

@@ -54,7 +54,9 @@ def peak_time(deployment: Deployment) -> PeakTime | None:
     A new token attends to all tokens before it.
     """
     try:
-        work = step_work(deployment.model, deployment.gpu, deployment.tp, deployment.dp, MOE_COMM_BACKENDS[0])
+        head_size = deployment.model.attention_head_size
+        sizes = deployment.model, deployment.gpu, deployment.tp, deployment.dp
+        work = step_work(*sizes, MOE_COMM_BACKENDS[0], head_size=head_size)
     except EngineError:
         return None
     pair_us, token_us = work.attention_pair_us, work.token_compute(1)

@@ -133,7 +133,7 @@ class Fitted:
             raise EngineError(
                 "weights, tokens, tiles, small_tiles and step_us must not all be 0: steps would take no time"
             )
-        work = step_work(self.model, self.gpu, self.tp, 1, "naive")
+        work = step_work(self.model, self.gpu, self.tp, 1, "naive", head_size=self.model.attention_head_size)
         token_us = work.token_compute(1)
         values = {
             "_work": work,

@@ -152,14 +152,19 @@ class StepWork:
         return flops
 
 
-def step_work(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, moe_comm_backend: str) -> StepWork:
+def step_work(
+    model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, moe_comm_backend: str, *, head_size: int | None = None
+) -> StepWork:
     """The work constants of `model` sharded over `tp` GPUs in each of `dp` replicas of its attention.
 
-    Raises EngineError when the model cannot be sharded like that.
+    `head_size` is the width of each attention head and KV head; None takes an equal share of the hidden size, as BLIS
+    does for every model. Raises EngineError when the model cannot be sharded like that.
     """
     _check_sharding(model, tp, dp, moe_comm_backend)
     hidden = model.hidden_size
-    kv_size = max(model.num_kv_heads, tp) * (hidden // model.num_heads)  # every GPU holds at least one KV head
+    query_size = hidden if head_size is None else model.num_heads * head_size
+    head_size = hidden // model.num_heads if head_size is None else head_size
+    kv_size = max(model.num_kv_heads, tp) * head_size  # every GPU holds at least one KV head
     shards = tp * dp
     expert_shards = shards if model.is_moe else tp
     num_moe, num_dense = model.num_moe_layers, model.num_dense_layers
@@ -172,12 +177,12 @@ def step_work(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, moe_comm_backend
         bytes_per_us=bytes_per_us,
         shards=shards,
         dp=dp,
-        linear_flops_per_token=float(model.num_layers * 2 * hidden * (2 * hidden + 2 * kv_size)),
-        prefill_attention_flops=float(4 * heads_per_gpu * (hidden // model.num_heads)),
+        linear_flops_per_token=float(model.num_layers * 2 * hidden * (2 * query_size + 2 * kv_size)),
+        prefill_attention_flops=float(4 * heads_per_gpu * head_size),
         num_layers=model.num_layers,
-        decode_attention_flops=float(model.num_layers * 4 * heads_per_gpu * (hidden // model.num_heads)),
+        decode_attention_flops=float(model.num_layers * 4 * heads_per_gpu * head_size),
         kv_bytes_per_token=model.num_layers * 2 * (kv_size / shards) * (model.bytes_per_kv_element or 2.0),
-        weight_us=_weight_bytes(model, kv_size, tp, expert_shards) / bytes_per_us,
+        weight_us=_weight_bytes(model, query_size, kv_size, tp, expert_shards) / bytes_per_us,
         expert_us=_expert_bytes(model, expert_shards) / bytes_per_us,
         passed_over=max(0.0, 1 - experts_per_token / model.num_experts) if model.is_moe else 0.0,
         head_us=model.vocab_size * hidden * model.bytes_per_weight / tp / bytes_per_us,
@@ -197,9 +202,9 @@ def step_work(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, moe_comm_backend
     )
 
 
-def _weight_bytes(model: ModelSpec, kv_size: int, tp: int, expert_shards: int) -> float:
+def _weight_bytes(model: ModelSpec, query_size: int, kv_size: int, tp: int, expert_shards: int) -> float:
     hidden, width = model.hidden_size, model.bytes_per_weight
-    total = model.num_layers * hidden * (2 * hidden + 2 * kv_size) * width / tp
+    total = model.num_layers * hidden * (2 * query_size + 2 * kv_size) * width / tp
     if model.num_moe_layers:
         experts = _expert_bytes(model, expert_shards)
         if model.shared_expert_size:

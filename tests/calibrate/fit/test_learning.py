@@ -127,7 +127,7 @@ def test_coefficients_that_a_single_gpu_cannot_separate_stay_as_expected() -> No
     assert found.estimate.values[TERMS.place("all_reduce")] == EXPECTED["all_reduce"].mean
 
 
-@pytest.mark.parametrize("model", ["qwen3-14b", "mixtral-8x7b"])
+@pytest.mark.parametrize("model", ["qwen3-14b", "qwen3-32b", "mixtral-8x7b"])
 def test_the_basis_of_many_shapes_is_that_of_each(model: str) -> None:
     deployed = replace(DEPLOYED, model=load_model(model))
     latency = deployed.latency(VALUES)

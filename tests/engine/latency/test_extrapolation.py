@@ -72,7 +72,7 @@ def test_no_model_with_weights_of_8_bits_or_more_on_any_gpu_is_faster_than_at_pe
         if spec.bytes_per_weight < 1:
             continue
         model = Fitted(spec, gpu, tp, LEARNED.step, LEARNED.request)
-        work = step_work(model.model, gpu, tp, 1, "naive")
+        work = step_work(spec, gpu, tp, 1, "naive", head_size=spec.attention_head_size)
         decodes, context = shape.decode_requests, float(shape.decode_context_tokens)
         memory_us = work.weights_read(shape.num_tokens) + (work.decode_kv(decodes, context) if decodes else 0.0)
         compute_us = work.token_compute(shape.num_tokens) + prefill_pairs(shape) * work.attention_pair_us

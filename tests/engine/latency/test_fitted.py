@@ -12,6 +12,7 @@ from blis_sim.engine.latency.catalogue.gpus import load_gpu
 from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.decode_steps import decode_timer
 from blis_sim.engine.latency.fitted import STEP_TERMS, Fitted, RequestCoefficients, StepCoefficients
+from blis_sim.engine.model_spec import ModelSpec
 from tests.coefficients_file import CONTENT
 
 STEP = StepCoefficients(**CONTENT["step"])
@@ -55,7 +56,7 @@ def shapes(draw: st.DrawFn) -> BatchShape:
     return BatchShape(*sums)
 
 
-@given(shapes(), st.sampled_from([1, 2, 8]), st.sampled_from(["qwen3-14b", "mixtral-8x7b"]))
+@given(shapes(), st.sampled_from([1, 2, 8]), st.sampled_from(["qwen3-14b", "qwen3-32b", "mixtral-8x7b"]))
 def test_a_step_takes_its_basis_times_the_coefficients(shape: BatchShape, tp: int, name: str) -> None:
     model = dataclasses.replace(fitted(tp), model=load_model(name))
     summed = sum(one * other for one, other in zip(model.coefficients, model.basis(shape), strict=True))
@@ -171,3 +172,44 @@ def test_coefficients_that_make_no_sense_are_refused() -> None:
         fitted(kv=-1.0)
     with pytest.raises(EngineError, match="must not all be 0"):
         only(kv=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "heads", "kv_heads", "head_size"),
+    [("qwen3-32b", 64, 64, 8, 128), ("qwen3-0.6b", 28, 16, 8, 128), ("qwen3-14b", 40, 40, 8, 128)],
+)
+def test_attention_takes_the_time_of_heads_of_their_declared_size(
+    name: str, layers: int, heads: int, kv_heads: int, head_size: int
+) -> None:
+    gpu = load_gpu("H100")
+    attention = Fitted(
+        load_model(name), gpu, 1, StepCoefficients(**{**NOTHING, "step_us": 1.0, "attention": 1.0}), REQUEST
+    )
+    pairs = 10_000 * 10_000 / 2
+    expected_us = layers * 4 * heads * head_size * pairs / (gpu.tflops * 1e6)
+    assert attention.step_time(prompt(10_000)) == pytest.approx(expected_us + 1, abs=1)
+
+    kv = Fitted(load_model(name), gpu, 1, StepCoefficients(**{**NOTHING, "step_us": 1.0, "kv": 1.0}), REQUEST)
+    decodes = BatchShape(decode_requests=1, decode_context_tokens=99_999)
+    expected_us = layers * 2 * kv_heads * head_size * 2 * 100_000 / (gpu.bandwidth_tb_s * 1e6)
+    assert kv.step_time(decodes) == pytest.approx(expected_us + 1, abs=1)
+
+
+def test_projections_have_the_width_of_heads_of_their_declared_size() -> None:
+    def weights_us(model: ModelSpec) -> int:
+        return Fitted(model, load_gpu("H100"), 1, StepCoefficients(**ONLY_WEIGHTS), REQUEST).step_time(TEN_DECODES)
+
+    model, gpu = load_model("qwen3-32b"), load_gpu("H100")
+    wider_bytes = 2 * model.num_layers * 5120 * 2 * (64 + 8) * (128 - 5120 // 64)
+    without_size = dataclasses.replace(model, head_dim=None)
+    added_us = wider_bytes / (gpu.bandwidth_tb_s * 1e6)
+    assert weights_us(model) - weights_us(without_size) == pytest.approx(added_us, abs=1)
+
+
+def test_a_latent_between_hidden_size_and_heads_keeps_an_equal_share_of_the_hidden_size() -> None:
+    shape = prompt(1000)
+    model = load_model("glm-5.2")
+    without_size = dataclasses.replace(model, head_dim=None)
+    times = [Fitted(each, load_gpu("H200"), 8, STEP, REQUEST).step_time(shape) for each in (model, without_size)]
+    assert model.head_dim == 192
+    assert times[0] == times[1]
