@@ -1,13 +1,14 @@
 """How well a replay predicts recordings of a real server, for every recording in a folder.
 
-    python benchmarks/accuracy.py RECORDINGS [--coefficients FILE] [--write docs/accuracy.md]
+    python -m benchmarks.accuracy RECORDINGS [--coefficients FILE] [--write docs/accuracy.md]
 
 RECORDINGS holds `train` and `validate`, each with folders of `trace.yaml` and `trace.csv` (and `trace.itl.csv.gz` where
 token times were recorded), and a `server_config.json` with the server's settings. Each recording is replayed with those
 settings and compared, with the default latency model and with learned coefficients, those that ship unless there is a
 FILE. Where the client had a cap on requests in flight, it is sent by schedule and cap, and its duration is predicted,
 too. Two recordings of the same workload (`*_vanilla`, `*_patched`) are compared with each other: no single prediction
-can be expected to do better than a second run of the real thing.
+can be expected to do better than a second run of the real thing. `--write` replaces its own sections of a page and
+keeps all others, such as that of `left_out.py`.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.sections import write_sections
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
@@ -53,7 +55,7 @@ varies. ITL is the mean of each request, from its first and last chunk where the
 p99 are those of all requests; their errors are signed. A second run of the real server is no perfect prediction of the
 first either: the second table has its error.
 
-The tables are produced by `python benchmarks/accuracy.py RECORDINGS --write docs/accuracy.md`.
+The tables are produced by `python -m benchmarks.accuracy RECORDINGS --write docs/accuracy.md`.
 """
 
 LEARNED_TEXT = """## Learned coefficients
@@ -87,7 +89,7 @@ def main() -> int:
     text = "\n".join(_report(arguments.recordings, arguments.coefficients))
     sys.stdout.write(text)
     if arguments.write is not None:
-        arguments.write.write_text(text)
+        write_sections(arguments.write, text)
     return 0
 
 

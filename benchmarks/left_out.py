@@ -10,7 +10,8 @@ requests are sent by schedule and cap, in learning as in predicting.
 
 The table has two lines for each recording: a single run, and the mean of several phases of the engine's steps. `lone`
 is the error of the mean TTFT of the requests that found the server idle and stayed alone until their first token.
-With `--intervals` a further line says how many figures of each recording lie within the 90 % interval of so many draws.
+With `--intervals` a further line says how many figures lie within the 90 % intervals of so many draws. `--write`
+replaces this section of a page, such as `docs/accuracy.md`, and keeps all others.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import numpy.typing as npt
 
 from benchmarks.accuracy import PHASES, Score, options_of, predict, table
 from benchmarks.coverage import figures_inside
+from benchmarks.sections import write_sections
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.latency.model import LatencyModel
@@ -36,11 +38,26 @@ from calibrate.fit.terms import Deployed, Learnable
 from traces import read_itl, read_trace
 from traces.client_cap import client_cap_of
 
+CAPPED_PHASES = 2
+"""Phases for recordings of clients with a cap, which are long, and in which phases matter little."""
 LEAST_LONE = 10
 """With fewer lone requests the error of their mean says nothing."""
 LONE_PHASES = 4
 BUDGET = 24_000
 """Requests in each of the last rounds of a fit."""
+
+SECTION = """## Each recording, predicted from the others
+
+Coefficients learned from the other recordings of `train` predict each, in one run and, in the second line, in {}
+phases (two for those with a cap). Those are sent by schedule and cap. `lone` is the error of the mean TTFT of requests
+that found the server idle and stayed alone until their first token. The rows are those of
+`python -m benchmarks.left_out RECORDINGS --budget {} --write docs/accuracy.md`, with rounds of so many requests.
+"""
+COVERAGE = """\
+Of {} figures, which are mean, p50, p90 and p99 of TTFT, E2E and ITL of {} recordings below saturation, {} lie within
+their 90 % intervals of {} draws. Figures of one recording are right or wrong together.
+"""
+_NUMBERS = {2: "two", 4: "four", 8: "eight"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +96,7 @@ def main() -> int:
     text = "\n".join(_report(recorded, deployment, settings))
     sys.stdout.write(text)
     if arguments.write is not None:
-        arguments.write.write_text(text)
+        write_sections(arguments.write, text)
     return 0
 
 
@@ -102,7 +119,7 @@ def _report(recorded: Sequence[Recorded], deployment: Deployment, settings: Sett
     budget = Budget(settings.num_requests // 3, settings.num_requests, 3 * settings.num_requests)
     learned = learn([each.recording for each in recorded], deployed, deployment.config, budget=budget)
     sys.stderr.write(_described(learned.deployed, learned.estimate))
-    yield "# Each recording, predicted by what was learned from the others\n"
+    yield SECTION.format(_NUMBERS.get(settings.num_phases, settings.num_phases), settings.num_requests)
     scores: list[Score] = []
     inside: list[list[bool]] = []
     for left_out in recorded:
@@ -114,15 +131,17 @@ def _report(recorded: Sequence[Recorded], deployment: Deployment, settings: Sett
         predicted = replace(deployment, latency=chosen.latency(estimate.values))
         lone = lone_error(left_out.recording, predicted, LONE_PHASES)
         name = left_out.name if lone is None else f"{left_out.name} (lone {lone:+.1%})"
-        scores += [
-            predict(name, left_out.header, predicted, num) for name, num in ((name, 1), ("", settings.num_phases))
-        ]
-        if settings.num_draws and isinstance(chosen, Deployed):
+        num_phases = settings.num_phases
+        if left_out.recording.max_concurrency is not None:
+            num_phases = min(num_phases, CAPPED_PHASES)
+        scores += [predict(name, left_out.header, predicted, num) for name, num in ((name, 1), ("", num_phases))]
+        is_below_saturation = left_out.recording.max_concurrency is None
+        if settings.num_draws and is_below_saturation and isinstance(chosen, Deployed):
             inside.append(figures_inside(left_out.recording, chosen, estimate, deployment.config, settings.num_draws))
-            yield f"{left_out.name}: {sum(inside[-1])} of {len(inside[-1])} figures inside their intervals"
+            sys.stderr.write(f"{sum(inside[-1])} of {len(inside[-1])} figures inside their intervals\n")
     yield from table(scores)
     if inside:
-        yield f"{sum(map(sum, inside))} of {sum(map(len, inside))} figures inside their intervals\n"
+        yield COVERAGE.format(sum(map(len, inside)), len(inside), sum(map(sum, inside)), settings.num_draws)
 
 
 def _described(deployed: Learnable, estimate: Estimate) -> str:
