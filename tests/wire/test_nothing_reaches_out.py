@@ -1,29 +1,25 @@
-"""No request makes the server open a file or a connection, whatever address it has in it."""
+"""No request makes the server open a file or a connection, whatever address it has in it.
+
+Functions of Python are watched here; `tests/wire/test_traced_requests.py` traces system calls.
+"""
 
 import json
-import shutil
-import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.attack.constraints import answer_of, call_of, demand, doubling
+from benchmarks.attack.constraints import answer_of, call_of, demand
 from mockserve.serving.aside import MODULES
 from mockserve.workers.pool import WorkerPool
-from tests.patience import PATIENCE_S
 from tests.wire.noting_worker import NOTED_IN
-from tests.wire.plain_http import call, read_all
+from tests.wire.plain_http import call
 from tests.wire.reaching_out import noted_openings
 from tests.wire.serving import TestServer, running_server
-from tests.wire.test_server_process import connect, process
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 ADDRESS = "ADDRESS"
@@ -158,53 +154,3 @@ def test_notices_a_file_that_a_thread_of_the_server_opens(tmp_path: Path) -> Non
         thread.join()
     assert len(opened) == 1
     assert str(file) in opened[0]
-
-
-TRACER = ("strace", "-f", "-s", "300")
-SERVER = (
-    *("--port", "0", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
-    *("--trust-request-chat-template", "--tokens-per-medium", "8", "--speed", "100000"),
-)
-
-
-def traces() -> bool:
-    """Whether system calls can be traced here."""
-    if shutil.which("strace") is None:
-        return False
-    return subprocess.run([*TRACER, "true"], capture_output=True, check=False, timeout=PATIENCE_S).returncode == 0
-
-
-@pytest.mark.skipif(not traces(), reason="strace is not there or may not trace")
-def test_no_system_call_of_a_server_or_its_workers_has_an_address_of_a_request(
-    listener: socket.socket, tmp_path: Path
-) -> None:
-    file, log = tmp_path / "schema-of-a-client.json", tmp_path / "calls"
-    file.write_text('{"type": "string"}', encoding="utf-8")
-    port = listener.getsockname()[1]
-    addresses = cycle((f"http://127.0.0.1:{port}/schema.json", file.as_uri(), str(file)))
-    with process(*SERVER) as (running, line):
-        tracer = [*TRACER, "-e", "trace=%network,%file,execve", "-e", "signal=none", "-o", str(log)]
-        with subprocess.Popen([*tracer, "-p", str(running.pid)], stderr=subprocess.PIPE, text=True) as tracing:
-            assert tracing.stderr is not None
-            assert "attached" in tracing.stderr.readline()
-            for path, body in (*list(bodies())[::4], (CHAT, answer_of({**doubling("allOf"), "not": REFERENCE}))):
-                with connect(line) as connection:
-                    connection.sendall(posted(path, json.dumps(body).replace(ADDRESS, next(addresses)).encode()))
-                    assert read_all(connection).startswith(b"HTTP/1.1 ")
-            running.send_signal(signal.SIGTERM)
-            assert running.wait(PATIENCE_S) == 0
-    calls = [each for each in log.read_text(encoding="utf-8", errors="replace").splitlines() if not is_traffic(each)]
-    assert [each for each in calls if file.name in each or f"htons({port})" in each] == []
-    assert [each for each in calls if "connect(" in each and "AF_INET" in each] == []
-    assert any("execve(" in each and sys.executable in each for each in calls), "no worker process was started"
-
-
-def posted(path: str, body: bytes) -> bytes:
-    """A request that ends its connection."""
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-def is_traffic(line: str) -> bool:
-    """Whether a traced call moves the bytes of a connection that is open already."""
-    return any(f" {name}(" in line for name in ("recvfrom", "sendto", "recvmsg", "sendmsg", "accept4"))

@@ -32,7 +32,7 @@ def test_replies_are_those_of_vllm(setup: str, tmp_path: Path, monkeypatch: pyte
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with running_server(model=str(_model_folder(tmp_path, setup)), **settings) as server:
-        replies = [call(server, row["method"], row["path"], _body(row), row["headers"]) for row in rows]
+        replies = [call(server, row["method"], row["path"], body_of(row), row["headers"]) for row in rows]
     differing = [
         (row["method"], row["path"], row.get("body", row.get("raw")), expected, found)
         for row, reply in zip(rows, replies, strict=True)
@@ -60,7 +60,8 @@ def _model_folder(folder: Path, setup: str) -> Path:
     return folder
 
 
-def _body(row: Mapping[str, Any]) -> Any:
+def body_of(row: Mapping[str, Any]) -> Any:
+    """The body of a request: bytes that are sent as they are, or JSON."""
     return row["raw"].encode("latin-1") if "raw" in row else row.get("body")
 
 

@@ -35,6 +35,26 @@ class Setup:
     def capture_file(self) -> str:
         return f"golden/vllm/{self.name}.txt"
 
+    def folders(self, shared: Path) -> tuple[Path, Path]:
+        """Folders of the model and of its tokenizer."""
+        return shared / "oracle" / self.model, shared / "oracle" / self.tokenizer
+
+    @property
+    def own_settings(self) -> dict[str, Any]:
+        """The settings that `blis serve` has."""
+        known = {each.name for each in options_of(ServeOptions)}
+        return {name: value for name, value in self.settings.items() if name in known}
+
+    def arguments(self, shared: Path) -> list[str]:
+        """A command line of `blis serve`: the model and the settings."""
+        folder, tokenizer = map(str, self.folders(shared))
+        found = [folder, "--tokenizer", tokenizer, "--max-model-len", str(self.max_model_len)]
+        for name, value in self.own_settings.items():
+            found.append(f"--{name.replace('_', '-')}")
+            if value is not True:
+                found += value if isinstance(value, tuple) else (str(value),)
+        return found
+
 
 SETUPS = (
     Setup("golden1", ("c1", "c1b", "c1c"), "model", "model"),
@@ -98,11 +118,11 @@ SETUPS = (
 @contextmanager
 def server_like(setup: Setup, shared: Path) -> Iterator[TestServer]:
     """Our server with the settings of a captured one, as far as it has them."""
-    known = {each.name for each in options_of(ServeOptions)}
-    settings = {name: value for name, value in setup.settings.items() if name in known}
-    folder, tokenizer = (str(shared / "oracle" / name) for name in (setup.model, setup.tokenizer))
+    folder, tokenizer = map(str, setup.folders(shared))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in setup.environment.items():
             patch.setenv(name, value)
-        with running_server(model=folder, tokenizer=tokenizer, max_model_len=setup.max_model_len, **settings) as server:
+        with running_server(
+            model=folder, tokenizer=tokenizer, max_model_len=setup.max_model_len, **setup.own_settings
+        ) as server:
             yield server

@@ -184,7 +184,7 @@ class RepairedTables:
     def _prompt_heads_us(self, attention: HeadAttention, requests: int, new: int, before: int) -> float:
         """Attention of prompts as it was measured; rotation and norms of queries and keys are counted by tokens."""
         self._notes["13.2 us that were not measured are no part of the attention of prompts"] = None
-        kernel = replace(attention, has_norm=False)
+        kernel = attention._replace(has_norm=False)
         start_us = self._tables.context_us(kernel, 1, _SHORTEST_PROMPT, 0)
         time_us = self._tables.context_us(kernel, requests, new, before)
         return max(start_us, time_us) - _ADDED_TO_PROMPTS_US
