@@ -163,6 +163,13 @@ def rewritten(arguments: list[str]) -> list[str]:
     return with_server_settings("blis replay", ReplayOptions, arguments)
 
 
+def place_of_fault(arguments: list[str], message: str) -> str | None:
+    """The file and key of the setting of the recorded server that an error message is about, or None."""
+    from replay.server_settings import place_of_fault
+
+    return place_of_fault(ReplayOptions, arguments, message)
+
+
 def run(options: ReplayOptions) -> int:
     """Replay, write the files asked for, print the summary on stdout; all else goes to stderr."""
     from blis_sim.engine.cluster.settings import SeededTieBreaker

@@ -1,5 +1,6 @@
 """Flags that a command line leaves out, taken from the settings of the server that a recording was made on."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -9,7 +10,8 @@ from typing import Any
 from blis_sim.options import options_of
 from blis_sim.options.command_line import read_command_line
 from traces.errors import TraceError
-from traces.server_settings import engine_settings
+from traces.header import read_header
+from traces.server_settings import engine_settings, located_settings
 
 _ALSO_SET_BY = {
     "total_kv_blocks": ("kv_cache_memory_bytes", "gpu_memory_utilization", "tp", "hardware", "quantization"),
@@ -46,15 +48,8 @@ def _short(model: str) -> str:
 
 def with_server_settings(program: str, options_class: type, arguments: Sequence[str]) -> list[str]:
     """Return a command line with flags for the settings of a recording that it names; one line says which."""
-    read = read_command_line(options_class, arguments)
-    given = read.values
-    first = given.get("trace_header") or given.get("trace") or next(iter(given.get("traces", ())), None)
-    if read.asks_for_help or not first or not Path(first).is_file():
-        return list(arguments)
-    taken: dict[str, Any] = {}
-    with suppress(TraceError):  # the command refuses the recording when it has checked what it would write over
-        taken = taken_settings(options_class, given, Path(first))
-    if not taken:
+    header, taken = _taken_by(options_class, arguments)
+    if header is None or not taken:
         return list(arguments)
     flags = {setting.name: setting for setting in options_of(options_class)}
     added, said = [], []
@@ -63,5 +58,47 @@ def with_server_settings(program: str, options_class: type, arguments: Sequence[
         added += [flag] if isinstance(value, bool) else [flag, str(value)]
         said.append(flag if isinstance(value, bool) else f"{flag} {value}")
     with suppress(OSError):
-        sys.stderr.write(f"{program}: from the recording's server: {' '.join(said)} (flags win over these)\n")
+        sys.stderr.write(f"{program}: from the server of {header}: {' '.join(said)} (flags win over these)\n")
     return [*added, *arguments]
+
+
+def place_of_fault(options_class: type, arguments: Sequence[str], message: str) -> str | None:
+    """The file and key of the setting taken from a recording that an error message is about, or None."""
+    header, taken = _taken_by(options_class, arguments)
+    flags = {setting.name: setting.spellings for setting in options_of(options_class)}
+    for name, value in taken.items():
+        if header is not None and _is_about(message, flags[name], value):
+            return located_settings(header)[name][1]
+    return None
+
+
+def _taken_by(options_class: type, arguments: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
+    """Return the header of the recording that a command line names, with the settings to take from it."""
+    read = read_command_line(options_class, arguments)
+    given = read.values
+    first = given.get("trace_header") or given.get("trace") or next(iter(given.get("traces", ())), None)
+    if read.asks_for_help or not first:
+        return None, {}
+    header = Path(first)
+    if not header.exists():  # else the flags that it would have set would be missed first
+        raise TraceError(f"{first}: no such file")
+    if not header.is_file():
+        return None, {}
+    try:
+        read_header(header)
+    except TraceError:
+        if "model" not in given:
+            raise
+        return None, {}  # the command refuses the recording when it has checked what it would write over
+    return header, taken_settings(options_class, given, header)
+
+
+def _is_about(message: str, spellings: Sequence[str], value: object) -> bool:
+    if isinstance(value, str) and repr(value) in message:
+        return True
+    words = "|".join(re.escape(each.lstrip("-")) for each in spellings)
+    if re.search(rf"(?<![\w-])(--?)?({words})(?![\w-])", message) is None:
+        return False
+    if isinstance(value, bool | str):
+        return isinstance(value, bool) or value in message
+    return any(float(each) == value for each in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?!\w)", message))

@@ -87,9 +87,16 @@ def engine_settings(header_path: Path) -> dict[str, Any]:
 
     Those of the file beside it win over those of its header.
     """
+    return {name: value for name, (value, _) in located_settings(header_path).items()}
+
+
+def located_settings(header_path: Path) -> dict[str, tuple[Any, str]]:
+    """Return `engine_settings`, each with its file and key. Raises TraceError."""
     header = read_header(header_path)
     if header.mode != "real":
         return {}
     beside = settings_path(header_path)
-    found = {**plausible(header.server), **(read_settings_file(beside) if beside.is_file() else {})}
-    return {SETTINGS[name][1]: value for name, value in found.items() if SETTINGS[name][1]}
+    in_header = {name: (value, f"{header_path} key server.{name}") for name, value in plausible(header.server).items()}
+    own = read_settings_file(beside) if beside.is_file() else {}
+    found = {**in_header, **{name: (value, f"{beside} key {name}") for name, value in own.items()}}
+    return {SETTINGS[name][1]: each for name, each in found.items() if SETTINGS[name][1]}

@@ -8,15 +8,17 @@ class CommandRow:
     """Registration of a command. Its module is imported only when the command is used.
 
     The module offers the options class under `options` and `run(options) -> int`, the exit code. With
-    `has_other_syntax` it also offers `rewritten(arguments) -> arguments`, for command lines of another program.
-    `examples` are command lines for its help. With `main` the help explains the settings below these headings, and only
-    names the others.
+    `has_other_syntax` it also offers `rewritten(arguments) -> arguments`, for command lines of another program. With
+    `takes_settings` it also offers `place_of_fault(arguments, message)`: the file and key of the setting that an error
+    message is about, or None. `examples` are command lines for its help. With `main` the help explains the settings
+    below these headings, and only names the others.
     """
 
     help: str
     module: str
     options: str
     has_other_syntax: bool = False
+    takes_settings: bool = False
     examples: tuple[str, ...] = ()
     main: tuple[str, ...] = ()
 
@@ -98,6 +100,7 @@ COMMANDS: dict[str, CommandRow] = {
         "replay.command",
         "ReplayOptions",
         has_other_syntax=True,
+        takes_settings=True,
         examples=(
             "blis replay trace.yaml --model qwen/qwen3-14b --results-path results.json",
             "blis replay trace.yaml --model qwen/qwen3-14b --num-instances 2 --json",
@@ -109,6 +112,7 @@ COMMANDS: dict[str, CommandRow] = {
         "calibrate.fit.command",
         "FitOptions",
         has_other_syntax=True,
+        takes_settings=True,
         examples=("blis fit trace.yaml --model qwen/qwen3-14b --output coefficients.yaml",),
         main=("Arguments", "Learning", "Model and GPU", "Options"),
     ),

@@ -5,6 +5,7 @@ import importlib
 import os
 import sys
 from contextlib import suppress
+from types import ModuleType
 
 from blis_sim.cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow, members
 from blis_sim.cli.search_path import blaming_foreign_modules
@@ -75,9 +76,17 @@ def _explained(program: str, error: BaseException) -> int | None:
 def _run_command(row: CommandRow, arguments: list[str], program: str) -> int:
     """Run one command, or print its help; only its module is imported."""
     module = importlib.import_module(row.module)
+    try:
+        return _run_module(module, row, module.rewritten(arguments) if row.has_other_syntax else arguments, program)
+    except BlisError as error:
+        place = module.place_of_fault(arguments, str(error)) if row.takes_settings else None
+        if place is None:
+            raise
+        raise OptionError(f"{place}: {error}") from error
+
+
+def _run_module(module: ModuleType, row: CommandRow, arguments: list[str], program: str) -> int:
     options_class = getattr(module, row.options)
-    if row.has_other_syntax:
-        arguments = module.rewritten(arguments)
     found = read_command_line(options_class, arguments)
     if found.asks_for_help:
         from blis_sim.cli.help import command_page

@@ -106,15 +106,23 @@ def rewritten(arguments: list[str]) -> list[str]:
     return with_server_settings("blis fit", FitOptions, arguments)
 
 
+def place_of_fault(arguments: list[str], message: str) -> str | None:
+    """The file and key of the setting of the recorded server that an error message is about, or None."""
+    from replay.server_settings import place_of_fault
+
+    return place_of_fault(FitOptions, arguments, message)
+
+
 def run(options: FitOptions) -> int:
     """Learn, write the file, print what was learned on stdout; all else goes to stderr."""
+    if options.design is not None:
+        return _write_design(options, options.design)
+    _need_scipy()
     from calibrate.fit.coefficients_file import text_of
     from calibrate.fit.table import print_learned, print_unidentified
     from replay.progress import progress_bar
     from traces.text_file import write_text
 
-    if options.design is not None:
-        return _write_design(options, options.design)
     fitted = learn_coefficients(options, _say, progress_bar)
     write_text(Path(options.output), text_of(fitted.content))
     print_learned(fitted.learned, fitted.deployed, sys.stdout)

@@ -44,7 +44,7 @@ def test_settings_of_the_recording_become_flags_and_are_said_in_one_line(tmp_pat
     assert added[added.index("--max-num-batched-tokens") + 1] == "4096"
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert said.startswith("blis replay: from the recording's server: --model qwen/qwen3-14b --max-num-seqs 2")
+    assert said.startswith(f"blis replay: from the server of {path}: --model qwen/qwen3-14b --max-num-seqs 2")
 
 
 def test_a_replay_needs_no_flag(tmp_path: Path, capsys: Captured) -> None:
@@ -76,3 +76,59 @@ def test_nothing_is_taken_on_request_and_for_blis(tmp_path: Path, flags: list[st
 def test_a_simulated_trace_has_no_server(tmp_path: Path) -> None:
     arguments = [recording(tmp_path, mode="generated")]
     assert rewritten(arguments) == arguments
+
+
+@pytest.mark.parametrize("command", [["replay"], ["fit"]])
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ("tensor_parallel: 3", "key tensor_parallel: qwen3-14b has 40 attention heads, which tp 3 does not divide"),
+        ("hardware: nonsense", "key hardware: GPU 'nonsense' is not in the catalogue; "),
+        ("num_gpu_blocks: 1", "key num_gpu_blocks: --num-gpu-blocks-override must be at least 2 with --engine vllm, "),
+        ("gpu_memory_utilization: 3", "key gpu_memory_utilization: --gpu-memory-utilization must be at most 1, got 3"),
+        ("max_num_seqs: 0", "key max_num_seqs: expected a whole number above 0, got 0"),
+    ],
+)
+def test_a_setting_of_the_recorded_server_that_is_at_fault_is_named_with_its_file(
+    command: list[str], settings: str, complaint: str, tmp_path: Path, capsys: Captured
+) -> None:
+    path = recording(tmp_path)
+    (tmp_path / "t.server.yaml").write_text(f"model: qwen/qwen3-14b\n{settings}\n")
+    assert run([*command, path]) == 2
+    assert f"blis {command[0]}: error: {tmp_path}/t.server.yaml {complaint}" in capsys.readouterr().err
+
+
+def test_a_setting_in_the_header_that_is_at_fault_is_named_with_its_key(tmp_path: Path, capsys: Captured) -> None:
+    path = Path(recording(tmp_path))
+    path.write_text(path.read_text().replace("gpu_memory_utilization: 0.8", "gpu_memory_utilization: 3"))
+    (tmp_path / "t.server.yaml").write_text("model: qwen/qwen3-14b\n")
+    assert run(["replay", str(path)]) == 2
+    complaint = f"{path} key server.gpu_memory_utilization: --gpu-memory-utilization must be at most 1, got 3"
+    assert f"blis replay: error: {complaint}" in capsys.readouterr().err
+
+
+def test_a_flag_at_fault_is_not_the_recording_s(tmp_path: Path, capsys: Captured) -> None:
+    assert run(["replay", recording(tmp_path), "--tp", "3"]) == 2
+    complaint = "blis replay: error: qwen3-14b has 40 attention heads, which tp 3 does not divide\n"
+    assert capsys.readouterr().err.endswith(complaint)
+
+
+def test_settings_that_cannot_be_read_are_refused_with_a_model_too(tmp_path: Path, capsys: Captured) -> None:
+    path = recording(tmp_path)
+    (tmp_path / "t.server.yaml").write_text("max_num_seqs: 0\n")
+    assert run(["replay", path, "--model", "qwen/qwen3-14b"]) == 2
+    assert capsys.readouterr().err == (
+        f"blis replay: error: {tmp_path}/t.server.yaml key max_num_seqs: expected a whole number above 0, got 0\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["replay", "fit"])
+def test_a_recording_that_is_missing_or_none_is_named_rather_than_the_flags_it_would_set(
+    command: str, tmp_path: Path, capsys: Captured
+) -> None:
+    missing, broken = tmp_path / "nothing.yaml", tmp_path / "broken.yaml"
+    broken.write_text("x: [")
+    assert run([command, str(missing)]) == run([command, str(broken)]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"blis {command}: error: {missing}: no such file"
+    assert second.startswith(f"blis {command}: error: {broken}")
