@@ -263,11 +263,6 @@ SATURATION = """\
 threshold: {threshold_ms: 4000}
 backlog_drift: {window_size_sec: 2, min_windows: 3}
 """
-SWEEP = """\
-command: run
-settings: {model: qwen3-14b, num_requests: 3}
-vary: {max_num_seqs: [4], rate: [2.5]}
-"""
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:15:4{number}.6805900,{300 + number},{40 + number}\n" for number in range(6)
 )

@@ -9,8 +9,6 @@ from blis_sim.options import check_options, option
 
 __all__ = ["GpusOptions", "run"]
 
-_WIDTHS = (9, 8, 8, 7, 7, 13, 11)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpusOptions:

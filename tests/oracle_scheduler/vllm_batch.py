@@ -88,10 +88,6 @@ class VllmBatch:
             self._preempt(self.running.pop())
         return self.preempted
 
-    def count_steps(self, num_steps: int) -> None:
-        """Note that so many steps were composed elsewhere, none of which had anything to prefill."""
-        self._num_executed_steps += num_steps
-
     def leave(self, sequence: Sequence) -> None:
         """Forget a sequence that runs or waits no more."""
         if sequence.running:

@@ -50,19 +50,6 @@ class LatencyModel(Protocol):
         ...
 
 
-class LinearLatencyModel(LatencyModel, Protocol):
-    """A model whose step time is `coefficients . basis(shape)`, truncated: what fitting can learn directly."""
-
-    @property
-    def coefficients(self) -> tuple[float, ...]:
-        """One per basis function."""
-        ...
-
-    def basis(self, shape: BatchShape) -> tuple[float, ...]:
-        """The values, in microseconds per unit coefficient, that are weighted and summed."""
-        ...
-
-
 def whole_micros(value: float) -> Micros:
     """Truncate toward zero, at least 1; not-a-number and anything beyond 63 bits become the largest instant."""
     if not value < MAX_MICROS:

@@ -8,7 +8,6 @@ from mockserve.content.constraints.regex_parser import parse_regex
 
 MOST_NESTED = 64
 TOO_DEEP = f"The JSON schema is nested too deeply: objects and arrays may nest at most {MOST_NESTED} levels"
-UNIMPLEMENTED = ("contains", "maxContains", "minContains", "uniqueItems")
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -39,19 +38,6 @@ def check_schema(schema: Any) -> None:
             pending.extend(_parts(found))
         elif not isinstance(found, bool):
             raise SchemaError("schema must be an object or a boolean")
-
-
-def unimplemented_keywords(schema: Any) -> list[str]:
-    """Keywords that none of vLLM's backends can enforce: those of the first array that has any, else none."""
-    pending = [schema]
-    while pending:
-        found = pending.pop()
-        if isinstance(found, Mapping):
-            names = sorted(set(UNIMPLEMENTED).intersection(found))
-            if names and "array" in type_options(found):
-                return names
-            pending.extend(reversed(list(_parts(found))))
-    return []
 
 
 def nesting(value: Any) -> int:

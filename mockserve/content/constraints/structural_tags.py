@@ -21,11 +21,6 @@ class TagError(ValueError):
     """An invalid structural tag."""
 
 
-def check_tag(tag: Any) -> None:
-    """Raise TagError, or the error of the schema, pattern or grammar within it, unless `tag` is one."""
-    tag_text(tag, Random(0), 0)
-
-
 def tag_text(tag: Any, random: Random, generosity: int) -> str:
     """A text of the form. `generosity` 0 gives about the least, 2 a longer one."""
     if not isinstance(tag, Mapping):

@@ -73,7 +73,6 @@ def split_at(text: str, ids: Sequence[int], offsets: Sequence[tuple[int, int]]) 
 DEFAULT_VOCABULARY_SIZE = 128_000
 MAX_REMEMBERED_PIECES = 100_000
 LONG_TEXT_CHARS = 100_000
-PIECES_AT_ONCE = 4096
 
 _PIECE = re.compile(
     r"<\|\w{1,12}\|>|</?(?:think|tool_call)>"  # the markers of chat templates and parsers are one token each

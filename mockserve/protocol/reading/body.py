@@ -49,14 +49,6 @@ class Fields:
     def text(self, name: str) -> str | None:
         return None if self.body.get(name) is None else self._read(name, None, text_problem, str)
 
-    def required_text(self, name: str) -> str:
-        """A string that must be there; empty when it is not."""
-        value = self.require(name)
-        problem = text_problem(value, f"body.{name}") if name in self.body else None
-        if problem is not None:
-            self.problems.append(problem)
-        return value if isinstance(value, str) else ""
-
     def require(self, name: str) -> Any:
         """The raw value of a field that must be there."""
         if name not in self.body:

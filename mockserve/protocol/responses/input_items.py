@@ -309,13 +309,6 @@ def _reasoning(item: Mapping[str, Any]) -> str:
     return str(parts[0].get("text", ""))
 
 
-def _first_text(content: Any) -> str:
-    """Content that the template takes as text only: that of its first part."""
-    if isinstance(content, str) or content is None:
-        return content or ""
-    return str(content[0].get("text", "")) if content else ""
-
-
 def _content(content: Any) -> Any:
     """Content with its parts called as chat calls them."""
     if not isinstance(content, list):

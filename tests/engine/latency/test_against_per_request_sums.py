@@ -8,7 +8,7 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.blackbox import Blackbox
 from blis_sim.engine.latency.decode_steps import decode_timer, few_decodes_timer
-from blis_sim.engine.latency.model import LatencyModel, LinearLatencyModel, whole_micros
+from blis_sim.engine.latency.model import LatencyModel, whole_micros
 from blis_sim.engine.latency.roofline import Roofline
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
 from blis_sim.engine.model_spec import ModelSpec
@@ -127,10 +127,10 @@ def test_a_linear_model_is_its_coefficients_times_its_basis(
     model: ModelSpec, gpu: GpuSpec, dp: int, beta: tuple[float, ...], num_betas: int, batch: list[Work]
 ) -> None:
     shape = shape_of(batch)
-    linear: list[LinearLatencyModel] = [
+    linear: tuple[TrainedPhysics | Blackbox, ...] = (
         TrainedPhysics(model, gpu, 2, ALPHA, beta[:num_betas], dp),
         Blackbox(ALPHA, beta[:3]),
-    ]
+    )
     for latency in linear:
         basis = latency.basis(shape)
         assert len(basis) == len(latency.coefficients)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mockserve.content.constraints.structural_tags import TagError, check_tag, tag_text
+from mockserve.content.constraints.structural_tags import TagError, tag_text
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 TAG = {"type": "tag", "begin": "<f>", "content": {"type": "json_schema", "json_schema": SCHEMA}, "end": "</f>"}
@@ -69,4 +69,4 @@ def test_structures_follow_their_triggers() -> None:
 )
 def test_an_invalid_structural_tag_is_refused(tag: Any) -> None:
     with pytest.raises(TagError):
-        check_tag(tag)
+        tag_text(tag, Random(0), 0)
