@@ -41,6 +41,20 @@ OTHERS = (
     ("qwen3-32b", "RTX-PRO-6000", 2),
     ("qwen3-30b-a3b", "H200", 1),
     ("qwen3-30b-a3b", "RTX-PRO-6000", 1),
+    ("gpt-oss-120b", "B200", 1),
+    ("gpt-oss-120b", "H100", 8),
+    ("gpt-oss-120b", "H200", 1),
+    ("gpt-oss-20b", "L40S", 1),
+    ("kimi-k2.5-nvfp4", "B200", 4),
+    ("llama-3.1-70b-instruct-fp8", "B200", 1),
+    ("llama-3.1-70b-instruct-fp8", "H200", 1),
+    ("llama-3.1-8b-instruct-fp8", "L40S", 1),
+    ("minimax-m2.5", "B200", 4),
+    ("minimax-m2.5", "H200", 4),
+    ("minimax-m2.5-nvfp4", "B200", 4),
+    ("qwen3-235b-a22b-fp8", "H200", 4),
+    ("qwen3-8b", "A100-SXM", 1),
+    ("qwen3-8b", "L40S", 1),
 )
 """More of them: model, GPU and tensor parallelism."""
 

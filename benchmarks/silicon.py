@@ -5,6 +5,7 @@
 CSV has one deployment per row: the flags of the server, the load, and the mean time to first token and per output token
 in milliseconds. docs/silicon.md describes its columns. Each row is replayed as its load generator sent it: ten
 requests for each that is allowed in flight, sent as soon as the cap lets them. Nothing is learned from the rows.
+290 rows take 70 to 110 s of a CPU for each predictor where the engine is compiled, as `pip install .` does.
 """
 
 import argparse
@@ -225,7 +226,7 @@ def main() -> int:
     with ProcessPoolExecutor(arguments.processes) as pool:
         found = list(pool.map(_task, tasks, chunksize=8))
     predictions = {name: found[index * len(rows) : (index + 1) * len(rows)] for index, name in enumerate(names)}
-    text = "\n".join(report(rows, predictions)) + "\n"
+    text = "\n".join(report(rows, predictions)).rstrip("\n") + "\n"
     sys.stdout.write(text)
     if arguments.write is not None:
         arguments.write.write_text(text)

@@ -85,20 +85,16 @@ def _automatic(choice: LatencyChoice, notes: list[str]) -> str:
     placement = choice.placement
     if placement is None:
         return "fitted"
-    if placement.profile is None and not _kernels_are_closer(choice):
+    if placement.profile is None and not _speaks_for_kernels(choice):
         return "fitted"
     return "kernels" if _are_covered(choice, placement, notes) else "fitted"
 
 
-def _kernels_are_closer(choice: LatencyChoice) -> bool:
-    """Whether what was measured speaks for kernels: all but deployments like the one the shipped coefficients are of.
+def _speaks_for_kernels(choice: LatencyChoice) -> bool:
+    """Whether what was measured of servers of this kind speaks for kernels."""
+    from blis_sim.engine.latency.kernels.evidence import kernels_are_closer
 
-    That is a dense model in 16 bits with grouped KV heads on one H100. On all others that were measured kernels are
-    closer: several GPUs, experts, KV heads without groups, another GPU (docs/published.md, docs/silicon.md).
-    """
-    from blis_sim.engine.latency.coefficients_file import is_like_learned
-
-    return choice.engine == "vllm" and not is_like_learned(choice.model, choice.gpu, choice.tp)
+    return choice.engine == "vllm" and kernels_are_closer(choice.model, choice.gpu, choice.tp)
 
 
 def _are_covered(choice: LatencyChoice, placement: "KernelPlacement", notes: list[str]) -> bool:

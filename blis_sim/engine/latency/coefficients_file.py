@@ -163,10 +163,3 @@ def unlike_measured(model: ModelSpec, gpu: GpuSpec, tp: int) -> list[str]:
         )
         if is_unknown
     ]
-
-
-def is_like_learned(model: ModelSpec, gpu: GpuSpec, tp: int) -> bool:
-    """Whether a deployment is of the kind that the shipped coefficients were learned on: one H100 with a dense model in
-    16 bits that has grouped KV heads."""
-    has_groups = model.num_kv_heads < model.num_heads
-    return gpu.name == "H100" and tp == 1 and has_groups and not model.is_moe and not unlike_measured(model, gpu, tp)

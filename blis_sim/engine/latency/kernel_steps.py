@@ -98,7 +98,7 @@ class KernelSteps:
     """Per token, in large batches."""
     _prompts: PromptGrid = field(init=False, repr=False, compare=False)
     _start_us: float = field(init=False, repr=False, compare=False)
-    """What attention of prompts takes less beside decodes: the starts of its kernels."""
+    """Starts of the kernels of attention, which prompts beside decodes do without."""
     _lines: dict[int, DecodeLine] = field(init=False, repr=False, compare=False)
     _chunk_lines: dict[int, DecodeLine] = field(init=False, repr=False, compare=False)
 
