@@ -74,7 +74,7 @@ async def plan_generate(
         accounting=Accounting(
             shows_prompt_details=model.options.replies.enable_prompt_tokens_details,
         ),
-        stream_interval=model.options.replies.stream_interval,
+        stream_interval=max(model.options.replies.stream_interval, asked.stream_interval),
         kv_transfer_params=model.handover(params, generations),
         errors=OTHER_ERRORS,
         is_long=is_long_reply(sampling, [prompt], repeats_prompts=asked.returns_prompt_ids),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mockserve.protocol.asked.repetition import REPETITION_DETECTION
 from mockserve.protocol.asked.sampling import (
     STRUCTURED_OUTPUTS,
     Common,
@@ -14,7 +15,7 @@ from mockserve.protocol.asked.sampling import (
     read_sampling,
 )
 from mockserve.protocol.bodies import Choice, Choices, Ending, Piece, Prompted, Usage, id_list, listed
-from mockserve.protocol.errors import ApiError, Problem, bad_fields
+from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value
 from mockserve.protocol.json_text import json_array
 from mockserve.protocol.logprob_shapes import LONG_TOKENS, LOWEST_LOGPROB, Candidate, Scored, ScoredTokens
 from mockserve.protocol.reading.body import Fields
@@ -154,6 +155,22 @@ class TokenIds:
         return {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 
 
+OUTPUT_KINDS = (0, 1, 2)
+
+
+class OutputKind:
+    """The number of one of vLLM's kinds of output."""
+
+    def problems(self, value: Any, location: str) -> list[Problem]:
+        if type(value) in (int, float) and value in OUTPUT_KINDS:
+            return []
+        expected = "0, 1 or 2"
+        return [Problem("enum", location, f"Input should be {expected}", value, {"expected": expected})]
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "integer", "enum": list(OUTPUT_KINDS)}
+
+
 class SamplingParameters:
     """vLLM's own object of sampling parameters; each problem with it is reported twice."""
 
@@ -164,6 +181,7 @@ class SamplingParameters:
             "frequency_penalty": Number(),
             "repetition_penalty": Number(),
             "temperature": Number(),
+            "watermarking": Nullable(Flag()),
             "top_p": Number(),
             "top_k": Integer(),
             "min_p": Number(),
@@ -175,15 +193,28 @@ class SamplingParameters:
             "min_tokens": Integer(),
             "logprobs": Nullable(Integer()),
             "prompt_logprobs": Nullable(Integer()),
+            "prompt_logprob_token_ids": Nullable(ListOf(ListOf(Integer()))),
+            "prompt_logprob_start": Nullable(Integer()),
+            "logprob_token_ids": Nullable(ListOf(Integer())),
+            "flat_logprobs": Flag(),
             "detokenize": Flag(),
             "skip_special_tokens": Flag(),
+            "spaces_between_special_tokens": Flag(),
             "include_stop_str_in_output": Flag(),
+            "output_kind": OutputKind(),
+            "stream_interval": Nullable(Integer()),
+            "skip_clone": Flag(),
+            "output_text_buffer_length": Integer(),
+            "structured_outputs": STRUCTURED_OUTPUTS,
             "logit_bias": Nullable(MapOf(Number())),
             "allowed_token_ids": Nullable(ListOf(Integer())),
+            "extra_args": Nullable(MapOf(Anything())),
             "bad_words": Nullable(ListOf(Text())),
-            "logprob_token_ids": Nullable(ListOf(Integer())),
-            "structured_outputs": STRUCTURED_OUTPUTS,
+            "skip_reading_prefix_cache": Nullable(Flag()),
             "thinking_token_budget": Nullable(Integer()),
+            "repetition_detection": REPETITION_DETECTION,
+            "routed_experts_prompt_start": Integer(),
+            "trace_decode_token_ids": Nullable(ListOf(Integer())),
         },
         kind="dict_type",
         ignores_unknown=True,
@@ -241,6 +272,7 @@ class GenerateRequest:
     parse_context: Mapping[str, Any] | None
     """How the answer will be read: the chat it belongs to may parse reasoning or calls. None for other text."""
     common: Common
+    stream_interval: int = 1
 
 
 def parse_generate(body: dict[str, Any]) -> GenerateRequest:
@@ -268,6 +300,9 @@ def parse_generate(body: dict[str, Any]) -> GenerateRequest:
     delivery = read_delivery(fields)
     if delivery.stream and output_mode == "derender":
         raise ApiError("output_mode='derender' does not support stream=true.")
+    interval = sampling_fields.integer("stream_interval", 1)
+    if interval is not None and interval < 1:
+        raise bad_value(f"stream_interval must be at least 1, got {interval}.", "stream_interval", interval)
     max_tokens, num_logprobs = sampling_fields.integer("max_tokens"), sampling_fields.integer("logprobs")
     context = body.get("parse_context")
     return GenerateRequest(
@@ -283,6 +318,7 @@ def parse_generate(body: dict[str, Any]) -> GenerateRequest:
         includes_reasoning=(context or {}).get("include_reasoning") is not False,
         parse_context=context,
         common=read_common(fields),
+        stream_interval=interval or 1,
     )
 
 

@@ -169,3 +169,9 @@ def test_rendered_requests_keep_all_sampling_parameters(path: str, asked: dict[s
     assert [(name, value) for name, value in rendered.items() if name in given] == list(given.items())
     assert ("logprobs" in plain, "logprobs" in rendered) == (True, False)
     assert not plain.keys() & given.keys()
+
+
+def test_generated_tokens_come_at_the_interval_of_the_sampling_parameters(scaled_out: TestServer) -> None:
+    reply = generate(scaled_out, {"max_tokens": 9, "ignore_eos": True, "stream_interval": 4}, stream=True)
+    sizes = [len(each["choices"][0].get("token_ids") or ()) for each in chunks_of(reply.body) if each["choices"]]
+    assert sizes == [1, 4, 4]

@@ -5,6 +5,7 @@ A field that is not listed is let through and has no effect.
 
 from collections.abc import Mapping
 
+from mockserve.protocol.asked.repetition import REPETITION_DETECTION
 from mockserve.protocol.asked.sampling import STRUCTURED_OUTPUTS
 from mockserve.protocol.completions.messages import MESSAGE
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
@@ -55,13 +56,6 @@ _RESPONSE_FORMAT: FieldType = Nullable(
                 ("type", "structures", "triggers"),
             ),
         )
-    )
-)
-_REPETITION_DETECTION: FieldType = Nullable(
-    Record(
-        {"max_pattern_size": Integer(), "min_pattern_size": Integer(), "min_count": Integer()},
-        kind="dataclass_type",
-        name="RepetitionDetectionParams",
     )
 )
 TOOLS: FieldType = Nullable(
@@ -132,7 +126,7 @@ _TAIL: Mapping[str, FieldType] = {
     "kv_transfer_params": _FREE_OBJECT,
     "ec_transfer_params": _FREE_OBJECT,
     "vllm_xargs": Nullable(MapOf(EXTRA_ARGUMENT)),
-    "repetition_detection": _REPETITION_DETECTION,
+    "repetition_detection": REPETITION_DETECTION,
 }
 
 CHAT_FIELDS: Mapping[str, FieldType] = {
