@@ -25,6 +25,7 @@ from mockserve.options.startup_checks import (
     warnings_of,
     warnings_of_connector,
 )
+from mockserve.serving.heap import return_large_blocks
 from mockserve.serving.lifecycle import Lifecycle, engine_death
 
 _logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
     for note in (*wanted[0][1].notes, *notes_on_cluster(first.cluster, wanted[0][1]), *_notes(first)):
         _say(note)
     raise_file_limit()
+    return_large_blocks()
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         if first.network.api_server_count > 1:
             code = runner.run(_serve_in_processes(*wanted[0], environment))

@@ -57,6 +57,7 @@ from mockserve.processes.remote_faults import RemoteFaults
 from mockserve.protocol.errors import ApiError
 from mockserve.realtime.deliveries import Wire
 from mockserve.realtime.interface import EngineFailedError
+from mockserve.serving.heap import return_large_blocks
 from mockserve.serving.service import build_service
 
 T = TypeVar("T")
@@ -253,6 +254,7 @@ def answer_until_stopped(assignment: Assignment) -> None:
         signal.signal(number, signal.SIG_IGN)
     set_up_logging(assignment.options.process.log_format)
     raise_file_limit()
+    return_large_blocks()
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         runner.run(_serve(assignment))
 

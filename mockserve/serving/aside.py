@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 from mockserve.content.writing import too_big
 from mockserve.protocol.errors import ApiError
 from mockserve.serving.admission import no_worker, worker_killed
+from mockserve.serving.heap import return_free_pages
 from mockserve.serving.lifecycle import OpenReplies, too_busy
 from mockserve.workers.job import Job
 from mockserve.workers.pool import OverLimitError, PoolBusyError, WorkerKilledError, WorkerNotReadyError, WorkerPool
@@ -64,7 +65,7 @@ class Aside:
         self._answering = answering or OpenReplies()
         self.pool = pool or WorkerPool(preloaded=MODULES)
         self._long = _Worker("long work")
-        self._huge = _Worker("huge work")
+        self._huge = _Worker("huge work", return_free_pages)
         self._num_open = 0
 
     async def done(self, job: Job[T]) -> T:
@@ -152,10 +153,11 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class _Worker:
-    """One thread, which begins with its first job."""
+    """One thread, which begins with its first job, and calls `tidy` when none is left to do."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, tidy: Callable[[], None] | None = None) -> None:
         self._name = name
+        self._tidy = tidy
         self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._has_begun = False
 
@@ -184,6 +186,8 @@ class _Worker:
         while (job := self._jobs.get()) is not None:
             _do(*job)
             del job
+            if self._tidy is not None and self._jobs.empty():
+                self._tidy()
 
 
 def _do(done: asyncio.Future[Any], work: Callable[[], Any]) -> None:

@@ -52,8 +52,11 @@ class WorkerLimits:
     """The system counts whole seconds of CPU, so a job may get up to one more. `wall_s` is for a starved machine."""
 
     cpu_s: int = 1
-    memory_bytes: int = 80 * MIB
-    """Memory that a job may allocate beyond the worker's own size."""
+    memory_bytes: int = 48 * MIB
+    """Memory that a job may allocate beyond the worker's own size.
+
+    The largest schemas that llguidance takes, of 4,000 definitions or 20,000 properties, need 32 MiB.
+    """
     kept_bytes: int = 16 * MIB
     """A worker that has grown by more than this ends after its job, which gives the memory back."""
     wall_s: float = 10.0
