@@ -31,7 +31,16 @@ def anonymous_mb(pid: int) -> float:
     The kernel keeps this count. Proportional shares would have to be walked for, and meanwhile the process that is
     measured waits for every page that it asks for.
     """
-    return sum(map(_anonymous_pages, tree(pid))) * PAGE_BYTES / MB
+    own = _command(pid)
+    counted = (each for each in tree(pid) if each == pid or _command(each) != own)
+    return sum(map(_anonymous_pages, counted)) * PAGE_BYTES / MB
+
+
+def _command(pid: int) -> bytes:
+    """The command line of a process: until it begins a program, its parent's, with which it shares all pages."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def _anonymous_pages(pid: int) -> int:

@@ -68,7 +68,8 @@ def failed(message: str, code: str) -> str:
 def read_event(text: str, models: Collection[str], has_model: bool) -> ClientEvent:
     """Return the demand of an event. `models` are the names that are served.
 
-    `has_model`: the client has named one of them before. A long event is read in pieces between which other threads may run, and so is what is freed of it.
+    `has_model`: the client has named one of them before. A long event is read, and freed, in pieces between which
+    other threads may run.
     """
     is_long = len(text) > LONG_EVENT_CHARS
     event: Any = None

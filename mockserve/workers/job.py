@@ -52,7 +52,7 @@ class WorkerLimits:
     """The system counts whole seconds of CPU, so a job may get up to one more. `wall_s` is for a starved machine."""
 
     cpu_s: int = 1
-    memory_bytes: int = 48 * MIB
+    memory_bytes: int = 40 * MIB
     """Memory that a job may allocate beyond the worker's own size.
 
     The largest schemas that llguidance takes, of 4,000 definitions or 20,000 properties, need 32 MiB.
