@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -41,6 +40,8 @@ def number_text(value: float) -> str:
     if "e" not in text:
         return text.removesuffix(".0")
     if 1e-6 <= abs(value) < 1e21:
+        from decimal import Decimal  # takes 1 ms to load; few figures have an exponent
+
         return format(Decimal(text), "f")
     return text.replace("e-0", "e-")
 

@@ -1,13 +1,12 @@
 """Changes of the content of a prefix cache, for a record of it outside of the engine."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from blis_sim.engine.request import Request
 
 
-@dataclass(frozen=True, slots=True)
-class BlocksStored:
+class BlocksStored(NamedTuple):
     """Blocks of `request` between its identities `first` and, not including, `end` can be found from now on.
 
     Each block spans `span` identities and is found by the last one. Of a group that keeps some blocks alone, `kept`
@@ -22,8 +21,7 @@ class BlocksStored:
     kept: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRemoved:
+class BlockRemoved(NamedTuple):
     """A block is about to be overwritten: its content is gone, unless another block holds it, too."""
 
     identity: object
