@@ -1,10 +1,9 @@
 """The commands of `blis`. Adding one is adding its row."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class CommandRow:
+class CommandRow(NamedTuple):
     """Registration of a command. Its module is imported only when the command is used.
 
     The module offers the options class under `options` and `run(options) -> int`, the exit code. With

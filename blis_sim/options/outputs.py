@@ -3,7 +3,6 @@
 import re
 import zlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from os import stat
 from os.path import (  # which take any text for a path  # which take any text for a path
     basename,
@@ -15,7 +14,7 @@ from os.path import (  # which take any text for a path  # which take any text f
     realpath,
 )
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from blis_sim.options.errors import OptionError
 from blis_sim.options.option import options_of
@@ -27,8 +26,7 @@ _GZIP = 31
 """The window bits that make zlib read gzip."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileKind:
+class FileKind(NamedTuple):
     """Description of a kind of file for error messages, and a pattern that the beginning of each such file has."""
 
     words: str

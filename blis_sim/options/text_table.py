@@ -2,12 +2,11 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import StringIO
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class TextTable:
+class TextTable(NamedTuple):
     """A table of cells that are text already. All rows are as long as the line of titles."""
 
     titles: Sequence[str]

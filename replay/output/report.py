@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from replay.report_options import TABLE, ReportOptions
@@ -24,7 +24,7 @@ def questions_of(options: ReportOptions, targets: "Mapping[str, SloTargets]") ->
     path = options.saturation_config
     settings = SaturationSettings() if path is None else read_settings(path)
     if options.final_window_us is not None:
-        settings = replace(settings, final_window_us=options.final_window_us)
+        settings = settings._replace(final_window_us=options.final_window_us)
     return Questions(
         targets=options.slo_targets or targets,
         weights=options.weights,

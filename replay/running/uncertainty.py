@@ -39,7 +39,7 @@ class Uncertainty:
         slower = ARITHMETIC_SPREAD * float(generator.standard_normal())
         for name in ARITHMETIC:
             changes[name] = changes.get(name, 0.0) + slower * getattr(learned.step, name)
-        return replace(learned, step=_changed(learned.step, changes), request=_changed(learned.request, changes))
+        return learned._replace(step=_changed(learned.step, changes), request=_changed(learned.request, changes))
 
 
 def drawing(latency: LatencyModel, path: str | None) -> Callable[[np.random.Generator], LatencyModel]:

@@ -1,8 +1,7 @@
 """Settings of detectors, from a YAML file."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from traces.errors import TraceError
 from traces.header_fields import Key, checked
@@ -29,8 +28,7 @@ _KEYS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaturationSettings:
+class SaturationSettings(NamedTuple):
     """Settings of the detectors. `notes` name the settings of a file that have no effect."""
 
     threshold_ms: float = 5_000.0

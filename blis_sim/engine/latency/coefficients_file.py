@@ -1,9 +1,9 @@
 """The file that `blis fit` writes and the fitted latency model reads, and notes on its use for another deployment."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.gpu_spec import GpuSpec
@@ -14,8 +14,7 @@ from blis_sim.engine.model_spec import ModelSpec
 from blis_sim.engine.units import LARGEST_COEFFICIENT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedCoefficients:
+class LearnedCoefficients(NamedTuple):
     """Content of a file: the coefficients, the deployment of the recordings, and the largest batches recorded."""
 
     model: str

@@ -1,7 +1,6 @@
 """The label of a run, and the file with all verdicts."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ def of(*requests: tuple[int, int]) -> Timeline:
 def test_the_label_is_the_most_frequent_verdict_in_the_end() -> None:
     slow_at_last = of((0, 5_000), (800_000, 5_000), (900_000, 100_000))
     assert labels_of(slow_at_last, ["threshold"], SETTINGS) == {"threshold": "OVERLOADED"}
-    longer = replace(SETTINGS, final_window_us=2_000_000)
+    longer = SETTINGS._replace(final_window_us=2_000_000)
     assert labels_of(slow_at_last, ["threshold"], longer) == {"threshold": "STABLE"}
 
 
