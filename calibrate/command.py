@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_sim.options import OptionError, check_options, check_outputs, option
+from blis_sim.options.extras import check_page
 
 if TYPE_CHECKING:
     from blis_sim.options.provenance import Provenance
@@ -96,6 +97,8 @@ class CalibrateOptions:
         if 0 < mbps < LEAST_BANDWIDTH_MBPS:
             raise OptionError(f"--network-bandwidth-mbps must be 0 or at least {LEAST_BANDWIDTH_MBPS:g}, got {mbps}")
         _ = self.limits
+        check_page("--html", self.html)
+        check_page("--plots", self.plots)
         check_outputs(self, *beside(self.trace, self.trace_header, self.trace_data, self.second_recording))
         if self.adapter_reference is not None:
             if self.sim_metrics is None:

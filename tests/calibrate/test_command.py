@@ -258,3 +258,13 @@ def test_the_modules_behind_the_command_are_loaded_only_when_it_runs() -> None:
 
     code = "import sys, calibrate.command; sys.exit(any(name in sys.modules for name in ('numpy', 'rich', 'yaml')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("flag", ["html", "plots"])
+def test_pictures_without_matplotlib_are_refused_before_the_comparison(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blis_sim.options.extras.find_spec", lambda name: None)
+    files = _files(tmp_path, ROWS, RESULTS)
+    complaint = f"--{flag} needs matplotlib: pip install 'blis-mockserve[plots]'"
+    assert _error(**files, **{flag: str(tmp_path / "written")}) == complaint

@@ -6,7 +6,17 @@ __all__ = ["WatchOptions", "run"]
 
 
 def run(options: WatchOptions) -> int:
-    """Watch. Exit codes: 0 enough comparisons were made, 3 a figure has left the interval of its prediction."""
-    from blis_sim.bench.watch.loop import watch
+    """Watch a server, which may be away for a while after the first look at it.
 
-    return watch(options)
+    Exit codes: 0 enough comparisons were made, 3 a figure has left the interval of its prediction, 1 the first look
+    failed.
+    """
+    from blis_sim.bench.watch.loop import watch
+    from observe.errors import RunError
+    from observe.messages import say
+
+    try:
+        return watch(options)
+    except RunError as error:
+        say(f"blis calibrate --watch: error: {error}")
+        return 1

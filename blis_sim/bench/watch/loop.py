@@ -19,6 +19,7 @@ from blis_sim.engine.latency.sureness import sureness
 from blis_sim.options import BlisError
 from blis_sim.options.provenance import Provenance, command_line
 from calibrate.fail_over import EXIT_CODE
+from observe.errors import RunError
 from traces.text_file import write_text
 
 _MOST_COMPARISONS = 24 * 60
@@ -83,7 +84,8 @@ class Watch:
 def watch(settings: WatchOptions) -> int:
     """Watch until enough comparisons are made, a figure has drifted, or the user interrupts.
 
-    Returns the exit code: 3 when a figure has left its interval. Raises BlisError when the first reading fails.
+    Returns the exit code: 3 when a figure has left its interval. Raises RunError or BlisError when the first reading
+    fails.
     """
     source = source_of(settings, 2 * settings.watch_window)
     source.poll()
@@ -101,7 +103,7 @@ def _go_on(watched: Watch, settings: WatchOptions) -> None:
         failure = ""
         try:
             watched.source.poll()
-        except BlisError as error:
+        except (BlisError, RunError) as error:
             failure = str(error)
         if time.monotonic() < due:
             continue

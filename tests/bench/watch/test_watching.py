@@ -1,6 +1,7 @@
 """`blis calibrate --watch` against servers over sockets: our own, and a Prometheus that has scraped one."""
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -80,8 +81,10 @@ def test_a_server_that_does_not_drift_ends_with_0_and_one_that_does_with_3(
 
 
 @contextmanager
-def prometheus(factor: float, instances: tuple[str, ...] = ("a:8000",)) -> Iterator[tuple[str, list[str]]]:
-    """A Prometheus that has scraped a simulated server, its URL and the queries it got."""
+def prometheus(
+    factor: float, instances: tuple[str, ...] = ("a:8000",), most_replies: int = 10**9
+) -> Iterator[tuple[str, list[str]]]:
+    """A Prometheus that has scraped a simulated server, its URL and the queries it got; it fails after some replies."""
     deployment = resolve(DeploymentOptions(model="qwen/qwen3-14b", hardware="H100", tp=1))
     body = json.dumps(
         prometheus_reply(readings_of(deployment, rate=6, seconds=30, every_s=3, factor=factor), instances)
@@ -91,7 +94,7 @@ def prometheus(factor: float, instances: tuple[str, ...] = ("a:8000",)) -> Itera
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             queries.extend(parse_qs(urlsplit(self.path).query)["query"])
-            self.send_response(200)
+            self.send_response(200 if len(queries) <= most_replies else 503)
             self.end_headers()
             self.wfile.write(body.encode())
 
@@ -125,3 +128,23 @@ def test_a_prometheus_with_several_servers_needs_a_selector(capsys: pytest.Captu
     error = capsys.readouterr().err
     assert "metrics of 2 servers, name one by --selector" in error
     assert 'instance="b:8000"' in error
+
+
+def test_a_server_that_stops_answering_is_named_in_each_comparison_and_may_come_back(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    metrics = tmp_path / "drift.prom"
+    with prometheus(1.0, most_replies=1) as (url, _):
+        arguments = ["--url", url, *WINDOW, "--comparisons", "2", "--hardware", "H100", "--tp", "1"]
+        assert run(["calibrate", "--watch", *arguments, "--drift-metrics", str(metrics)]) == 0
+        printed = capsys.readouterr()
+    assert printed.out.count(f"cannot read {url}: status 503") == 2
+    assert "blis_watch" in metrics.read_text()
+
+
+def test_a_server_out_of_reach_at_the_start_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    assert run(["calibrate", "--watch", "--url", url, "--model", "qwen/qwen3-14b"]) == 1
+    complaint = f"blis calibrate --watch: error: cannot read {url}/metrics: Connection refused\n"
+    assert capsys.readouterr() == ("", complaint)
