@@ -52,10 +52,10 @@ class WorkerLimits:
     """The system counts whole seconds of CPU, so a job may get up to one more. `wall_s` is for a starved machine."""
 
     cpu_s: int = 1
-    memory_bytes: int = 40 * MIB
+    memory_bytes: int = 64 * MIB
     """Memory that a job may allocate beyond the worker's own size.
 
-    The largest schemas that llguidance takes, of 4,000 definitions or 20,000 properties, need 32 MiB.
+    Enough for llguidance's checks of 2,500 definitions, 8,000 properties or an enum of 40,000 values.
     """
     kept_bytes: int = 16 * MIB
     """A worker that has grown by more than this ends after its job, which gives the memory back."""
