@@ -37,8 +37,7 @@ MEASURED: dict[str, MedianErrors] = {
 """By class: docs/silicon.md, and for 16 bits the eight servers of docs/published.md, predicted from kernels."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorsOfE2e:
+class ErrorsOfE2e(NamedTuple):
     """Means of absolute errors of E2E over servers of one kind, as fractions, by how their steps were predicted."""
 
     kernels: float
