@@ -1,7 +1,7 @@
 """Compiles the hot modules of the engine to C while a wheel is built, where that is possible.
 
 The modules are those of pyproject.toml. BLIS_COMPILE=0 leaves them plain Python, BLIS_COMPILE=1 makes it an error when
-they cannot be compiled. An editable installation is always plain: nobody shall run what is no longer in the checkout.
+they cannot be compiled. An editable installation is always plain: compiled code of an older checkout never runs.
 """
 
 import os

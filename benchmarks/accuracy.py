@@ -32,11 +32,11 @@ from calibrate.calibration import PLAIN, Calibration, calibrate
 from calibrate.compare import Comparison, compare
 from calibrate.network import Network, rtt_us_of
 from replay.arrivals.recorded import arrivals_of
-from replay.loops.reissue import simulate_reissued
+from replay.closed_loop.reissue import simulate_reissued
 from replay.output.metrics import result_rows
 from replay.output.phases import averaged
-from replay.running.record import Record
-from replay.running.simulate import simulate
+from replay.simulation.record import Record
+from replay.simulation.simulate import simulate
 from traces import Trace, TraceRow, read_itl, read_trace
 from traces.client_cap import ClientCap, client_cap_of
 

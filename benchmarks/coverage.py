@@ -12,7 +12,7 @@ from calibrate.fit.estimate import Estimate
 from calibrate.fit.recording import Recording
 from calibrate.fit.terms import Deployed
 from replay.output.intervals import drawn_latencies, intervals_of
-from replay.running.uncertainty import uncertainty_of
+from replay.simulation.uncertainty import uncertainty_of
 
 Floats = npt.NDArray[np.float64]
 PERCENTILES = (50, 90, 99)

@@ -22,8 +22,8 @@ from blis_sim.bench.capacity.command import PlanOptions, _question, rewritten
 from blis_sim.bench.capacity.search import Ask
 from blis_sim.bench.capacity.simulations import Simulations, simulations
 from blis_sim.bench.capacity.stress import judge_with
-from blis_sim.bench.points.plan import plan_of
-from blis_sim.bench.points.workers import process_pool
+from blis_sim.bench.runner.plan import plan_of
+from blis_sim.bench.runner.workers import process_pool
 from blis_sim.options.command_line import read_command_line
 from blis_sim.options.text import value_of
 

@@ -32,7 +32,7 @@ from calibrate.fit.recording import Recording
 from calibrate.fit.score import Score, score
 from calibrate.fit.terms import Deployed
 from replay.arrivals.arrival import Arrival
-from replay.running.simulate import simulate
+from replay.simulation.simulate import simulate
 from traces import TraceRow
 
 FITTED, KERNELS, DEFAULT = "fitted", "kernels", "trained-physics"

@@ -21,7 +21,7 @@ from benchmarks.server_load.client import Case, Measured
 from benchmarks.server_load.peers import Pace, Peer, blis, guidellm, reference, running
 
 STEPS = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "20000,0,0")
-"""Steps of 20 ms, whoever is in them."""
+"""Steps of 20 ms, whatever requests they serve."""
 STEPS_NAME = "blis, steps"
 SET_TIMES = ("--latency-calculator", "constant")
 ROOM = ("--total-kv-blocks", "60000")

@@ -29,7 +29,7 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.request import Request, UniqueBlocks
 from replay.arrivals.arrival import Arrival
-from replay.loops.reissue import simulate_reissued
+from replay.closed_loop.reissue import simulate_reissued
 from traces import TraceRow
 
 PREAMBLE = """# Deployments of many models, GPUs and precisions

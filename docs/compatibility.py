@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mockserve.protocol.completions.fields import CHAT_FIELDS, COMPLETION_FIELDS
 from mockserve.routes.table import ROUTES, Route
-from mockserve.serving.gates import Gate
+from mockserve.serving.route_conditions import RouteCondition
 
 FOLDER = Path(__file__).resolve().parent
 WIRE_TESTS = FOLDER.parent / "tests/wire"
@@ -86,7 +86,11 @@ def open_requests() -> str:
 
 def _offer(route: Route) -> str:
     summary = _summary(route.handler.__doc__)
-    return summary if route.gate in (Gate.ALWAYS, Gate.GENERATION) else f"{summary} Needs {route.gate}."
+    return (
+        summary
+        if route.condition in (RouteCondition.ALWAYS, RouteCondition.GENERATION)
+        else f"{summary} Needs {route.condition}."
+    )
 
 
 def _agreement(row: dict[str, str] | None) -> str:

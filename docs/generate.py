@@ -72,7 +72,7 @@ def commands() -> str:
 def routes() -> str:
     """Every route of the server, with the first line of its handler's docstring."""
     rows = [
-        (each.method, f"`{each.path}`", (each.handler.__doc__ or "").strip().partition("\n")[0], each.gate.value)
+        (each.method, f"`{each.path}`", (each.handler.__doc__ or "").strip().partition("\n")[0], each.condition.value)
         for each in ROUTES
     ]
     return table(("method", "path", "answer", "only with"), rows)

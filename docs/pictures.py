@@ -26,8 +26,8 @@ from blis_sim.bench.compare.measuring import measured, workload_of
 from blis_sim.bench.compare.options import CompareOptions
 from blis_sim.bench.compare.picture import panels_of
 from blis_sim.bench.compare.sides import sides_of
-from blis_sim.bench.points.plan import plan_of
-from blis_sim.bench.points.simulate import Job, compute
+from blis_sim.bench.runner.plan import plan_of
+from blis_sim.bench.runner.simulate import Job, compute
 from blis_sim.bench.sweep.frontier import draw
 from blis_sim.bench.sweep.rows import Row
 from blis_sim.cli.main import run

@@ -12,21 +12,21 @@ from aiohttp import web
 
 from blis_sim.engine.deployment import Deployment
 from blis_sim.options import OptionError
-from mockserve.connections.sockets import listening_sockets, server_context
 from mockserve.engines.backend import local_backend
-from mockserve.front.application import PlainErrors, build_app, front_routes
-from mockserve.front.connection import Front, FrontConnection
-from mockserve.front.usual import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Limits, RequestReader
+from mockserve.http.application import PlainErrors, build_app, front_routes
+from mockserve.http.connection import Front, FrontConnection
+from mockserve.http.simple_request import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Limits, RequestReader
 from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.serve import ServeOptions
 from mockserve.protocol.responses.input_items import item_forms
 from mockserve.routes.dashboard import dashboard_page
 from mockserve.serving.instances import InstanceControl, InstancePorts
 from mockserve.serving.service import Service, build_service
+from mockserve.transport.sockets import listening_sockets, server_context
 
 if TYPE_CHECKING:
     from mockserve.asgi.serving import OutsideConnections
-    from mockserve.connections.sockets import UnixSocket
+    from mockserve.transport.sockets import UnixSocket
 
 
 NEW_OBJECTS_BEFORE_A_LOOK = 5000
@@ -252,7 +252,7 @@ async def _listen(
 
 
 def _unix_socket(options: ServeOptions) -> "UnixSocket":
-    from mockserve.connections.sockets import listen_at  # it needs what only POSIX systems have
+    from mockserve.transport.sockets import listen_at  # it needs what only POSIX systems have
 
     try:
         return listen_at(options.network.uds, LISTEN_BACKLOG)

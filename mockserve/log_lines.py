@@ -24,7 +24,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line of JSON."""
-        told: dict[str, Any] = {
+        reported: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -32,8 +32,8 @@ class JsonLines(logging.Formatter):
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(told, default=str).decode()
+            reported["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(reported, default=str).decode()
 
 
 def fields(**values: Any) -> Mapping[str, Any]:

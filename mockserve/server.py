@@ -11,7 +11,6 @@ from blis_sim.engine.cluster.build import notes_on_cluster
 from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.deployment import Deployment, notes_after
 from blis_sim.options import with_settings
-from mockserve.connections.sockets import raise_file_limit
 from mockserve.engines.deployment import deployment_of
 from mockserve.listening import ListeningServer, address, fastest_loop, keep_what_exists, start, startup_line
 from mockserve.log_lines import fields, set_up_logging
@@ -27,6 +26,7 @@ from mockserve.options.startup_checks import (
 )
 from mockserve.serving.heap import return_large_blocks
 from mockserve.serving.lifecycle import Lifecycle, engine_death
+from mockserve.transport.sockets import raise_file_limit
 
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def _is_alike(options: ServeOptions, first: ServeOptions) -> bool:
 
 
 async def _serve_in_processes(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> int:
-    from mockserve.processes.serving import serve_in_processes  # which few servers need
+    from mockserve.api_servers.serving import serve_in_processes  # which few servers need
 
     return await serve_in_processes(options, deployment, environment)
 
@@ -156,9 +156,9 @@ async def _serve_until_signal(wanted: Sequence[tuple[ServeOptions, Deployment]],
             keep_what_exists()
             for (options, deployment), server in zip(wanted, servers, strict=True):
                 where = address(options, server.host, server.port)
-                told = fields(model=options.model_names[0], address=where)
+                reported = fields(model=options.model_names[0], address=where)
                 if len(servers) <= _MOST_LINES:
-                    _logger.info(startup_line(options, deployment, where), extra=told)
+                    _logger.info(startup_line(options, deployment, where), extra=reported)
                 for instance, port in server.instance_ports.items():
                     _logger.info("instance %d listens on %s", instance, address(options, server.host, port))
             if len(servers) > _MOST_LINES:

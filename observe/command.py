@@ -27,11 +27,11 @@ def _run(options: ObserveOptions) -> int:
     from observe.measurement import measure
     from observe.messages import say
     from observe.on_ray.senders import PACKAGES, nodes_of_cluster, ray_cluster, seats
-    from observe.plans.plan import plan_of
-    from observe.plans.workload import agenda_of
+    from observe.workloads.plan import plan_of
+    from observe.workloads.workload import agenda_of
 
-    agenda = agenda_of(options, plan_of(options))
-    if not agenda.plan:
+    request_schedule = agenda_of(options, plan_of(options))
+    if not request_schedule.plan:
         say(f"{options.paths.data} has all of the requests already, nothing is left to send")
         return 0
     allow_many_connections()
@@ -41,7 +41,7 @@ def _run(options: ObserveOptions) -> int:
         with ray_cluster(options.ray_address, PACKAGES, options.processes) if options.ray else nullcontext():
             if options.ray:
                 seats(nodes_of_cluster(), options.processes)  # refuses before a file is touched
-            return run_loop(measure(options, agenda, result))
+            return run_loop(measure(options, request_schedule, result))
     except RunError as error:
         say(f"blis observe: error: {error}")
         return 1

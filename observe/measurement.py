@@ -15,8 +15,6 @@ from observe.http.request import parse_server
 from observe.messages import say, warn
 from observe.on_ray.senders import send_from_ray
 from observe.options import ObserveOptions
-from observe.plans.graph import Graph
-from observe.plans.workload import Agenda, Workload, check_same_model, preparer
 from observe.processes.senders import send_from_processes
 from observe.recording import Recorder, place_of_its_own
 from observe.report import report
@@ -29,22 +27,24 @@ from observe.server.scraper import Reading, Scraper
 from observe.server.settings import settings_of_server
 from observe.server.warm_cache import metrics_page, shared_share, warn_of_warm_cache
 from observe.spans import export_spans
+from observe.workloads.graph import Graph
+from observe.workloads.workload import RequestSchedule, Workload, check_same_model, preparer
 from traces import TraceError, TraceHeader, read_cut_rows, write_header
 from traces.server_settings import HEADER_NAMES, settings_path, write_settings
 
 
-async def measure(options: ObserveOptions, agenda: Agenda, result: TextIO) -> int:
+async def measure(options: ObserveOptions, request_schedule: RequestSchedule, result: TextIO) -> int:
     """Send what is on the agenda, record it, write the summary to `result` and return the exit code.
 
     Raises RunError and BlisError.
     """
-    num_spare = num_spare_connections(agenda.plan)
+    num_spare = num_spare_connections(request_schedule.plan)
     client = Client(parse_server(options.url), timeout_s=options.timeout, num_spare=num_spare, tls=options.tls)
     try:
         with Interrupt() as interrupt:
             try:
                 await client.open()
-                workload = await _get_ready(client, options, agenda)
+                workload = await _get_ready(client, options, request_schedule)
                 recorder, num_not_sent = await _record(client, workload, interrupt)
             except asyncio.CancelledError:
                 if not interrupt.taken():
@@ -60,7 +60,7 @@ async def measure(options: ObserveOptions, agenda: Agenda, result: TextIO) -> in
 
 def _export_spans(workload: Workload) -> None:
     """Send the spans of the requests of this run, which the recording has."""
-    options, earlier = workload.options, workload.agenda.earlier
+    options, earlier = workload.options, workload.request_schedule.earlier
     there = set() if earlier is None else {row.request_id for row in earlier.rows}
     endpoint = options.tracing.otlp_traces_endpoint
     rows = (row for row in read_cut_rows(options.paths.data) if row.request_id not in there)
@@ -76,7 +76,7 @@ def _export_spans(workload: Workload) -> None:
         warn(f"{num_lost} spans were not taken by {endpoint}")
 
 
-async def _get_ready(client: Client, options: ObserveOptions, agenda: Agenda) -> Workload:
+async def _get_ready(client: Client, options: ObserveOptions, request_schedule: RequestSchedule) -> Workload:
     preparation = Preparation(client, options.headers)
     style = RequestStyle(
         model=options.model or await preparation.first_model(),
@@ -92,17 +92,17 @@ async def _get_ready(client: Client, options: ObserveOptions, agenda: Agenda) ->
     await client.warm_up(preparation.health_request)
     rtt_ms = await preparation.round_trip_ms() if options.rtt_ms is None else options.rtt_ms
     prompts = PromptBook(options.seed, scale)
-    return Workload(options=options, agenda=agenda, style=style, prompts=prompts, rtt_ms=rtt_ms)
+    return Workload(options=options, request_schedule=request_schedule, style=style, prompts=prompts, rtt_ms=rtt_ms)
 
 
 async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> tuple[Recorder, int]:
     """Send everything and write it down; also the number of requests that were not sent."""
-    with place_of_its_own(workload.options, workload.agenda.earlier):
+    with place_of_its_own(workload.options, workload.request_schedule.earlier):
         return await _record_there(client, workload, interrupt)
 
 
 async def _record_there(client: Client, workload: Workload, interrupt: Interrupt) -> tuple[Recorder, int]:
-    options, earlier = workload.options, workload.agenda.earlier
+    options, earlier = workload.options, workload.request_schedule.earlier
     try:
         scraper = _scraper(client, workload)
         if scraper is not None:
@@ -119,7 +119,7 @@ async def _record_there(client: Client, workload: Workload, interrupt: Interrupt
             options.paths,
             earlier,
             options.warmup_requests,
-            columns=workload.agenda.columns,
+            columns=workload.request_schedule.columns,
             failed=interrupt.stop,
         )
     except OSError as error:
@@ -139,7 +139,7 @@ async def _record_there(client: Client, workload: Workload, interrupt: Interrupt
             reading.cancel()
     if at_start is not None:
         at_end = await interrupt.see_through(_metrics(client, workload))
-        warn_of_warm_cache(at_start, at_end, shared_share(workload.agenda.plan), options.seed)
+        warn_of_warm_cache(at_start, at_end, shared_share(workload.request_schedule.plan), options.seed)
     if scraper is not None:
         observed = await interrupt.see_through(scraper.end())
         if observed is not None and earlier is None:
@@ -149,7 +149,7 @@ async def _record_there(client: Client, workload: Workload, interrupt: Interrupt
 
 async def _metrics(client: Client, workload: Workload) -> Reading | None:
     """The server's metrics, where they show whether it has seen the prompts before."""
-    if workload.agenda.conversations is not None or workload.options.prompts is not None:
+    if workload.request_schedule.conversations is not None or workload.options.prompts is not None:
         return None
     return await metrics_page(client, workload.options.headers)
 
@@ -158,7 +158,7 @@ def _scraper(client: Client, workload: Workload) -> Scraper | None:
     options = workload.options
     if options.paths.metrics is None:
         return None
-    return Scraper(client, options.headers, options.paths.metrics, resume=workload.agenda.earlier is not None)
+    return Scraper(client, options.headers, options.paths.metrics, resume=workload.request_schedule.earlier is not None)
 
 
 def _note_settings(path: Path, settings: Mapping[str, Any]) -> None:
@@ -183,25 +183,29 @@ def _note_hit_rate(path: Path, header: TraceHeader, observed: Mapping[str, Any])
 
 async def _run(client: Client, recorder: Recorder, workload: Workload, interrupt: Interrupt) -> int:
     """Send everything, or until the interrupt; the number of requests that were not sent."""
-    agenda = workload.agenda
+    request_schedule = workload.request_schedule
     dispatcher = Dispatcher(
         client,
-        agenda.plan,
+        request_schedule.plan,
         preparer(client.server, workload),
         recorder.record,
         max_concurrency=workload.options.max_concurrency,
-        follow=None if agenda.conversations is None else agenda.conversations.follow_up,
+        follow=None if request_schedule.conversations is None else request_schedule.conversations.follow_up,
     )
     _, num_not_sent = await send_watched(
         client,
         dispatcher,
         recorder.stats,
         asked_per_s=workload.asked_per_s,
-        starts_at_us=agenda.starts_at_us,
+        starts_at_us=request_schedule.starts_at_us,
         interrupt=interrupt,
     )
-    if isinstance(agenda.conversations, Graph) and agenda.conversations.num_waiting and interrupt.signal is None:
-        waiting = agenda.conversations.num_waiting
+    if (
+        isinstance(request_schedule.conversations, Graph)
+        and request_schedule.conversations.num_waiting
+        and interrupt.signal is None
+    ):
+        waiting = request_schedule.conversations.num_waiting
         warn(f"{waiting} requests were not sent: a request that they wait for was not answered")
     return num_not_sent
 

@@ -16,11 +16,11 @@ from observe.figures.summary import RunStats
 from observe.messages import say
 from observe.options import ObserveOptions
 from observe.output_paths import OutputPaths
-from observe.plans.workload import COLUMNS, Earlier
+from observe.workloads.workload import COLUMNS, Earlier
 from traces import ItlWriter, TraceError, TraceRow, TraceWriter
 from traces.append_file import sole_writer
+from traces.backup import back_up, holds_rows
 from traces.graph import ids_text
-from traces.set_aside import holds_rows, set_aside
 from traces.text_file import naming_write_errors
 
 
@@ -37,7 +37,7 @@ def place_of_its_own(options: ObserveOptions, resumed: Earlier | None) -> Iterat
             _delete_what_is_not_replaced(paths)
         else:
             others = [path for path in paths.others if isfile(path) and path.stat().st_size]
-            folder = set_aside(paths.header.with_suffix(""), others, paths.rows)
+            folder = back_up(paths.header.with_suffix(""), others, paths.rows)
             say(f"note: the earlier recording at {paths.data} is now in {folder}")
     # A header that has moved has taken its lock along.
     with nullcontext() if paths.header.exists() else sole_writer(paths.header):

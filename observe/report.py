@@ -5,8 +5,8 @@ from typing import TextIO
 from observe.event_loop import Interrupt
 from observe.figures.summary import RunStats, summarize, summary_text
 from observe.messages import say, warn
-from observe.plans.workload import Workload
 from observe.recording import Recorder
+from observe.workloads.workload import Workload
 from traces import TraceError, dump_json
 
 _LATE_P99_MS = 5.0

@@ -15,10 +15,10 @@ from observe.figures.summary import RunStats
 from observe.http.request import get_bytes, parse_server
 from observe.live.table import keep_showing, open_view, progress_of
 from observe.options import ObserveOptions
-from observe.plans.workload import Agenda, Workload, preparer
 from observe.requests.body import RequestStyle
 from observe.requests.prompts import PromptBook, TokenScale
 from observe.requests.schedule import Planned, num_spare_connections
+from observe.workloads.workload import RequestSchedule, Workload, preparer
 from traces import SloTargets
 
 
@@ -62,7 +62,7 @@ class Done:
 
 def shares_of(workload: Workload, clock: Clock, num_shares: int) -> list[Share]:
     """The requests dealt out in turn, so that each share has the shape of the whole; none is empty."""
-    plan, request_ids = workload.agenda.plan, workload.agenda.request_ids
+    plan, request_ids = workload.request_schedule.plan, workload.request_schedule.request_ids
     num_shares = min(num_shares, len(plan))
     return [
         Share(
@@ -72,8 +72,8 @@ def shares_of(workload: Workload, clock: Clock, num_shares: int) -> list[Share]:
             clock=clock,
             plan=plan[start::num_shares],
             request_ids=request_ids[start::num_shares],
-            columns=workload.agenda.columns,
-            goodput_slo_targets=workload.agenda.goodput_slo_targets,
+            columns=workload.request_schedule.columns,
+            goodput_slo_targets=workload.request_schedule.goodput_slo_targets,
         )
         for start in range(num_shares)
     ]
@@ -101,9 +101,11 @@ async def connected_client(share: Share, clock: Clock) -> Client:
 def ready_dispatcher(share: Share, client: Client, finished: Callable[[Sent], None]) -> Dispatcher:
     """Return a dispatcher for the share, with its first requests built."""
     targets = share.goodput_slo_targets
-    agenda = Agenda(plan=share.plan, request_ids=share.request_ids, goodput_slo_targets=targets)
+    request_schedule = RequestSchedule(plan=share.plan, request_ids=share.request_ids, goodput_slo_targets=targets)
     prompts = PromptBook(share.options.seed, share.scale)
-    workload = Workload(options=share.options, agenda=agenda, style=share.style, prompts=prompts, rtt_ms=None)
+    workload = Workload(
+        options=share.options, request_schedule=request_schedule, style=share.style, prompts=prompts, rtt_ms=None
+    )
     dispatcher = Dispatcher(client, share.plan, preparer(client.server, workload), finished)
     last_preparations(dispatcher)
     return dispatcher

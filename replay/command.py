@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from replay.arrivals.recorded import Arrivals
     from replay.output.outcome import Outcome
     from replay.progress import Progress, Say
-    from replay.running.record import OnTokens
-    from replay.running.simulate import Simulated
+    from replay.simulation.record import OnTokens
+    from replay.simulation.simulate import Simulated
     from traces import SloTargets, Trace, TraceHeader
 
 
@@ -193,8 +193,8 @@ def simulate_replay(options: ReplayOptions, ties: "TieBreaker", say: "Say", prog
     from blis_sim.engine.cluster.build import notes_on_cluster
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.deployment import resolve
+    from replay.analysis.deadlines import with_deadlines
     from replay.arrivals.recorded import arrivals_of
-    from replay.figures.deadlines import with_deadlines
     from replay.output.outcome import Outcome, Sending
     from replay.output.report import questions_of, recording_tokens
     from replay.provenance import title_of
@@ -257,7 +257,7 @@ def _say_after_run(
     """Say what the run has shown of the recording, of the step times and of the targets."""
     from blis_sim.engine.cluster.build import notes_after_run
     from blis_sim.engine.deployment import notes_after
-    from replay.figures.deadlines import notes_on_targets
+    from replay.analysis.deadlines import notes_on_targets
 
     if num_unsent:
         say(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
@@ -270,7 +270,7 @@ def _averaged(first: "Outcome", runs: "list[Simulated]") -> "Outcome":
     """Return the mean of several replays, with all else as in the first."""
     from replay.output.metrics import aggregate
     from replay.output.phases import averaged, mean_metrics
-    from replay.running.simulate import Simulated
+    from replay.simulation.simulate import Simulated
 
     mean = Simulated(runs[0].simulation, averaged([run.requests for run in runs]))
     return first._replace(simulated=mean, metrics=mean_metrics(list(map(aggregate, runs))), runs=tuple(runs))
@@ -282,7 +282,7 @@ def _intervals(
     """Replay with other coefficients, speeds and phases; a line for each figure and what that makes of it."""
     from blis_sim.engine.cluster.build import build_simulation
     from replay.output.intervals import drawn_latencies, figures_of, interval_lines, intervals_of
-    from replay.running.uncertainty import drawing
+    from replay.simulation.uncertainty import drawing
 
     draw = drawing(deployment.latency, options.cluster.deployment.coefficients)
     figures = []
@@ -343,7 +343,7 @@ def _simulation(
         ties=ties,
         adjusted=adjusted,
         decisions=decisions,
-        tells_batches=options.report.is_observed,
+        reports_batches=options.report.is_observed,
     )
 
 
@@ -358,18 +358,18 @@ def _simulate(
 ) -> "Simulated":
     """Run the replay in the mode of the options."""
     if options.reissue:
-        from replay.loops.reissue import simulate_reissued
+        from replay.closed_loop.reissue import simulate_reissued
 
         cap = options.max_in_flight
         return simulate_reissued(simulation, arrivals.arrivals, cap, options.horizon, on_finished, on_tokens)
     if options.session_mode == "closed-loop":
-        from replay.loops.closed_loop import run_closed_loop
-        from replay.loops.rounds import RecordedRounds
+        from replay.closed_loop.closed_loop import run_closed_loop
+        from replay.closed_loop.rounds import RecordedRounds
 
         think_time_us = None if options.think_time_ms is None else options.think_time_ms * 1000
         rounds = RecordedRounds(arrivals, is_real=is_real, think_time_us=think_time_us)
         return run_closed_loop(simulation, rounds, options.horizon, on_finished, on_tokens)
-    from replay.running.simulate import simulate
+    from replay.simulation.simulate import simulate
 
     return simulate(simulation, arrivals.arrivals, options.horizon, on_finished, on_tokens)
 

@@ -40,8 +40,8 @@ def simulate_run(options: RunOptions, say: "Say", progress: "Progress") -> "Outc
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.cluster.settings import SeededTieBreaker
     from blis_sim.engine.deployment import notes_after, resolve
-    from replay.figures.deadlines import notes_on_targets, with_deadlines
-    from replay.loops.sessions import simulate_workload
+    from replay.analysis.deadlines import notes_on_targets, with_deadlines
+    from replay.closed_loop.sessions import simulate_workload
     from replay.metrics_dir.observing import observing
     from replay.output.outcome import Outcome
     from replay.output.report import questions_of, recording_tokens
@@ -65,7 +65,7 @@ def simulate_run(options: RunOptions, say: "Say", progress: "Progress") -> "Outc
             deployment,
             ties=ties,
             decisions=decisions,
-            tells_batches=options.report.is_observed,
+            reports_batches=options.report.is_observed,
         )
         with observing(options, deployment, simulation, "run") as observed:
             simulated = simulate_workload(observed, workload, options.horizon, advance, on_tokens)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import OptionError, check_options, option, options_of, section
-from blis_sim.options.room import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
+from blis_sim.options.limits import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
 from replay.report_options import ReportOptions
 from traces.workload import DISTRIBUTION, PRESETS, Lengths, Preset
 from traces.workload.checks import problem_of_cv

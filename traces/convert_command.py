@@ -24,7 +24,7 @@ def run(options: ConvertOptions) -> int:
     else:
         _write_trace(Path(f"{options.output}"), imported)
         _say(f"{len(imported.rows)} requests written to {options.output}.yaml")
-    tell_left_out(imported.left_out)
+    print_left_out(imported.left_out)
     for note in imported.notes:
         _say(f"note: {note}")
     return 0
@@ -40,7 +40,7 @@ def write_spec(text: str, output: str | None) -> None:
         write_text(Path(output), text)
 
 
-def tell_left_out(left_out: Mapping[str, int]) -> None:
+def print_left_out(left_out: Mapping[str, int]) -> None:
     """One line for each kind of thing that was left out."""
     for reason, count in left_out.items():
         if count:
@@ -54,7 +54,7 @@ def _export(name: str, path: Path, imported: Imported) -> None:
 
     exported = exporter_of(name)(ToExport(header=imported.header, rows=imported.rows, path=path))
     _say(f"{len(imported.rows)} requests written to {path}")
-    tell_left_out(exported.left_out)
+    print_left_out(exported.left_out)
     for note in exported.notes:
         _say(f"note: {note}")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from blis_sim.options.room import LATEST_US
+from blis_sim.options.limits import LATEST_US
 from traces.append_file import AppendFile, open_with_header, whole_records
 from traces.table import Column, Table, read_table
 

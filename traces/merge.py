@@ -29,7 +29,7 @@ def merged(traces: Sequence[Trace]) -> tuple[TraceHeader, list[TraceRow], list[s
     for place, (number, row) in enumerate(rows):
         ids[number][row.request_id] = place
     notes = [
-        f"{field} of one name in several traces are told apart: {len(found)}" for field, found in names.items() if found
+        f"{field} of one name in several traces are kept apart: {len(found)}" for field, found in names.items() if found
     ]
     num_measured = sum(bool(row.send_time_us) for trace in traces for row in trace.rows)
     if num_measured:

@@ -27,7 +27,7 @@ from benchmarks.vllm_oracle.pipeline import with_pipeline
 from benchmarks.vllm_oracle.simulated import changes, simulated_story
 from benchmarks.vllm_oracle.speculation import with_speculation
 from benchmarks.vllm_oracle.table import block_rows, composition_rows, content_rows
-from benchmarks.vllm_oracle.workload import Composed, HungUp, Processed, Told, Workload, draw_workload
+from benchmarks.vllm_oracle.workload import Composed, HungUp, Processed, Reported, Workload, draw_workload
 
 ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
 """No GPU is asked for and no model hub."""
@@ -57,17 +57,17 @@ def main() -> int:
             workload = _workload(arguments, seed, async_scheduling)
             story = oracle.story(workload)
             simulated = simulated_story(workload)
-            theirs, ours = story.told(), simulated.told()
+            theirs, ours = story.reported(), simulated.reported()
             if arguments.table:
                 rows = content_rows(arguments.groups, async_scheduling, seed, story.content)
                 print("\n".join(rows if arguments.content else _rows(arguments, async_scheduling, seed, theirs)))
             if arguments.trace:
                 print("\n".join(map(str, ours)))
             if theirs != ours:
-                _tell_difference(kind, seed, workload, theirs, ours)
+                _print_difference(kind, seed, workload, theirs, ours)
                 return 1
             if story.content != simulated.content and not story.is_endless:
-                _tell_difference(kind, seed, workload, story.content, simulated.content)
+                _print_difference(kind, seed, workload, story.content, simulated.content)
                 return 1
             seen["changes of content"] += len(story.content)
             if changes(workload, reports_steps=True) != changes(workload, reports_steps=False):
@@ -122,13 +122,13 @@ def _seeds(text: str) -> range:
     return range(int(first), int(end) if end else int(first) + 1)
 
 
-def _rows(arguments: argparse.Namespace, async_scheduling: bool, seed: int, lines: list[Told]) -> Iterator[str]:
+def _rows(arguments: argparse.Namespace, async_scheduling: bool, seed: int, lines: list[Reported]) -> Iterator[str]:
     if arguments.groups:
         return block_rows(arguments.groups, async_scheduling, seed, lines)
     return composition_rows(arguments.pipeline_parallel_size, async_scheduling, seed, lines)
 
 
-def _tell_difference(
+def _print_difference(
     kind: str, seed: int, workload: Workload, theirs: Sequence[object], ours: Sequence[object]
 ) -> None:
     index = next(
@@ -143,7 +143,7 @@ def _tell_difference(
     print(f"  ours   {ours[index] if index < len(ours) else 'nothing more'}", flush=True)
 
 
-def _count(seen: Counter[str], workload: Workload, lines: list[Told]) -> None:
+def _count(seen: Counter[str], workload: Workload, lines: list[Reported]) -> None:
     seen["requests"] += len(workload.arrivals)
     for line in lines:
         if isinstance(line, Composed):

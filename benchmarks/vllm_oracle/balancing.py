@@ -54,7 +54,7 @@ def _choices(seed: int) -> tuple[list[int], list[int]]:
                 RankLoad(int(generator.integers(0, 6)), int(generator.integers(0, 20)), float(generator.random()))
                 for _ in range(num_ranks)
             ]
-            balancer.hear(loads)
+            balancer.update_loads(loads)
             client.lb_engines = [[load.num_waiting, load.num_running, load.kv_usage_fraction] for load in loads]
         elif kind < 0.5 and unfinished:
             name, rank = unfinished.pop(int(generator.integers(len(unfinished))))

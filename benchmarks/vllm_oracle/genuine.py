@@ -258,7 +258,7 @@ class VirtualRun:
         """The scheduler's, with a line written when a step ended."""
         outputs = self._update_from_output(scheduled, sampled)
         if scheduled.num_scheduled_tokens:
-            told = [
+            reported = [
                 (
                     output.request_id,
                     len(output.new_token_ids),
@@ -268,7 +268,7 @@ class VirtualRun:
                 for output in of_client.outputs
             ]
             self._story.lines.append(
-                Processed(self._now, tuple(told), self._queues()[0], self._num_free(), _drafts(outputs))
+                Processed(self._now, tuple(reported), self._queues()[0], self._num_free(), _drafts(outputs))
             )
         return outputs
 

@@ -5,9 +5,9 @@ from collections import Counter
 from benchmarks.vllm_oracle.content import Contents
 from benchmarks.vllm_oracle.workload import MANY_LINES, Arrival, Composed, HungUp, Processed, Story, Workload
 from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import CacheChanged, Event, Finished, Outcome, Preempted, Scheduled, StepDone
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
 from blis_sim.engine.request import HashedBlocks, Request
 from blis_sim.engine.scheduler.vllm import VllmScheduler
@@ -19,40 +19,40 @@ from blis_sim.engine.units import Micros
 def simulated_story(workload: Workload) -> Story:
     """Return our engine's record, from the first arrival until it is idle."""
     engine = _engine(workload, reports_steps=True)
-    stepping = _telling(engine._instance, workload)
-    engine._stepping = stepping
+    scheduler = _reporting(engine._instance, workload)
+    engine._scheduler = scheduler
     contents = Contents()
-    while not stepping.story.is_endless and (due_at := engine.next_event_at()) is not None:
+    while not scheduler.story.is_endless and (due_at := engine.next_event_at()) is not None:
         for event in engine.advance(due_at):
             if isinstance(event, CacheChanged):
                 for change in event.changes:
                     contents.reported(change, workload.config.block_size_tokens)
         engine.check_integrity()
-    stepping.story.content = contents.changes
+    scheduler.story.content = contents.changes
     stats = engine.stats
-    assert stepping.story.is_endless or not stats.num_running + stats.num_waiting, f"the engine idles with {stats}"
-    return stepping.story
+    assert scheduler.story.is_endless or not stats.num_running + stats.num_waiting, f"the engine idles with {stats}"
+    return scheduler.story
 
 
 def changes(workload: Workload, reports_steps: bool) -> list[tuple[object, ...]]:
     """Changes of each request, and all steps: the same whether steps are reported or leapt over."""
     engine = _engine(workload, reports_steps)
-    told: list[tuple[object, ...]] = []
+    reported: list[tuple[object, ...]] = []
     while (due_at := engine.next_event_at()) is not None and len(engine.steps) < MANY_LINES:
         for event in engine.advance(due_at):
             if isinstance(event, Scheduled | Preempted | Finished):
-                told.append((type(event).__name__, event.at, event.sequence.request.id))
+                reported.append((type(event).__name__, event.at, event.sequence.request.id))
             if isinstance(event, Finished):
-                told.append((event.outcome, event.sequence.first_token_at, *map(tuple, event.sequence.token_runs)))
+                reported.append((event.outcome, event.sequence.first_token_at, *map(tuple, event.sequence.token_runs)))
         engine.check_integrity()
     steps = [(engine.steps.start(index), engine.steps.end(index)) for index in range(len(engine.steps))]
-    return [] if len(steps) >= MANY_LINES else [*told, *steps]
+    return [] if len(steps) >= MANY_LINES else [*reported, *steps]
 
 
-class TellingScheduler(VllmScheduler):
+class ReportingScheduler(VllmScheduler):
     """Our scheduling, with a line written after each composition and each processing of outputs."""
 
-    def __init__(self, instance: Instance, workload: Workload) -> None:
+    def __init__(self, instance: EngineContext, workload: Workload) -> None:
         super().__init__(instance, has_cohort=False)
         self.story = Story()
         self._workload = workload
@@ -122,16 +122,16 @@ class TellingScheduler(VllmScheduler):
         return tuple(s.request.id for s in self.explicit), tuple(s.request.id for s in waiting)
 
 
-class TellingSpeculativeScheduler(TellingScheduler, SpeculativeScheduler):
+class ReportingSpeculativeScheduler(ReportingScheduler, SpeculativeScheduler):
     """A scheduler with drafts that notes each of its steps."""
 
 
-def _telling(instance: Instance, workload: Workload) -> TellingScheduler:
-    kind = TellingScheduler if workload.config.speculation is None else TellingSpeculativeScheduler
+def _reporting(instance: EngineContext, workload: Workload) -> ReportingScheduler:
+    kind = ReportingScheduler if workload.config.speculation is None else ReportingSpeculativeScheduler
     return kind(instance, workload)
 
 
-def _drafts(instance: Instance) -> tuple[int, ...]:
+def _drafts(instance: EngineContext) -> tuple[int, ...]:
     counters = instance.counters
     return (
         counters.num_drafts,

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from benchmarks.vllm_oracle.workload import Composed, Told
+from benchmarks.vllm_oracle.workload import Composed, Reported
 
 
-def composition_rows(num_stages: int, async_scheduling: bool, seed: int, lines: Iterable[Told]) -> Iterator[str]:
+def composition_rows(num_stages: int, async_scheduling: bool, seed: int, lines: Iterable[Reported]) -> Iterator[str]:
     """Yield a row for each composition: stages, kind, seed, instant, tokens by request in batch order, preempted."""
     kind = "async" if async_scheduling else "sync"
     for line in lines:
@@ -15,7 +15,7 @@ def composition_rows(num_stages: int, async_scheduling: bool, seed: int, lines: 
             yield f"{num_stages},{kind},{seed},{line.at},{tokens},{' '.join(line.preempted)}"
 
 
-def block_rows(kind: str, async_scheduling: bool, seed: int, lines: Iterable[Told]) -> Iterator[str]:
+def block_rows(kind: str, async_scheduling: bool, seed: int, lines: Iterable[Reported]) -> Iterator[str]:
     """Yield a row for each composition of a model with groups of layers.
 
     Kind of model, kind of scheduling, seed, instant, tokens by request, preempted, free blocks, tokens found.

@@ -136,7 +136,7 @@ class HungUp:
     id: str
 
 
-Told = Composed | Processed | HungUp
+Reported = Composed | Processed | HungUp
 
 
 @dataclass(slots=True)
@@ -157,7 +157,7 @@ class Story:
         """Whether it seems to go on for ever: without `reserve_full_prompt` requests can evict each other in turn."""
         return len(self.lines) >= MANY_LINES
 
-    def told(self) -> list[Told]:
+    def reported(self) -> list[Reported]:
         return list(self.lines[:MANY_LINES]) if self.is_endless else [*self.lines, *sorted(self.hung_up)]
 
 

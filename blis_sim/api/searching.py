@@ -16,7 +16,7 @@ from blis_sim.options import OptionError, options_from
 
 if TYPE_CHECKING:
     from blis_sim.bench.capacity.answer import Answer
-    from blis_sim.bench.points.commands import Simulation
+    from blis_sim.bench.runner.commands import Simulation
     from blis_sim.bench.sweep.rows import Row
 
 
@@ -67,7 +67,7 @@ def sweep(
     With `trace` a recording is replayed, else a workload is generated. Points are kept in a file only where `output`
     names one. A point that cannot be computed has its error. Raises BlisError for bad input.
     """
-    from blis_sim.bench.points.plan import Plan
+    from blis_sim.bench.runner.plan import Plan
     from blis_sim.bench.sweep.command import SweepOptions, compute_sweep
     from blis_sim.bench.sweep.frontier import frontier
     from replay.progress import no_progress
@@ -158,7 +158,7 @@ def plan(*, trace: str | PathLike[str] | None = None, **settings: Unpack[PlanSet
     """
     from blis_sim.bench.capacity.command import PlanOptions, find_plan
     from blis_sim.bench.capacity.report import as_json
-    from blis_sim.bench.points.plan import Plan
+    from blis_sim.bench.runner.plan import Plan
 
     found, (own, shared) = _simulation(PlanOptions, settings, trace, "plan")
     notes: list[str] = []
@@ -184,7 +184,7 @@ def _simulation(
     options_class: type, given: Mapping[str, Any], trace: str | PathLike[str] | None, function: str
 ) -> "tuple[Simulation, Sequence[dict[str, Any]]]":
     """Return the simulated command, and the values of the options class and of that command."""
-    from blis_sim.bench.points.commands import simulation
+    from blis_sim.bench.runner.commands import simulation
 
     found = simulation("run" if trace is None else "replay")
     own, shared = values_given([options_class, found.options], given, function)

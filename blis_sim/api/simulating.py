@@ -12,8 +12,8 @@ from blis_sim.api.tables import Table
 
 if TYPE_CHECKING:
     from replay.output.outcome import Outcome
-    from replay.running.pool import Pool
-    from replay.running.record import Ints
+    from replay.simulation.pool import Pool
+    from replay.simulation.record import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ replay.__signature__ = signature_of(ReplaySettings, replay)  # type: ignore[attr
 def _result(options: Any, outcome: "Outcome", notes: list[str]) -> RunResult:
     from replay.output.breakdown_json import as_json
     from replay.output.report import write_files
-    from replay.running.pool import pool_of
+    from replay.simulation.pool import pool_of
 
     found = outcome.findings()
     write_files(options.report, outcome, found)
@@ -158,7 +158,7 @@ def _latency(name: str, metrics: Mapping[str, Any], pool: "Pool") -> Latency:
 
 
 def _known(column_us: "Ints") -> "Ints":
-    from replay.running.record import NEVER
+    from replay.simulation.record import NEVER
 
     known: Ints = column_us[column_us != NEVER]
     return known

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blis_sim.options import OptionError, check_options, option
-from blis_sim.options.room import MOST_REQUESTS, MOST_TOKENS
+from blis_sim.options.limits import MOST_REQUESTS, MOST_TOKENS
 
 DATASETS = ("random", "prefix_repetition", "sharegpt", "custom", "burstgpt")
 _FILES = ("sharegpt", "custom", "burstgpt")

@@ -165,6 +165,6 @@ def _as_many_as_wanted(options: DatasetOptions, found: Sequence[Sample]) -> list
 def _counter(options: DatasetOptions) -> Callable[[str], int]:
     if options.tokenizer_path is None:
         return lambda text: max(1, -(-len(text) // _CHARACTERS_PER_TOKEN))
-    from mockserve.content.tokens.file import open_tokenizer
+    from mockserve.generation.tokenizer.file import open_tokenizer
 
     return open_tokenizer(options.tokenizer_path).count

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from blis_sim.cli.host import FAILED, OK, WARNING, Finding
 from blis_sim.options import OptionError, check_options, option
-from blis_sim.options.room import LEAST_RATE, MOST_REQUESTS
+from blis_sim.options.limits import LEAST_RATE, MOST_REQUESTS
 
 _MARKS = {OK: "ok", WARNING: "warning", FAILED: "FAILED"}
 

@@ -17,7 +17,7 @@ from blis_sim.cli.model_plan import (
 from blis_sim.engine.hf_config import context_window
 from blis_sim.engine.latency.catalogue.files import config_path
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
-from blis_sim.engine.latency.catalogue.models import knows_model, model_entry, model_names
+from blis_sim.engine.latency.catalogue.models import has_model, model_entry, model_names
 from blis_sim.engine.latency.catalogue.reader import load_checkpoint, load_model
 from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, check_fits, plan_layout
 from blis_sim.options import check_options, option
@@ -83,7 +83,7 @@ class ModelsOptions:
 
 def run(options: ModelsOptions) -> int:
     """Print the plan of a model, or the models with a part of a name. Raises EngineError for what cannot be planned."""
-    is_one = knows_model(options.model) or config_path(Path(options.model)) is not None if options.model else False
+    is_one = has_model(options.model) or config_path(Path(options.model)) is not None if options.model else False
     found = [] if is_one else _search(options.model)
     if found:
         sys.stdout.write(_list_as_json(found) if options.json else _list_as_table(found))

@@ -2,27 +2,27 @@
 microseconds.
 
 Read this first: the life of a request outside of steps. A request arrives, waits out its queueing overhead, passes the
-guards of the wait queue, and is handed to a stepping (`scheduler/`), which schedules it step by step to its end.
+guards of the wait queue, and is handed to a scheduler, which schedules it step by step to its end.
 """
 
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING
 
+from blis_sim.engine.admission_checks import num_surely_served, refusal
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.context import EngineContext, nothing_due
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Event
-from blis_sim.engine.guards import num_surely_served, refusal
-from blis_sim.engine.instance import Instance, nothing_due
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.wrapped import queueing_timer
 from blis_sim.engine.queue import Due, Payload
 from blis_sim.engine.request import Request
-from blis_sim.engine.scheduler.hold import Hold
+from blis_sim.engine.scheduler.interface import KVUsage
+from blis_sim.engine.scheduler.pause_state import PauseState
 from blis_sim.engine.scheduler.priorities import PRIORITIES
 from blis_sim.engine.scheduler.registry import ENGINES
-from blis_sim.engine.scheduler.stepping import KVUsage
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.stats import EngineCounters, EngineStats
 from blis_sim.engine.step_log import StepLog
@@ -48,22 +48,22 @@ class Engine:
         latency: LatencyModel,
         reports_steps: bool = True,
         steps: StepLog | None = None,
-        tells_admissions: bool = True,
-        tells_batches: bool = False,
+        reports_admissions: bool = True,
+        reports_batches: bool = False,
     ) -> None:
         """`steps` is where steps are recorded, by default all of them for good.
 
-        Without `tells_admissions` there are no events `Scheduled`. With `tells_batches`, which needs `reports_steps`,
-        there are events `BatchDone`.
+        Without `reports_admissions` there are no events `Scheduled`. With `reports_batches`, which needs
+        `reports_steps`, there are events `BatchDone`.
         """
         self.config = config
         self.latency = latency
         self.now: Micros | None = None
         """How far the engine has been advanced; None before the first time."""
-        self._instance = Instance(config, latency, self._catch_up, steps, tells_admissions)
-        self._instance.tells_batches = tells_batches
+        self._instance = EngineContext(config, latency, self._catch_up, steps, reports_admissions)
+        self._instance.reports_batches = reports_batches
         self._queue = self._instance.queue
-        self._stepping = ENGINES[config.engine](self._instance, reports_steps)
+        self._scheduler = ENGINES[config.engine](self._instance, reports_steps)
         self._reports_steps, self._ends_late_requests = reports_steps, config.urgency.ends_late_requests
         self._num_surely_served = num_surely_served(config)
         self._priority = PRIORITIES[config.priority_policy](config.slo_priorities)
@@ -138,11 +138,11 @@ class Engine:
         self._demand_future(at)
         self._queue.push(at, Due.ABORT, (request_id, outcome))
 
-    def hold(self, hold: Hold, at: Micros) -> None:
+    def hold(self, hold: PauseState, at: Micros) -> None:
         """From `at` on, which must be ahead, suspend so much of the scheduling, or resume it."""
         self._demand_steps()
         self._demand_future(at)
-        self._stepping.set_hold(hold, at)
+        self._scheduler.set_hold(hold, at)
 
     def reset_prefix_cache(self, at: Micros, preempts_running: bool = False) -> bool:
         """Let no block be found any more. False, and nothing changed, while any block is held.
@@ -153,22 +153,22 @@ class Engine:
         self._demand_steps()
         self._demand_future(at)
         if preempts_running:
-            self._stepping.preempt_all(at)
-        return self._stepping.kv.forget()
+            self._scheduler.preempt_all(at)
+        return self._scheduler.kv.forget()
 
-    def withhold_blocks(self, num_blocks: int, at: Micros) -> None:
+    def shrink_cache(self, num_blocks: int, at: Micros) -> None:
         """From `at` on, which must be ahead, withhold so many KV blocks from all requests, or as many as are free.
 
         0 gives them all back. Raises EngineError for BLIS's scheduling, which cannot.
         """
         self._demand_steps()
         self._demand_future(at)
-        from blis_sim.engine.scheduler.slots import SlotStepping  # engines of other schedulings need neither of them
+        from blis_sim.engine.scheduler.fixed_timing import FixedTimingScheduler  # loaded on demand
         from blis_sim.engine.scheduler.vllm import VllmScheduler
 
-        if not isinstance(self._stepping, VllmScheduler | SlotStepping):
+        if not isinstance(self._scheduler, VllmScheduler | FixedTimingScheduler):
             raise EngineError(f"KV blocks can only be withheld with vLLM's scheduling, not with {self.config.engine}")
-        self._stepping.withhold_blocks(num_blocks, at)
+        self._scheduler.shrink_cache(num_blocks, at)
 
     def reserve(self, sequence: Sequence) -> bool:
         """Hold blocks for the whole prompt of a request that another instance has computed, as its transfer begins.
@@ -198,11 +198,11 @@ class Engine:
     @property
     def rests(self) -> bool:
         """Whether every step is empty until something other than a step is due."""
-        return self._stepping.rests
+        return self._scheduler.rests
 
     def next_change_at(self) -> Micros | None:
         """The next instant at which something other than an empty step is due; None if nothing is."""
-        return self._queue.next_but_steps_at() if self._stepping.rests else self._queue.next_at()
+        return self._queue.next_but_steps_at() if self._scheduler.rests else self._queue.next_at()
 
     def advance(self, until: Micros, leaps: bool = False) -> list[Event]:
         """Do everything due up to and including `until`; return the events in the order they happened.
@@ -226,10 +226,10 @@ class Engine:
         """
         from blis_sim.engine.scheduler.batch_queue import BatchQueueScheduler
 
-        if not isinstance(self._stepping, BatchQueueScheduler) or self.config.pipeline is not None:
+        if not isinstance(self._scheduler, BatchQueueScheduler) or self.config.pipeline is not None:
             raise EngineError("only steps of vLLM's scheduling without pipeline stages can be taken together")
-        self._stepping.step_from_outside()
-        return self._stepping
+        self._scheduler.step_from_outside()
+        return self._scheduler
 
     @property
     def instances(self) -> "tuple[Engine, ...]":
@@ -257,7 +257,7 @@ class Engine:
     def num_begun_steps(self) -> int:
         """Number of steps that have begun, though the log may lack the latest of them. While the latency model is asked
         how long a step takes, that is the number of this step."""
-        return self._stepping.num_begun_steps
+        return self._scheduler.num_begun_steps
 
     @property
     def counters(self) -> EngineCounters:
@@ -267,7 +267,7 @@ class Engine:
     @property
     def kv(self) -> KVUsage:
         """The KV cache, for reading."""
-        return self._stepping.kv
+        return self._scheduler.kv
 
     @property
     def last_shape(self) -> BatchShape:
@@ -277,22 +277,22 @@ class Engine:
     @property
     def stats(self) -> EngineStats:
         """The present state in figures."""
-        kv = self._stepping.kv
+        kv = self._scheduler.kv
         return EngineStats(
-            num_running=self._stepping.num_running,
-            num_waiting=self._stepping.num_waiting,
+            num_running=self._scheduler.num_running,
+            num_waiting=self._scheduler.num_waiting,
             kv_blocks_total=kv.num_blocks,
             kv_blocks_used=kv.num_used_blocks,
             num_preemptions=self.counters.num_preemptions,
             prefix_hit_tokens=kv.hit_tokens,
-            num_deferred=self._stepping.num_deferred,
+            num_deferred=self._scheduler.num_deferred,
         )
 
     def check_integrity(self) -> None:
         """Raise AssertionError when blocks or requests were lost or counted twice (INV-1, INV-4)."""
-        self._stepping.kv.check()
+        self._scheduler.kv.check()
         counters = self.counters
-        present = self._stepping.num_running + self._stepping.num_waiting
+        present = self._scheduler.num_running + self._scheduler.num_waiting
         ended = sum(counters.ended.values())
         assert counters.num_enqueued == ended + present, (
             f"{counters.num_enqueued} requests queued, but {ended} ended and {present} are present"
@@ -311,9 +311,9 @@ class Engine:
     def _blis_scheduler(self) -> "BlisScheduler":
         from blis_sim.engine.scheduler.blis import BlisScheduler  # engines of other schedulings do not need it
 
-        if not isinstance(self._stepping, BlisScheduler):
+        if not isinstance(self._scheduler, BlisScheduler):
             raise EngineError(f"blocks can only be reserved with BLIS's scheduling, not with {self.config.engine}")
-        return self._stepping
+        return self._scheduler
 
     def _demand_steps(self) -> None:
         if not self._reports_steps:
@@ -322,7 +322,7 @@ class Engine:
     def _catch_up(self, until: Micros) -> Micros | None:
         """Do everything due up to and including `until`. Returns when something is due next."""
         instance = self._instance
-        pop_due, step_ended, enqueue = self._queue.pop_due, self._stepping.step_ended, self._enqueue
+        pop_due, step_ended, enqueue = self._queue.pop_due, self._scheduler.step_ended, self._enqueue
         while (entry := pop_due(until)) is not None:
             at, due, _, _, payload = entry
             if due == _STEP_END:
@@ -343,11 +343,11 @@ class Engine:
             self._accept(payload, at)
         elif isinstance(payload, Sequence):
             self._instance.clock = at
-            self._stepping.remove(payload, Outcome.TIMED_OUT, at)
+            self._scheduler.remove(payload, Outcome.TIMED_OUT, at)
         else:
             self._instance.clock = at
             if due == Due.STEP:
-                self._stepping.step(at)
+                self._scheduler.step(at)
 
     def _enqueue(self, sequence: Sequence, at: Micros) -> None:
         if sequence.outcome is not None:
@@ -367,7 +367,7 @@ class Engine:
             self._queue.push(deadline_us, _DEADLINE, sequence)
         sequence.priority = priority(request, sequence.arrived_at)
         sequence.queued_at = at
-        self._stepping.enqueue(sequence, at)
+        self._scheduler.enqueue(sequence, at)
 
     def _is_let_in(self, sequence: Sequence, at: Micros) -> bool:
         """Whether a request passes the guards, with what max_model_len leaves if it declares no budget."""
@@ -386,7 +386,7 @@ class Engine:
         self.counters.num_enqueued += 1
         sequence.priority = self._priority(sequence.request, sequence.arrived_at)
         sequence.queued_at = at
-        self._stepping.enqueue(sequence, at)
+        self._scheduler.enqueue(sequence, at)
 
     def _hang_up(self, request_id: str, outcome: Outcome, at: Micros) -> None:
         sequence = self._instance.live.get(request_id)
@@ -397,4 +397,4 @@ class Engine:
             self.counters.num_enqueued += 1  # it never reached the queue, yet it ends here and must be counted
             self._instance.end_now(sequence, outcome, at)
         else:
-            self._stepping.remove(sequence, outcome, at)
+            self._scheduler.remove(sequence, outcome, at)

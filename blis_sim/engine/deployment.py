@@ -37,7 +37,7 @@ from blis_sim.engine.kv_cache.sizing import (
 )
 from blis_sim.engine.latency.catalogue.files import config_path
 from blis_sim.engine.latency.catalogue.gpus import load_gpu
-from blis_sim.engine.latency.catalogue.models import knows_model
+from blis_sim.engine.latency.catalogue.models import has_model
 from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
 from blis_sim.engine.latency.choice import LatencyChoice
 from blis_sim.engine.latency.choosing import choose, watched_choice
@@ -288,7 +288,7 @@ def _limits(options: DeploymentOptions, gpu: GpuSpec, max_model_len: int) -> Bat
 def model_of(options: DeploymentOptions, notes: list[str]) -> ModelSpec:
     """Return the model of the folder given; a folder that is not there gives way to the catalogue, if that has it."""
     folder = options.model_config_folder
-    if folder and not Path(folder).exists() and knows_model(options.model):
+    if folder and not Path(folder).exists() and has_model(options.model):
         notes.append(f"--model-config-folder {folder} does not exist, taking {options.model} from the catalogue")
         folder = None
     return load_model(options.model, folder or None)

@@ -44,7 +44,7 @@ class LoadReports:
     def __init__(self, num_ranks: int) -> None:
         self._loads = [RankLoad()] * num_ranks
         self._changed_at: Micros | None = None
-        self._told_at: Micros | None = None
+        self._reported_at: Micros | None = None
 
     def report(self, rank: int, load: RankLoad, at: Micros) -> None:
         """The load of `rank` from `at` on. No change of the numbers of requests, no report."""
@@ -57,15 +57,15 @@ class LoadReports:
 
     def due_at(self) -> Micros | None:
         """Return when the next report to the front ends is due; None before the first change."""
-        if self._told_at is None:
+        if self._reported_at is None:
             return self._changed_at
         if self._changed_at is None:
-            return self._told_at + IDLE_REPORT_INTERVAL_US
-        return max(self._changed_at, self._told_at + REPORT_INTERVAL_US)
+            return self._reported_at + IDLE_REPORT_INTERVAL_US
+        return max(self._changed_at, self._reported_at + REPORT_INTERVAL_US)
 
-    def tell(self, at: Micros) -> tuple[RankLoad, ...]:
+    def loads_due(self, at: Micros) -> tuple[RankLoad, ...]:
         """Return the loads reported to the front ends at `at`."""
-        self._told_at, self._changed_at = at, None
+        self._reported_at, self._changed_at = at, None
         return tuple(self._loads)
 
 
@@ -84,7 +84,7 @@ class LockstepReports:
         self._has_changed = False
         self._heard_at: Micros = 0
         """Instant of the latest report."""
-        self._told_at: Micros = -IDLE_REPORT_INTERVAL_US
+        self._reported_at: Micros = -IDLE_REPORT_INTERVAL_US
 
     def report(self, rank: int, load: RankLoad, stamp: tuple[int, int], at: Micros) -> None:
         """Take the load of `rank` from `at` on; `stamp` has its wave and how many forward passes that has had."""
@@ -102,16 +102,16 @@ class LockstepReports:
     def due_at(self) -> Micros:
         """Return when the next report to the front ends is due, unless a report of a rank comes before."""
         if self._before is not None:
-            return max(self._heard_at, self._told_at + REPORT_INTERVAL_US)
+            return max(self._heard_at, self._reported_at + REPORT_INTERVAL_US)
         interval = REPORT_INTERVAL_US if self._has_changed else IDLE_REPORT_INTERVAL_US
-        return max(max(self._heard_at, self._told_at) + STEP_REPORTS_US, self._told_at + interval)
+        return max(max(self._heard_at, self._reported_at) + STEP_REPORTS_US, self._reported_at + interval)
 
-    def tell(self, at: Micros) -> tuple[RankLoad, ...]:
+    def loads_due(self, at: Micros) -> tuple[RankLoad, ...]:
         """Return the loads reported to the front ends at `at`."""
-        self._told_at = at
+        self._reported_at = at
         if self._before is not None:
-            told, self._before = self._before, None
-            return told
+            reported, self._before = self._before, None
+            return reported
         self._has_changed = False
         return tuple(self._loads)
 
@@ -127,7 +127,7 @@ class RankBalancer:
         self._num_unfinished = [0] * num_ranks
         self._start = num_ranks * front_end // num_front_ends
 
-    def hear(self, loads: Sequence[RankLoad]) -> None:
+    def update_loads(self, loads: Sequence[RankLoad]) -> None:
         """Take in a report of the coordinator: it replaces all that was assumed meanwhile."""
         self._loads = loads
         self._num_sent = [0] * len(loads)

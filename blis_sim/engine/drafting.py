@@ -11,7 +11,7 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.engine_defaults import ADAPTIVE_ENGINES
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.files import config_path
-from blis_sim.engine.latency.catalogue.models import knows_model
+from blis_sim.engine.latency.catalogue.models import has_model
 from blis_sim.engine.latency.catalogue.reader import load_checkpoint
 from blis_sim.engine.vllm_releases import flag_or
 from blis_sim.options import OptionError
@@ -52,7 +52,7 @@ def drafter_of(options: DeploymentOptions) -> "DrafterRequest | None":
 
     name = speculation.model
     checkpoint = None
-    if name and (config_path(Path(name)) is not None or knows_model(name)):
+    if name and (config_path(Path(name)) is not None or has_model(name)):
         name, checkpoint = load_checkpoint(name)
     return DrafterRequest(
         method=speculation.method,

@@ -11,7 +11,7 @@ from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
 Payload: TypeAlias = Any
-"""The sequence concerned, what a stepping gets back at the end of a step, or the request that leaves and why."""
+"""The sequence concerned, what a scheduler gets back at the end of a step, or the request that leaves and why."""
 
 Entry: TypeAlias = tuple[Micros, int, Micros, int, Payload]
 """Instant, kind, rank among those of one kind, number of entry, payload."""

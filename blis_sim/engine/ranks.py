@@ -168,7 +168,7 @@ class RankGroup:
             if sequence.outcome is not None:
                 continue
             while (due_at := self._reports.due_at()) <= at:
-                self._balancer.hear(self._reports.tell(due_at))
+                self._balancer.update_loads(self._reports.loads_due(due_at))
             if named is None:
                 named = self._balancer.choose()
             else:

@@ -91,7 +91,7 @@ class Sequence:
         "first_token_step",
         "gateway_wait_us",
         "instance",
-        "is_part",
+        "is_prefill_subrequest",
         "is_prefilling",
         "max_output_tokens",
         "named_blocks",
@@ -127,7 +127,7 @@ class Sequence:
         self.arrived_at = arrived_at
         self.instance = instance  # of a cluster, by number, or NOWHERE
         self.gateway_wait_us: Micros = 0  # for its turn, in front of a cluster
-        self.is_part = False  # a prefill sub-request, which the cluster does not report
+        self.is_prefill_subrequest = False  # the cluster does not report a sub-request
         self.prompt_part: Sequence | None = None  # the prefill sub-request that computed its prompt
         self.queued_at: Micros | None = None
         """Instant at which it joined the wait queue; None before, and for a request that never did."""

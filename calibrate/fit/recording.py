@@ -7,10 +7,10 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from blis_sim.engine.admission_checks import refusal
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished, Scheduled
-from blis_sim.engine.guards import refusal
 from blis_sim.engine.sequence import Sequence as RunningSequence
 from blis_sim.engine.virtual import run_virtual
 from calibrate.errors import CalibrateError
@@ -19,9 +19,9 @@ from calibrate.fit.stretches import Stretches, stretches_of
 from calibrate.pair import OK_STATUSES, came_in_one_piece
 from replay.arrivals.arrival import Arrival
 from replay.arrivals.recorded import arrivals_of
-from replay.loops.reissue import reissued, simulate_reissued
-from replay.running.record import Record
-from replay.running.simulate import simulate
+from replay.closed_loop.reissue import reissued, simulate_reissued
+from replay.simulation.record import Record
+from replay.simulation.simulate import simulate
 from traces import Trace, TraceRow
 
 Floats = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ from blis_sim.engine.latency.wrapped import PhaseShifted
 from calibrate.compare import Comparison, compare
 from calibrate.fit.recording import Recording
 from replay.output.phases import averaged
-from replay.running.record import Record
+from replay.simulation.record import Record
 
 Floats = npt.NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.step_log import StepLog
 from blis_sim.engine.units import Micros
 from calibrate.errors import CalibrateError
-from calibrate.fit.output_turns import OutputTurns, output_turns
+from calibrate.fit.output_serialization import OutputSerialization, output_turns
 from calibrate.fit.recording import Recording
 from calibrate.fit.terms import Learnable, Terms
 
@@ -192,7 +192,7 @@ def _last_step(sequence: Sequence | None) -> int:
     return first + count - 1
 
 
-def _turns(steps: _Steps, requests: _Requests, values: Floats) -> OutputTurns | None:
+def _turns(steps: _Steps, requests: _Requests, values: Floats) -> OutputSerialization | None:
     """Waits in the API server process; None where the latency model has none."""
     if "output_turn_us" not in steps.terms.request:
         return None
@@ -202,7 +202,7 @@ def _turns(steps: _Steps, requests: _Requests, values: Floats) -> OutputTurns | 
     )
 
 
-def _ttft(steps: _Steps, requests: _Requests, values: Floats, turns: OutputTurns | None) -> Slopes:
+def _ttft(steps: _Steps, requests: _Requests, values: Floats, turns: OutputSerialization | None) -> Slopes:
     """The rest of the step under way when the request is queued, the steps up to the one with its first token, and what
     passes before and after."""
     under_way = np.minimum(steps.ends.searchsorted(requests.queued, side="right"), requests.first)
@@ -224,7 +224,7 @@ def _ttft(steps: _Steps, requests: _Requests, values: Floats, turns: OutputTurns
     return requests.only_known(Slopes(requests.first_token_at - requests.arrived + after_us, per_term))
 
 
-def _decode(steps: _Steps, requests: _Requests, values: Floats, turns: OutputTurns | None) -> Slopes:
+def _decode(steps: _Steps, requests: _Requests, values: Floats, turns: OutputSerialization | None) -> Slopes:
     terms = steps.terms
     per_term = np.zeros((len(requests.first), len(terms.names)))
     per_term[:, : len(terms.step)] = steps.between(requests.first + 1, requests.last + 1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.member import Life
+from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.latency.joint_steps import joined
@@ -16,9 +16,8 @@ from blis_sim.engine.ranks import RankGroup
 from blis_sim.engine.step_log import RecentSteps
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
-from mockserve.connections.clients import SlowReaders
 from mockserve.engines.deployment import StructuredOutputBackend, with_features
-from mockserve.kv_blocks.setup import open_publisher
+from mockserve.kv_events.setup import open_publisher
 from mockserve.metrics.cache_config import cache_config_labels
 from mockserve.metrics.engine import EngineMetrics, Lateness
 from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, new_source
@@ -27,14 +26,15 @@ from mockserve.options.environment import ServerEnvironment
 from mockserve.options.fake_metrics import read_fake_metrics
 from mockserve.options.serve import ServeOptions
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
-from mockserve.realtime.deliveries import EngineOutput, Wire
+from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
 from mockserve.realtime.driver import RealtimeDriver
 from mockserve.realtime.interface import Driver
 from mockserve.realtime.rank_group import RankDriver, RankGroupDriver
 from mockserve.realtime.ranks import RankedDriver
+from mockserve.transport.clients import SlowReaders
 
 if TYPE_CHECKING:
-    from mockserve.kv_blocks.events import KVEventPublisher
+    from mockserve.kv_events.events import KVEventPublisher
 
 
 STEPS_KEPT = 65_536
@@ -54,7 +54,7 @@ class RankEngine:
 
 
 def build_engines(
-    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: Wire
+    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: WriteCoalescer
 ) -> Mapping[int, RankEngine]:
     """All ranks by number, whose clocks start now. Raises OptionError when KV events cannot be published."""
     config, latency_model = with_features(options, deployment)
@@ -70,13 +70,13 @@ def build_engines(
         rank_number = options.kv_sharing.data_parallel_rank + rank
         publisher = open_publisher(options.kv_sharing, environment, config, rank_number)
         if publisher is not None:
-            driver.output.tell_cache_changes = publisher.publish
+            driver.output.on_cache_changes = publisher.publish
         ranks[rank] = RankEngine(driver, metrics, latency, publisher)
     return ranks
 
 
 def _ranks_in_lockstep(
-    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: Wire
+    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: WriteCoalescer
 ) -> Mapping[int, RankEngine]:
     """Return ranks that share experts, by number. Raises OptionError when KV events cannot be published."""
     config, model = with_features(options, deployment)
@@ -92,7 +92,7 @@ def _ranks_in_lockstep(
             options.kv_sharing, environment, config, options.kv_sharing.data_parallel_rank + rank
         )
         if publisher is not None:
-            outputs[rank].tell_cache_changes = publisher.publish
+            outputs[rank].on_cache_changes = publisher.publish
         ranks[rank] = RankEngine(RankDriver(driver, rank, engine), metrics[rank], latencies[rank], publisher)
     return ranks
 
@@ -110,7 +110,7 @@ class LiveCluster:
     be published."""
 
     def __init__(
-        self, options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: Wire
+        self, options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: WriteCoalescer
     ) -> None:
         # Admission, gateway, separate pools and autoscaling take 20 ms to load, which one instance does not need.
         from blis_sim.engine.cluster.assembly import build_cluster
@@ -121,7 +121,7 @@ class LiveCluster:
         """Number of the instance that comes next."""
         self.on_joined: Callable[[int], None] = _ignore
         """Called with the number of each instance that comes later."""
-        self.on_removed: Callable[[int, RankEngine, Life], None] = _ignore_removed
+        self.on_removed: Callable[[int, RankEngine, InstanceState], None] = _ignore_removed
         """Called with the number of each instance that has been removed, its engine, and how it came to its end."""
         self._options = options
         self._environment = environment
@@ -171,15 +171,15 @@ class LiveCluster:
         assert isinstance(latency, SlowedLatency)
         publisher = open_publisher(self._options.kv_sharing, self._environment, output.engine.config, number)
         if publisher is not None:
-            output.tell_cache_changes = publisher.publish
+            output.on_cache_changes = publisher.publish
         driver = InstanceDriver(self.driver, number, output.engine)
         self.engines[number] = RankEngine(driver, metrics, latency, publisher, dies_alone=True)
 
-    def _remove(self, number: int, life: Life) -> None:
+    def _remove(self, number: int, state: InstanceState) -> None:
         engine = self.engines.pop(number)
         if engine.kv_events is not None:
             engine.kv_events.close()
-        self.on_removed(number, engine, life)
+        self.on_removed(number, engine, state)
         engine.driver.engine.release()
 
 
@@ -187,7 +187,7 @@ def _ignore(_number: int) -> None:
     """No-op default."""
 
 
-def _ignore_removed(_number: int, _engine: RankEngine, _life: Life) -> None:
+def _ignore_removed(_number: int, _engine: RankEngine, _life: InstanceState) -> None:
     """No-op default."""
 
 
@@ -195,7 +195,7 @@ def _ignore_removed(_number: int, _engine: RankEngine, _life: Life) -> None:
 class Backend:
     """The source of tokens with its driver, engines and metrics."""
 
-    wire: Wire
+    wire: WriteCoalescer
     driver: Driver
     metrics_source: Metrics
     slow_readers: SlowReaders
@@ -211,7 +211,7 @@ class Backend:
 
 def local_backend(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Backend:
     """Engines in this process, whose clocks start now."""
-    wire = Wire(Lateness(), is_timed=not math.isinf(options.speed))
+    wire = WriteCoalescer(Lateness(), is_timed=not math.isinf(options.speed))
     slow_readers = SlowReaders(options.network.max_unsent_kib * 1024)
     if options.serves_cluster:
         cluster = LiveCluster(options, deployment, environment, wire)

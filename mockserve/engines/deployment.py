@@ -7,12 +7,12 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment, model_of, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.kv_cache.sizing import bytes_per_block
-from blis_sim.engine.latency.catalogue.models import knows_model
+from blis_sim.engine.latency.catalogue.models import has_model
 from blis_sim.engine.latency.instant import InstantLatency
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.latency.wrapped import ApiServers, EvenRanks
-from mockserve.kv_blocks.setup import KVTransfer
+from mockserve.kv_events.setup import KVTransfer
 from mockserve.options.engine_features import TransferConfig
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
@@ -71,7 +71,7 @@ def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
 
 def _of_known_model(options: ServeOptions) -> Deployment:
     deployment = _with_store(options.deployment, options.kv_sharing.transfer)
-    if not options.timing.sets_times or knows_model(deployment.model):
+    if not options.timing.sets_times or has_model(deployment.model):
         return _resolved(deployment)
     known = replace(
         deployment,

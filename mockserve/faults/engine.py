@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.scheduler.hold import Hold
+from blis_sim.engine.scheduler.pause_state import PauseState
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
 from mockserve.engines.backend import RankEngine
@@ -153,11 +153,11 @@ class EngineFaults:
 
     def _hang(self) -> None:
         for each in self._chosen:
-            each.driver.interfere(lambda engine, at: engine.hold(Hold.EVERYTHING, at))
+            each.driver.call_engine(lambda engine, at: engine.hold(PauseState.EVERYTHING, at))
 
     def _go_on(self) -> None:
         for each in self._engines.values():
-            each.driver.interfere(lambda engine, at: engine.hold(Hold.NONE, at))
+            each.driver.call_engine(lambda engine, at: engine.hold(PauseState.NONE, at))
 
     def _die(self) -> None:
         for each in list(self._chosen if self._die_alone else self._engines.values()):
@@ -168,14 +168,14 @@ class EngineFaults:
 
         def withhold(engine: Engine, at: Micros) -> None:
             free = engine.kv.num_blocks - engine.kv.num_used_blocks
-            engine.withhold_blocks(int(free * fraction), at)
+            engine.shrink_cache(int(free * fraction), at)
 
         for each in self._chosen:
-            each.driver.interfere(withhold)
+            each.driver.call_engine(withhold)
 
     def _replenish(self) -> None:
         for each in self._engines.values():
-            each.driver.interfere(lambda engine, at: engine.withhold_blocks(0, at))
+            each.driver.call_engine(lambda engine, at: engine.shrink_cache(0, at))
 
     def _slow_down(self) -> None:
         for each in self._chosen:

@@ -9,7 +9,7 @@ from math import log
 from prometheus_client.utils import floatToGoString
 
 from blis_sim.engine.units import Micros
-from mockserve.flight import Flight
+from mockserve.in_flight_request import InFlightRequest
 
 BUCKETS_PER_E = 50
 """Buckets by which a duration grows by the factor e; each is 2 % wide, so its middle is within 1 % of its durations."""
@@ -261,7 +261,7 @@ class EngineMetrics:
     def prompt_tokens_cached(self) -> int:
         return self.prompt_tokens - self.prompt_tokens_by_source["local_compute"]
 
-    def scheduled(self, flight: Flight, at: Micros) -> None:
+    def scheduled(self, flight: InFlightRequest, at: Micros) -> None:
         if flight.first_scheduled_at is not None:
             return
         flight.first_scheduled_at = at
@@ -275,7 +275,7 @@ class EngineMetrics:
             self.external_prefix_cache_queries += flight.request.input_tokens - local
             self.external_prefix_cache_hits += flight.num_external_tokens
 
-    def first_token(self, flight: Flight, latency_us: Micros) -> None:
+    def first_token(self, flight: InFlightRequest, latency_us: Micros) -> None:
         self.prompt_tokens += flight.request.input_tokens
         self.prompt_tokens_by_source["local_compute"] += flight.num_computed_prompt_tokens
         self.prompt_tokens_by_source["local_cache_hit"] += flight.num_cached_tokens - flight.num_external_tokens
@@ -292,11 +292,11 @@ class EngineMetrics:
             self.token_gap_fine.observe(gap, times)
         self.adapters.stepped()
 
-    def aborted(self, flight: Flight) -> None:
+    def aborted(self, flight: InFlightRequest) -> None:
         if flight.num_tokens:
             self.adapters.left(flight.request.adapter)
 
-    def completed(self, flight: Flight, latency_us: Micros, finish_reason: str) -> None:
+    def completed(self, flight: InFlightRequest, latency_us: Micros, finish_reason: str) -> None:
         if flight.num_tokens:
             self.adapters.ended(flight.request.adapter)
         self.request_success[finish_reason] += 1
@@ -317,7 +317,7 @@ class EngineMetrics:
         gaps = max(1, flight.num_tokens - 1)
         self.time_per_token_s.observe((last_at - first_at) / gaps / 1e6)
 
-    def _sibling_completed(self, flight: Flight) -> None:
+    def _sibling_completed(self, flight: InFlightRequest) -> None:
         """The choices of one prompt count as one request, when the last of them is complete."""
         siblings = flight.siblings
         siblings.num_open -= 1

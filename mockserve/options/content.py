@@ -87,7 +87,7 @@ FORCED_AS_JSON = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taste:
+class ArgumentRanges:
     """Ranges of numbers and lengths that a schema does not bound; each includes both of its ends.
 
     `array_lengths` of None makes arrays a little longer than they must be; `optional_probability` and
@@ -102,7 +102,7 @@ class Taste:
     optional_field_probability: float | None = None
 
 
-ANY = Taste()
+ANY = ArgumentRanges()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +137,9 @@ class ToolArgumentOptions:
                 raise OptionError(f"{flag} must be at most {other}, {getattr(self, most)}, got {getattr(self, least)}")
 
     @property
-    def taste(self) -> Taste:
+    def taste(self) -> ArgumentRanges:
         """Ranges of made-up arguments where their schema leaves them open."""
-        return Taste(
+        return ArgumentRanges(
             integers=(self.min_tool_call_integer_param, self.max_tool_call_integer_param),
             numbers=(self.min_tool_call_number_param, self.max_tool_call_number_param),
             array_lengths=(self.min_tool_call_array_param_length, self.max_tool_call_array_param_length),

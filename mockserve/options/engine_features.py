@@ -232,7 +232,7 @@ class KVSharingOptions:
     prefix_caching_hash_algo: str = option(
         "sha256",
         "How KV blocks are hashed where KV-cache events are published or blocks are transferred.",
-        choices=names_in("mockserve.kv_blocks.naming", "ALGORITHMS"),
+        choices=names_in("mockserve.kv_events.naming", "ALGORITHMS"),
     )
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_sim.options import OptionError, check_options, option, section
-from blis_sim.options.room import MOST_PROCESSES
+from blis_sim.options.limits import MOST_PROCESSES
 from blis_sim.options.text import load_json
 from mockserve.log_lines import FORMATS
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mockserve.content.held_calls import Hold, hold_of
-from mockserve.content.writing import AnswerForm, chat_form
-from mockserve.flight import new_id, unix_time
+from mockserve.generation.held_calls import PauseState, hold_of
+from mockserve.generation.writing import OutputSpec, chat_form
+from mockserve.in_flight_request import new_id, unix_time
 from mockserve.metrics.server import CHAT, RESPONSES
 from mockserve.planning.conversations import conversation_ids, placed_conversation
 from mockserve.planning.prompts import (
@@ -22,7 +22,6 @@ from mockserve.planning.prompts import (
     text_ids,
     with_wishes,
 )
-from mockserve.protocol.asked.sampling import check_max_tokens
 from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.completions.bodies import ChatBodies
 from mockserve.protocol.completions.content_parts import MEDIA_MARK
@@ -35,6 +34,7 @@ from mockserve.protocol.responses.bodies import ResponseObject, raw_message
 from mockserve.protocol.responses.input_items import chat_messages
 from mockserve.protocol.responses.items import output_items
 from mockserve.protocol.responses.requests import ResponseRequest, chat_body
+from mockserve.protocol.sampling.sampling import check_max_tokens
 from mockserve.replies.call_style import (
     PLAIN,
     CallStyle,
@@ -47,7 +47,7 @@ from mockserve.replies.chat_writer import ChatShape
 from mockserve.replies.generation import PlannedPrompt
 from mockserve.replies.reply_set import Accounting, ParsingCounter, ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import Terms
+from mockserve.serving.planner import RequestContext
 from mockserve.serving.response_store import ResponseStore
 
 
@@ -87,8 +87,8 @@ async def plan_chat(
     form = form if beams is None else form._replace(constraint=None)
     external = model.external_prompt(params, len(ids))
     priority = chat.common.priority if priority is None else priority
-    terms = with_wishes(Terms(reply_id, chat.common.cache_salt, adapter, priority, external, media=places), body)
-    generations = await planner.plan(ids, sampling, terms, form, num_prompts=num_prompts)
+    context = RequestContext(reply_id, chat.common.cache_salt, adapter, priority, external, media=places)
+    generations = await planner.plan(ids, sampling, with_wishes(context, body), form, num_prompts=num_prompts)
     prompt = PlannedPrompt(
         token_ids=ids,
         text=text.replace(MEDIA_MARK, ""),
@@ -138,7 +138,7 @@ def _bodies(
     )
 
 
-def _form(model: ServedModel, body: Mapping[str, Any], text: str) -> AnswerForm:
+def _form(model: ServedModel, body: Mapping[str, Any], text: str) -> OutputSpec:
     """The form of the answer. Raises ApiError for forced calls whose functions have definitions that differ."""
     forced_calls_schema(model, body)
     return chat_form(body, text, model.answers, model.planner.composer.quotes)
@@ -146,19 +146,19 @@ def _form(model: ServedModel, body: Mapping[str, Any], text: str) -> AnswerForm:
 
 def forced_calls_schema(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the schema that forced calls are held to; None where none is forced or the parser reads them itself."""
-    if hold_of_calls(model, body) is not Hold.SCHEMA:
+    if hold_of_calls(model, body) is not PauseState.SCHEMA:
         return None
     return forced_schema(body["tools"], body.get("tool_choice"), body.get("parallel_tool_calls"))
 
 
-def hold_of_calls(model: ServedModel, body: Mapping[str, Any]) -> Hold:
+def hold_of_calls(model: ServedModel, body: Mapping[str, Any]) -> PauseState:
     """Return what the tools of a chat hold its answer to, in place of any form that the chat demands."""
     if not model.answers.calls_tools:
-        return Hold.NOTHING
+        return PauseState.NOTHING
     return hold_of(model.options.content.tools.tool_call_parser, body)
 
 
-def _style(model: ServedModel, form: AnswerForm, chat: ChatRequest, body: Mapping[str, Any]) -> CallStyle:
+def _style(model: ServedModel, form: OutputSpec, chat: ChatRequest, body: Mapping[str, Any]) -> CallStyle:
     """Return the style in which the parser of calls shows an answer; without one, the parser of reasoning decides what
     ends it."""
     if form.tools is None:
@@ -181,7 +181,7 @@ def _reasoning_style(model: ServedModel, body: Mapping[str, Any]) -> ReasoningSt
     return style._replace(end=filling(calls.after_reasoning))
 
 
-def _shape(model: ServedModel, chat: ChatRequest, body: Mapping[str, Any], form: AnswerForm) -> ChatShape:
+def _shape(model: ServedModel, chat: ChatRequest, body: Mapping[str, Any], form: OutputSpec) -> ChatShape:
     forces_tools = body.get("tools") and body.get("tool_choice") not in (None, "none", "auto")
     return ChatShape(
         role=chat.role,
@@ -198,7 +198,7 @@ def _shape(model: ServedModel, chat: ChatRequest, body: Mapping[str, Any], form:
     )
 
 
-def _parsing(model: ServedModel, form: AnswerForm, request_type: str) -> ParsingCounter | None:
+def _parsing(model: ServedModel, form: OutputSpec, request_type: str) -> ParsingCounter | None:
     metrics = model.tool_parsing
     if metrics is None or form.tools is None:
         return None
@@ -277,7 +277,9 @@ async def plan_response(
         id=name,
         created=unix_time(),
         model=model.reply_name(adapter),
-        asked=_without_form(asked) if hold_of_calls(model, body) is Hold.TAG else _with_forced_form(asked, schema),
+        asked=_without_form(asked)
+        if hold_of_calls(model, body) is PauseState.TAG
+        else _with_forced_form(asked, schema),
         sampling=chat.sampling,
         budget=0,
     )

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from mockserve.content.writing import completion_form
-from mockserve.flight import unix_time
+from mockserve.generation.writing import completion_form
+from mockserve.in_flight_request import unix_time
 from mockserve.planning.prompts import (
     check_with_model,
     delivery_of,
@@ -18,15 +18,15 @@ from mockserve.planning.prompts import (
     text_ids,
     with_wishes,
 )
-from mockserve.protocol.asked.sampling import check_max_tokens
 from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.requests import CompletionRequest, Prompt
+from mockserve.protocol.sampling.sampling import check_max_tokens
 from mockserve.replies.choice_writer import CompletionShape
 from mockserve.replies.frames import OTHER_ERRORS
 from mockserve.replies.generation import PlannedPrompt
 from mockserve.replies.reply_set import Accounting, ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import Terms
+from mockserve.serving.planner import RequestContext
 
 
 async def plan_completion(
@@ -48,7 +48,7 @@ async def plan_completion(
     ids = [_ids(model, each, asked) for each in asked.prompts]
     check_with_model(model, body, sampling, asked.common, list(map(len, ids)), searches_beams=beams is not None)
     urgency = asked.common.priority if priority is None else priority
-    terms = with_wishes(Terms(reply_id, asked.common.cache_salt, adapter, urgency), body)
+    terms = with_wishes(RequestContext(reply_id, asked.common.cache_salt, adapter, urgency), body)
     prompts = [
         await _planned(model, asked, body, prompt, prompt_ids, terms, len(ids))
         for prompt, prompt_ids in zip(asked.prompts, ids, strict=True)
@@ -101,7 +101,7 @@ async def _planned(
     body: dict[str, Any],
     prompt: Prompt,
     ids: list[int],
-    terms: Terms,
+    terms: RequestContext,
     num_prompts: int,
 ) -> PlannedPrompt:
     planner = model.planner

@@ -5,9 +5,9 @@ from zlib import crc32
 
 from blis_sim.engine.media import Medium as PlacedMedium
 from mockserve.planning.prompts import check_unicode, text_ids
-from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.completions.content_parts import MEDIA_MARK
 from mockserve.protocol.completions.messages import Medium
+from mockserve.protocol.sampling.sampling import SamplingParams
 from mockserve.serving.planner import Planner
 
 
@@ -17,7 +17,7 @@ def conversation_ids(
     media: Sequence[Medium],
     tokens_per_medium: int,
     add_special_tokens: bool,
-    sampling: Sampling,
+    sampling: SamplingParams,
 ) -> list[int]:
     """The ids of a conversation, with `tokens_per_medium` of them where a picture or a recording is."""
     if not media:

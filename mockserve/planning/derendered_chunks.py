@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mockserve.content.answer import Delta, Kind
+from mockserve.generation.answer import Delta, Kind
 from mockserve.planning.derendering import ChatReader, GivenChoice, TextReader
 from mockserve.protocol.bodies import Usage
 from mockserve.protocol.completions.bodies import CHUNK

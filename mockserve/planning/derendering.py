@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mockserve.content.answer import Delta, Kind, stopped
-from mockserve.content.reading import added, read_answer
-from mockserve.content.script import END, START
-from mockserve.content.tokens.tokenizer import Split, Tokenizer
-from mockserve.protocol.asked.sampling import Sampling
+from mockserve.generation.answer import Delta, Kind, stopped
+from mockserve.generation.reading import added, read_answer
+from mockserve.generation.script import END, START
+from mockserve.generation.tokenizer.tokenizer import Split, Tokenizer
 from mockserve.protocol.bodies import Ending, StopReason
 from mockserve.protocol.completions.bodies import ToolCall, whole_message
 from mockserve.protocol.completions.requests import ChatRequest, parse_chat, parse_completion
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.logprob_shapes import Candidate, Scored, chat_logprobs, completion_logprobs
 from mockserve.protocol.reading.types import as_integer, as_number
+from mockserve.protocol.sampling.sampling import SamplingParams
 from mockserve.replies.call_style import CallStyle, call_id, call_style
 from mockserve.serving.model import ServedModel
 
@@ -53,7 +53,7 @@ def given_choice(given: Mapping[str, Any], tokenizer: Tokenizer, is_whole: bool)
     )
 
 
-def readable_ids(choice: GivenChoice, sampling: Sampling, eos_token_id: int) -> tuple[Sequence[int], StopReason]:
+def readable_ids(choice: GivenChoice, sampling: SamplingParams, eos_token_id: int) -> tuple[Sequence[int], StopReason]:
     """The ids without the token that stopped them, and the stop reason, which names it if the request did."""
     ending, ids = choice.ending, choice.token_ids
     if ending is None or not ids or not choice.has_ended_by_itself or isinstance(ending.stop_reason, str):
@@ -90,13 +90,13 @@ def readable_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int
     return continued_text(tokenizer, prompt, ids, hides_special)
 
 
-def cut_text(text: str, choice: GivenChoice, sampling: Sampling, reason: StopReason) -> tuple[str, StopReason]:
+def cut_text(text: str, choice: GivenChoice, sampling: SamplingParams, reason: StopReason) -> tuple[str, StopReason]:
     """The text up to the stop string that ended it, and the reason of its end."""
     given = None if choice.ending is None else choice.ending.stop_reason
     stops = (given,) if isinstance(given, str) else sampling.stop
     if not stops or isinstance(given, int) or not choice.has_ended_by_itself:
         return text, reason
-    limits = Sampling(stop=stops, include_stop_str_in_output=sampling.include_stop_str_in_output)
+    limits = SamplingParams(stop=stops, include_stop_str_in_output=sampling.include_stop_str_in_output)
     found = stopped(Split([0], [text]), Ending("stop", reason), limits)
     return "".join(found.texts), found.ending.stop_reason
 
@@ -138,7 +138,7 @@ class TextReader(NamedTuple):
     """Reads the choices of one completion request."""
 
     model: ServedModel
-    sampling: Sampling
+    sampling: SamplingParams
     shows_ids: bool
     prompt: Sequence[int]
 

@@ -3,16 +3,16 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mockserve.content.answer import Delta
-from mockserve.content.writing import AnswerForm, chat_form, completion_form
-from mockserve.flight import unix_time
+from mockserve.generation.answer import Delta
+from mockserve.generation.writing import OutputSpec, chat_form, completion_form
+from mockserve.in_flight_request import unix_time
 from mockserve.planning.prompts import is_long_reply, new_scorers, num_top, prompt_scores
-from mockserve.protocol.asked.vocabulary_checks import check_vocabulary
 from mockserve.protocol.bodies import Choice, Ending, Piece
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import GenerateBodies, GenerateRequest, check_room, token_logprobs
 from mockserve.protocol.logprob_shapes import chat_logprobs
 from mockserve.protocol.refusals import refuse_thinking_budget
+from mockserve.protocol.sampling.vocabulary_checks import check_vocabulary
 from mockserve.replies.call_style import CallStyle, call_style
 from mockserve.replies.chat_writer import ChatShape, ChatWriter
 from mockserve.replies.choice_writer import ChoiceWriter, NewScorer, scored_tokens
@@ -20,7 +20,7 @@ from mockserve.replies.frames import OTHER_ERRORS
 from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
 from mockserve.replies.reply_set import Accounting, ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import Terms
+from mockserve.serving.planner import RequestContext
 
 
 async def plan_generate(
@@ -41,7 +41,7 @@ async def plan_generate(
     urgency = asked.common.priority if priority is None else priority
     params = asked.common.kv_transfer_params
     external = model.external_prompt(params, len(asked.token_ids))
-    terms = Terms(reply_id, asked.common.cache_salt, adapter, urgency, external)
+    terms = RequestContext(reply_id, asked.common.cache_salt, adapter, urgency, external)
     generations = await planner.plan(asked.token_ids, sampling, terms, _form(model, asked), has_ceiling)
     if asked.output_mode != "derender":
         generations = _each_unread(generations)
@@ -82,7 +82,7 @@ async def plan_generate(
     )
 
 
-def _form(model: ServedModel, asked: GenerateRequest) -> AnswerForm:
+def _form(model: ServedModel, asked: GenerateRequest) -> OutputSpec:
     """Answers to a chat that was rendered elsewhere have reasoning and calls like other answers."""
     context = asked.parse_context
     demanded = {"structured_outputs": asked.structured_outputs}
@@ -180,11 +180,11 @@ class TokenWriter:
         return self.last_piece(first, last)
 
     def last_piece(self, first: int, last: int) -> Piece:
-        tells_prompt = first == 0 and self._shape.shows_prompt_ids
+        has_prompt_ids = first == 0 and self._shape.shows_prompt_ids
         return Piece(
             delta=self._content(first, last),
             token_ids=self._answer.token_ids[first:last],
-            prompt_token_ids=self._prompt.token_ids if tells_prompt else None,
+            prompt_token_ids=self._prompt.token_ids if has_prompt_ids else None,
             logprobs=self._logprobs(first, last),
         )
 

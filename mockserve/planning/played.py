@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from blis_sim.engine.request import Request
-from mockserve.flight import new_id
+from mockserve.in_flight_request import new_id
 from mockserve.playback.conversation import Conversation, conversation_of
 from mockserve.playback.reply import PlayedReply
 from mockserve.protocol.errors import ApiError
-from mockserve.serving.planner import Planner, Terms
+from mockserve.serving.planner import Planner, RequestContext
 
 
 def played_request(planner: Planner, body: Any, conversation: Conversation, raw: bytes, reply: PlayedReply) -> Request:
@@ -21,7 +21,9 @@ def played_request(planner: Planner, body: Any, conversation: Conversation, raw:
     wanted = reply.num_prompt_tokens or len(ids)
     ids = ids[:wanted] if len(ids) >= wanted else [*ids, *[ids[-1]] * (wanted - len(ids))]
     planner.check_length(len(ids) + reply.num_output_tokens)
-    return planner.played(ids, Terms(f"playback-{new_id()}"), reply.num_output_tokens, _reply_ids(planner, reply))
+    return planner.played(
+        ids, RequestContext(f"playback-{new_id()}"), reply.num_output_tokens, _reply_ids(planner, reply)
+    )
 
 
 def _prompt_ids(planner: Planner, body: Any, conversation: Conversation) -> list[int]:

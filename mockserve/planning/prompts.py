@@ -5,28 +5,28 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
-from mockserve.content.tokens.tokenizer import Tokenizer
-from mockserve.protocol.asked.sampling import (
-    MAX_CHOICES,
-    Common,
-    Delivery,
-    Sampling,
-    Wanted,
-    check_prompt_start,
-    check_sampling,
-)
-from mockserve.protocol.asked.vocabulary_checks import check_extra_arguments, check_vocabulary
+from mockserve.generation.tokenizer.tokenizer import Tokenizer
 from mockserve.protocol.errors import ApiError, EmptyPromptError, bad_value, late
 from mockserve.protocol.logprob_shapes import ScoredPrompt
 from mockserve.protocol.refusals import refuse_thinking_budget
+from mockserve.protocol.sampling.sampling import (
+    MAX_CHOICES,
+    Delivery,
+    RequestMetadata,
+    ResponseOptions,
+    SamplingParams,
+    check_prompt_start,
+    check_sampling,
+)
+from mockserve.protocol.sampling.vocabulary_checks import check_extra_arguments, check_vocabulary
 from mockserve.replies.choice_writer import NewScorer, Scorer
 from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
 from mockserve.replies.reply_set import AT_THE_END
 from mockserve.serving.model import ServedModel
-from mockserve.serving.planner import Planner, Terms
+from mockserve.serving.planner import Planner, RequestContext
 
 
-def with_wishes(terms: Terms, body: Mapping[str, Any]) -> Terms:
+def with_wishes(terms: RequestContext, body: Mapping[str, Any]) -> RequestContext:
     """Return the terms with what `vllm_xargs` asks for.
 
     `slo_e2e_ms` is the time to the last token; `kv_cache_report_mode` full lets KV-cache events name found blocks, too.
@@ -48,8 +48,8 @@ def _wanted_e2e_us(arguments: Mapping[str, Any]) -> Micros:
 def check_with_model(
     model: ServedModel,
     body: dict[str, Any],
-    sampling: Sampling,
-    common: Common,
+    sampling: SamplingParams,
+    common: RequestMetadata,
     lengths: Sequence[int],
     searches_beams: bool,
 ) -> None:
@@ -143,7 +143,7 @@ def _too_long(limit: int) -> ApiError:
     )
 
 
-def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: Sampling) -> list[int]:
+def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: SamplingParams) -> list[int]:
     """The ids of a text. Raises ApiError when it is too long and may not be cut, or when it is no Unicode."""
     check_unicode(text)
     limit = _truncation(sampling, planner.max_model_len)
@@ -159,7 +159,7 @@ def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: Sa
     return _not_empty([*ids[:before], *kept, *ids[len(ids) - after :]][:limit])
 
 
-def given_ids(planner: Planner, token_ids: Sequence[int], sampling: Sampling) -> list[int]:
+def given_ids(planner: Planner, token_ids: Sequence[int], sampling: SamplingParams) -> list[int]:
     """Ids that the client sent. Raises ApiError for too many that may not be cut, and for one that no token has."""
     limit = _truncation(sampling, planner.max_model_len)
     ids = _not_empty(list(token_ids) if limit is None else _kept_by_sampling(token_ids, limit, sampling))
@@ -176,7 +176,7 @@ def check_unicode(text: str) -> None:
         raise ApiError(message) from None
 
 
-def _truncation(sampling: Sampling, max_model_len: int) -> int | None:
+def _truncation(sampling: SamplingParams, max_model_len: int) -> int | None:
     """Return the number of tokens that a prompt is cut to. Raises ApiError for more than a context."""
     limit = sampling.truncate_prompt_tokens
     if limit is None:
@@ -190,7 +190,7 @@ def _truncation(sampling: Sampling, max_model_len: int) -> int | None:
     return max_model_len - 1 if limit < 0 else limit
 
 
-def _kept_by_sampling(ids: Sequence[int], limit: int, sampling: Sampling) -> list[int]:
+def _kept_by_sampling(ids: Sequence[int], limit: int, sampling: SamplingParams) -> list[int]:
     if sampling.truncation_side == "right":
         return list(ids[:limit])
     return list(ids[max(0, len(ids) - limit) :])
@@ -235,26 +235,26 @@ def delivery_of(model: ServedModel, asked: Delivery) -> Delivery:
     return asked
 
 
-def interval_of(model: ServedModel, sampling: Sampling, wanted: Wanted) -> int:
+def interval_of(model: ServedModel, sampling: SamplingParams, wanted: ResponseOptions) -> int:
     """Tokens per event: the larger interval of server and request. Beams appear only at the end."""
     if sampling.use_beam_search:
         return AT_THE_END
     return max(model.options.replies.stream_interval, wanted.stream_interval)
 
 
-def named_by_ids(model: ServedModel, wanted: Wanted) -> bool:
+def named_by_ids(model: ServedModel, wanted: ResponseOptions) -> bool:
     """Whether log-probabilities name tokens by their ids: by the request, else by the server's flag."""
     return model.options.replies.return_tokens_as_token_ids if wanted.tokens_as_ids is None else wanted.tokens_as_ids
 
 
-def num_top(sampling: Sampling, extra: int) -> int | None:
+def num_top(sampling: SamplingParams, extra: int) -> int | None:
     """Return how many candidates of a step are shown, `extra` beside the requested ones; None is all of them."""
     if sampling.logprob_token_ids or sampling.num_logprobs == -1:
         return None
     return (sampling.num_logprobs or 0) + extra
 
 
-def new_scorers(model: ServedModel, sampling: Sampling) -> NewScorer | None:
+def new_scorers(model: ServedModel, sampling: SamplingParams) -> NewScorer | None:
     """The maker of log-probabilities of each choice, if the request has any."""
     if sampling.num_logprobs is None:
         return None
@@ -262,7 +262,7 @@ def new_scorers(model: ServedModel, sampling: Sampling) -> NewScorer | None:
 
 
 def prompt_scores(
-    model: ServedModel, sampling: Sampling, token_ids: Sequence[int], generations: Generations
+    model: ServedModel, sampling: SamplingParams, token_ids: Sequence[int], generations: Generations
 ) -> ScoredPrompt | None:
     """Log-probabilities of the prompt's tokens, if the request asks for them."""
     wanted = sampling.num_prompt_logprobs
@@ -272,7 +272,7 @@ def prompt_scores(
     return _scorer(model, seed, _number(model, wanted), is_greedy=False).score_all(token_ids)
 
 
-def is_long_reply(sampling: Sampling, prompts: Sequence[PlannedPrompt], repeats_prompts: bool) -> bool:
+def is_long_reply(sampling: SamplingParams, prompts: Sequence[PlannedPrompt], repeats_prompts: bool) -> bool:
     """Whether writing a reply would hold up the event loop.
 
     `repeats_prompts`: each choice has the text or the ids of its prompt.
@@ -298,7 +298,7 @@ def _scoring_us(num_top: int) -> float:
     return SCORE_US + (FULL_VOCABULARY if num_top == -1 else num_top) * CANDIDATE_US
 
 
-def _new_scorer(model: ServedModel, sampling: Sampling, generation: Generation) -> Scorer:
+def _new_scorer(model: ServedModel, sampling: SamplingParams, generation: Generation) -> Scorer:
     if sampling.use_beam_search:
         planner = model.planner
         num_candidates = CANDIDATES_PER_BEAM * sampling.n
@@ -328,12 +328,12 @@ class Beams(NamedTuple):
     `is_empty`: no token is to be generated, which leaves one beam without any.
     """
 
-    sampling: Sampling
+    sampling: SamplingParams
     num_announced: int
     is_empty: bool
 
 
-def read_beams(sampling: Sampling, max_logprobs: int) -> Beams:
+def read_beams(sampling: SamplingParams, max_logprobs: int) -> Beams:
     """The beams of a request. Stop strings, constraints of sampling and log-probabilities of the prompt mean nothing.
 
     Raises ApiError for a number of beams that the server does not have.
@@ -346,7 +346,7 @@ def read_beams(sampling: Sampling, max_logprobs: int) -> Beams:
             "To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable."
         )
     is_empty = sampling.max_tokens is not None and sampling.max_tokens <= 0
-    kept = Sampling(
+    kept = SamplingParams(
         n=1 if is_empty else sampling.n,
         max_tokens=1 if is_empty else sampling.max_tokens,
         max_tokens_param=sampling.max_tokens_param,
@@ -365,7 +365,7 @@ def read_beams(sampling: Sampling, max_logprobs: int) -> Beams:
     return Beams(kept, sampling.n, is_empty)
 
 
-def _check_first_step(sampling: Sampling, max_logprobs: int) -> None:
+def _check_first_step(sampling: SamplingParams, max_logprobs: int) -> None:
     """Raise ApiError as the engine does for the requests that beams are made of."""
     try:
         check_sampling(sampling, budget=1)

@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 from zlib import crc32
 
 from blis_sim.options.addition import added_up
-from mockserve.content.writing import AnswerForm
-from mockserve.flight import unix_time
+from mockserve.generation.writing import OutputSpec
+from mockserve.in_flight_request import unix_time
 from mockserve.planning.conversations import medium_ids
 from mockserve.planning.prompts import new_scorers, read_beams
-from mockserve.protocol.asked.sampling import Delivery, Sampling
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.messages import Medium
 from mockserve.protocol.errors import ApiError, internal_error
+from mockserve.protocol.sampling.sampling import Delivery, SamplingParams
 from mockserve.protocol.speech import VERBOSE, Speech, SpeechRequest, Spoken
 from mockserve.replies.choice_writer import CompletionShape
 from mockserve.replies.frames import OTHER_ERRORS
 from mockserve.replies.generation import PlannedPrompt
 from mockserve.replies.reply_set import ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import Terms
+from mockserve.serving.planner import RequestContext
 
 MP3_BYTES_PER_S = 16_000
 """Bytes of a second of MP3 or of a video container, which are not looked into: 128 kbit/s."""
@@ -169,9 +169,9 @@ async def plan_stretch(model: ServedModel, before: Sequence[int], source: str, l
     planner = model.planner
     num_heard = max(1, math.ceil(length_s * AUDIO_TOKENS_PER_S)) + START_TOKENS
     ids = [*before, *medium_ids(planner, Medium("audio", source), num_heard)]
-    sampling = Sampling(temperature=0.0, max_tokens=MOST_REALTIME_TOKENS)
-    form = AnswerForm(asked=("",), natural_tokens=max(1, round(length_s * SPOKEN_TOKENS_PER_S)))
-    generations = await planner.plan(ids, sampling, Terms(name), form)
+    sampling = SamplingParams(temperature=0.0, max_tokens=MOST_REALTIME_TOKENS)
+    form = OutputSpec(asked=("",), natural_tokens=max(1, round(length_s * SPOKEN_TOKENS_PER_S)))
+    generations = await planner.plan(ids, sampling, RequestContext(name), form)
     return ReplyJob(
         bodies=CompletionBodies(
             id=name, created=unix_time(), model=model.reply_name(None), fingerprint=model.fingerprint
@@ -193,8 +193,8 @@ async def _planned(
     ids = medium_ids(planner, medium, num_heard)
     if asked.prompt:
         ids += planner.encode(asked.prompt)
-    form = AnswerForm(asked=(asked.prompt,), natural_tokens=max(2, round(length_s * SPOKEN_TOKENS_PER_S)))
-    generations = await planner.plan(ids, asked.sampling, Terms(name, lora=adapter), form)
+    form = OutputSpec(asked=(asked.prompt,), natural_tokens=max(2, round(length_s * SPOKEN_TOKENS_PER_S)))
+    generations = await planner.plan(ids, asked.sampling, RequestContext(name, lora=adapter), form)
     return PlannedPrompt(token_ids=ids, text=asked.prompt, generations=generations)
 
 

@@ -36,7 +36,7 @@ class Asked:
         return model if isinstance(model, str) else ""
 
     @property
-    def wants_stream(self) -> bool:
+    def is_stream(self) -> bool:
         """Whether it asks for a stream."""
         return isinstance(self.body, Mapping) and self.body.get("stream") is True
 
@@ -53,9 +53,9 @@ class _InTurn:
     def add(self, reply: PlayedReply) -> None:
         self._replies.setdefault(reply.is_stream, []).append(reply)
 
-    def take(self, wants_stream: bool) -> PlayedReply:
+    def take(self, is_stream: bool) -> PlayedReply:
         """The next reply; one of the form that is asked for, if there is any."""
-        form = wants_stream if wants_stream in self._replies else not wants_stream
+        form = is_stream if is_stream in self._replies else not is_stream
         place = self._next[form]
         self._next[form] = min(place + 1, len(self._replies[form]) - 1)
         return self._replies[form][place]
@@ -132,7 +132,7 @@ class Playback:
                 continue
             found = self._by_key[way].get(_key(way, asked))
             if found is not None and (way == "exact" or asked.conversation.turns):
-                return found.take(asked.wants_stream), way
+                return found.take(asked.is_stream), way
         return None
 
 

@@ -156,7 +156,7 @@ Event: TypeAlias = dict[str, Any]
 """An event; its `type` is its name, too."""
 
 
-class Narrator(Protocol):
+class EventEncoder(Protocol):
     """Encodes one reply of one choice as events. The narrator keeps what it has begun, so the methods are called in the
     reply's order."""
 

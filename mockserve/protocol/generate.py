@@ -4,16 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mockserve.protocol.asked.repetition import REPETITION_DETECTION
-from mockserve.protocol.asked.sampling import (
-    STRUCTURED_OUTPUTS,
-    Common,
-    Delivery,
-    Sampling,
-    read_common,
-    read_delivery,
-    read_sampling,
-)
 from mockserve.protocol.bodies import Choice, Choices, Ending, Piece, Prompted, Usage, id_list, listed
 from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value
 from mockserve.protocol.json_text import json_array
@@ -35,6 +25,16 @@ from mockserve.protocol.reading.types import (
     integer_problem,
 )
 from mockserve.protocol.refusals import check_one_constraint, refuse_bad_salt, refuse_bad_thinking_budget
+from mockserve.protocol.sampling.repetition import REPETITION_DETECTION
+from mockserve.protocol.sampling.sampling import (
+    STRUCTURED_OUTPUTS,
+    Delivery,
+    RequestMetadata,
+    SamplingParams,
+    read_common,
+    read_delivery,
+    read_sampling,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +261,7 @@ class GenerateRequest:
 
     model: str
     token_ids: list[int]
-    sampling: Sampling
+    sampling: SamplingParams
     logit_bias: dict[str, Any] | None
     structured_outputs: Mapping[str, Any] | None
     thinking_token_budget: int | None
@@ -271,7 +271,7 @@ class GenerateRequest:
     includes_reasoning: bool
     parse_context: Mapping[str, Any] | None
     """How the answer will be read: the chat it belongs to may parse reasoning or calls. None for other text."""
-    common: Common
+    common: RequestMetadata
     stream_interval: int = 1
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mockserve.protocol.asked.sampling import Sampling, read_sampling
 from mockserve.protocol.bodies import Ending, Usage
 from mockserve.protocol.completions.fields import EXTRA_ARGUMENT
 from mockserve.protocol.errors import ApiError, Problem, bad_value, internal_error
@@ -25,6 +24,7 @@ from mockserve.protocol.reading.types import (
     OneOf,
     Text,
 )
+from mockserve.protocol.sampling.sampling import SamplingParams, read_sampling
 
 VERBOSE, DIARIZED = "verbose_json", "diarized_json"
 SUPPORTED_FORMATS = ("text", "json", VERBOSE, DIARIZED)
@@ -152,7 +152,7 @@ class SpeechRequest:
     streams: bool
     include_usage: bool
     continuous_usage: bool
-    sampling: Sampling
+    sampling: SamplingParams
 
     @property
     def heard_language(self) -> str:

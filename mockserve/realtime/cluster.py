@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import TypeVar
 
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.member import Life
+from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.engine.cluster.reporting import NO_INSTANCE_PREFILLS
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Scheduled
@@ -15,8 +15,8 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome
 from blis_sim.engine.sequence import Sequence as EngineSequence
 from blis_sim.engine.units import Micros
-from mockserve.flight import Flight, Reply, Siblings
-from mockserve.realtime.deliveries import EngineOutput, Wire
+from mockserve.in_flight_request import InFlightRequest, Reply, Siblings
+from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
 from mockserve.realtime.driver import RealtimeDriver
 from mockserve.realtime.interface import EngineFailedError
 
@@ -34,14 +34,14 @@ class ClusterDriver(RealtimeDriver):
         self,
         cluster: Cluster,
         outputs: MutableMapping[int, EngineOutput],
-        wire: Wire,
+        wire: WriteCoalescer,
         speed: float = 1.0,
         origin_s: float | None = None,
     ) -> None:
         first = outputs[0]
         super().__init__(first.engine, first.recorder, wire, speed, origin_s=origin_s, simulation=cluster)
         self.cluster = cluster
-        self.on_removed: Callable[[int, Life], None] = _ignore
+        self.on_removed: Callable[[int, InstanceState], None] = _ignore
         """Called with the number of each instance that was removed, and whether it was drained or killed."""
         self._outputs = outputs
         self._unrouted: dict[str, asyncio.Future[None]] = {}
@@ -54,7 +54,7 @@ class ClusterDriver(RealtimeDriver):
         """Whether any instance does, of those that answer."""
         return bool(self.cluster.state.candidates)
 
-    def flights_at(self, number: int) -> list[Flight]:
+    def flights_at(self, number: int) -> list[InFlightRequest]:
         """Unfinished requests on one instance. Cost: O(requests)."""
         instance_of = self.cluster.instance_of
         return [flight for flight in self._flights.values() if instance_of(flight.request.id) == number]
@@ -70,12 +70,12 @@ class ClusterDriver(RealtimeDriver):
             finally:
                 self._unrouted.pop(request_id, None)
 
-    def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
+    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
         """Let `act` do something to every instance now. Returns the first result that is not true, or else the last."""
         return self.interfere_with(list(self.cluster.members), act)
 
     def interfere_with(self, numbers: Collection[int], act: Callable[[Engine, Micros], T]) -> T:
-        """Let `act` do something to the instances of those numbers now. Returns what `interfere` returns.
+        """Let `act` do something to the instances of those numbers now. Returns what `call_engine` returns.
 
         Raises EngineFailedError when none of them is there any more.
         """
@@ -109,12 +109,12 @@ class ClusterDriver(RealtimeDriver):
         """Add an instance, which takes requests `after_us` from now. Without delay, return when it takes requests."""
         number = self._act(lambda at: self.cluster.add_instance(engine, at + after_us))
         if not after_us:
-            await self._until(lambda: self.life_of(number) is not Life.LOADING)
+            await self._until(lambda: self.life_of(number) is not InstanceState.LOADING)
 
     async def drain(self, number: int) -> None:
         """Send an instance no more requests; it finishes those it has. Return when that is so."""
         self._act(lambda at: self.cluster.drain(number, at))
-        await self._until(lambda: self.life_of(number) not in (Life.LOADING, Life.READY))
+        await self._until(lambda: self.life_of(number) not in (InstanceState.LOADING, InstanceState.READY))
 
     def kill(self, number: int) -> None:
         """Take an instance out of service at once; its requests fail."""
@@ -122,12 +122,12 @@ class ClusterDriver(RealtimeDriver):
 
     async def until_killed(self, number: int) -> None:
         """Return when an instance is gone."""
-        await self._until(lambda: self.life_of(number) in (Life.KILLED, None))
+        await self._until(lambda: self.life_of(number) in (InstanceState.KILLED, None))
 
-    def life_of(self, number: int) -> Life | None:
+    def life_of(self, number: int) -> InstanceState | None:
         """The state of an instance; None when it was removed."""
         member = self.cluster.members.get(number)
-        return None if member is None else member.life
+        return None if member is None else member.state
 
     def fail(self, error: BaseException) -> None:
         """Fail everything that waits: the simulation is broken."""
@@ -155,9 +155,9 @@ class ClusterDriver(RealtimeDriver):
     def _remove_idle(self) -> None:
         """Forget instances that were drained or killed and have nothing left to do."""
         for number in sorted(self.cluster.leaving):
-            life = self.cluster.members[number].life
+            state = self.cluster.members[number].state
             if self.cluster.remove(number):
-                self.on_removed(number, life)
+                self.on_removed(number, state)
                 del self._outputs[number]
         self.output = next(iter(self._outputs.values()), self.output)
         self.engine = self.output.engine
@@ -180,7 +180,7 @@ class ClusterDriver(RealtimeDriver):
         return super()._status_of(event)
 
 
-def _ignore(_number: int, _life: Life) -> None:
+def _ignore(_number: int, _life: InstanceState) -> None:
     """No-op default."""
 
 
@@ -200,14 +200,14 @@ class InstanceDriver:
     @property
     def failure(self) -> BaseException | None:
         """Why no request is answered here any more."""
-        if self.whole.failure is None and self.whole.life_of(self.number) in (Life.KILLED, None):
+        if self.whole.failure is None and self.whole.life_of(self.number) in (InstanceState.KILLED, None):
             return EngineFailedError("the instance was killed")
         return self.whole.failure
 
     @property
     def takes_requests(self) -> bool:
         """Whether the router may send any."""
-        return self.whole.life_of(self.number) is Life.READY
+        return self.whole.life_of(self.number) is InstanceState.READY
 
     @property
     def request_ids(self) -> Collection[str]:
@@ -215,7 +215,7 @@ class InstanceDriver:
         return {flight.request.id for flight in self.whole.flights_at(self.number)}
 
     @property
-    def num_flights(self) -> int:
+    def num_unfinished_requests(self) -> int:
         """Return the number of requests in flight at this instance."""
         return len(self.whole.flights_at(self.number))
 
@@ -244,7 +244,7 @@ class InstanceDriver:
         arrived_at: Micros | None = None,
         siblings: Siblings | None = None,
         rank: int | None = None,
-    ) -> Flight:
+    ) -> InFlightRequest:
         """Let `request` arrive here. Raises EngineFailedError when the instance is gone."""
         if (failure := self.failure) is not None:
             raise EngineFailedError("the engine has failed") from failure
@@ -259,7 +259,7 @@ class InstanceDriver:
         mine = self.request_ids
         return self.whole.end_early([each for each in mine if request_ids is None or each in request_ids])
 
-    def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
+    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
         """Let `act` do something to the engine now, after all that is due, at the instant it is given."""
         return self.whole.interfere_with([self.number], act)
 

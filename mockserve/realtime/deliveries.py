@@ -17,7 +17,7 @@ from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Sch
 from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.units import Micros
-from mockserve.flight import ENDED_REPLY, Flight, FlightRecorder
+from mockserve.in_flight_request import ENDED_REPLY, FlightRecorder, InFlightRequest
 from mockserve.metrics.engine import Lateness
 from mockserve.realtime.timer import BacklogSlices, Clock
 
@@ -47,7 +47,7 @@ class Headed(Protocol):
         ...
 
 
-class Wire:
+class WriteCoalescer:
     """One for all connections and engines of a server.
 
     While a wake is under way streams keep their frames back; at its end each of them writes once, however many
@@ -160,7 +160,7 @@ class EngineOutput:
 
     engine: Engine
     recorder: FlightRecorder
-    tell_cache_changes: Callable[[Sequence[CacheChange]], None] = _ignore_cache_changes
+    on_cache_changes: Callable[[Sequence[CacheChange]], None] = _ignore_cache_changes
     """Listener to changes of the prefix cache, step by step."""
     num_outputs: int = 0
     """Tokens that the latest step produced."""
@@ -181,20 +181,20 @@ class Deliveries:
     The caller that hands events over also gives the present instant.
     """
 
-    def __init__(self, wire: Wire, clock: Clock, slices: BacklogSlices) -> None:
+    def __init__(self, wire: WriteCoalescer, clock: Clock, slices: BacklogSlices) -> None:
         """`slices` learns what handing tokens over costs."""
         self.wire = wire
         """Coalesces the writes of streams and measures their lateness."""
-        self.tell_step: Callable[[Micros], None] = ignore_step
+        self.report_step: Callable[[Micros], None] = ignore_step
         """Listener to the ends of steps."""
         self._clock = clock
         self._slices = slices
-        self._flights: dict[str, Flight] = {}
-        self._outbox: list[tuple[Micros, int, Flight, int, bool]] = []
+        self._flights: dict[str, InFlightRequest] = {}
+        self._outbox: list[tuple[Micros, int, InFlightRequest, int, bool]] = []
         self._numbers = count()
 
     @property
-    def num_flights(self) -> int:
+    def num_unfinished_requests(self) -> int:
         """Requests whose last token the engine has not produced yet."""
         return len(self._flights)
 
@@ -212,12 +212,12 @@ class Deliveries:
         """The reading of the monotonic clock at a simulated instant."""
         return self._clock.seconds_at(at)
 
-    def _all_waiting(self) -> Collection[Flight]:
+    def _all_waiting(self) -> Collection[InFlightRequest]:
         """Requests whose replies have not ended."""
         waiting = [*self._flights.values(), *(entry[2] for entry in self._outbox)]
         return {id(flight): flight for flight in waiting}.values()
 
-    def _withdraw(self, flights: Iterable[Flight]) -> None:
+    def _withdraw(self, flights: Iterable[InFlightRequest]) -> None:
         """Hand over nothing more to them: tokens still under way to their clients would come after the end."""
         leaving = set(map(id, flights))
         self._outbox = [entry for entry in self._outbox if id(entry[2]) not in leaving]
@@ -240,7 +240,7 @@ class Deliveries:
         elif isinstance(event, Preempted):
             self._preempted(event)
         elif isinstance(event, CacheChanged):
-            output.tell_cache_changes(event.changes)
+            output.on_cache_changes(event.changes)
         elif isinstance(event, Finished):
             self._finished(output, event, now)
 
@@ -289,7 +289,7 @@ class Deliveries:
         if num_tokens:
             output.recorder.step(num_prompt_tokens, num_tokens, gaps)
         self._slices.learn(event, gaps, len(flights))
-        self.tell_step(at)
+        self.report_step(at)
 
     def _steps_done(self, output: EngineOutput, event: StepsDone, now: Micros) -> None:
         """Handle several steps like `_step_done`; if all of it is due, each request's tokens are handed over
@@ -315,12 +315,12 @@ class Deliveries:
                 flight.reply.tokens(num_before + 1, flight.num_tokens)
             except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
                 _give_up(flight)
-        num_flights = sum(gaps.values())
-        output.recorder.step(0, num_flights, gaps)
-        self.tell_step(ends[0])
+        num_unfinished_requests = sum(gaps.values())
+        output.recorder.step(0, num_unfinished_requests, gaps)
+        self.report_step(ends[0])
         for before, at in pairwise(ends):
-            output.recorder.step(0, num_flights, {at - before: num_flights})
-            self.tell_step(at)
+            output.recorder.step(0, num_unfinished_requests, {at - before: num_unfinished_requests})
+            self.report_step(at)
 
     def _scheduled(self, output: EngineOutput, event: Scheduled) -> None:
         flight = self._flights.get(event.sequence.request.id)
@@ -352,14 +352,14 @@ class Deliveries:
         """The error for the client of a request that was not completed."""
         return STATUSES.get(event.outcome, HTTPStatus.BAD_REQUEST)
 
-    def _send_last(self, due_at: Micros, now: Micros, flight: Flight, number: int) -> None:
+    def _send_last(self, due_at: Micros, now: Micros, flight: InFlightRequest, number: int) -> None:
         """Hand over the end now if it is due. What was due before has been handed over already."""
         if due_at <= now:
             self._deliver(due_at, flight, number, True)
         else:
             heappush(self._outbox, (due_at, next(self._numbers), flight, number, True))
 
-    def _deliver(self, due_at: Micros, flight: Flight, number: int, is_last: bool) -> None:
+    def _deliver(self, due_at: Micros, flight: InFlightRequest, number: int, is_last: bool) -> None:
         self.wire.due_s = self.seconds_at(due_at)
         try:
             if not is_last:
@@ -372,7 +372,7 @@ class Deliveries:
             _give_up(flight)
 
 
-def _give_up(flight: Flight) -> None:
+def _give_up(flight: InFlightRequest) -> None:
     """End a reply that could not be written with an error of the server, so that it ends no other reply."""
     _logger.exception("the reply to %s could not be written", flight.request.id)
     reply, flight.reply = flight.reply, ENDED_REPLY

@@ -15,8 +15,8 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.request import Request
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.units import Micros
-from mockserve.flight import Flight, FlightRecorder, Reply, Siblings, new_siblings
-from mockserve.realtime.deliveries import Deliveries, EngineOutput, Wire, ignore_step
+from mockserve.in_flight_request import FlightRecorder, InFlightRequest, Reply, Siblings, new_siblings
+from mockserve.realtime.deliveries import Deliveries, EngineOutput, WriteCoalescer, ignore_step
 from mockserve.realtime.interface import EngineFailedError
 from mockserve.realtime.timer import Alarm, BacklogSlices, clock_of
 
@@ -54,7 +54,7 @@ class RealtimeDriver(Deliveries):
         self,
         engine: Engine,
         recorder: FlightRecorder,
-        wire: Wire,
+        wire: WriteCoalescer,
         speed: float = 1.0,
         monotonic: Callable[[], float] = time.monotonic,
         origin_s: float | None = None,
@@ -71,7 +71,7 @@ class RealtimeDriver(Deliveries):
         super().__init__(wire, clock_of(self._simulation, speed, monotonic, origin_s), BacklogSlices(monotonic))
         self.failure: BaseException | None = None
         """The error that broke the engine; from then on every request fails."""
-        self.tell_failure: Callable[[BaseException], None] = _ignore_failure
+        self.on_failure: Callable[[BaseException], None] = _ignore_failure
         """Listener to the failure of the engine."""
         self._monotonic = monotonic
         self._jumps = math.isinf(speed)
@@ -94,7 +94,7 @@ class RealtimeDriver(Deliveries):
         arrived_at: Micros | None = None,
         siblings: Siblings | None = None,
         rank: int | None = None,
-    ) -> Flight:
+    ) -> InFlightRequest:
         """Let `request` arrive, now or at an instant just past; its tokens go to `reply`.
 
         `siblings` are the choices of the same prompt, if it is not the only one. `rank` is 0 or None: there is one.
@@ -107,7 +107,7 @@ class RealtimeDriver(Deliveries):
         queued_at = self._soonest((self.clock() if arrived_at is None else arrived_at) + queueing_us)
         at = queued_at - queueing_us
         self._enter(request, at, rank)
-        flight = Flight(request, reply, at, queued_at, siblings=siblings or new_siblings(1))
+        flight = InFlightRequest(request, reply, at, queued_at, siblings=siblings or new_siblings(1))
         self._flights[request.id] = flight
         self._arm()
         return flight
@@ -125,7 +125,7 @@ class RealtimeDriver(Deliveries):
         """The output of the engine that has a request."""
         return self.output
 
-    def _leave(self, request_id: str) -> Flight | None:
+    def _leave(self, request_id: str) -> InFlightRequest | None:
         """Take a request out of the engine, if it is there."""
         flight = self._flights.pop(request_id, None)
         if flight is None or self.failure is not None:
@@ -146,7 +146,7 @@ class RealtimeDriver(Deliveries):
             flight.reply.abort(flight.num_tokens)
         return len(ending)
 
-    def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
+    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
         """Let `act` do something to the engine now, after all that is due, at the instant it is given."""
         return self._act(lambda at: act(self.engine, at))
 
@@ -225,7 +225,7 @@ class RealtimeDriver(Deliveries):
 
     def _run_engine(self, until: Micros, now: Micros) -> None:
         # Listeners to steps read the state at each of them.
-        for event in self.engine.advance(until, leaps=self.tell_step is ignore_step):
+        for event in self.engine.advance(until, leaps=self.report_step is ignore_step):
             self._happened(self.output, event, now)
 
     def fail(self, error: BaseException) -> None:
@@ -237,7 +237,7 @@ class RealtimeDriver(Deliveries):
         self.close()
         for flight in waiting:
             flight.reply.fail(str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
-        self.tell_failure(error)
+        self.on_failure(error)
 
 
 def _ignore_failure(_error: BaseException) -> None:

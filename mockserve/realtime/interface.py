@@ -8,7 +8,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.request import Request
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
-from mockserve.flight import Flight, Reply, Siblings
+from mockserve.in_flight_request import InFlightRequest, Reply, Siblings
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ class EngineFailedError(RuntimeError):
     """The engine takes no more requests."""
 
 
-class SeenEngine(Protocol):
+class EngineInfo(Protocol):
     """An engine in this process or another; of several engines one stands for all."""
 
     @property
@@ -31,7 +31,7 @@ class Driver(Protocol):
     """Takes requests and brings their tokens when it is time. Use it from one event loop only."""
 
     @property
-    def engine(self) -> SeenEngine: ...
+    def engine(self) -> EngineInfo: ...
 
     @property
     def failure(self) -> BaseException | None:
@@ -39,7 +39,7 @@ class Driver(Protocol):
         ...
 
     @property
-    def num_flights(self) -> int:
+    def num_unfinished_requests(self) -> int:
         """Requests whose last token has not been produced yet."""
         ...
 
@@ -68,7 +68,7 @@ class Driver(Protocol):
         arrived_at: Micros | None = None,
         siblings: Siblings | None = None,
         rank: int | None = None,
-    ) -> Flight:
+    ) -> InFlightRequest:
         """Let `request` arrive, now or at an instant just past; its tokens go to `reply`.
 
         `siblings` are the choices of the same prompt, if it is not the only one. `rank` names the engine for the
@@ -84,7 +84,7 @@ class Driver(Protocol):
         """End requests, all or those named, with the tokens they have. Returns how many did."""
         ...
 
-    def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
+    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
         """Let `act` do something to every engine now. Returns the first result that is not true, or else the last."""
         ...
 

@@ -8,7 +8,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.ranks import RankGroup
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
-from mockserve.realtime.deliveries import EngineOutput, Wire
+from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
 from mockserve.realtime.driver import RealtimeDriver
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ class RankGroupDriver(RealtimeDriver):
         self,
         group: RankGroup,
         outputs: Mapping[int, EngineOutput],
-        wire: Wire,
+        wire: WriteCoalescer,
         speed: float = 1.0,
         origin_s: float | None = None,
     ) -> None:
@@ -30,12 +30,12 @@ class RankGroupDriver(RealtimeDriver):
         self.group = group
         self._outputs = outputs
 
-    def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
+    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
         """Let `act` do something to every rank now. Returns the first result that is not true, or else the last."""
         return self.interfere_with(list(self._outputs), act)
 
     def interfere_with(self, ranks: Collection[int], act: Callable[[Engine, Micros], T]) -> T:
-        """Let `act` do something to the ranks of those numbers now. Returns what `interfere` returns."""
+        """Let `act` do something to the ranks of those numbers now. Returns what `call_engine` returns."""
 
         def act_on_each(at: Micros) -> T:
             results = [act(self._outputs[rank].engine, at) for rank in ranks]
@@ -76,7 +76,7 @@ class RankDriver:
         """Return the reading of the monotonic clock at a simulated instant."""
         return self.whole.seconds_at(at)
 
-    def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
+    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
         """Let `act` do something to the rank now, after all that is due, at the instant it is given."""
         return self.whole.interfere_with([self.number], act)
 

@@ -8,7 +8,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.dp_balance import LoadReports, RankBalancer, load_of
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
-from mockserve.flight import Flight, Reply, Siblings
+from mockserve.in_flight_request import InFlightRequest, Reply, Siblings
 from mockserve.realtime.driver import RealtimeDriver
 
 T = TypeVar("T")
@@ -56,12 +56,12 @@ class RankedDriver:
         self._balancer = RankBalancer(len(drivers))
         self._reports = LoadReports(len(drivers))
         self._rank_of: dict[str, int] = {}
-        self.tell_failure: Callable[[BaseException], None] = _ignore_failure
+        self.on_failure: Callable[[BaseException], None] = _ignore_failure
         """A callback for a broken engine."""
         self._has_failed = False
         for rank, driver in enumerate(drivers):
-            driver.tell_step = self._listener(rank)
-            driver.tell_failure = self.fail
+            driver.report_step = self._listener(rank)
+            driver.on_failure = self.fail
 
     @property
     def engine(self) -> Engine:
@@ -69,9 +69,9 @@ class RankedDriver:
         return self.drivers[0].engine
 
     @property
-    def num_flights(self) -> int:
+    def num_unfinished_requests(self) -> int:
         """Requests whose last token no engine has produced yet."""
-        return sum(driver.num_flights for driver in self.drivers)
+        return sum(driver.num_unfinished_requests for driver in self.drivers)
 
     @property
     def num_waiting_tokens(self) -> int:
@@ -98,13 +98,13 @@ class RankedDriver:
         arrived_at: Micros | None = None,
         siblings: Siblings | None = None,
         rank: int | None = None,
-    ) -> Flight:
+    ) -> InFlightRequest:
         """Submit `request` to the rank it names, or to that with the least load.
 
         Raises EngineFailedError when an engine has failed.
         """
         if rank is None:
-            self._hear(self.clock())
+            self._update_loads(self.clock())
             rank = self._balancer.choose()
         else:
             self._balancer.send_to(rank)
@@ -123,9 +123,9 @@ class RankedDriver:
             self._ended(request_id)
             self.drivers[rank].abort(request_id)
 
-    def interfere(self, act: Callable[[Engine, Micros], T]) -> T:
+    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
         """Let `act` do something to every engine now. Returns the first result that is not true, or else the last."""
-        results = [driver.interfere(act) for driver in self.drivers]
+        results = [driver.call_engine(act) for driver in self.drivers]
         return next((result for result in results if not result), results[-1])
 
     @property
@@ -149,7 +149,7 @@ class RankedDriver:
         self._has_failed = True
         for driver in self.drivers:
             driver.fail(error)
-        self.tell_failure(error)
+        self.on_failure(error)
 
     def close(self) -> None:
         """Stop waking up. Open replies get no more calls."""
@@ -163,15 +163,15 @@ class RankedDriver:
 
     def _listener(self, rank: int) -> Callable[[Micros], None]:
         def step_ended(at: Micros) -> None:
-            self._hear(at)
+            self._update_loads(at)
             self._reports.report(rank, load_of(self.drivers[rank].engine.stats), at)
 
         return step_ended
 
-    def _hear(self, at: Micros) -> None:
+    def _update_loads(self, at: Micros) -> None:
         """Apply all reports up to `at`."""
         while (due_at := self._reports.due_at()) is not None and due_at <= at:
-            self._balancer.hear(self._reports.tell(due_at))
+            self._balancer.update_loads(self._reports.loads_due(due_at))
 
 
 def _ignore_failure(_error: BaseException) -> None:

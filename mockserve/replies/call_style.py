@@ -7,8 +7,8 @@ from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from mockserve.content.answer import Delta, Kind
-from mockserve.flight import new_id
+from mockserve.generation.answer import Delta, Kind
+from mockserve.in_flight_request import new_id
 from mockserve.options.content import FORCED_AS_JSON
 from mockserve.protocol.completions.bodies import TOOL_CALL_PREFIX
 from mockserve.replies.cut_calls import CUT_FORMS, ENDS_AT_NAMES, CutForm
@@ -249,29 +249,29 @@ def arranged(deltas: Deltas, style: CallStyle, is_cut: bool) -> list[tuple[Delta
     """The deltas of each token. With `is_cut` the last call is not complete."""
     calls = _Calls(deltas)
     if not calls.texts:
-        told = [tuple(each) for each in deltas]
-        has_words = any(each.kind is Kind.CONTENT for brought in told for each in brought)
-        return _with_last(told, style.fillers.after_words, 0) if has_words else told
-    told = _held_back(calls.without_skipped(style), style, calls, is_cut)
+        reported = [tuple(each) for each in deltas]
+        has_words = any(each.kind is Kind.CONTENT for brought in reported for each in brought)
+        return _with_last(reported, style.fillers.after_words, 0) if has_words else reported
+    reported = _held_back(calls.without_skipped(style), style, calls, is_cut)
     if style.holds_end and not is_cut:
-        _hold_end(told)
-    return _filled(told, style.fillers, calls)
+        _hold_end(reported)
+    return _filled(reported, style.fillers, calls)
 
 
-def marked(told: list[tuple[Delta, ...]], begin: Sequence[Delta], end: Sequence[Delta]) -> list[tuple[Delta, ...]]:
-    """`told` with what the marks before and after reasoning bring, where a token brings nothing else."""
-    places = [place for place, found in enumerate(told) if any(each.kind is Kind.REASONING for each in found)]
+def marked(reported: list[tuple[Delta, ...]], begin: Sequence[Delta], end: Sequence[Delta]) -> list[tuple[Delta, ...]]:
+    """`reported` with what the marks before and after reasoning bring, where a token brings nothing else."""
+    places = [place for place, found in enumerate(reported) if any(each.kind is Kind.REASONING for each in found)]
     if not places or not (begin or end):
-        return told
+        return reported
     for place, brought in ((places[0] - 1, begin), (places[-1] + 1, end)):
-        if 0 <= place < len(told) - 1 and not told[place]:
-            told[place] = tuple(brought)
-    return told
+        if 0 <= place < len(reported) - 1 and not reported[place]:
+            reported[place] = tuple(brought)
+    return reported
 
 
-def without_fillings(told: list[tuple[Delta, ...]]) -> list[tuple[Delta, ...]]:
-    """`told` without events that have neither words nor parts of calls, as where reasoning is hidden."""
-    return [tuple(each for each in found if each.text or each.kind in CALL_KINDS) for found in told]
+def without_fillings(reported: list[tuple[Delta, ...]]) -> list[tuple[Delta, ...]]:
+    """`reported` without events that have neither words nor parts of calls, as where reasoning is hidden."""
+    return [tuple(each for each in found if each.text or each.kind in CALL_KINDS) for found in reported]
 
 
 class _Calls:
@@ -332,60 +332,60 @@ def _held_back(
     if ready_at == calls.first_place:
         return deltas
     held: list[Delta] = []
-    told: list[tuple[Delta, ...]] = []
+    reported: list[tuple[Delta, ...]] = []
     for place, found in enumerate(deltas):
         brought = [each for each in found if each.kind not in CALL_KINDS]
         held += [each for each in found if each.kind in CALL_KINDS]
         ready = [each for each in held if place >= ready_at.get(each.call, len(deltas))]
         held = [each for each in held if place < ready_at.get(each.call, len(deltas))]
-        told.append((*brought, *ready))
-    return told
+        reported.append((*brought, *ready))
+    return reported
 
 
-def _hold_end(told: list[tuple[Delta, ...]]) -> None:
+def _hold_end(reported: list[tuple[Delta, ...]]) -> None:
     """Move the last part of the arguments to the last token."""
-    place = max(place for place, found in enumerate(told) if any(each.kind in CALL_KINDS for each in found))
-    *others, last = told[place]
+    place = max(place for place, found in enumerate(reported) if any(each.kind in CALL_KINDS for each in found))
+    *others, last = reported[place]
     has_name = any(each.kind is Kind.TOOL_NAME for each in others)
-    if last.kind is Kind.TOOL_ARGUMENTS and not has_name and place < len(told) - 1:
-        told[place] = tuple(others)
-        told[-1] = (*told[-1], last)
+    if last.kind is Kind.TOOL_ARGUMENTS and not has_name and place < len(reported) - 1:
+        reported[place] = tuple(others)
+        reported[-1] = (*reported[-1], last)
 
 
-def _filled(told: list[tuple[Delta, ...]], fillers: Fillers, calls: _Calls) -> list[tuple[Delta, ...]]:
-    """`told` with events that have nothing to say."""
+def _filled(reported: list[tuple[Delta, ...]], fillers: Fillers, calls: _Calls) -> list[tuple[Delta, ...]]:
+    """`reported` with events that have nothing to say."""
     numbers = sorted(calls.texts)
-    end = len(told) - 1
+    end = len(reported) - 1
     first, last = calls.first_place[numbers[0]], calls.last_place[numbers[-1]]
     start = first
-    while start and not told[start - 1]:
+    while start and not reported[start - 1]:
         start -= 1
-    _fill(told, range(start, first), fillers.opening, 0, most=1)
-    _fill(told, range(start, last), fillers.within, 0)
+    _fill(reported, range(start, first), fillers.opening, 0, most=1)
+    _fill(reported, range(start, last), fillers.within, 0)
     for number, following in pairwise(numbers):
         between = range(calls.last_place[number] + 1, calls.first_place[following])
         if calls.texts[number] != EMPTY_OBJECT or fillers.between is Filler.LINE:
-            _fill(told, between, fillers.between, number, most=1)
+            _fill(reported, between, fillers.between, number, most=1)
     if fillers.closes_one or len(numbers) > 1:
-        _fill(told, range(last + 1, end), fillers.closing, numbers[-1], most=1)
+        _fill(reported, range(last + 1, end), fillers.closing, numbers[-1], most=1)
     has_arguments = calls.texts[numbers[-1]] != EMPTY_OBJECT
     if has_arguments or fillers.after_calls is not Filler.CALL:
-        return _with_last(told, fillers.after_calls, numbers[-1])
-    return told
+        return _with_last(reported, fillers.after_calls, numbers[-1])
+    return reported
 
 
-def _fill(told: list[tuple[Delta, ...]], places: range, filler: Filler, call: int, most: int | None = None) -> None:
+def _fill(reported: list[tuple[Delta, ...]], places: range, filler: Filler, call: int, most: int | None = None) -> None:
     """Fill tokens that bring nothing, at most so many of them."""
     if filler is Filler.NOTHING:
         return
-    for place in [place for place in places if not told[place]][:most]:
-        told[place] = filling(filler, call)
+    for place in [place for place in places if not reported[place]][:most]:
+        reported[place] = filling(filler, call)
 
 
-def _with_last(told: list[tuple[Delta, ...]], filler: Filler, call: int) -> list[tuple[Delta, ...]]:
-    if told and not told[-1] and filler is not Filler.NOTHING:
-        told[-1] = filling(filler, call)
-    return told
+def _with_last(reported: list[tuple[Delta, ...]], filler: Filler, call: int) -> list[tuple[Delta, ...]]:
+    if reported and not reported[-1] and filler is not Filler.NOTHING:
+        reported[-1] = filling(filler, call)
+    return reported
 
 
 def filling(filler: Filler, call: int = 0) -> tuple[Delta, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from mockserve.content.answer import Answer, Delta, Kind
+from mockserve.generation.answer import Answer, Delta, Kind
 from mockserve.protocol.bodies import Choice, Ending, Piece
 from mockserve.protocol.completions.bodies import (
     ToolCall,
@@ -77,11 +77,11 @@ class ChatWriter:
         self._shows_ids = shape.shows_token_ids and not hides
 
     def _arranged(self, deltas: Deltas) -> list[tuple[Delta, ...]]:
-        told = arranged(deltas, self._shape.calls, self._answer.cut is not None)
+        reported = arranged(deltas, self._shape.calls, self._answer.cut is not None)
         reasoning = self._shape.reasoning
         if not self._shape.includes_reasoning:
-            return without_fillings(told)
-        return marked(told, reasoning.begin, reasoning.end)
+            return without_fillings(reported)
+        return marked(reported, reasoning.begin, reasoning.end)
 
     @property
     def sends_text_only(self) -> bool:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from mockserve.content.answer import MOST_RANK, Delta, token_logprobs
-from mockserve.content.tokens.tokenizer import Tokenizer
+from mockserve.generation.answer import MOST_RANK, Delta, token_logprobs
+from mockserve.generation.tokenizer.tokenizer import Tokenizer
 from mockserve.protocol.bodies import Choice, Ending, Piece
 from mockserve.protocol.logprob_shapes import (
     LONG_TOKENS,

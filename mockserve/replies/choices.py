@@ -6,7 +6,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from mockserve.content.answer import Kind
+from mockserve.generation.answer import Kind
 from mockserve.protocol.bodies import Choice, Ending, Piece, Usage
 from mockserve.protocol.errors import ApiError, engine_dead
 from mockserve.replies.choice_writer import ChoiceWriter
@@ -219,7 +219,7 @@ class StreamedChoice(PlannedChoice):
             )
             return stream.bodies.chunk(self._index, piece, self._usage(num_tokens))
 
-        stream.send_made(last_event, self._num_told(first, num_tokens))
+        stream.send_made(last_event, self._num_reported(first, num_tokens))
         stream.choice_finished(num_tokens)
 
     def fail(self, message: str, status: int) -> None:
@@ -251,9 +251,9 @@ class StreamedChoice(PlannedChoice):
             piece = self._writer.piece(first, number)
             return None if piece is None else self._stream.bodies.chunk(self._index, piece, self._usage(number))
 
-        self._stream.send_made(next_event, self._num_told(first, number))
+        self._stream.send_made(next_event, self._num_reported(first, number))
 
-    def _num_told(self, first: int, last: int) -> int:
+    def _num_reported(self, first: int, last: int) -> int:
         """The number of tokens in an event, with those of a repeated prompt."""
         return last - first + (0 if first else len(self._prompt.token_ids))
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias
 
-from mockserve.content.answer import CutCalls
+from mockserve.generation.answer import CutCalls
 
 Called: TypeAlias = tuple[str, str]
 """The name of a function, and its arguments as JSON or the beginning of that."""

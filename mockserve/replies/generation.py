@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from blis_sim.engine.request import Request
-from mockserve.content.answer import Answer
+from mockserve.generation.answer import Answer
 from mockserve.protocol.bodies import Prompted
 from mockserve.protocol.logprob_shapes import ScoredPrompt, prompt_logprobs
 

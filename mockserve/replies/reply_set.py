@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from blis_sim.engine.units import Micros
-from mockserve.connections.clients import ANYBODY, Caller
-from mockserve.content.answer import Answer, Delta, Kind
-from mockserve.flight import ENDED_REPLY, Flight
+from mockserve.generation.answer import Answer, Delta, Kind
+from mockserve.in_flight_request import ENDED_REPLY, InFlightRequest
 from mockserve.metrics.server import ToolParsing
-from mockserve.protocol.asked.sampling import Delivery, Sampling
 from mockserve.protocol.bodies import Bodies, Usage
 from mockserve.protocol.errors import ApiError
+from mockserve.protocol.sampling.sampling import Delivery, SamplingParams
 from mockserve.replies.call_style import CALL_KINDS
 from mockserve.replies.choice_writer import NewWriter
 from mockserve.replies.frames import CHAT_ERRORS, EventTemplates, StreamErrors
 from mockserve.replies.generation import PlannedPrompt
+from mockserve.transport.clients import ANYBODY, Caller
 
 
 class Accounting(NamedTuple):
@@ -39,7 +39,7 @@ class Accounting(NamedTuple):
         self,
         prompts: Sequence[PlannedPrompt],
         completion_tokens: int,
-        flight: Flight | None,
+        flight: InFlightRequest | None,
         num_reasoning_tokens: int | None = None,
     ) -> Usage:
         """The usage of a whole reply; the cached tokens of `flight` stand for all.
@@ -56,14 +56,14 @@ class Accounting(NamedTuple):
             reasoning if self.counts_reasoning else None,
         )
 
-    def metrics(self, flight: Flight | None, is_stream: bool) -> dict[str, Any] | None:
+    def metrics(self, flight: InFlightRequest | None, is_stream: bool) -> dict[str, Any] | None:
         """The latencies of a request with one choice; in a stream without what is null."""
         if not self.shows_metrics or flight is None:
             return None
         found = request_metrics(flight)
         return found if is_stream else {**found, "speculative_decoding": None}
 
-    def _prompt_details(self, flight: Flight) -> dict[str, Any]:
+    def _prompt_details(self, flight: InFlightRequest) -> dict[str, Any]:
         cached = flight.num_cached_tokens
         created = None
         if self.block_size_tokens is not None:
@@ -78,7 +78,7 @@ class Accounting(NamedTuple):
         return min(num_tokens, prompt.generations[number].answer.num_reasoning_tokens)
 
 
-def request_metrics(flight: Flight) -> dict[str, float]:
+def request_metrics(flight: InFlightRequest) -> dict[str, float]:
     """vLLM's per-request metrics, in simulated milliseconds; all that is known of a request that has its last token."""
     scheduled_at, first_at = flight.first_scheduled_at, flight.first_token_at
     if scheduled_at is None or first_at is None:
@@ -154,7 +154,7 @@ class ReplyJob(NamedTuple):
 
     is_long: bool = False
     """Whether the choices are submitted in turn and the reply is written on another thread."""
-    sampling: Sampling | None = None
+    sampling: SamplingParams | None = None
     """Sampling parameters of the choices, for request logs and spans."""
 
     @property
@@ -170,21 +170,21 @@ class ReplySet:
         self.caller = caller
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.completion_tokens = 0
-        self._flights: list[Flight] = []
+        self._flights: list[InFlightRequest] = []
         self._num_open = job.num_choices
         self._num_reasoning_tokens: int | None = None
         """Reasoning tokens of the choices so far, where they are planned in turn."""
 
-    def add_flight(self, flight: Flight) -> None:
+    def add_flight(self, flight: InFlightRequest) -> None:
         """One of the requests that the engine has for this reply, in the order of the choices."""
         self._flights.append(flight)
 
     @property
-    def flights(self) -> Sequence[Flight]:
+    def flights(self) -> Sequence[InFlightRequest]:
         """The requests that the engine has for this reply; of choices in turn only the first and the last."""
         return self._flights
 
-    def add_in_turn(self, flight: Flight, num_reasoning_tokens: int) -> None:
+    def add_in_turn(self, flight: InFlightRequest, num_reasoning_tokens: int) -> None:
         """One of many requests, which are not all there at once: of those the first and the last are kept."""
         self._flights[1:] = [flight] if self._flights else []
         self._flights = self._flights or [flight]

@@ -6,11 +6,7 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from blis_sim.engine.units import Micros
-from mockserve.answering.answer import collect, fly
-from mockserve.answering.event_streams import SpokenStream
-from mockserve.answering.outlet import EventOutlet
-from mockserve.connections.clients import Caller, arrived_at, caller_of
-from mockserve.flight import unix_time
+from mockserve.in_flight_request import unix_time
 from mockserve.planning.speech import SpeechPlan, plan_speech
 from mockserve.protocol.errors import bad_value
 from mockserve.protocol.reading.forms import form_reader
@@ -27,8 +23,12 @@ from mockserve.protocol.speech import (
 )
 from mockserve.replies.frames import DONE, event
 from mockserve.replies.reply_set import ReplySet
+from mockserve.responding.answer import collect, fly
+from mockserve.responding.event_streams import SpokenStream
+from mockserve.responding.sse_writer import EventOutlet
 from mockserve.routes.shared import json_reply, received, reply_id
 from mockserve.serving.service import SERVICE, ReplyDelivery
+from mockserve.transport.clients import Caller, arrived_at, caller_of
 
 MAX_FILE_BYTES = 25 * 2**20
 PIECE_BYTES = 64 * 1024

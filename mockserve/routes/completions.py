@@ -6,8 +6,6 @@ from typing import Any
 
 from aiohttp import web
 
-from mockserve.answering.answer import ASKED_BY, answer, load_headers, refuse
-from mockserve.connections.clients import arrived_at
 from mockserve.planning.chat import plan_chat
 from mockserve.planning.completions import plan_completion
 from mockserve.planning.generate import plan_generate
@@ -17,9 +15,11 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import parse_generate
 from mockserve.replies.frames import DONE, OTHER_ERRORS
 from mockserve.replies.reply_set import ReplyJob
+from mockserve.responding.answer import ASKED_BY, answer, load_headers, refuse
 from mockserve.routes.shared import aside, check_rank, parsed, planned, read_body, reply_id, requested_priority
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.service import SERVICE
+from mockserve.transport.clients import arrived_at
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:

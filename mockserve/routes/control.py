@@ -16,8 +16,8 @@ from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.server.openapi.document import Operation, openapi_document
 from mockserve.routes.shared import json_reply, json_response, meant, read_body, read_fields
-from mockserve.serving.gates import Gate
 from mockserve.serving.instances import InstanceControl
+from mockserve.serving.route_conditions import RouteCondition
 from mockserve.serving.service import SERVICE, Service
 
 
@@ -205,7 +205,9 @@ async def openapi(request: web.Request) -> web.StreamResponse:
 
 def _openapi_text(app: web.Application) -> bytes:
     service = app[SERVICE]
-    document = openapi_document([each for each in _operations(app) if _is_described(each)], _section(service.gates))
+    document = openapi_document(
+        [each for each in _operations(app) if _is_described(each)], _section(service.conditions)
+    )
     if service.network.root_path:
         document["servers"] = [{"url": service.network.root_path}]
     return compact_json(document)
@@ -254,8 +256,8 @@ def _is_described(operation: Operation) -> bool:
     return operation.method in ("GET", "POST", "DELETE") and operation.name not in hidden
 
 
-def _section(gates: frozenset[Gate]) -> str:
+def _section(conditions: frozenset[RouteCondition]) -> str:
     """Return which schemas differ from those of a plain server."""
-    if Gate.POOLING in gates:
+    if RouteCondition.POOLING in conditions:
         return "pooling"
-    return "scale-out" if Gate.SCALE_OUT in gates else "base"
+    return "scale-out" if RouteCondition.SCALE_OUT in conditions else "base"

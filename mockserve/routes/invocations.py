@@ -15,7 +15,7 @@ from mockserve.routes.completions import chat_completions, completions
 from mockserve.routes.pooling import classify, create_embedding, pooling
 from mockserve.routes.scoring import rerank, score
 from mockserve.routes.shared import PARSED_BODY, Handler, aside, read_json
-from mockserve.serving.gates import Gate
+from mockserve.serving.route_conditions import RouteCondition
 from mockserve.serving.service import SERVICE
 
 ADAPTER_HEADER = istr("X-Amzn-SageMaker-Adapter-Identifier")
@@ -35,7 +35,7 @@ def _union(module: str, *names: str, is_checked: bool = True) -> str:
 class _Use:
     """One use of a model, for bodies that `parse` accepts."""
 
-    gate: Gate
+    condition: RouteCondition
     parse: Callable[[dict[str, Any]], object]
     handler: Handler
     name: str
@@ -58,19 +58,19 @@ _SCORE = _union(
     is_checked=False,
 )
 _USES = (
-    _Use(Gate.GENERATION, parse_chat, chat_completions, "ChatCompletionRequest"),
-    _Use(Gate.GENERATION, parse_completion, completions, "CompletionRequest"),
-    _Use(Gate.EMBED, parse_embeddings, create_embedding, _EMBEDDING),
+    _Use(RouteCondition.GENERATION, parse_chat, chat_completions, "ChatCompletionRequest"),
+    _Use(RouteCondition.GENERATION, parse_completion, completions, "CompletionRequest"),
+    _Use(RouteCondition.EMBED, parse_embeddings, create_embedding, _EMBEDDING),
     _Use(
-        Gate.CLASSIFY,
+        RouteCondition.CLASSIFY,
         parse_classify,
         classify,
         _union("classify", "ClassificationCompletionRequest", "ClassificationChatRequest"),
     ),
-    _Use(Gate.SCORE, parse_rerank, rerank, "RerankRequest"),
-    _Use(Gate.SCORE, parse_score, score, _SCORE),
+    _Use(RouteCondition.SCORE, parse_rerank, rerank, "RerankRequest"),
+    _Use(RouteCondition.SCORE, parse_score, score, _SCORE),
     _Use(
-        Gate.POOLING,
+        RouteCondition.POOLING,
         parse_pooling,
         pooling,
         _union("pooling", "PoolingCompletionRequest", "PoolingChatRequest", "IOProcessorRequest"),
@@ -83,7 +83,7 @@ async def invocations(request: web.Request) -> web.StreamResponse:
     if request.content_type != "application/json":
         raise wrong_media_type()
     body = _for_adapter(await read_json(request), request.headers.get(ADAPTER_HEADER, ""))
-    open_uses = [each for each in _USES if each.gate in request.app[SERVICE].gates]
+    open_uses = [each for each in _USES if each.condition in request.app[SERVICE].conditions]
     for use in open_uses:
         try:
             await aside(request, use.parse, dict(body))

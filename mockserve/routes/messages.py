@@ -7,9 +7,6 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from mockserve.answering.answer import collect, json_body, refuse
-from mockserve.answering.event_streams import narrate_to_client
-from mockserve.connections.clients import arrived_at, caller_of
 from mockserve.planning.chat import plan_chat
 from mockserve.planning.conversations import conversation_ids
 from mockserve.protocol.anthropic.bodies import AnthropicEvents, AnthropicReply, message
@@ -26,6 +23,8 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.reading.body import as_flag
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.replies.frames import named_event
+from mockserve.responding.answer import collect, json_body, refuse
+from mockserve.responding.event_streams import stream_to_client
 from mockserve.routes.render import rendered_chat
 from mockserve.routes.shared import (
     aside,
@@ -39,6 +38,7 @@ from mockserve.routes.shared import (
 )
 from mockserve.serving.model import ServedModel
 from mockserve.serving.service import SERVICE, Service
+from mockserve.transport.clients import arrived_at, caller_of
 
 
 async def messages(request: web.Request) -> web.StreamResponse:
@@ -57,7 +57,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
         check_rank(request, service)
         reply = AnthropicReply(name, service.model.reply_name(adapter), lambda: uuid4().hex)
         if job.delivery.stream:
-            return await narrate_to_client(request, service.delivery, job, AnthropicEvents(reply), arrived)
+            return await stream_to_client(request, service.delivery, job, AnthropicEvents(reply), arrived)
         replies, choices = await collect(service.delivery, job, arrived, caller_of(request))
     except ApiError as error:
         refusal = anthropic_error(error)

@@ -6,11 +6,8 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from mockserve.answering.answer import json_body
-from mockserve.answering.submission import prefill
-from mockserve.connections.clients import arrived_at, caller_of
-from mockserve.content.pooler import Pooler
-from mockserve.flight import unix_time
+from mockserve.generation.pooler import Pooler
+from mockserve.in_flight_request import unix_time
 from mockserve.planning.prompts import fitted, padded
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
@@ -36,10 +33,13 @@ from mockserve.protocol.pooling.requests import (
     parse_pooling,
     parse_token_embeddings,
 )
+from mockserve.responding.answer import json_body
+from mockserve.responding.submission import prefill
 from mockserve.routes.shared import aside, read_body, reply_id
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import Terms
+from mockserve.serving.planner import RequestContext
 from mockserve.serving.service import SERVICE, Service
+from mockserve.transport.clients import arrived_at, caller_of
 
 FEW_PROMPTS = 16
 FEW_TOKENS = 2000
@@ -133,7 +133,7 @@ async def _pooled(
     assert service.model.pooler is not None
     service.model.pooler.check_dimensions(asked.dimensions, service.model.names[0])
     head = PoolingHead(reply_id(request, prefix, asked.request_id), unix_time(), service.model.reply_name(adapter))
-    terms = Terms(head.id, asked.cache_salt, adapter, asked.priority)
+    terms = RequestContext(head.id, asked.cache_salt, adapter, asked.priority)
     await prefill(
         service.delivery, service.model.planner, prompts, _total(prompts), terms, arrived, caller=caller_of(request)
     )
@@ -162,8 +162,8 @@ def _token_ids(model: ServedModel, prompt: Prompt, asked: PoolingRequest, body: 
     if asked.is_chat:
         if media_of(cast(list[Any], prompt)) and not model.options.replies.tokens_per_medium:
             raise ApiError(f"{model.names[0]} is not a multimodal model")
-        told = {"add_generation_prompt": False, **body, "messages": prompt}
-        prompt = model.planner.conversations.prompt(told)
+        reported = {"add_generation_prompt": False, **body, "messages": prompt}
+        prompt = model.planner.conversations.prompt(reported)
     ids = fitted(model.planner, prompt, asked.truncate_to, asked.truncates_left, asked.add_special_tokens)
     return padded(model.planner, ids, asked.pads)
 
@@ -212,7 +212,7 @@ async def cohere_embed(request: web.Request) -> web.StreamResponse:
     check_lengths(asked, [len(each) for each in prompts])
     id = reply_id(request, "embd", None)
     num_tokens = sum(map(len, prompts))
-    terms = Terms(id, lora=adapter)
+    terms = RequestContext(id, lora=adapter)
     await prefill(
         service.delivery, service.model.planner, prompts, num_tokens, terms, arrived, caller=caller_of(request)
     )

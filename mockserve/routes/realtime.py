@@ -8,9 +8,6 @@ from uuid import uuid4
 
 from aiohttp import WSMsgType, web
 
-from mockserve.answering.answer import fly
-from mockserve.answering.event_streams import SpokenStretch
-from mockserve.connections.clients import Caller, caller_of
 from mockserve.planning.speech import plan_stretch
 from mockserve.protocol.bodies import Ending, Usage
 from mockserve.protocol.errors import ApiError
@@ -24,8 +21,11 @@ from mockserve.protocol.realtime_events import (
     read_event,
 )
 from mockserve.replies.reply_set import ReplySet
+from mockserve.responding.answer import fly
+from mockserve.responding.event_streams import SpokenStretch
 from mockserve.serving.aside import LARGE_BYTES
 from mockserve.serving.service import SERVICE, Service
+from mockserve.transport.clients import Caller, caller_of
 
 MOST_MESSAGE_BYTES = 2 * 2**20
 """Bytes of one event, so that none holds up other clients; vLLM has the limit of its WebSocket library, 16 MiB."""

@@ -7,11 +7,10 @@ from typing import Any
 
 from aiohttp import web
 
-from mockserve.answering.answer import json_body
-from mockserve.content.held_calls import Hold, listed_schema
-from mockserve.content.script import END, START
-from mockserve.content.tokens.tokenizer import Tokenizer
-from mockserve.flight import new_id, unix_time
+from mockserve.generation.held_calls import PauseState, listed_schema
+from mockserve.generation.script import END, START
+from mockserve.generation.tokenizer.tokenizer import Tokenizer
+from mockserve.in_flight_request import new_id, unix_time
 from mockserve.options.content import ToolOptions
 from mockserve.planning.chat import forced_calls_schema, hold_of_calls
 from mockserve.planning.conversations import conversation_ids
@@ -26,7 +25,6 @@ from mockserve.planning.derendering import (
     text_reader,
 )
 from mockserve.planning.prompts import given_ids, text_ids
-from mockserve.protocol.asked.sampling import check_max_tokens, check_sampling
 from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.completions.bodies import ChatBodies, CompletionBodies
 from mockserve.protocol.completions.messages import media_of, template_arguments
@@ -35,7 +33,9 @@ from mockserve.protocol.derender import is_chunk_of_chat, is_chunk_of_completion
 from mockserve.protocol.errors import ApiError, EmptyPromptError
 from mockserve.protocol.forced_calls import shown_tools
 from mockserve.protocol.refusals import refuse_unavailable
+from mockserve.protocol.sampling.sampling import check_max_tokens, check_sampling
 from mockserve.protocol.server.rendering import SKIPS_SPECIAL_TOKENS, Rendered, parse_context, sampling_object
+from mockserve.responding.answer import json_body
 from mockserve.routes.shared import aside, is_long, read_body, reply_id
 from mockserve.serving.model import ServedModel
 from mockserve.serving.service import SERVICE
@@ -103,9 +103,9 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
     arguments = template_arguments(body, planner.conversations.default_arguments)
     schema, hold = forced_calls_schema(model, body), hold_of_calls(model, body)
     held, shown = body, body
-    if hold is Hold.TAG:
+    if hold is PauseState.TAG:
         held = {**body, "structured_outputs": None, "response_format": None}
-    elif hold is Hold.LIST:
+    elif hold is PauseState.LIST:
         held = {**body, "structured_outputs": {"json": listed_schema(body)}, "response_format": None}
     elif schema is not None:
         held = {**body, "structured_outputs": {"json": schema}, "response_format": None}

@@ -8,11 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from blis_sim.engine.units import Micros
-from mockserve.answering.answer import collect, json_body
-from mockserve.answering.event_streams import BrokenOffError, narrate, narrate_to_client
-from mockserve.answering.outlet import EventOutlet
-from mockserve.connections.clients import ANYBODY, Caller, arrived_at, caller_of
-from mockserve.flight import new_id
+from mockserve.in_flight_request import new_id
 from mockserve.planning.chat import (
     RefusedStreamError,
     ResponsePlan,
@@ -27,6 +23,9 @@ from mockserve.protocol.responses.bodies import ResponseEvents, ResponseObject
 from mockserve.protocol.responses.requests import ResponseRequest, chat_body, parse_response
 from mockserve.replies.frames import named_event
 from mockserve.replies.reply_set import ReplySet
+from mockserve.responding.answer import collect, json_body
+from mockserve.responding.event_streams import BrokenOffError, stream_events, stream_to_client
+from mockserve.responding.sse_writer import EventOutlet
 from mockserve.routes.render import marks_calls, rendered_chat
 from mockserve.routes.shared import (
     aside,
@@ -39,6 +38,7 @@ from mockserve.routes.shared import (
 )
 from mockserve.serving.response_store import StoredResponse, no_background
 from mockserve.serving.service import SERVICE, ReplyDelivery, Service
+from mockserve.transport.clients import ANYBODY, Caller, arrived_at, caller_of
 
 ITEM_KINDS = 10
 """Types that an item of the input of a response is tried as, at least."""
@@ -61,11 +61,11 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     check_rank(request, service)
     if asked.in_background:
         stored = _start(service, plan, asked, arrived)
-        return await _told(request, stored.events_after(None)) if asked.streams else json_reply(stored.body)
+        return await _reported(request, stored.events_after(None)) if asked.streams else json_reply(stored.body)
     if asked.streams:
-        narrator = _narrator(plan)
-        response = await narrate_to_client(request, service.delivery, plan.job, narrator, arrived)
-        stored = StoredResponse(narrator.final or plan.response.body("failed"), plan.messages)
+        encoder = _encoder(plan)
+        response = await stream_to_client(request, service.delivery, plan.job, encoder, arrived)
+        stored = StoredResponse(encoder.final or plan.response.body("failed"), plan.messages)
         await _keep_counted(service, asked, stored, plan.job.is_long or is_long(request))
         return response
     stored = StoredResponse(await _whole(service.delivery, plan, arrived, caller_of(request)), plan.messages)
@@ -119,7 +119,7 @@ async def get_response(request: web.Request) -> web.StreamResponse:
     starting_after, streams = query.number("starting_after"), query.flag("stream", False)
     query.check()
     stored = service.responses.find(request.match_info["response_id"])
-    return await _told(request, stored.events_after(starting_after)) if streams else json_reply(stored.body)
+    return await _reported(request, stored.events_after(starting_after)) if streams else json_reply(stored.body)
 
 
 async def cancel_response(request: web.Request) -> web.StreamResponse:
@@ -149,10 +149,10 @@ async def _make(delivery: ReplyDelivery, plan: ResponsePlan, stored: StoredRespo
 
 
 async def _make_stream(delivery: ReplyDelivery, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
-    narrator = _narrator(plan)
+    encoder = _encoder(plan)
     with delivery.open_replies, suppress(BrokenOffError):
-        await narrate(delivery, ReplySet(plan.job), narrator, stored.add_event, arrived)
-    stored.become(narrator.final or plan.response.body("failed"))
+        await stream_events(delivery, ReplySet(plan.job), encoder, stored.add_event, arrived)
+    stored.become(encoder.final or plan.response.body("failed"))
 
 
 async def _whole(
@@ -165,7 +165,7 @@ async def _whole(
     return plan.whole(choices[0], usage, metrics)
 
 
-def _narrator(plan: ResponsePlan) -> ResponseEvents:
+def _encoder(plan: ResponsePlan) -> ResponseEvents:
     return ResponseEvents(plan.response, new_id, plan.raw)
 
 
@@ -181,7 +181,7 @@ async def _keep_counted(service: Service, asked: ResponseRequest, stored: Stored
     _keep(service, asked, stored)
 
 
-async def _told(request: web.Request, events: AsyncIterator[Event]) -> web.StreamResponse:
+async def _reported(request: web.Request, events: AsyncIterator[Event]) -> web.StreamResponse:
     async with EventOutlet(request) as outlet:
         async for each in events:
             outlet.send(named_event(each))

@@ -6,13 +6,10 @@ from typing import Any, overload
 
 from aiohttp import web
 
-from mockserve.answering.answer import json_body
-from mockserve.answering.submission import prefill
-from mockserve.connections.clients import arrived_at, caller_of
-from mockserve.content.answer import label_score
-from mockserve.content.pooler import Pooler, best_match_sum, relevance, similarity
-from mockserve.flight import unix_time
-from mockserve.kv_blocks.naming import token_digest
+from mockserve.generation.answer import label_score
+from mockserve.generation.pooler import Pooler, best_match_sum, relevance, similarity
+from mockserve.in_flight_request import unix_time
+from mockserve.kv_events.naming import token_digest
 from mockserve.planning.prompts import cut_text, fitted, padded
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.pooling.bodies import PoolingHead, reranked, score_items
@@ -31,11 +28,14 @@ from mockserve.protocol.pooling.scoring import (
     scoring_reply,
     unsupported,
 )
+from mockserve.responding.answer import json_body
+from mockserve.responding.submission import prefill
 from mockserve.routes.pooling import has_many, known_adapter, pooling_service
 from mockserve.routes.shared import aside, is_long, read_body, reply_id
 from mockserve.serving.model import ServedModel
-from mockserve.serving.planner import Planner, Terms
+from mockserve.serving.planner import Planner, RequestContext
 from mockserve.serving.service import SERVICE
+from mockserve.transport.clients import arrived_at, caller_of
 
 
 async def score(request: web.Request) -> web.StreamResponse:
@@ -65,7 +65,7 @@ async def _scored(request: web.Request, asked: ScoringRequest) -> tuple[PoolingH
     queries, documents, prompts = await aside(request, _all_token_ids, service.model, pooler, asked)
     head = PoolingHead(reply_id(request, "score", asked.request_id), unix_time(), service.model.reply_name(adapter))
     num_tokens = sum(prompts.lengths())
-    terms = Terms(head.id, asked.cache_salt, adapter)
+    terms = RequestContext(head.id, asked.cache_salt, adapter)
     await prefill(
         service.delivery, service.model.planner, prompts, num_tokens, terms, arrived, caller=caller_of(request)
     )
@@ -166,7 +166,7 @@ async def generative_scoring(request: web.Request) -> web.StreamResponse:
     prompts = await aside(request, _prompts, service.model.planner, asked)
     check_number_of_labels(len(asked.label_token_ids), service.options.replies.max_logprobs)
     await aside(request, prompts.check_ids, service.model.deployment.model.vocab_size)
-    terms = Terms(id, asked.cache_salt, adapter, asked.priority)
+    terms = RequestContext(id, asked.cache_salt, adapter, asked.priority)
     prompt_tokens = sum(prompts.lengths())
     caller = caller_of(request)
     await prefill(service.delivery, service.model.planner, prompts, prompt_tokens, terms, arrived, "length", caller)

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 from aiohttp import HttpVersion11, web
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
-from mockserve.flight import new_id, unix_time
+from mockserve.in_flight_request import new_id, unix_time
 from mockserve.metrics.page import CONTENT_TYPE
 from mockserve.metrics.server import SLEEP
 from mockserve.protocol.errors import bad_request

@@ -9,20 +9,20 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from aiohttp import hdrs, web
 from multidict import istr
 
-from mockserve.connections.aiohttp_internals import forget_body
-from mockserve.connections.clients import requested_rank
-from mockserve.connections.headers import header_text
-from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.completions.requests import KnownBodies
 from mockserve.protocol.errors import ApiError, bad_request, internal_error, late, no_fields, wrong_media_type
 from mockserve.protocol.json_text import reply_json
 from mockserve.protocol.reading.body import large_json, parse_json, parse_large_json
 from mockserve.protocol.reading.forms import QueryFields
 from mockserve.protocol.reading.long_json import CHECKED_BYTES, MOST_VALUE_BYTES, value_bytes
+from mockserve.protocol.sampling.sampling import SamplingParams
 from mockserve.serving.admission import RoomTaken
 from mockserve.serving.aside import LARGE_BYTES, finished
 from mockserve.serving.planner import likely_tokens
 from mockserve.serving.service import SERVICE, ReplyDelivery, Service
+from mockserve.transport.aiohttp_internals import forget_body
+from mockserve.transport.clients import requested_rank
+from mockserve.transport.headers import header_text
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -151,7 +151,7 @@ async def planned_alone(request: web.Request, body: Mapping[str, Any], plan: Cor
     return await _on_thread(request.app[SERVICE].delivery, (num_bytes or 0) > LARGE_BYTES, plan)
 
 
-async def planned(request: web.Request, sampling: Sampling, plan: Coroutine[Any, Any, T]) -> T:
+async def planned(request: web.Request, sampling: SamplingParams, plan: Coroutine[Any, Any, T]) -> T:
     """The result of planning the answers that `sampling` describes, on another thread where that takes long."""
     service, num_bytes = request.app[SERVICE], request.get(NUM_BODY_BYTES)
     is_long = sampling.n * likely_tokens(sampling, service.model.planner.max_model_len) > LONG_ANSWER_TOKENS

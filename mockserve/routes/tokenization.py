@@ -6,9 +6,8 @@ from typing import Any
 
 from aiohttp import web
 
-from mockserve.answering.answer import json_body
-from mockserve.content.tokens.file import read_json_object
-from mockserve.content.tokens.tokenizer import Tokenizer
+from mockserve.generation.tokenizer.file import read_json_object
+from mockserve.generation.tokenizer.tokenizer import Tokenizer
 from mockserve.planning.prompts import check_unicode
 from mockserve.protocol.completions.messages import has_media
 from mockserve.protocol.errors import ApiError
@@ -21,6 +20,7 @@ from mockserve.protocol.server.tokenization import (
     parse_tokenize,
     tokenizer_info,
 )
+from mockserve.responding.answer import json_body
 from mockserve.routes.shared import aside, is_long, json_reply, read_body
 from mockserve.serving.model import ServedModel
 from mockserve.serving.service import SERVICE

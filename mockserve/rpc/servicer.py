@@ -15,9 +15,6 @@ from smg_grpc_proto.generated import common_pb2
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.units import Micros
-from mockserve.answering.answer import fly
-from mockserve.answering.submission import prefill
-from mockserve.connections.clients import Caller
 from mockserve.planning.generate import plan_generate
 from mockserve.planning.prompts import new_scorers
 from mockserve.protocol.bodies import Ending
@@ -27,10 +24,13 @@ from mockserve.replies.choice_writer import Scorer
 from mockserve.replies.choices import PlannedChoice, failure
 from mockserve.replies.generation import PlannedPrompt
 from mockserve.replies.reply_set import ReplyJob, ReplySet
+from mockserve.responding.answer import fly
+from mockserve.responding.submission import prefill
 from mockserve.rpc.messages import TokensOfChoice, body_of, chunk_of, complete_of
 from mockserve.rpc.model_facts import ModelFacts
-from mockserve.serving.planner import Terms
+from mockserve.serving.planner import RequestContext
 from mockserve.serving.service import VLLM_VERSION, Service
+from mockserve.transport.clients import Caller
 
 CODES = {
     HTTPStatus.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
@@ -149,7 +149,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
             if not prompt:
                 raise ApiError(EMPTY_PROMPT)
             service.model.planner.check_ids(prompt)
-            arrived_at, terms = service.delivery.driver.clock(), Terms(request.request_id)
+            arrived_at, terms = service.delivery.driver.clock(), RequestContext(request.request_id)
             await prefill(service.delivery, service.model.planner, [prompt], len(prompt), terms, arrived_at)
         except ApiError as error:
             await context.abort(code_of(error), error.message)
@@ -170,7 +170,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         with suppress(TimeoutError):
             async with asyncio.timeout(min(MOST_FLUSH_S, request.timeout_s)):
                 await driver.until(_is_idle)
-        if driver.num_flights:
+        if driver.num_unfinished_requests:
             message = "KV prefix cache reset refused; requests may be in flight"
             return common_pb2.FlushCacheResponse(success=False, message=message)
         self._service.delivery.suspension.reset_prefix_cache(False)

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from threading import Thread, local
 from typing import Any, ParamSpec, TypeVar
 
-from mockserve.content.writing import too_big
+from mockserve.generation.writing import too_big
 from mockserve.protocol.errors import ApiError
 from mockserve.serving.admission import no_worker, worker_killed
 from mockserve.serving.heap import return_free_pages
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
-MODULES = ("mockserve.content.constraints.validation", "mockserve.content.writing", "llguidance")
+MODULES = ("mockserve.generation.structured_outputs.validation", "mockserve.generation.writing", "llguidance")
 """Modules that the jobs of a server need."""
 
 SWITCH_INTERVAL_S = 0.0005

@@ -72,10 +72,10 @@ class BackgroundLoad:
 
     def _withhold(self, kv_fraction: float) -> None:
         def withhold(engine: Engine, at: Micros) -> None:
-            engine.withhold_blocks(int(engine.kv.num_blocks * kv_fraction), at)
+            engine.shrink_cache(int(engine.kv.num_blocks * kv_fraction), at)
 
         for each in self.engines.values():
-            each.driver.interfere(withhold)
+            each.driver.call_engine(withhold)
 
 
 class _Synthetic:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from blis_sim.engine.cluster.member import Life
+from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.options import OptionError, with_settings
 from mockserve.engines.backend import LiveCluster, RankEngine
 from mockserve.faults.engine import EngineFaults
@@ -14,9 +14,9 @@ from mockserve.metrics.page import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import ApiError
 from mockserve.realtime.cluster import InstanceDriver
 from mockserve.serving.background import BackgroundLoad
-from mockserve.serving.gates import Gate
 from mockserve.serving.lifecycle import Lifecycle, RequestQueue
 from mockserve.serving.response_store import ResponseStore
+from mockserve.serving.route_conditions import RouteCondition
 from mockserve.serving.service import Service, queue_limits
 from mockserve.serving.suspension import Suspension, SuspensionOfAll
 
@@ -111,7 +111,7 @@ class InstanceControl:
         if number in self._removed:
             return {**self._removed[number], **port}
         member = self._live.driver.cluster.members[number]
-        return {**_figures(number, member.life.name.lower(), self._live.engines[number]), **port}
+        return {**_figures(number, member.state.name.lower(), self._live.engines[number]), **port}
 
     def described_all(self) -> list[Mapping[str, Any]]:
         """All instances that are there and the latest that were removed, in the order of their numbers."""
@@ -141,7 +141,7 @@ class InstanceControl:
         if self.listen is not None:
             self._opening[number] = self._begin(self.listen(number))
 
-    def _left(self, number: int, engine: RankEngine, life: Life) -> None:
+    def _left(self, number: int, engine: RankEngine, state: InstanceState) -> None:
         """Remove an instance that was drained or killed and has nothing left to do, and free all that belongs to it."""
         source = self._front.metrics_source
         assert isinstance(source, MetricsSource)
@@ -150,7 +150,7 @@ class InstanceControl:
         service.engine_faults.close()
         assert isinstance(service.metrics_source, MetricsSource)
         service.metrics_source.engines.clear()  # a source and its registry refer to each other
-        self._removed[number] = _figures(number, "killed" if life is Life.KILLED else "drained", engine)
+        self._removed[number] = _figures(number, "killed" if state is InstanceState.KILLED else "drained", engine)
         if len(self._removed) > MOST_REMOVED:
             del self._removed[next(iter(self._removed))]
         if self.hang_up is not None:
@@ -169,7 +169,7 @@ class InstanceControl:
     def _suspensions(self) -> list[Suspension]:
         """The suspensions of all instances that were not killed."""
         members = self._live.driver.cluster.members
-        alive = [number for number, member in members.items() if member.life is not Life.KILLED]
+        alive = [number for number, member in members.items() if member.state is not InstanceState.KILLED]
         found = [self.services[number].delivery.suspension for number in alive]
         return [each for each in found if isinstance(each, Suspension)]
 
@@ -178,13 +178,13 @@ def _gone(number: int) -> ApiError:
     return ApiError(f"instance {number} is gone", status=409, kind="ConflictError")
 
 
-def _figures(number: int, life: str, engine: RankEngine) -> Mapping[str, Any]:
+def _figures(number: int, state: str, engine: RankEngine) -> Mapping[str, Any]:
     """An instance in figures."""
     simulated = engine.driver.engine
     stats = simulated.stats
     return {
         "instance": number,
-        "life": life,
+        "life": state,
         "num_running": stats.num_running,
         "num_waiting": stats.num_waiting,
         "num_in_flight": len(simulated.live),
@@ -202,7 +202,7 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
     alone = {0: replace(engine, kv_events=None)}  # whose sockets are the front's to close
     faults = FaultSource(front.options.faults.settings, front.options.faults.fault_seed)
 
-    def tell_sleep(state: str) -> None:
+    def report_sleep(state: str) -> None:
         engine.metrics.sleep_state = state
 
     metrics = new_source(
@@ -223,7 +223,7 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
         delivery=replace(
             front.delivery,
             driver=driver,
-            suspension=Suspension(driver, tell_sleep),
+            suspension=Suspension(driver, report_sleep),
             open_replies=lifecycle.open_replies,
         ),
         lifecycle=lifecycle,
@@ -233,7 +233,7 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
         engine_faults=EngineFaults(alone, faults),
         responses=ResponseStore(front.environment.stores_responses),
         cluster=None,
-        gates=front.gates - {Gate.CLUSTER, Gate.INSTANCE_CONTROL},
+        conditions=front.conditions - {RouteCondition.CLUSTER, RouteCondition.INSTANCE_CONTROL},
     )
 
 

@@ -118,7 +118,7 @@ class RequestQueue:
         if driver.failure is not None:
             raise engine_dead()
         if self.limits.limits_anything:
-            limit = self.limits.exceeded(driver.num_flights, num_new, driver.num_waiting_tokens)
+            limit = self.limits.exceeded(driver.num_unfinished_requests, num_new, driver.num_waiting_tokens)
             if limit is not None:
                 if limit in self.rejections:
                     self.rejections[limit] += 1
@@ -139,16 +139,16 @@ def too_busy(limit: str) -> ApiError:
 
 async def engine_death(lives: Sequence[Lifecycle]) -> BaseException:
     """Return the error of the first broken engine, when the server must end because of it."""
-    told = [asyncio.ensure_future(each.death_reported.wait()) for each in lives]
+    reported = [asyncio.ensure_future(each.death_reported.wait()) for each in lives]
     try:
         while True:
             failures = [each.driver.failure for each in lives]
             found = next((failure for failure in failures if failure is not None), None)
             if found is not None:
                 return found
-            await asyncio.wait(told, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(reported, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for each in told:
+        for each in reported:
             each.cancel()
             with suppress(asyncio.CancelledError):
                 await each

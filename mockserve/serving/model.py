@@ -9,9 +9,9 @@ from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.request import ExternalPrompt
 from blis_sim.options import OptionError
 from blis_sim.options.text import load_json
-from mockserve.content.pooler import Pooler
-from mockserve.content.writing import AnswerSettings
-from mockserve.kv_blocks.setup import KVTransfer
+from mockserve.generation.pooler import Pooler
+from mockserve.generation.writing import AnswerSettings
+from mockserve.kv_events.setup import KVTransfer
 from mockserve.metrics.server import ToolParsing
 from mockserve.options.serve import ServeOptions
 from mockserve.protocol.errors import ApiError, internal_error, unknown_model

@@ -4,13 +4,13 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from mockserve.connections.clients import Caller
-from mockserve.flight import Flight
+from mockserve.in_flight_request import InFlightRequest
 from mockserve.log_lines import fields
 from mockserve.options.observability import ObservabilityOptions
-from mockserve.protocol.asked.sampling import Sampling
+from mockserve.protocol.sampling.sampling import SamplingParams
 from mockserve.replies.generation import Generation, external_id
 from mockserve.replies.reply_set import ReplyJob
+from mockserve.transport.clients import Caller
 
 _logger = logging.getLogger(__name__)
 
@@ -23,12 +23,18 @@ class RequestObserver(Protocol):
         ...
 
     def completed(
-        self, job: ReplyJob, prompt_number: int, generation: Generation, flight: Flight, caller: Caller, started_ns: int
+        self,
+        job: ReplyJob,
+        prompt_number: int,
+        generation: Generation,
+        flight: InFlightRequest,
+        caller: Caller,
+        started_ns: int,
     ) -> None:
         """A choice of prompt `prompt_number` is complete. `started_ns` is the Unix time of its submission."""
         ...
 
-    def prefilled(self, flight: Flight, caller: Caller, started_ns: int) -> None:
+    def prefilled(self, flight: InFlightRequest, caller: Caller, started_ns: int) -> None:
         """A prompt of a pooling request has been read."""
         ...
 
@@ -49,7 +55,7 @@ def open_observers(options: ObservabilityOptions, logs_prompts: bool) -> Sequenc
     return found
 
 
-def sampling_text(sampling: Sampling, max_tokens: int) -> str:
+def sampling_text(sampling: SamplingParams, max_tokens: int) -> str:
     """Return sampling parameters as vLLM prints them; `max_tokens` is the limit in force."""
     return (
         f"SamplingParams(n={sampling.n}, presence_penalty={sampling.presence_penalty}, "
@@ -92,7 +98,13 @@ class RequestLog:
             _logger.info(message, name, params, request.adapter or None, extra=fields(request_id=name))
 
     def completed(
-        self, job: ReplyJob, prompt_number: int, generation: Generation, flight: Flight, caller: Caller, started_ns: int
+        self,
+        job: ReplyJob,
+        prompt_number: int,
+        generation: Generation,
+        flight: InFlightRequest,
+        caller: Caller,
+        started_ns: int,
     ) -> None:
         if not self._logs_outputs:
             return
@@ -105,7 +117,7 @@ class RequestLog:
         kind = " (streaming complete)" if is_streamed else ""
         _logger.info(message, name, kind, text, reason, extra=fields(request_id=name, finish_reason=reason))
 
-    def prefilled(self, flight: Flight, caller: Caller, started_ns: int) -> None:
+    def prefilled(self, flight: InFlightRequest, caller: Caller, started_ns: int) -> None:
         """Log nothing: vLLM logs no output of a pooling request."""
 
     def close(self) -> None:

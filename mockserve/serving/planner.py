@@ -12,17 +12,17 @@ from zlib import crc32
 from blis_sim.engine.media import Medium
 from blis_sim.engine.request import BlockIdentities, ExternalPrompt, Request
 from blis_sim.engine.units import Micros
-from mockserve.content.answer import Answer, as_beam
-from mockserve.content.chat_templates.conversations import Conversations
-from mockserve.content.composer import MOST_TOKENS_AT_ONCE, Composer
-from mockserve.content.prose import Prose
-from mockserve.content.tokens.tokenizer import RememberedPrompts, Tokenizer
-from mockserve.content.writing import PLAIN, AnswerForm, Steps, Written, advanced, form_checks
 from mockserve.engines.deployment import StructuredOutputBackend
-from mockserve.kv_blocks.naming import ANYWHERE, Lora, NameBlocks, Scope, token_digest
-from mockserve.protocol.asked.sampling import NO_DEFAULTS, GenerationDefaults, Sampling, check_sampling
-from mockserve.protocol.asked.vocabulary_checks import check_engine_message
+from mockserve.generation.answer import Answer, as_beam
+from mockserve.generation.chat_templates.conversations import Conversations
+from mockserve.generation.composer import MOST_TOKENS_AT_ONCE, Composer
+from mockserve.generation.prose import Prose
+from mockserve.generation.tokenizer.tokenizer import RememberedPrompts, Tokenizer
+from mockserve.generation.writing import PLAIN, OutputSpec, Steps, Written, advanced, form_checks
+from mockserve.kv_events.naming import ANYWHERE, Lora, NameBlocks, Scope, token_digest
 from mockserve.protocol.errors import ApiError, bad_value, late
+from mockserve.protocol.sampling.sampling import NO_DEFAULTS, GenerationDefaults, SamplingParams, check_sampling
+from mockserve.protocol.sampling.vocabulary_checks import check_engine_message
 from mockserve.replies.generation import Generation, Generations, LateGenerations
 from mockserve.serving.aside import Aside, finished
 from mockserve.workers.job import Job
@@ -43,7 +43,7 @@ NATURAL_TOKENS = 500
 """Longer than most answers without a requested length."""
 
 
-class Terms(NamedTuple):
+class RequestContext(NamedTuple):
     """The terms on which prompts come to the engine, whatever is to be done with them.
 
     Requests share cached blocks only under the same salt and adapter. A smaller `priority` is more urgent, where the
@@ -142,7 +142,7 @@ class Planner:
         if largest >= max(self.vocabulary_size, self.tokenizer.vocabulary_size):
             raise late(ApiError(f"Token id {largest} is out of vocabulary"))
 
-    def budget(self, sampling: Sampling, num_prompt_tokens: int, has_ceiling: bool = True) -> int:
+    def budget(self, sampling: SamplingParams, num_prompt_tokens: int, has_ceiling: bool = True) -> int:
         """The most tokens of an answer. Raises ApiError for sampling fields out of bounds.
 
         Without `has_ceiling` a limit of output tokens that the request sets is not lowered to the server's.
@@ -154,9 +154,9 @@ class Planner:
     async def plan(
         self,
         prompt: Sequence[int],
-        sampling: Sampling,
-        terms: Terms,
-        form: AnswerForm = PLAIN,
+        sampling: SamplingParams,
+        terms: RequestContext,
+        form: OutputSpec = PLAIN,
         has_ceiling: bool = True,
         num_prompts: int = 1,
     ) -> Generations:
@@ -177,17 +177,17 @@ class Planner:
             return LateGenerations(lambda index, number: finished(make(index, number)), numbers)
         return [await make(index, number) for index, number in enumerate(numbers)]
 
-    def _planned_tokens(self, sampling: Sampling, num_prompt_tokens: int, budget: int) -> int:
+    def _planned_tokens(self, sampling: SamplingParams, num_prompt_tokens: int, budget: int) -> int:
         """The size of one choice in memory, in tokens of an answer."""
         return BESIDE_TOKENS + likely_tokens(sampling, budget) + num_prompt_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
 
     async def _generation(
         self,
         prompt: Sequence[int],
-        sampling: Sampling,
+        sampling: SamplingParams,
         budget: int,
-        terms: Terms,
-        form: AnswerForm,
+        terms: RequestContext,
+        form: OutputSpec,
         digest: int,
         index: int,
         number: int,
@@ -228,7 +228,7 @@ class Planner:
         random.seed(seed)
         return random
 
-    async def _checked_backend(self, form: AnswerForm) -> str | None:
+    async def _checked_backend(self, form: OutputSpec) -> str | None:
         """The backend of structured outputs that constrains the answer. Raises ApiError when there is none for it."""
         backend = None if form.constraint is None else form.constraint.backend
         for number, check in enumerate(form_checks(form), start=1):
@@ -253,7 +253,9 @@ class Planner:
             is_long = is_long or not found.is_small
             written = await self.aside.done(found)
 
-    def played(self, prompt: Sequence[int], terms: Terms, num_output_tokens: int, reply: Sequence[int] = ()) -> Request:
+    def played(
+        self, prompt: Sequence[int], terms: RequestContext, num_output_tokens: int, reply: Sequence[int] = ()
+    ) -> Request:
         """The request of a prompt whose reply is known but for its times; `reply` holds its tokens as far as known."""
         whole = self.prompt_only(prompt, terms)
         named = self._name_blocks(whole.id, [*prompt, *reply], ANYWHERE) if reply else whole.blocks
@@ -269,7 +271,7 @@ class Planner:
     def prompt_only(
         self,
         prompt: Sequence[int],
-        terms: Terms,
+        terms: RequestContext,
     ) -> Request:
         """The request for a prompt that is only read: it ends with the token of its prefill."""
         request_id, cache_salt, lora, priority = terms[:4]
@@ -286,7 +288,7 @@ class Planner:
         )
 
 
-def likely_tokens(sampling: Sampling, budget: int) -> int:
+def likely_tokens(sampling: SamplingParams, budget: int) -> int:
     """Return an upper estimate of the number of tokens of a choice."""
     can_end = not sampling.ignore_eos and sampling.allowed_token_ids is None
     return min(budget, max(sampling.min_tokens, NATURAL_TOKENS)) if can_end else budget

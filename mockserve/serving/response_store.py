@@ -26,7 +26,7 @@ class StoredResponse:
     messages: Sequence[dict[str, Any]]
     events: list[Event] | None = None
     task: "asyncio.Task[None] | None" = None
-    tell_growth: Callable[[int], None] = lambda _: None
+    report_growth: Callable[[int], None] = lambda _: None
     """Called with the number of bytes that have been added."""
     _num_bytes: int = 0
     _num_body_bytes: int = 0
@@ -62,15 +62,15 @@ class StoredResponse:
 
     def _grow(self, num_bytes: int) -> None:
         self._num_bytes += num_bytes
-        self.tell_growth(num_bytes)
+        self.report_growth(num_bytes)
 
     def events_after(self, number: int | None) -> AsyncIterator[Event]:
         """All events after that with this number, until the last one has come. Raises ApiError if there are none."""
         if self.events is None:
             raise bad_value(f"Unknown response_id: {self.body['id']}", "response_id")
-        return self._told(self.events, 0 if number is None else number + 1)
+        return self._reported(self.events, 0 if number is None else number + 1)
 
-    async def _told(self, events: Sequence[Event], place: int) -> AsyncIterator[Event]:
+    async def _reported(self, events: Sequence[Event], place: int) -> AsyncIterator[Event]:
         while True:
             while place < len(events):
                 yield events[place]
@@ -121,7 +121,7 @@ class ResponseStore:
         self._forget(response.body["id"])
         if len(self._responses) >= self._most:
             self._forget_oldest()
-        response.tell_growth = self._grown
+        response.report_growth = self._grown
         self._grown(response.num_bytes)
         self._responses[response.body["id"]] = response
 
@@ -140,7 +140,7 @@ class ResponseStore:
     def _forget(self, response_id: str) -> None:
         found = self._responses.pop(response_id, None)
         if found is not None:
-            found.tell_growth = lambda _: None
+            found.report_growth = lambda _: None
             self._num_bytes -= found.num_bytes
 
     def close(self) -> None:

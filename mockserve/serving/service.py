@@ -10,18 +10,16 @@ from aiohttp import web
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment
-from mockserve.connections.clients import SlowReaders
-from mockserve.connections.headers import Network, StreamHeads, network_of
-from mockserve.content.pooler import new_pooler
-from mockserve.content.tokens.tokenizer import BuiltinTokenizer, Tokenizer
-from mockserve.content.vocabulary import new_composer, open_generation_defaults, open_vocabulary, parser_problem
-from mockserve.content.writing import answer_settings
 from mockserve.engines.backend import Backend, RankEngine
 from mockserve.engines.deployment import StructuredOutputBackend, transfer_of, with_features
 from mockserve.faults.engine import EngineFaults, FaultControl
 from mockserve.faults.shaping import FaultSource
-from mockserve.flight import random_ids
-from mockserve.kv_blocks.setup import block_naming
+from mockserve.generation.pooler import new_pooler
+from mockserve.generation.tokenizer.tokenizer import BuiltinTokenizer, Tokenizer
+from mockserve.generation.vocabulary import new_composer, open_generation_defaults, open_vocabulary, parser_problem
+from mockserve.generation.writing import answer_settings
+from mockserve.in_flight_request import random_ids
+from mockserve.kv_events.setup import block_naming
 from mockserve.metrics.page import Metrics
 from mockserve.metrics.websockets import WebSocketMetrics
 from mockserve.options.environment import ServerEnvironment
@@ -34,19 +32,21 @@ from mockserve.protocol.completions.requests import (
     known_chats,
     known_completions,
 )
-from mockserve.realtime.deliveries import Wire
+from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.realtime.interface import Driver
 from mockserve.replies.call_style import reasoning_style
 from mockserve.serving.admission import BodyRoom
 from mockserve.serving.aside import Aside
 from mockserve.serving.background import BackgroundLoad
-from mockserve.serving.gates import Gate, open_gates
 from mockserve.serving.lifecycle import Lifecycle, OpenReplies, QueueLimits, RequestQueue
 from mockserve.serving.model import Adapters, ServedModel, with_modules
 from mockserve.serving.observers import RequestObserver, open_observers
 from mockserve.serving.planner import Planner
 from mockserve.serving.response_store import ResponseStore
+from mockserve.serving.route_conditions import RouteCondition, open_conditions
 from mockserve.serving.suspension import Suspension, SuspensionOfAll
+from mockserve.transport.clients import SlowReaders
+from mockserve.transport.headers import Network, StreamHeads, network_of
 
 if TYPE_CHECKING:
     from mockserve.playback.playback import Playback
@@ -64,7 +64,7 @@ class ReplyDelivery:
     open_replies: OpenReplies
     aside: Aside
     """Threads and worker processes for work that would hold up the event loop."""
-    wire: Wire
+    wire: WriteCoalescer
     heads: StreamHeads
     slow_readers: SlowReaders
     keep_alive_s: int
@@ -89,7 +89,7 @@ class Service:
     environment: ServerEnvironment
     network: Network
     api_keys: frozenset[str]
-    gates: frozenset[Gate]
+    conditions: frozenset[RouteCondition]
     """The conditions of routes that hold."""
     engines: Mapping[int, RankEngine]
     """Engines by rank or by number of instance."""
@@ -156,7 +156,7 @@ def build_service(
     lifecycle = Lifecycle(backend.driver, options.network.shutdown_timeout)
     delivery = ReplyDelivery(
         driver=backend.driver,
-        suspension=Suspension(backend.driver, lambda state: _tell_sleep(backend.engines, state)),
+        suspension=Suspension(backend.driver, lambda state: _report_sleep(backend.engines, state)),
         open_replies=lifecycle.open_replies,
         aside=Aside(lifecycle.open_replies),
         wire=backend.wire,
@@ -169,8 +169,8 @@ def build_service(
     faults = FaultSource(options.faults.settings, options.faults.fault_seed)
     engine_faults = fault_control or EngineFaults(backend.engines, faults)
     engine_faults.plan(options.faults.timed)
-    gates = open_gates(options, environment)
-    if Gate.REALTIME in gates:
+    conditions = open_conditions(options, environment)
+    if RouteCondition.REALTIME in conditions:
         backend.metrics_source.http.websockets = WebSocketMetrics()
     return Service(
         model=model,
@@ -180,7 +180,7 @@ def build_service(
         environment=environment,
         network=network,
         api_keys=frozenset(key for key in options.network.api_key or (environment.api_key,) if key),
-        gates=gates,
+        conditions=conditions,
         engines=backend.engines,
         metrics_source=backend.metrics_source,
         faults=faults,
@@ -252,7 +252,7 @@ def check_parsers(options: ServeOptions, tokenizer: Tokenizer) -> None:
         refuse_start(options, problem)
 
 
-def _tell_sleep(engines: Mapping[int, RankEngine], state: str) -> None:
+def _report_sleep(engines: Mapping[int, RankEngine], state: str) -> None:
     for engine in engines.values():
         engine.metrics.sleep_state = state
 

@@ -13,11 +13,11 @@ import orjson
 
 from blis_sim.engine.units import Micros
 from blis_sim.options.otlp import new_exporter
-from mockserve.connections.clients import Caller
-from mockserve.flight import Flight
-from mockserve.protocol.asked.sampling import Sampling
+from mockserve.in_flight_request import InFlightRequest
+from mockserve.protocol.sampling.sampling import SamplingParams
 from mockserve.replies.generation import Generation, external_id
 from mockserve.replies.reply_set import ReplyJob
+from mockserve.transport.clients import Caller
 
 MOST_QUEUED = 8192
 """Spans that wait for the exporting process; further ones are dropped."""
@@ -49,12 +49,18 @@ class RequestSpans:
         """Do nothing: a span is made when it has ended."""
 
     def completed(
-        self, job: ReplyJob, prompt_number: int, generation: Generation, flight: Flight, caller: Caller, started_ns: int
+        self,
+        job: ReplyJob,
+        prompt_number: int,
+        generation: Generation,
+        flight: InFlightRequest,
+        caller: Caller,
+        started_ns: int,
     ) -> None:
         attributes = latency_attributes(flight) | {"gen_ai.request.id": external_id(generation, prompt_number)}
         self._end(attributes | sampling_attributes(job.sampling, flight), caller, started_ns)
 
-    def prefilled(self, flight: Flight, caller: Caller, started_ns: int) -> None:
+    def prefilled(self, flight: InFlightRequest, caller: Caller, started_ns: int) -> None:
         name, _, _ = flight.request.id.rpartition("-")
         self._end(latency_attributes(flight) | {"gen_ai.request.id": name}, caller, started_ns)
 
@@ -84,7 +90,7 @@ class RequestSpans:
                     pipe.flush()
 
 
-def latency_attributes(flight: Flight) -> dict[str, Any]:
+def latency_attributes(flight: InFlightRequest) -> dict[str, Any]:
     """Return vLLM's attributes about tokens and latencies of a complete request; latencies in simulated seconds."""
     scheduled_at, first_at = flight.first_scheduled_at, flight.first_token_at
     scheduled_at = flight.queued_at if scheduled_at is None else scheduled_at
@@ -101,7 +107,7 @@ def latency_attributes(flight: Flight) -> dict[str, Any]:
     }
 
 
-def sampling_attributes(sampling: Sampling | None, flight: Flight) -> dict[str, Any]:
+def sampling_attributes(sampling: SamplingParams | None, flight: InFlightRequest) -> dict[str, Any]:
     """Return vLLM's attributes about sampling. vLLM leaves out a temperature of 0, and each choice has n 1."""
     if sampling is None:
         return {}

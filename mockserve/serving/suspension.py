@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.scheduler.hold import Hold
+from blis_sim.engine.scheduler.pause_state import PauseState
 from mockserve.metrics.engine import SLEEP_STATES
 from mockserve.protocol.errors import ApiError
 from mockserve.realtime.interface import Driver
@@ -18,11 +18,11 @@ SLEEP_TAGS = frozenset({"weights", "kv_cache"})
 class Suspension:
     """Levels of suspension of a server. Facts: vllm/v1/engine/core.py, `pause_generation`, `sleep`, `wake_up`."""
 
-    def __init__(self, driver: Driver, tell_sleep: Callable[[str], None] = lambda _state: None) -> None:
-        """`tell_sleep` is called with the name of each new state of sleep on the metrics page."""
+    def __init__(self, driver: Driver, report_sleep: Callable[[str], None] = lambda _state: None) -> None:
+        """`report_sleep` is called with the name of each new state of sleep on the metrics page."""
         self._driver = driver
-        self._tell_sleep = tell_sleep
-        self._hold = Hold.NONE
+        self._report_sleep = report_sleep
+        self._hold = PauseState.NONE
         self._asleep: set[str] = set()
         """Parts of the memory that are given away."""
         self.rejects_new = False
@@ -30,7 +30,7 @@ class Suspension:
 
     @property
     def is_paused(self) -> bool:
-        return self._hold is not Hold.NONE
+        return self._hold is not PauseState.NONE
 
     @property
     def is_sleeping(self) -> bool:
@@ -44,14 +44,14 @@ class Suspension:
     def resume(self) -> None:
         """Go on with what is queued or kept."""
         self.rejects_new = False
-        self._set_hold(Hold.NONE)
+        self._set_hold(PauseState.NONE)
 
     async def sleep(self, level: int, mode: PauseMode) -> None:
         """Pause; from level 1 on give memory away. Requests are queued until the engine is fully awake."""
         await self._suspend(mode, clears_caches=level >= 1)
         if level >= 1:
             self._asleep |= SLEEP_TAGS
-        self._tell_sleep(("", *SLEEP_STATES[1:])[level])
+        self._report_sleep(("", *SLEEP_STATES[1:])[level])
 
     def wake_up(self, tags: list[str] | None) -> bool:
         """Take back the parts named, or all of them; scheduling resumes with the last. Returns whether it has."""
@@ -63,12 +63,12 @@ class Suspension:
         if not self._asleep:
             self.resume()
         # As vLLM does, with the first part that is taken back.
-        self._tell_sleep(SLEEP_STATES[0])
+        self._report_sleep(SLEEP_STATES[0])
         return not self._asleep
 
     def release_kv_cache(self) -> None:
         """Free the KV cache's memory until the engine wakes up. Raises ApiError unless it is paused and idle."""
-        if not self.is_paused or not self._driver.interfere(lambda engine, _: _is_empty(engine)):
+        if not self.is_paused or not self._driver.call_engine(lambda engine, _: _is_empty(engine)):
             raise _failed_call("release_kv_cache_memory() requires a completed pause first")
         if self._asleep:
             raise _failed_call("release_kv_cache_memory() requires all executor memory to be resident")
@@ -77,12 +77,12 @@ class Suspension:
 
     def reset_prefix_cache(self, preempts_running: bool) -> bool:
         """Whether it succeeded: without preempting it does not while anything runs."""
-        return self._driver.interfere(lambda engine, at: engine.reset_prefix_cache(at, preempts_running))
+        return self._driver.call_engine(lambda engine, at: engine.reset_prefix_cache(at, preempts_running))
 
     async def _suspend(self, mode: PauseMode, clears_caches: bool) -> None:
         if mode == "abort":
             self._driver.end_early()
-        hold = Hold.EVERYTHING if mode == "keep" else Hold.ADMISSIONS
+        hold = PauseState.EVERYTHING if mode == "keep" else PauseState.ADMISSIONS
         self._set_hold(hold)
         is_idle = _is_between_steps if mode == "keep" else _is_drained
         # Another client may resume the engine meanwhile, which then may never be idle again.
@@ -90,9 +90,9 @@ class Suspension:
         if clears_caches:
             self.reset_prefix_cache(preempts_running=True)
 
-    def _set_hold(self, hold: Hold) -> None:
+    def _set_hold(self, hold: PauseState) -> None:
         self._hold = hold
-        self._driver.interfere(lambda engine, at: engine.hold(hold, at))
+        self._driver.call_engine(lambda engine, at: engine.hold(hold, at))
 
 
 def _is_drained(engine: Engine) -> bool:

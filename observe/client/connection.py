@@ -9,11 +9,11 @@ from threading import Thread
 from time import perf_counter_ns
 from typing import TypeAlias, cast
 
-from observe.answers.reply import Reply
 from observe.clock import Clock, Nanos
 from observe.errors import ResponseError
 from observe.http.request import stamped
 from observe.http.response import KnownHeads
+from observe.responses.reply import Reply
 
 Address: TypeAlias = tuple[str, int]
 

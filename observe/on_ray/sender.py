@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
 from blis_sim.options import BlisError
-from observe.answers.reply import Reply
 from observe.client.client import Client
 from observe.client.connection import Outcome
 from observe.clock import Nanos
@@ -15,6 +14,7 @@ from observe.dispatch import Dispatcher, Prepared, Sent
 from observe.errors import RunError
 from observe.event_loop import allow_many_connections
 from observe.requests.schedule import Planned
+from observe.responses.reply import Reply
 from observe.sending import Share, connected_client, ready_dispatcher
 
 

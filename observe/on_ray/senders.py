@@ -19,9 +19,9 @@ from observe.event_loop import Interrupt
 from observe.live.table import Progress, keep_showing, open_view, recent_durations
 from observe.messages import say
 from observe.on_ray.sender import Batch, Ended, RemoteSender
-from observe.plans.workload import Workload
 from observe.recording import Recorder
 from observe.sending import Share, shares_of
+from observe.workloads.workload import Workload
 
 _MOST_CONNECT_S = 10.0
 
@@ -240,7 +240,7 @@ async def _ended(senders: Sequence[_Sender]) -> list[str]:
 
 
 def _seated(workload: Workload, clock: Clock, recorder: Recorder) -> Iterator[_Sender]:
-    planned = dict(zip(workload.agenda.request_ids, workload.agenda.plan, strict=True))
+    planned = dict(zip(workload.request_schedule.request_ids, workload.request_schedule.plan, strict=True))
 
     def record(ended: Ended) -> None:
         recorder.record(ended.as_sent(planned[ended.request_id]))
@@ -266,7 +266,7 @@ async def _begin_together(senders: Sequence[_Sender], workload: Workload, record
     )
     origin = perf_counter_ns() + _HEAD_START_NS
     for sender in senders:
-        sender.begin(origin - workload.agenda.starts_at_us * 1000)
+        sender.begin(origin - workload.request_schedule.starts_at_us * 1000)
     showing = asyncio.create_task(_keep_showing(senders, workload, recorder, origin))
     try:
         taking = [sender.taking for sender in senders if sender.taking is not None]
@@ -288,7 +288,7 @@ async def _keep_showing(senders: Sequence[_Sender], workload: Workload, recorder
         )
 
     try:
-        planned = len(workload.agenda.plan)
+        planned = len(workload.request_schedule.plan)
         await keep_showing(view, progress, lambda: planned, origin=origin, asked_per_s=workload.asked_per_s)
     finally:
         view.close()

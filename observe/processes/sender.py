@@ -45,7 +45,7 @@ async def receive(stream: asyncio.StreamReader) -> Any:
 
 _PERIOD_S = 0.5
 
-Tell = Callable[[object], None]
+Send = Callable[[object], None]
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
     messages = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else gets among the messages
 
-    def tell(value: object) -> None:
+    def send(value: object) -> None:
         with suppress(BrokenPipeError):
             messages.write(packed(value))
             messages.flush()
@@ -61,10 +61,10 @@ def main() -> None:
     with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as orders:
         share = read_packed(orders)
     allow_many_connections()
-    tell(run_loop(_send(share, tell)))
+    send(run_loop(_send(share, send)))
 
 
-async def _send(share: Share, tell: Tell) -> Done:
+async def _send(share: Share, send: Send) -> Done:
     options = share.options
     stop = asyncio.Event()
     try:
@@ -85,9 +85,9 @@ async def _send(share: Share, tell: Tell) -> Done:
         await client.close()
         return Done(problem=str(error))
     dispatcher = ready_dispatcher(share, client, recorder.record)
-    tell(Ready())
+    send(Ready())
     try:
-        await _until_the_end(dispatcher, recorder, stop, tell)
+        await _until_the_end(dispatcher, recorder, stop, send)
     finally:
         num_not_sent = dispatcher.stop()
         client.cancel_all()
@@ -96,7 +96,7 @@ async def _send(share: Share, tell: Tell) -> Done:
     return Done(stats=recorder.stats, num_not_sent=num_not_sent, failure=recorder.failure, rescued=recorder.rescued)
 
 
-async def _until_the_end(dispatcher: Dispatcher, recorder: Recorder, stop: asyncio.Event, tell: Tell) -> None:
+async def _until_the_end(dispatcher: Dispatcher, recorder: Recorder, stop: asyncio.Event, send: Send) -> None:
     """Send after `Begin`, until all is sent, a file cannot be written or the parent process is gone."""
     orders = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
@@ -104,8 +104,8 @@ async def _until_the_end(dispatcher: Dispatcher, recorder: Recorder, stop: async
     if begin is None:
         return
     sending = asyncio.create_task(dispatcher.run(begin.origin))
-    telling = asyncio.create_task(_keep_telling(dispatcher, recorder, tell))
-    others = [telling, asyncio.create_task(receive(orders)), asyncio.create_task(stop.wait())]
+    reporting = asyncio.create_task(_keep_sending(dispatcher, recorder, send))
+    others = [reporting, asyncio.create_task(receive(orders)), asyncio.create_task(stop.wait())]
     await asyncio.wait([sending, *others], return_when=asyncio.FIRST_COMPLETED)
     if sending.done():
         sending.result()
@@ -113,10 +113,10 @@ async def _until_the_end(dispatcher: Dispatcher, recorder: Recorder, stop: async
         task.cancel()
 
 
-async def _keep_telling(dispatcher: Dispatcher, recorder: Recorder, tell: Tell) -> None:
+async def _keep_sending(dispatcher: Dispatcher, recorder: Recorder, send: Send) -> None:
     while True:
         await asyncio.sleep(_PERIOD_S)
-        tell(progress_of(dispatcher, recorder.stats))
+        send(progress_of(dispatcher, recorder.stats))
 
 
 if __name__ == "__main__":

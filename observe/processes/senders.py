@@ -9,10 +9,10 @@ from observe.errors import RunError
 from observe.event_loop import Interrupt
 from observe.live.table import Progress, keep_showing, open_view, total
 from observe.own_process import command_of
-from observe.plans.workload import Workload
 from observe.processes.sender import packed, receive
 from observe.recording import Recorder
 from observe.sending import Begin, Done, Ready, Share, shares_of
+from observe.workloads.workload import Workload
 
 _HEAD_START_NS = 100_000_000
 _MOST_END_S = 30.0
@@ -45,7 +45,7 @@ class _Sender:
         if self.done is None or self.done.failure:
             self._failed()
 
-    def tell(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Hand an order over."""
         assert self.process.stdin is not None
         self.process.stdin.write(packed(message))
@@ -105,7 +105,7 @@ async def _started(share: Share, failed: Callable[[], None]) -> _Sender:
         start_new_session=True,
     )
     sender = _Sender(process, len(share.plan), failed)
-    sender.tell(share)
+    sender.send(share)
     return sender
 
 
@@ -117,7 +117,7 @@ async def _run(senders: Sequence[_Sender], workload: Workload, stop: asyncio.Eve
             raise RunError((sender.done or await sender.end()).problem or "a process that sends could not begin")
     origin = perf_counter_ns() + _HEAD_START_NS
     for sender in senders:
-        sender.tell(Begin(origin - workload.agenda.starts_at_us * 1000))
+        sender.send(Begin(origin - workload.request_schedule.starts_at_us * 1000))
     tasks = [
         asyncio.create_task(stop.wait()),
         asyncio.create_task(_all_ended(senders)),
@@ -144,7 +144,7 @@ async def _keep_showing(senders: Sequence[_Sender], workload: Workload, origin: 
         await keep_showing(
             view,
             lambda: total(sender.progress for sender in senders),
-            lambda: len(workload.agenda.plan),
+            lambda: len(workload.request_schedule.plan),
             origin=origin,
             asked_per_s=workload.asked_per_s,
         )

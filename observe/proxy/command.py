@@ -26,7 +26,7 @@ from observe.proxy.tap import Tap
 from observe.recording import place_of_its_own
 from observe.server.preparation import Preparation
 from traces import TraceHeader, dump_json, read_header
-from traces.set_aside import set_aside
+from traces.backup import back_up
 
 _ASK_S = 3.0
 _MOST_DRAIN_S = 10.0
@@ -120,7 +120,7 @@ def _make_room_for_parts(options: ObserveOptions, paths: OutputPaths) -> None:
         for path in there:
             path.unlink(missing_ok=True)
     elif there:
-        folder = set_aside(Path(paths.header.with_suffix("")), there, [])
+        folder = back_up(Path(paths.header.with_suffix("")), there, [])
         say(f"note: the earlier parts of {paths.data} are now in {folder}")
 
 

@@ -5,13 +5,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from observe.answers.reply import Reply
 from observe.clock import Nanos
 from observe.errors import ResponseError
 from observe.http.message import RequestHead, RequestReader, UnreadableError
 from observe.http.response import Head, KnownHeads, ResponseParser
 from observe.proxy.facts import RequestFacts
 from observe.proxy.tap import Kind, Message
+from observe.responses.reply import Reply
 
 _MOST_BODY_BYTES = 64 << 20
 _GZIP_OR_ZLIB = 47

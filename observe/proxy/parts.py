@@ -7,7 +7,7 @@ from pathlib import Path
 from time import monotonic
 
 from observe.output_paths import OutputPaths, stem_of
-from observe.plans.workload import SESSION_COLUMNS
+from observe.workloads.workload import SESSION_COLUMNS
 from traces import ItlWriter, TraceHeader, TraceRow, TraceWriter, read_cut_itl, read_cut_rows, write_header
 from traces.content.recorded import ContentWriter, kept_lines
 from traces.content.redaction import Redactor

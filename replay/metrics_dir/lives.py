@@ -11,7 +11,7 @@ from blis_sim.engine.units import Micros
 from replay.metrics_dir.chrome_trace import Place
 from replay.metrics_dir.decoding import DecodeGroup, Life
 from replay.metrics_dir.request_rows import KVTransfer, RequestFacts
-from replay.running.measure import COMPLETED, NEVER, ClientView, Latencies
+from replay.simulation.measure import COMPLETED, NEVER, ClientView, Latencies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class Lives:
 
     def unfinished(self) -> Iterator[Sequence]:
         """Yield the requests that have not ended, in order of arrival."""
-        yield from [sequence for sequence in self._lives if not sequence.is_part]
+        yield from [sequence for sequence in self._lives if not sequence.is_prefill_subrequest]
 
     def end(self, sequence: Sequence) -> None:
         """Forget a request."""

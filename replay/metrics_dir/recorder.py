@@ -12,7 +12,7 @@ import orjson
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import BatchDone, Event, Finished, Preempted, Scheduled, StepDone
-from blis_sim.engine.latency.operations import KnowsOperations, operations_of
+from blis_sim.engine.latency.operations import HasOperations, operations_of
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 from replay.metrics_dir.chrome_trace import ChromeTrace, Place
@@ -158,7 +158,7 @@ class Recorder:
         self._use(instance, event, stages)
         if self._operations is not None:
             model = operations_of(self._engines[instance].latency)
-            if isinstance(model, KnowsOperations):
+            if isinstance(model, HasOperations):
                 self._operations.add((number, *model.operation_times_ms(shape)))
 
     def _use(self, instance: int, event: BatchDone, stages: SequenceOf[tuple[Micros, Micros]]) -> None:

@@ -13,7 +13,7 @@ from replay.metrics_dir.chrome_trace import Place
 from replay.metrics_dir.lives import KVTraffic, Lives
 from replay.metrics_dir.request_rows import RequestFacts
 from replay.metrics_dir.tables import JsonItems, RowFile
-from replay.running.measure import COMPLETED
+from replay.simulation.measure import COMPLETED
 
 PROMPT, FLOW, TOKENS = "PromptTask", "KVCacheTransferFlow", "TokenTask"
 """The kinds of tasks, with the names of SimAI's scheduler."""

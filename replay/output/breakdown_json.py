@@ -1,8 +1,8 @@
 """The breakdowns of a run as JSON, in milliseconds throughout."""
 
-from replay.figures.breakdown import jain_index
-from replay.figures.clusters import Door, SeparatedFigures
-from replay.figures.distribution import Distribution
+from replay.analysis.breakdown import jain_index
+from replay.analysis.clusters import Door, SeparatedFigures
+from replay.analysis.distribution import Distribution
 from replay.output.findings import Findings
 from replay.output.metrics import JsonObject, judgements
 

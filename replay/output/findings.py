@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from blis_sim.engine.core import Engine
-from replay.figures.breakdown import (
+from replay.analysis.breakdown import (
     ClassLatencies,
     ModelFigures,
     SessionFigures,
@@ -17,16 +17,16 @@ from replay.figures.breakdown import (
     by_slo_class,
     by_tenant,
 )
-from replay.figures.clusters import Door, SeparatedFigures, door_of, separated_figures
-from replay.figures.queueing import num_blocked_lines
+from replay.analysis.clusters import Door, SeparatedFigures, door_of, separated_figures
+from replay.analysis.queueing import num_blocked_lines
 from replay.output.metrics import JsonObject, aggregate, cache_hit_rate
-from replay.running.record import Record
-from replay.running.simulate import Simulated
+from replay.simulation.record import Record
+from replay.simulation.simulate import Simulated
 from traces import SloTargets
 from traces.saturation.settings import SaturationSettings
 
 if TYPE_CHECKING:
-    from replay.figures.on_demand import CpuTierFigures, Fitness, Goodput
+    from replay.analysis.on_demand import CpuTierFigures, Fitness, Goodput
     from traces.saturation.report import Labels
     from traces.saturation.timeline import Timeline
 
@@ -95,7 +95,7 @@ def examine(simulated: Simulated, questions: Questions) -> Findings:
 def _cpu_tier(engines: Sequence[Engine]) -> "CpuTierFigures | None":
     if all(engine.config.cpu_tier is None for engine in engines):
         return None
-    from replay.figures.on_demand import cpu_tier_figures
+    from replay.analysis.on_demand import cpu_tier_figures
 
     return cpu_tier_figures(engines)
 
@@ -103,7 +103,7 @@ def _cpu_tier(engines: Sequence[Engine]) -> "CpuTierFigures | None":
 def _priority_inversions(record: Record, engines: Sequence[Engine]) -> int:
     if all(engine.config.scheduler != "priority-fcfs" for engine in engines):
         return 0
-    from replay.figures.on_demand import priority_inversions
+    from replay.analysis.on_demand import priority_inversions
 
     return priority_inversions(record)
 
@@ -111,7 +111,7 @@ def _priority_inversions(record: Record, engines: Sequence[Engine]) -> int:
 def _goodput(
     record: Record, questions: Questions, classes: Mapping[str, ClassLatencies], duration_s: float
 ) -> "Goodput":
-    from replay.figures.on_demand import goodput
+    from replay.analysis.on_demand import goodput
 
     return goodput(record, questions.targets, classes, duration_s)
 
@@ -123,7 +123,7 @@ def _labels(record: Record, questions: Questions) -> "Labels":
 
 
 def _fitness(record: Record, questions: Questions, metrics: JsonObject) -> "Fitness":
-    from replay.figures.on_demand import fitness
+    from replay.analysis.on_demand import fitness
 
     return fitness(record, questions.weights, metrics["total_output_tokens"], metrics["vllm_estimated_duration_s"])
 

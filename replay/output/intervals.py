@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_sim.engine.latency.wrapped import PhaseShifted, SlowedLatency
-from replay.running.record import NEVER, Floats, Record
+from replay.simulation.record import NEVER, Floats, Record
 
 if TYPE_CHECKING:
     from blis_sim.engine.latency.model import LatencyModel

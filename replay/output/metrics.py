@@ -7,21 +7,21 @@ import numpy as np
 
 from blis_sim.engine.cluster.snapshot import instance_name
 from blis_sim.engine.core import Engine
-from blis_sim.engine.scheduler.stepping import KVUsage
+from blis_sim.engine.scheduler.interface import KVUsage
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.stats import EngineCounters
 from blis_sim.options.addition import added_up
-from replay.figures.clusters import without_prompts
-from replay.figures.columns import columns_of
-from replay.figures.deadlines import deadline_figures
-from replay.figures.totals import totals_of
-from replay.running.pool import Pool, pool_of
-from replay.running.record import NEVER, Ints, Measured, Record
-from replay.running.simulate import Simulated
+from replay.analysis.clusters import without_prompts
+from replay.analysis.columns import columns_of
+from replay.analysis.deadlines import deadline_figures
+from replay.analysis.totals import totals_of
+from replay.simulation.pool import Pool, pool_of
+from replay.simulation.record import NEVER, Ints, Measured, Record
+from replay.simulation.simulate import Simulated
 from traces import ResultRow
 
 if TYPE_CHECKING:
-    from replay.figures.on_demand import ClassGoodput, Goodput
+    from replay.analysis.on_demand import ClassGoodput, Goodput
 
 JsonObject = dict[str, Any]
 _REFUSED = frozenset({Outcome.DROPPED, Outcome.REJECTED})

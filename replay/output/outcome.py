@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from replay.output.findings import Findings, Questions, examine
 from replay.output.metrics import JsonObject
-from replay.running.simulate import Simulated
+from replay.simulation.simulate import Simulated
 from traces import TraceHeader
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from blis_sim.options.provenance import Provenance
 from blis_sim.pictures.page import figures_html, page, table_html
 from blis_sim.pictures.style import Panel
-from replay.figures.result import RunResult
+from replay.analysis.result import RunResult
 from replay.output.findings import Findings
 from replay.output.remarks import remarks
 from replay.output.table import breakdowns, sections

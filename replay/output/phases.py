@@ -12,7 +12,7 @@ import numpy as np
 
 from blis_sim.options.addition import added_up
 from replay.output.metrics import JsonObject
-from replay.running.record import NEVER, Floats, Ints, Record
+from replay.simulation.record import NEVER, Floats, Ints, Record
 
 
 def averaged(runs: Sequence[Record]) -> Record:

@@ -9,9 +9,9 @@ from blis_sim.engine.cluster.snapshot import instance_name
 from blis_sim.options.text_table import duration
 from blis_sim.pictures.panels import Target, cdf_panel, heat_panel, time_panel
 from blis_sim.pictures.style import Panel
-from replay.figures.steady import waiting_at
-from replay.running.record import NEVER, Floats, Ints, Record
-from replay.running.simulate import Simulated
+from replay.analysis.steady import waiting_at
+from replay.simulation.record import NEVER, Floats, Ints, Record
+from replay.simulation.simulate import Simulated
 from traces import SloTargets
 
 _NUM_SAMPLES = 240

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 from blis_sim.options.text_table import number
-from replay.figures.breakdown import jain_index
-from replay.figures.result import RunResult
-from replay.figures.steady import Overload
+from replay.analysis.breakdown import jain_index
+from replay.analysis.result import RunResult
+from replay.analysis.steady import Overload
 from replay.output.findings import Findings
 from replay.output.metrics import JsonObject
 

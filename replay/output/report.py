@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from replay.report_options import TABLE, ReportOptions
 
 if TYPE_CHECKING:
-    from replay.figures.result import RunResult
+    from replay.analysis.result import RunResult
     from replay.output.findings import Findings, Questions
     from replay.output.outcome import Outcome
-    from replay.running.record import OnTokens
+    from replay.simulation.record import OnTokens
     from traces import SloTargets
 
 
@@ -80,7 +80,7 @@ def _printed(options: ReportOptions, outcome: "Outcome", found: "Findings") -> s
 
 
 def _result(options: ReportOptions, outcome: "Outcome", found: "Findings") -> "RunResult":
-    from replay.figures.result import mean_result, result_of
+    from replay.analysis.result import mean_result, result_of
 
     runs, targets = outcome.runs or (outcome.simulated,), outcome.questions.targets
     return mean_result([result_of(run, targets, found.goodput, options.min_attainment) for run in runs])
@@ -122,7 +122,7 @@ def write_files(options: ReportOptions, outcome: "Outcome", found: "Findings") -
         events = events_of(simulated.requests)
         write_report(options.saturation_report, events, questions.detectors, questions.saturation, found.labels)
     if options.decisions_path is not None:
-        from replay.figures.clusters import decision_rows
+        from replay.analysis.clusters import decision_rows
 
         write_json(options.decisions_path, decision_rows(simulated.simulation))
     if options.trace_output is not None:

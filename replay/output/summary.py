@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from replay.figures.breakdown import SessionFigures, jain_index
-from replay.figures.clusters import DecisionFigures, GatewayFigures, ScalingFigures, SeparatedFigures
-from replay.figures.distribution import Distribution
+from replay.analysis.breakdown import SessionFigures, jain_index
+from replay.analysis.clusters import DecisionFigures, GatewayFigures, ScalingFigures, SeparatedFigures
+from replay.analysis.distribution import Distribution
 from replay.output.findings import Findings
 from replay.output.metrics import judgements
 from traces import dump_json
@@ -30,9 +30,9 @@ def summary(found: Findings, summarizes_decisions: bool = False) -> str:
         "Trace Summary": _decisions(found.door.decisions if summarizes_decisions else None),
     }
     for title, section in sections.items():
-        told = list(section)
-        if told:
-            lines += [f"=== {title} ===", *told]
+        reported = list(section)
+        if reported:
+            lines += [f"=== {title} ===", *reported]
     return "\n".join(lines) + "\n"
 
 

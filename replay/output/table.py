@@ -5,11 +5,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from blis_sim.options.text_table import TextTable, csv_text, duration, number
-from replay.figures.breakdown import ClassLatencies, ModelFigures
-from replay.figures.clusters import DecisionFigures
-from replay.figures.distribution import Distribution
-from replay.figures.result import InstanceResult, Latency, RunResult, Verdict
-from replay.figures.steady import Overload, SteadyState
+from replay.analysis.breakdown import ClassLatencies, ModelFigures
+from replay.analysis.clusters import DecisionFigures
+from replay.analysis.distribution import Distribution
+from replay.analysis.result import InstanceResult, Latency, RunResult, Verdict
+from replay.analysis.steady import Overload, SteadyState
 from replay.output.breakdown_json import as_json
 from replay.output.findings import Findings
 from replay.output.remarks import remarks

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from blis_sim.engine.sequence import Outcome
 from replay.arrivals.arrival import Origin
-from replay.running.record import Measured, Record
-from replay.running.simulate import Simulated
+from replay.simulation.record import Measured, Record
+from replay.simulation.simulate import Simulated
 from traces import TraceHeader, TraceRow, write_trace
 from traces.workload import WorkloadRequest
 from traces.workload.request import row_of

@@ -9,7 +9,7 @@ from aiohttp.http import StreamWriter
 
 from tests.architecture.project import PROJECT, product_files, pyproject
 
-THE_MODULE = PROJECT / "mockserve" / "connections" / "aiohttp_internals.py"
+THE_MODULE = PROJECT / "mockserve" / "transport" / "aiohttp_internals.py"
 DOCUMENTED = {"aiohttp", "aiohttp.web"}
 CLASSES = (web.Request, web.RequestHandler, web.StreamResponse, web.Response, web.Application, StreamWriter)
 PRIVATE = {name for each in CLASSES for name in dir(each) if name.startswith("_") and not name.startswith("__")}

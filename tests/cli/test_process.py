@@ -90,7 +90,7 @@ def test_a_replay_loads_one_scheduling_and_one_latency_model(loaded_by_a_replay:
 
 def test_a_replay_loads_no_figures_that_are_shown_on_demand_only(loaded_by_a_replay: set[str]) -> None:
     on_demand = [
-        "replay.figures.on_demand",
+        "replay.analysis.on_demand",
         "traces.saturation.report",
     ]
     assert all(find_spec(each) for each in on_demand)

@@ -26,7 +26,7 @@ def users(tmp_path: Path) -> Path:
     for name in PACKAGES:
         if name != "blis_sim":
             (tmp_path / name).mkdir()
-            (tmp_path / name / "__init__.py").write_text(f"raise RuntimeError('{name} of somebody else')\n")
+            (tmp_path / name / "__init__.py").write_text(f"raise RuntimeError('{name} of another distribution')\n")
     return tmp_path
 
 

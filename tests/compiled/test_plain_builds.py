@@ -37,7 +37,7 @@ def test_a_demanded_compiled_engine_is_built_or_an_error(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_whoever_asks_for_plain_python_gets_it(tmp_path: Path) -> None:
+def test_plain_python_is_built_on_request(tmp_path: Path) -> None:
     done = pip("wheel", "--verbose", "--wheel-dir", str(tmp_path), BLIS_COMPILE="0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "stays plain Python" not in done.stdout + done.stderr

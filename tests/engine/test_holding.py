@@ -5,7 +5,7 @@ import pytest
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Preempted, StepDone
 from blis_sim.engine.request import HashedBlocks, Request
-from blis_sim.engine.scheduler.hold import Hold
+from blis_sim.engine.scheduler.pause_state import PauseState
 from tests.fakes import TestLatency, config, request
 
 SCHEDULINGS = ("vllm", "blis")
@@ -34,7 +34,7 @@ def test_while_everything_is_held_no_step_begins(scheduling: str) -> None:
     engine = new_engine(scheduling)
     engine.submit(request("a", output_tokens=50), 0)
     engine.advance(5 * STEP_US)
-    engine.hold(Hold.EVERYTHING, 5 * STEP_US + 1)
+    engine.hold(PauseState.EVERYTHING, 5 * STEP_US + 1)
     drain(engine)
     num_steps = len(engine.steps)
     engine.submit(request("b"), 20 * STEP_US)
@@ -49,10 +49,10 @@ def test_held_requests_go_on_where_they_were(scheduling: str) -> None:
     engine = new_engine(scheduling)
     engine.submit(request("a", output_tokens=50), 0)
     engine.advance(5 * STEP_US)
-    engine.hold(Hold.EVERYTHING, 5 * STEP_US + 1)
+    engine.hold(PauseState.EVERYTHING, 5 * STEP_US + 1)
     engine.advance(100 * STEP_US)
     steps_before = len(engine.steps)
-    engine.hold(Hold.NONE, 100 * STEP_US + 1)
+    engine.hold(PauseState.NONE, 100 * STEP_US + 1)
     finished = [event for event in drain(engine) if isinstance(event, Finished)]
     assert [event.at for event in finished] == [100 * STEP_US + 1 + (50 - steps_before) * STEP_US]
     engine.check_integrity()
@@ -63,8 +63,8 @@ def test_resuming_during_a_step_waits_for_its_end(scheduling: str) -> None:
     engine = new_engine(scheduling)
     engine.submit(request("a", output_tokens=5), 0)
     engine.advance(100)
-    engine.hold(Hold.EVERYTHING, 200)
-    engine.hold(Hold.NONE, 300)
+    engine.hold(PauseState.EVERYTHING, 200)
+    engine.hold(PauseState.NONE, 300)
     ends = [event.at for event in drain(engine) if isinstance(event, StepDone)]
     assert ends == [STEP_US * number for number in range(1, len(ends) + 1)]
 
@@ -74,12 +74,12 @@ def test_while_admissions_are_held_those_running_finish_and_those_waiting_stay(s
     engine = new_engine(scheduling)
     engine.submit(request("a", output_tokens=5), 0)
     engine.advance(100)
-    engine.hold(Hold.ADMISSIONS, 200)
+    engine.hold(PauseState.ADMISSIONS, 200)
     engine.submit(request("b"), 300)
     finished = [event.sequence.request.id for event in drain(engine) if isinstance(event, Finished)]
     assert finished == ["a"]
     assert engine.stats.num_waiting == 1
-    engine.hold(Hold.NONE, engine.clock + 10)
+    engine.hold(PauseState.NONE, engine.clock + 10)
     assert [event.sequence.request.id for event in drain(engine) if isinstance(event, Finished)] == ["b"]
     engine.check_integrity()
 
@@ -128,4 +128,4 @@ def test_a_reset_may_preempt_whatever_runs_which_then_completes(scheduling: str)
 def test_an_engine_that_takes_many_steps_at_once_cannot_be_held() -> None:
     engine = Engine(config(engine="vllm"), TestLatency(), reports_steps=False)
     with pytest.raises(ValueError, match="cannot be interrupted"):
-        engine.hold(Hold.EVERYTHING, 1)
+        engine.hold(PauseState.EVERYTHING, 1)

@@ -47,7 +47,7 @@ def workload(seed: int, number: int = 40, most_gap_us: int = 9_000) -> list[tupl
     return found
 
 
-def told(events: SequenceOf[Event]) -> list[tuple[object, ...]]:
+def reported(events: SequenceOf[Event]) -> list[tuple[object, ...]]:
     """Comparable parts of events: kind, instant, and the requests concerned."""
     return [
         (type(each).__name__, each.at, [one.request.id for one in each.emitted])
@@ -65,8 +65,8 @@ def test_one_rank_alone_takes_the_steps_of_an_engine_while_it_has_work(
     limits = config(**{**LIMITS, "total_kv_blocks": 400, **settings, "async_scheduling": is_async})
     for seed in range(5):
         arrivals = workload(seed, most_gap_us=0)
-        alone = told(list(run_virtual(Engine(limits, LATENCY), arrivals)))
-        assert told(list(run_virtual(new_ranks(limits, LATENCY, 1), arrivals))) == alone
+        alone = reported(list(run_virtual(Engine(limits, LATENCY), arrivals)))
+        assert reported(list(run_virtual(new_ranks(limits, LATENCY, 1), arrivals))) == alone
 
 
 def test_a_forward_pass_takes_as_long_as_the_slowest_rank_needs() -> None:
@@ -132,7 +132,7 @@ def test_a_request_after_a_wave_waits_for_no_forward_pass() -> None:
 def test_how_often_a_group_is_advanced_changes_nothing(is_async: bool) -> None:
     for seed in range(4):
         arrivals = workload(seed)
-        whole = told(list(run_virtual(ranks(3, LATENCY, async_scheduling=is_async), arrivals)))
+        whole = reported(list(run_virtual(ranks(3, LATENCY, async_scheduling=is_async), arrivals)))
         group, draws, events = ranks(3, LATENCY, async_scheduling=is_async), random.Random(seed), []
         left = list(arrivals)
         while left or group.next_event_at() is not None:
@@ -141,7 +141,7 @@ def test_how_often_a_group_is_advanced_changes_nothing(is_async: bool) -> None:
                 at, each = left.pop(0)
                 group.submit(each, at)
             events += group.advance(until)
-        assert told(events) == whole
+        assert reported(events) == whole
         assert sum(isinstance(event, Finished) for event in events) == len(arrivals)
         for engine in group.instances:
             engine.check_integrity()

@@ -36,11 +36,11 @@ def test_prompts_of_long_ago_are_forgotten() -> None:
 class _Noting(WrappedLatency):
     """A latency model that notes the steps with prompts."""
 
-    told: list[tuple[int, int]] = field(default_factory=list)
+    reported: list[tuple[int, int]] = field(default_factory=list)
 
     def step_time(self, shape: BatchShape) -> int:
         if shape.prefill_tokens:
-            self.told.append((shape.prefill_tokens, shape.recent_prefill_tokens))
+            self.reported.append((shape.prefill_tokens, shape.recent_prefill_tokens))
         return self.model.step_time(shape)
 
 
@@ -52,4 +52,4 @@ def test_vllms_scheduling_passes_recent_prompts_to_the_latency_model() -> None:
         requests = [(at, Request(f"r{at}", 640, 9, UniqueBlocks(f"r{at}"), 9)) for at in (1, 5, HALF_LIFE_US + 5)]
         list(run_virtual(engine, iter(requests)))
         # The second prompt comes after a step that was composed without it, the third right after the second.
-        assert latency.told == [(640, 0), (640, 320), (640, 800)]
+        assert latency.reported == [(640, 0), (640, 320), (640, 800)]

@@ -81,5 +81,5 @@ def test_reading_arrivals_late_gives_the_run_of_an_engine_that_knew_them_all(wor
     while (due_at := knowing.next_event_at()) is not None:
         assume(due_at < LONG_ENOUGH_US and len(knowing.steps) < MANY_STEPS)
         expected += [(event.at, type(event)) for event in knowing.advance(due_at)]
-    told = [(event.at, type(event)) for event in run(workload.engine(), workload.arrivals)]
-    assert told == expected
+    reported = [(event.at, type(event)) for event in run(workload.engine(), workload.arrivals)]
+    assert reported == expected

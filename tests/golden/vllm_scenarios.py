@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Finished, Outcome, StepDone
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.request import HashedBlocks, Request
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
@@ -150,7 +150,7 @@ def record(scenario: Scenario, max_steps: int = 200) -> list[dict[str, Any]]:
     config = EngineConfig(
         **{"total_kv_blocks": WHOLE_CACHE, "block_size_tokens": BLOCK} | scenario.settings, engine="vllm"
     )
-    instance = Instance(config, TestLatency())
+    instance = EngineContext(config, TestLatency())
     scheduler = _scheduler(instance)
     depth = 2 if config.async_scheduling else 1
     pending = dict(scenario.arrivals)
@@ -173,7 +173,7 @@ def record(scenario: Scenario, max_steps: int = 200) -> list[dict[str, Any]]:
     return lines
 
 
-def _scheduler(instance: Instance) -> VllmScheduler:
+def _scheduler(instance: EngineContext) -> VllmScheduler:
     """Share of the drafts that the recorder's executor accepts: half."""
     if instance.config.speculation is None:
         return VllmScheduler(instance, has_cohort=False)
@@ -181,7 +181,7 @@ def _scheduler(instance: Instance) -> VllmScheduler:
 
 
 def _one_call(
-    instance: Instance, scheduler: VllmScheduler, in_flight: list[bool], depth: int, number: int
+    instance: EngineContext, scheduler: VllmScheduler, in_flight: list[bool], depth: int, number: int
 ) -> dict[str, Any]:
     queries, hits = scheduler.kv.queried_tokens, scheduler.kv.hit_tokens
     instance.events = []

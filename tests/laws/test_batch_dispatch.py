@@ -14,7 +14,7 @@ from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 from tests.laws.cluster_workloads import ClusterWorkload, cluster_workloads
 from tests.laws.test_cluster_laws import run_out
-from tests.laws.test_engine_laws import told
+from tests.laws.test_engine_laws import reported
 
 
 @st.composite
@@ -63,7 +63,7 @@ def many_at_once(given_: ClusterWorkload) -> Cluster:
 def test_arrivals_let_in_together_come_to_the_same_end(given_: ClusterWorkload) -> None:
     expected, found = one_by_one(given_), many_at_once(given_)
     events: list[Event] = run_out(expected)
-    assert told(run_out(found)) == told(events)
+    assert reported(run_out(found)) == reported(events)
     assert found.clock == expected.clock
     assert found.counters == expected.counters
     assert [each.counters for each in found.instances] == [each.counters for each in expected.instances]

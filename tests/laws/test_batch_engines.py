@@ -6,9 +6,9 @@ from dataclasses import replace
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from blis_sim.engine.admission_checks import refusal
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Outcome, Preempted, Scheduled, StepDone, StepsDone
-from blis_sim.engine.guards import refusal
 from blis_sim.engine.scheduler.batch_engines import BATCH_RULES
 from tests.strategies import GRID_US, PIPELINES, Workload, usual_workloads, workloads
 
@@ -98,13 +98,13 @@ def test_every_request_ends_once_with_all_its_tokens_in_the_order_of_time(worklo
 def test_how_a_driver_advances_and_whether_steps_are_reported_changes_nothing(
     workload: Workload, stride_us: int
 ) -> None:
-    told = events_of(workload)
-    expected = lives(told)
+    reported = events_of(workload)
+    expected = lives(reported)
     assert lives(events_of(workload, stride_us=stride_us)) == expected
     assert lives(events_of(workload, reports_steps=False, stride_us=100 * stride_us)) == expected
     together = events_of(workload, leaps=True, stride_us=100 * stride_us)
     assert lives(together) == expected
-    assert token_instants(together) == token_instants(told)
+    assert token_instants(together) == token_instants(reported)
 
 
 def token_instants(events: list[Event]) -> list[tuple[int, list[str]]]:

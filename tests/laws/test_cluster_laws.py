@@ -12,7 +12,7 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE
 from blis_sim.engine.simulation import Simulation
 from tests.laws.cluster_workloads import ClusterWorkload, Fault, cluster_workloads
-from tests.laws.test_engine_laws import LONG_ENOUGH_US, MANY_STEPS, told
+from tests.laws.test_engine_laws import LONG_ENOUGH_US, MANY_STEPS, reported
 from tests.strategies import GRID_US, Workload, workloads
 
 
@@ -110,8 +110,8 @@ def test_causes_come_before_effects(given_: ClusterWorkload) -> None:
 @given(cluster_workloads(), st.lists(st.integers(1, 8), min_size=1, max_size=8))
 @settings(max_examples=200)
 def test_how_often_and_how_late_the_driver_wakes_changes_nothing(given_: ClusterWorkload, pauses: list[int]) -> None:
-    expected = told(drained(given_)[1])
-    assert told(in_pieces(given_, pauses)) == expected
+    expected = reported(drained(given_)[1])
+    assert reported(in_pieces(given_, pauses)) == expected
 
 
 @given(cluster_workloads(with_speculation=False))
@@ -134,7 +134,7 @@ def test_a_cluster_of_one_that_decides_nothing_is_its_engine(workload: Workload)
             simulation.submit(request, at)
         for at, request_id in workload.hang_ups:
             simulation.abort(request_id, at)
-    assert told(run_out(door)) == told(run_out(alone))
+    assert reported(run_out(door)) == reported(run_out(alone))
     assert door.clock == alone.clock
 
 

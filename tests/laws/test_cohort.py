@@ -10,14 +10,14 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.core import Engine
 from blis_sim.engine.cpu_tier_config import CpuTierConfig
 from blis_sim.engine.events import Event, Finished, Preempted, Scheduled, StepDone, StepsDone
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.request import ExternalPrompt
 from blis_sim.engine.scheduler.blis import BlisScheduler
 from blis_sim.engine.scheduler.blis_tiered import TieredBlisScheduler
-from blis_sim.engine.scheduler.hold import Hold
+from blis_sim.engine.scheduler.pause_state import PauseState
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
 from blis_sim.engine.sequence import Sequence
@@ -26,17 +26,17 @@ from blis_sim.engine.units import Micros
 from tests.fakes import TestLatency
 from tests.fakes import request as new_request
 from tests.laws.test_fast_equals_plain import assert_same, figures
-from tests.oracle_scheduler.blis import BlisStepping
-from tests.oracle_scheduler.blis_tiered import TieredBlisStepping
-from tests.oracle_scheduler.vllm import VllmStepping
-from tests.oracle_scheduler.vllm_speculative import SpeculativeStepping
+from tests.oracle_scheduler.blis import PlainBlisScheduler
+from tests.oracle_scheduler.blis_tiered import PlainTieredBlisScheduler
+from tests.oracle_scheduler.vllm import PlainVllmScheduler
+from tests.oracle_scheduler.vllm_speculative import PlainSpeculativeScheduler
 from tests.strategies import GRID_US, Workload, usual_workloads, workloads
 
 MANY_STEPS = 20_000
 EXAMPLES = int(os.environ.get("BLIS_FAST_EXAMPLES", "100"))
 """More for a long sitting."""
 
-NewScheduler = Callable[[Instance], Any]
+NewScheduler = Callable[[EngineContext], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Interference:
     """Actions of an operator on an engine once it has been advanced so far."""
 
     at: Micros
-    hold: Hold | None = None
+    hold: PauseState | None = None
     preempts: bool = False
     num_withheld_blocks: int = 0
 
@@ -54,7 +54,7 @@ class Interference:
         elif self.preempts:
             engine.reset_prefix_cache(self.at + 1, preempts_running=True)
         else:
-            engine._stepping.withhold_blocks(self.num_withheld_blocks, self.at + 1)  # type: ignore[attr-defined]
+            engine._scheduler.shrink_cache(self.num_withheld_blocks, self.at + 1)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +81,23 @@ def submit(workload: Workload, engine: Engine, driving: Driving) -> list[Event]:
     for number, (at, request) in enumerate(workload.arrivals):
         events += engine.advance(at - 1, driving.leaps)
         while given_up:
-            engine._stepping.give_up(given_up.pop())  # type: ignore[attr-defined]
+            engine._scheduler.give_up(given_up.pop())  # type: ignore[attr-defined]
         sequence = Sequence(request, at)
-        if number % 2 or not request.input_tokens or not engine._stepping.reserve(sequence):  # type: ignore[attr-defined]
+        if number % 2 or not request.input_tokens or not engine._scheduler.reserve(sequence):  # type: ignore[attr-defined]
             engine.submit(request, at)
         elif number % 6:
             engine.take_over(sequence, at + driving.transfer_us)
         else:
             given_up.append(sequence)
     for sequence in given_up:
-        engine._stepping.give_up(sequence)  # type: ignore[attr-defined]
+        engine._scheduler.give_up(sequence)  # type: ignore[attr-defined]
     return events
 
 
 def result(workload: Workload, new_scheduler: NewScheduler, driving: Driving) -> dict[str, object]:
     """Everything that can be observed of a run, as plain values."""
     engine = Engine(workload.config(), workload.latency)
-    engine._stepping = new_scheduler(engine._instance)
+    engine._scheduler = new_scheduler(engine._instance)
     events = [submit(workload, engine, driving)]
     for at, request_id in workload.hang_ups:
         engine.abort(request_id, at)
@@ -107,20 +107,20 @@ def result(workload: Workload, new_scheduler: NewScheduler, driving: Driving) ->
             interference.act(engine)
     if driving.interferences:
         if workload.settings["engine"] == "vllm":
-            engine._stepping.withhold_blocks(0, driving.interferences[-1].at + 2)  # type: ignore[attr-defined]
-        engine.hold(Hold.NONE, driving.interferences[-1].at + 2)
+            engine._scheduler.shrink_cache(0, driving.interferences[-1].at + 2)  # type: ignore[attr-defined]
+        engine.hold(PauseState.NONE, driving.interferences[-1].at + 2)
     while (due_at := engine.next_event_at()) is not None:
         assume(len(engine.steps) < MANY_STEPS)
         events.append(engine.advance(due_at + driving.chunk_us, driving.leaps))
         engine.check_integrity()
-    told = list(chain.from_iterable(events))
+    reported = list(chain.from_iterable(events))
     return {
-        "told": [
+        "reported": [
             (type(event).__name__, event.at, event.sequence.request.id, figures(event))
-            for event in told
+            for event in reported
             if isinstance(event, Scheduled | Preempted | Finished)
         ],
-        "tokens": list(chain.from_iterable(map(tokens, told))),
+        "tokens": list(chain.from_iterable(map(tokens, reported))),
         "starts": [engine.steps.start(index) for index in range(len(engine.steps))],
         "ends": [engine.steps.end(index) for index in range(len(engine.steps))],
         "counters": engine.counters,
@@ -147,7 +147,7 @@ def tokens(event: Event) -> list[tuple[Micros, str, int]]:
 def check(workload: Workload, driving: Driving) -> None:
     """Compare the previous release with each way of the present scheduler."""
     is_vllm = workload.settings["engine"] == "vllm"
-    expected = result(workload, VllmStepping if is_vllm else BlisStepping, driving)
+    expected = result(workload, PlainVllmScheduler if is_vllm else PlainBlisScheduler, driving)
     scheduler = VllmScheduler if is_vllm else BlisScheduler
     for has_cohort in (False, True):
         for leaps in (False, True):
@@ -195,10 +195,10 @@ def test_the_last_in_the_order_of_the_queue_of_prompts_computed_elsewhere_loses_
         "engine": "blis",
     }
     workload = Workload(settings_, TestLatency(step_us=1), arrivals, [])
-    expected = result(workload, BlisStepping, Driving(transfer_us=transfer_us))
-    told = expected["told"]
-    assert isinstance(told, list)
-    assert [line[2] for line in told if line[0] == "Preempted"][:1] == ["c urgent"]
+    expected = result(workload, PlainBlisScheduler, Driving(transfer_us=transfer_us))
+    reported = expected["reported"]
+    assert isinstance(reported, list)
+    assert [line[2] for line in reported if line[0] == "Preempted"][:1] == ["c urgent"]
     check(workload, Driving(transfer_us=transfer_us))
 
 
@@ -215,7 +215,7 @@ def test_a_cohort_changes_no_result_of_the_rules_of_blis_where_nearly_all_sequen
 def test_a_cpu_tier_gives_the_results_of_the_previous_release(workload: Workload, chunk_us: Micros) -> None:
     tier: CpuTierConfig = workload.settings["cpu_tier"]
     assume(tier is not None)
-    expected = result(workload, partial(TieredBlisStepping, tier=tier), Driving(chunk_us))
+    expected = result(workload, partial(PlainTieredBlisScheduler, tier=tier), Driving(chunk_us))
     for leaps in (False, True):
         driving = Driving(chunk_us, leaps)
         assert_same(expected, result(workload, partial(TieredBlisScheduler, reports_steps=True, tier=tier), driving))
@@ -250,7 +250,7 @@ def test_a_cohort_changes_no_result_with_prompts_computed_elsewhere(workload: Wo
 def interferences(draw: st.DrawFn, withholds: bool = True) -> tuple[Interference, ...]:
     instants = sorted(draw(st.lists(st.integers(0, 400).map(lambda tick: tick * 100), min_size=1, max_size=6)))
     kinds = st.one_of(
-        st.builds(Interference, st.just(0), hold=st.sampled_from(Hold)),
+        st.builds(Interference, st.just(0), hold=st.sampled_from(PauseState)),
         st.just(Interference(0, preempts=True)),
         *([st.builds(Interference, st.just(0), num_withheld_blocks=st.sampled_from([0, 5, 100]))] if withholds else []),
     )
@@ -271,7 +271,7 @@ def test_a_deferred_request_that_its_step_in_flight_completes_is_deferred_no_mor
     limits = {"total_kv_blocks": 10, "max_num_batched_tokens": 2, "engine": "vllm", "async_scheduling": True}
     workload = Workload(limits, latency, [(0, new_request("r0", 21, 1))], [])
     driving = Driving(interferences=(Interference(4800, preempts=True),))
-    expected = result(workload, VllmStepping, driving)
+    expected = result(workload, PlainVllmScheduler, driving)
     stats = expected["stats"]
     assert isinstance(stats, EngineStats)
     assert (stats.num_preemptions, stats.num_waiting, stats.num_deferred) == (1, 0, 0)
@@ -291,4 +291,4 @@ def test_a_cohort_changes_no_result_of_the_rules_of_blis_under_holds_and_resets(
 def test_speculative_decoding_gives_the_results_of_the_previous_release(workload: Workload, chunk_us: Micros) -> None:
     assume(workload.speculation is not None)
     driving = Driving(chunk_us)
-    assert_same(result(workload, SpeculativeStepping, driving), result(workload, SpeculativeScheduler, driving))
+    assert_same(result(workload, PlainSpeculativeScheduler, driving), result(workload, SpeculativeScheduler, driving))

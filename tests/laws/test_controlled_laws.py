@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.disaggregation.settings import Role
 from blis_sim.engine.events import Event, Finished
-from replay.running.measure import COMPLETED
+from replay.simulation.measure import COMPLETED
 from tests.laws.controlled_workloads import ControlledWorkload, controlled_workloads
 from tests.laws.test_cluster_laws import drained, endings, in_pieces
-from tests.laws.test_engine_laws import told
+from tests.laws.test_engine_laws import reported
 
 
 def num_prompts_computed(cluster: Cluster) -> int:
@@ -57,8 +57,8 @@ def test_the_clock_never_goes_back(given_: ControlledWorkload) -> None:
 @given(controlled_workloads(), st.lists(st.integers(1, 8), min_size=1, max_size=8))
 @settings(max_examples=100)
 def test_how_often_and_how_late_the_driver_wakes_changes_nothing(given_: ControlledWorkload, pauses: list[int]) -> None:
-    expected = told(drained(given_)[1])
-    assert told(in_pieces(given_, pauses)) == expected
+    expected = reported(drained(given_)[1])
+    assert reported(in_pieces(given_, pauses)) == expected
 
 
 @given(controlled_workloads(with_speculation=False))

@@ -3,9 +3,9 @@
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from blis_sim.engine.admission_checks import refusal
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import BatchDone, CacheChanged, Event, Finished, Outcome, Scheduled, StepDone, StepsDone
-from blis_sim.engine.guards import refusal
 from blis_sim.engine.request import Request
 from tests.strategies import GRID_US, Workload, workloads
 
@@ -28,7 +28,7 @@ def drained(workload: Workload) -> tuple[Engine, list[Event]]:
     return engine, events
 
 
-def told(events: list[Event]) -> list[tuple[object, ...]]:
+def reported(events: list[Event]) -> list[tuple[object, ...]]:
     """Events as plain values, with the state of the sequences at that instant."""
     lines: list[tuple[object, ...]] = []
     for event in events:
@@ -40,7 +40,7 @@ def told(events: list[Event]) -> list[tuple[object, ...]]:
         elif isinstance(event, CacheChanged):
             lines.append(("cache", event.at, event.changes))
         else:
-            assert not isinstance(event, StepsDone | BatchDone), "told only to those who ask for it"
+            assert not isinstance(event, StepsDone | BatchDone), "reported on request only"
             lines.append((type(event).__name__, event.at, event.sequence.request.id))
     return lines
 
@@ -85,7 +85,7 @@ def test_causes_come_before_effects(workload: Workload) -> None:
 @given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_equal_workloads_give_equal_runs(workload: Workload) -> None:
     """INV-6: determinism."""
-    assert told(drained(workload)[1]) == told(drained(workload)[1])
+    assert reported(drained(workload)[1]) == reported(drained(workload)[1])
 
 
 @given(workloads(with_cpu_tier=True, with_pipeline=True))
@@ -147,7 +147,7 @@ def test_how_often_and_how_late_the_driver_wakes_changes_nothing(workload: Workl
                 engine.abort(what, at)
         events.extend(engine.advance(until))
         now = until
-    assert told(events) == told(expected)
+    assert reported(events) == reported(expected)
 
 
 @given(workloads(with_hang_ups=False, with_cpu_tier=True))

@@ -38,17 +38,17 @@ def outcome(
                 reserved.append(sequence)
     for at, request_id in workload.hang_ups:
         engine.abort(request_id, at)
-    told: list[tuple[object, ...]] = []
+    reported: list[tuple[object, ...]] = []
     while (due_at := engine.next_event_at()) is not None:
         assume(len(engine.steps) < MANY_STEPS)
-        told += [
+        reported += [
             (type(event).__name__, event.at, event.sequence.request.id, figures(event))
             for event in engine.advance(due_at + 40_000, leaps)
             if isinstance(event, Scheduled | Preempted | Finished)
         ]
         engine.check_integrity()
     return {
-        "told": told,
+        "reported": reported,
         "starts": [engine.steps.start(index) for index in range(len(engine.steps))],
         "ends": [engine.steps.end(index) for index in range(len(engine.steps))],
         "counters": engine.counters,
@@ -98,17 +98,17 @@ def tokens(workload: Workload, leaps: bool) -> list[tuple[Micros, str, int]]:
         engine.submit(request, at)
     for at, request_id in workload.hang_ups:
         engine.abort(request_id, at)
-    told: list[tuple[Micros, str, int]] = []
+    reported: list[tuple[Micros, str, int]] = []
     while (due_at := engine.next_event_at()) is not None:
         assume(len(engine.steps) < MANY_STEPS)
         for event in engine.advance(due_at + 100_000, leaps):
             if isinstance(event, StepDone):
                 assert event.started_at == engine.steps.start(event.index)
-                told += [(event.at, each.request.id, each.tokens_at(event.index)) for each in event.emitted]
+                reported += [(event.at, each.request.id, each.tokens_at(event.index)) for each in event.emitted]
             elif isinstance(event, StepsDone):
                 for index, at in enumerate(event.ends, event.first):
-                    told += [(at, each.request.id, each.tokens_at(index)) for each in event.emitted]
-    return told
+                    reported += [(at, each.request.id, each.tokens_at(index)) for each in event.emitted]
+    return reported
 
 
 @given(workloads(schedulings=("vllm",)))

@@ -8,9 +8,9 @@ import pytest
 from benchmarks.vllm_oracle.groups import KINDS, with_groups
 from benchmarks.vllm_oracle.simulated import requests_of
 from benchmarks.vllm_oracle.workload import Workload, draw_workload
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Preempted, Scheduled
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.scheduler.vllm_groups import GroupedScheduler
 
 SEEDS = int(os.environ.get("BLIS_GROUP_SEEDS", "12"))
@@ -22,22 +22,22 @@ def history(workload: Workload, reports_steps: bool, has_cohort: bool, chunk_us:
     """Everything that can be observed of a run, as plain values."""
     engine = Engine(workload.config, workload.latency, reports_steps)
     new_scheduler = partial(GroupedScheduler, reports_steps=reports_steps, has_cohort=has_cohort)
-    engine._stepping = new_scheduler(_instance(engine))
+    engine._scheduler = new_scheduler(_instance(engine))
     for request, at in requests_of(workload):
         engine.submit(request, at)
     for at, request_id in workload.hang_ups:
         engine.abort(request_id, at)
-    told: list[object] = []
+    reported: list[object] = []
     while (due_at := engine.next_event_at()) is not None and len(engine.steps) < MANY_STEPS:
-        told += [_told(event) for event in engine.advance(due_at + chunk_us) if not _is_of_steps(event)]
+        reported += [_reported(event) for event in engine.advance(due_at + chunk_us) if not _is_of_steps(event)]
         engine.check_integrity()
     if len(engine.steps) >= MANY_STEPS:
         return []
     steps = [(engine.steps.start(index), engine.steps.end(index)) for index in range(len(engine.steps))]
-    return [*told, *steps, engine.stats, engine.kv.hit_tokens, engine.kv.queried_tokens]
+    return [*reported, *steps, engine.stats, engine.kv.hit_tokens, engine.kv.queried_tokens]
 
 
-def _instance(engine: Engine) -> Instance:
+def _instance(engine: Engine) -> EngineContext:
     return engine._instance
 
 
@@ -45,7 +45,7 @@ def _is_of_steps(event: Event) -> bool:
     return not isinstance(event, Scheduled | Preempted | Finished)
 
 
-def _told(event: Event) -> tuple[object, ...]:
+def _reported(event: Event) -> tuple[object, ...]:
     assert isinstance(event, Scheduled | Preempted | Finished)
     sequence = event.sequence
     figures = (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import Phase, find, settings
 from hypothesis import strategies as st
 
-from blis_sim.engine.instance import Instance
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.scheduler.batch import BatchScheduler
 from blis_sim.engine.scheduler.blis import BlisScheduler
 from blis_sim.engine.scheduler.vllm import VllmScheduler
@@ -75,7 +75,7 @@ class Traced(BatchScheduler):
 class TracedVllm(Traced, VllmScheduler):
     """vLLM's rules."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: EngineContext) -> None:
         VllmScheduler.__init__(self, instance, reports_steps=False)
         self.taken = set()
 
@@ -83,7 +83,7 @@ class TracedVllm(Traced, VllmScheduler):
 class TracedBlis(Traced, BlisScheduler):
     """BLIS's rules."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: EngineContext) -> None:
         BlisScheduler.__init__(self, instance, reports_steps=False)
         self.taken = set()
 
@@ -105,7 +105,7 @@ def test_the_workloads_reach_each_way_of_composing(scheduling: str, way: str) ->
     def takes_it(workload: Workload) -> bool:
         traced: list[Traced] = []
 
-        def new_scheduler(instance: Instance) -> Traced:
+        def new_scheduler(instance: EngineContext) -> Traced:
             traced.append(TracedVllm(instance) if scheduling == "vllm" else TracedBlis(instance))
             return traced[-1]
 

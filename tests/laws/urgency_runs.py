@@ -120,11 +120,11 @@ def _request(random: Random, name: str, at: int) -> Request:
 def story_with_laws(run: UrgencyRun, leaps: bool = True) -> tuple[list[tuple[Any, ...]], int]:
     """Run it, check the laws, and return how each request ended and how many lost their places."""
     engine = Engine(run.config, run.latency, reports_steps=not leaps)
-    stepping: Any = engine._stepping
+    scheduler: Any = engine._scheduler
     watched = None
-    if stepping._places is not None:
-        watched = WatchedPlaces(stepping._places, run.config.max_num_seqs, run.config.urgency.min_preempt_gap)
-        stepping._places = watched
+    if scheduler._places is not None:
+        watched = WatchedPlaces(scheduler._places, run.config.max_num_seqs, run.config.urgency.min_preempt_gap)
+        scheduler._places = watched
     events: list[Event] = list(run_virtual(engine, run.arrivals))
     engine.check_integrity()
     ended = engine.counters.ended

@@ -19,9 +19,14 @@ def test_a_plain_line_is_the_message_after_its_severity() -> None:
 
 def test_a_json_line_is_one_object_with_the_fields_given() -> None:
     line = JsonLines().format(record_of(logging.WARNING, 'a "b"\nc', extra=fields(open=3, path=sys)))
-    told = json.loads(line)
+    reported = json.loads(line)
     assert "\n" not in line
-    assert (told["level"], told["message"], told["open"], told["logger"]) == ("warning", 'a "b"\nc', 3, "mockserve.x")
+    assert (reported["level"], reported["message"], reported["open"], reported["logger"]) == (
+        "warning",
+        'a "b"\nc',
+        3,
+        "mockserve.x",
+    )
 
 
 def test_a_traceback_is_part_of_the_object() -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from observe.answers.reply import Reply
 from observe.client.connection import Outcome
 from observe.dispatch import Prepared, Sent
 from observe.requests.schedule import Planned
+from observe.responses.reply import Reply
 
 MS = 1_000_000
 

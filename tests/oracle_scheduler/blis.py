@@ -6,22 +6,22 @@ A step has four phases: form the batch, execute it, complete what is done, plan 
 from collections import deque
 
 from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Finished, Preempted, Scheduled, StepDone
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.cache import KVCache
 from blis_sim.engine.kv_cache.prompt_cache import PromptCache
 from blis_sim.engine.queue import Due
-from blis_sim.engine.scheduler.hold import Hold
+from blis_sim.engine.scheduler.pause_state import PauseState
 from blis_sim.engine.scheduler.waiting import ORDERS
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
 from tests.oracle_scheduler.blis_batch import BatchFormation
 
 
-class BlisStepping:
+class PlainBlisScheduler:
     """One step after the other, each composed when the previous one ends."""
 
-    def __init__(self, instance: Instance, kv: PromptCache | None = None) -> None:
+    def __init__(self, instance: EngineContext, kv: PromptCache | None = None) -> None:
         config = instance.config
         self.kv = kv or KVCache(config.total_kv_blocks, config.block_size_tokens)
         self._instance = instance
@@ -30,7 +30,7 @@ class BlisStepping:
         self._batch = BatchFormation(config, self.kv, self._running, self._waiting)
         self._order = ORDERS[config.scheduler]
         self._step_planned = False
-        self._hold = Hold.NONE
+        self._hold = PauseState.NONE
         self._ends_at: Micros = 0
         """End of the latest step."""
 
@@ -110,9 +110,9 @@ class BlisStepping:
         self._instance.events.append(step_done)
         self._instance.events.extend(finished)
 
-    def set_hold(self, hold: Hold, at: Micros) -> None:
+    def set_hold(self, hold: PauseState, at: Micros) -> None:
         self._hold = hold
-        self._batch.admits = hold is Hold.NONE
+        self._batch.admits = hold is PauseState.NONE
         self._plan_after_step(at)
 
     def preempt_all(self, at: Micros) -> None:
@@ -124,9 +124,9 @@ class BlisStepping:
     @property
     def _has_work(self) -> bool:
         """Whether a step would have a request in it, as far as holds allow."""
-        if self._hold is Hold.NONE:
+        if self._hold is PauseState.NONE:
             return bool(self._running or self._waiting)
-        return self._hold is Hold.ADMISSIONS and bool(self._running)
+        return self._hold is PauseState.ADMISSIONS and bool(self._running)
 
     def _plan_after_step(self, at: Micros) -> None:
         """Plan a step for what there is to do now, at the end of the one under way."""
@@ -144,7 +144,7 @@ class BlisStepping:
         """Phase 1: order the queue, form the batch."""
         self._order_waiting()
         self._batch.form()
-        self._tell_batch(at)
+        self._report_batch(at)
 
     def _order_waiting(self) -> None:
         if self._order is not None:
@@ -152,15 +152,15 @@ class BlisStepping:
             self._waiting.clear()
             self._waiting.extend(ordered)
 
-    def _tell_batch(self, at: Micros) -> None:
+    def _report_batch(self, at: Micros) -> None:
         batch = self._batch
-        events, tells_admissions = self._instance.events, self._instance.tells_admissions
+        events, reports_admissions = self._instance.events, self._instance.reports_admissions
         self._instance.counters.num_preemptions += len(batch.preempted)
         self._instance.counters.num_reservations_evicted = batch.num_reservations_evicted
         events.extend(Preempted(at, sequence) for sequence in batch.preempted)
         for sequence in batch.admitted:
             sequence.scheduled_at = at
-            if tells_admissions:
+            if reports_admissions:
                 events.append(Scheduled(at, sequence))
 
     def _execute_batch(self, at: Micros) -> tuple[Micros, list[Sequence]]:

@@ -1,18 +1,18 @@
 """BLIS's steps with a KV cache that has CPU memory behind it: transfers make a step longer."""
 
 from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.cpu_tier_config import CpuTierConfig
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.offload_policies import OFFLOAD_POLICIES
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
-from tests.oracle_scheduler.blis import BlisStepping
+from tests.oracle_scheduler.blis import PlainBlisScheduler
 
 
-class TieredBlisStepping(BlisStepping):
+class PlainTieredBlisScheduler(PlainBlisScheduler):
     """Steps as its parent takes them, one by one."""
 
-    def __init__(self, instance: Instance, tier: CpuTierConfig) -> None:
+    def __init__(self, instance: EngineContext, tier: CpuTierConfig) -> None:
         config = instance.config
         self._tiered = OFFLOAD_POLICIES[tier.policy](config.total_kv_blocks, config.block_size_tokens, tier)
         super().__init__(instance, self._tiered)

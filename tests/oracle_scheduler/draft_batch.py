@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.kv_cache.interface import SlotCache
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.speculation import Speculation
 from tests.oracle_scheduler.vllm import batch_shape

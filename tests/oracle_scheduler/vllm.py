@@ -4,12 +4,12 @@ from collections import deque
 from dataclasses import dataclass
 
 from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import CacheChanged, Finished, Preempted, Scheduled, StepDone
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
 from blis_sim.engine.lora import LoraSlots
 from blis_sim.engine.queue import Due
-from blis_sim.engine.scheduler.hold import Hold
+from blis_sim.engine.scheduler.pause_state import PauseState
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
 from tests.oracle_scheduler.vllm_batch import Grant, VllmBatch
@@ -25,14 +25,14 @@ class Step:
     started_at: Micros = 0
 
 
-class VllmStepping:
+class PlainVllmScheduler:
     """Up to two steps at a time: one executes, and with asynchronous scheduling the next is already composed.
 
     A request that arrives while a step executes waits for that step and for the next one, which was composed without
     it. Facts: vllm/v1/engine/core.py, `step_with_batch_queue`; the time between steps is zero.
     """
 
-    def __init__(self, instance: Instance, batch: VllmBatch | None = None) -> None:
+    def __init__(self, instance: EngineContext, batch: VllmBatch | None = None) -> None:
         config = instance.config
         self._instance = instance
         self._batch = batch or VllmBatch(config, VllmKVCache(config, instance.cache_changes))
@@ -46,7 +46,7 @@ class VllmStepping:
         self._leaving: list[tuple[Sequence, Outcome]] = []
         """Requests whose client has gone, to be taken out when the step under way ends."""
         self._planned = False
-        self._hold = Hold.NONE
+        self._hold = PauseState.NONE
         self._lora = LoraSlots(config.lora) if config.lora is not None else None
 
     @property
@@ -93,7 +93,7 @@ class VllmStepping:
     def step(self, at: Micros) -> None:
         """Compose until enough steps are under way or there is nothing to compose."""
         self._planned = False
-        if self._hold is Hold.EVERYTHING:
+        if self._hold is PauseState.EVERYTHING:
             return
         while len(self._steps) < self._depth and (self.num_running or self.num_waiting):
             if self.compose(at) is not None:
@@ -105,7 +105,7 @@ class VllmStepping:
     def compose(self, at: Micros) -> Step | None:
         """Compose one step behind those under way; None when nothing can be granted now."""
         grants = self._batch.compose()
-        self._tell_composition(at)
+        self._report_composition(at)
         if not grants:
             return None
         step = Step(grants, self.shape_of(grants))
@@ -119,13 +119,13 @@ class VllmStepping:
             self._start(at)
         self._plan(at)  # even when nothing is left to compose: a request may arrive at this very instant
 
-    def set_hold(self, hold: Hold, at: Micros) -> None:
+    def set_hold(self, hold: PauseState, at: Micros) -> None:
         self._hold = hold
-        self._batch.admits = hold is Hold.NONE
+        self._batch.admits = hold is PauseState.NONE
         if not self._steps:
             self._plan(at)
 
-    def withhold_blocks(self, num_blocks: int, at: Micros) -> None:
+    def shrink_cache(self, num_blocks: int, at: Micros) -> None:
         """Withhold so many KV blocks from all requests, or as many as are free; 0 gives them all back."""
         kv = self.kv
         assert isinstance(kv, VllmKVCache)
@@ -195,15 +195,15 @@ class VllmStepping:
         step.index = instance.steps.append(at, at + step_time)
         instance.queue.push(at + step_time, Due.STEP_END, step)
 
-    def _tell_composition(self, at: Micros) -> None:
-        events, tells_admissions = self._instance.events, self._instance.tells_admissions
+    def _report_composition(self, at: Micros) -> None:
+        events, reports_admissions = self._instance.events, self._instance.reports_admissions
         if self._batch.preempted:
             self._instance.counters.num_preemptions += len(self._batch.preempted)
             events.extend(Preempted(at, sequence) for sequence in self._batch.preempted)
         for sequence in self._batch.admitted:
             if sequence.scheduled_at is None:
                 sequence.scheduled_at = at
-            if tells_admissions:
+            if reports_admissions:
                 events.append(Scheduled(at, sequence))
 
     def _process(

@@ -4,25 +4,25 @@ import itertools
 from collections.abc import Callable
 
 from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Finished
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.next_token_cache import NextTokenKVCache
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.speculation import Acceptance
 from blis_sim.engine.units import Micros
 from tests.oracle_scheduler.draft_batch import DraftBatch, DraftGrant, draft_shape
-from tests.oracle_scheduler.vllm import Step, VllmStepping
+from tests.oracle_scheduler.vllm import PlainVllmScheduler, Step
 from tests.oracle_scheduler.vllm_batch import Grant
 
 
-class SpeculativeStepping(VllmStepping):
+class PlainSpeculativeScheduler(PlainVllmScheduler):
     """Steps as its parent takes them, except that drafts are verified and those rejected are taken back.
 
     `num_accepted` may replace the settings' acceptance: from a sequence and its number of drafts to how many hold.
     Facts: vllm/v1/core/sched/scheduler.py, `update_from_output`.
     """
 
-    def __init__(self, instance: Instance, num_accepted: Callable[[Sequence, int], int] | None = None) -> None:
+    def __init__(self, instance: EngineContext, num_accepted: Callable[[Sequence, int], int] | None = None) -> None:
         config, speculation = instance.config, instance.config.speculation
         assert speculation is not None
         kv = NextTokenKVCache(config, speculation, instance.cache_changes)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from mockserve.content.tokens import file
-from mockserve.content.tokens.file import FileTokenizer
+from mockserve.generation.tokenizer import file
+from mockserve.generation.tokenizer.file import FileTokenizer
 
 
 @cache
 def used_tokens(oracle: Path) -> dict[str, set[int]]:
     """Return the ids by the folder of the vocabulary: the tests run with a record of all tokens that are met."""
-    from tests.mockserve.content.test_real_vocabularies import CHECKS
+    from tests.mockserve.generation.test_real_vocabularies import CHECKS
     from tests.wire.captured.replay import found_differences
     from tests.wire.captured.setups import SETUPS
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from replay.output.metrics import aggregate, metrics_file
-from replay.running.simulate import Simulated
+from replay.simulation.simulate import Simulated
 
 
 def in_detail(run: Simulated) -> dict[str, Any]:

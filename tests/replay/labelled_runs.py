@@ -8,7 +8,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
 from replay.arrivals.arrival import Arrival
-from replay.running.simulate import Simulated, simulate
+from replay.simulation.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config
 from tests.replay.small_traces import row
 from tests.strategies import workloads

@@ -52,8 +52,8 @@ def test_an_impossible_cluster_is_refused_in_a_line(
 ) -> None:
     (tmp_path / "t.yaml").write_text("trace_version: 3\n")
     assert run(["replay", str(tmp_path / "t.yaml"), "--model", "qwen/qwen3-14b", *flags]) == 2
-    told = capsys.readouterr().err
-    assert message in " ".join(told.replace("│", " ").split())
+    reported = capsys.readouterr().err
+    assert message in " ".join(reported.replace("│", " ").split())
 
 
 def test_flags_of_what_is_not_there_are_named() -> None:

@@ -36,12 +36,12 @@ def test_each_request_names_its_instance(scheduling: str, trace: Path) -> None:
 
 def test_metrics_of_instances_add_up_to_those_of_the_whole(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     replayed(trace, "--num-instances", "3", "--json")
-    told = json.loads(capsys.readouterr().out)
-    instances = told["breakdown"]["instances"]
+    reported = json.loads(capsys.readouterr().out)
+    instances = reported["breakdown"]["instances"]
     assert [each["instance_id"] for each in instances] == ["instance_0", "instance_1", "instance_2"]
     for name in ("completed_requests", "injected_requests", "total_input_tokens", "total_output_tokens"):
-        assert sum(each[name] for each in instances) == told[name] > 0
-    assert max(each["vllm_estimated_duration_s"] for each in instances) == told["vllm_estimated_duration_s"]
+        assert sum(each[name] for each in instances) == reported[name] > 0
+    assert max(each["vllm_estimated_duration_s"] for each in instances) == reported["vllm_estimated_duration_s"]
 
 
 def test_rejected_requests_are_counted_by_class_and_have_no_row(

@@ -22,8 +22,8 @@ SMALL = ("--total-kv-blocks", "63", "--max-model-len", "1008", "--kv-cpu-blocks"
 
 def breakdown(header: Path, capsys: Captured, *flags: str) -> dict[str, Any]:
     assert run(["replay", str(header), *DEPLOYMENT, "--json", *flags]) == 0
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)["breakdown"]
-    return told
+    reported: dict[str, Any] = json.loads(capsys.readouterr().out)["breakdown"]
+    return reported
 
 
 def test_figures_of_the_tier_are_part_of_the_breakdown(tmp_path: Path, capsys: Captured) -> None:

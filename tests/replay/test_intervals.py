@@ -10,7 +10,7 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
 from blis_sim.engine.latency.coefficients_file import read_coefficients, read_content
 from replay.output.intervals import intervals_of
-from replay.running.uncertainty import uncertainty_of
+from replay.simulation.uncertainty import uncertainty_of
 from tests.coefficients_file import written
 from tests.replay.small_traces import row
 from tests.replay.small_traces import written as written_trace

@@ -10,10 +10,10 @@ import pytest
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from replay.loops.sessions import simulate_workload
+from replay.closed_loop.sessions import simulate_workload
 from replay.output.findings import Questions, examine
 from replay.output.summary import summary
-from replay.running.simulate import Simulated
+from replay.simulation.simulate import Simulated
 from tests.golden.same_files import assert_printed
 from tests.replay.detailed import in_detail
 from traces import TraceRow, read_rows

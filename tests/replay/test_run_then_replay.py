@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from blis_sim.cli.main import run
 from blis_sim.engine.core import Engine
 from replay.arrivals.recorded import arrivals_of
-from replay.loops.sessions import simulate_workload
+from replay.closed_loop.sessions import simulate_workload
 from replay.output.metrics import result_rows
 from replay.output.trace import write_simulated
-from replay.running.simulate import simulate
+from replay.simulation.simulate import simulate
 from tests.fakes import TestLatency, config
 from tests.replay.detailed import in_detail
 from tests.traces.workload.specs import client, generated, users

@@ -6,7 +6,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.speculation import Speculation
 from replay.arrivals.arrival import Arrival
 from replay.output.metrics import aggregate
-from replay.running.simulate import Simulated, simulate
+from replay.simulation.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config, request
 from tests.replay.small_traces import row
 
@@ -33,10 +33,12 @@ def test_gaps_lie_between_steps_for_the_tokens_of_one_step_come_together() -> No
 
 def test_tokens_that_come_together_are_one_chunk_of_the_recording() -> None:
     limits = replace(config(engine="vllm"), speculation=SPECULATION)
-    told: list[list[int]] = []
+    reported: list[list[int]] = []
     engine = Engine(limits, TestLatency(step_us=1_000, output_token_time=5))
-    simulate(engine, [Arrival(0, request(output_tokens=8), row())], on_tokens=lambda _, us: told.append(us.tolist()))
-    assert told == [[1_005, 2_005, 3_005, 4_005]]
+    simulate(
+        engine, [Arrival(0, request(output_tokens=8), row())], on_tokens=lambda _, us: reported.append(us.tolist())
+    )
+    assert reported == [[1_005, 2_005, 3_005, 4_005]]
 
 
 def test_the_figures_of_a_run_include_drafts() -> None:

@@ -7,8 +7,8 @@ import numpy as np
 from blis_sim.engine.core import Engine
 from blis_sim.engine.request import Request, UniqueBlocks
 from replay.arrivals.arrival import Arrival
-from replay.running.record import Measured
-from replay.running.simulate import Simulated, simulate
+from replay.simulation.record import Measured
+from replay.simulation.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config
 from traces import TraceRow
 

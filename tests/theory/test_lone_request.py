@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from blis_sim.engine.core import Engine
 from blis_sim.engine.latency.blackbox import Blackbox
 from replay.arrivals.arrival import Arrival
-from replay.running.record import Measured
-from replay.running.simulate import simulate
+from replay.simulation.record import Measured
+from replay.simulation.simulate import simulate
 from tests.fakes import TestLatency, config, request
 from traces import TraceRow
 

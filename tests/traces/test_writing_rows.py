@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blis_sim.options.room import LATEST_US, MOST_TOKENS
+from blis_sim.options.limits import LATEST_US, MOST_TOKENS
 from traces import (
     TRACE_COLUMNS,
     TraceError,
@@ -127,8 +127,8 @@ def test_columns_are_worth_writing_when_a_row_has_a_value_for_them() -> None:
     assert columns_worth_writing([row(slo_class="batch", vllm_priority=0)], "generated") == ()
     assert columns_worth_writing([row(slo_class="batch")], "real") == ("vllm_priority", "x_request_id")
     assert columns_worth_writing([row()], "real") == ("x_request_id",)
-    told = [row(vllm_priority=5), row(adapter="a", think_time_us=3), row(slo_target_us=9)]
-    assert columns_worth_writing(told, "replayed") == ("vllm_priority", "slo_target_us", "adapter", "think_time_us")
+    reported = [row(vllm_priority=5), row(adapter="a", think_time_us=3), row(slo_target_us=9)]
+    assert columns_worth_writing(reported, "replayed") == ("vllm_priority", "slo_target_us", "adapter", "think_time_us")
 
 
 def test_the_table_of_columns_is_the_row_itself() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from blis_sim.options import OptionError, options_from
-from mockserve.connections.headers import PREFLIGHT_VARY, new_cors
 from mockserve.engines.deployment import deployment_of
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
+from mockserve.transport.headers import PREFLIGHT_VARY, new_cors
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
 

@@ -83,9 +83,9 @@ def test_a_stream_of_chunks_brings_what_the_whole_reply_has(split: TestServer, n
         choice = {"index": 0, "token_ids": ids[start : start + num_tokens], "finish_reason": reason}
         chunk = {"request_id": "r", "choices": [choice]}
         reply = post(split, CHAT_PATH, base | {"stream": True, "generate_chunk": chunk, "stream_state": state})
-        (told,), state = reply["chunk"]["choices"], reply["stream_state"]
-        deltas.append(told["delta"])
-        reasons.append(told["finish_reason"])
+        (reported,), state = reply["chunk"]["choices"], reply["stream_state"]
+        deltas.append(reported["delta"])
+        reasons.append(reported["finish_reason"])
     content, reasoning, calls = rebuilt(deltas)
     assert (content or None, reasoning) == (whole["message"]["content"], whole["message"]["reasoning"])
     said = [each["function"] for each in whole["message"]["tool_calls"]]

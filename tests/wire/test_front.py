@@ -97,7 +97,7 @@ def odd(request: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_replies_are_the_same_whoever_reads_the_request(server: TestServer, name: str) -> None:
+def test_both_readers_of_requests_give_equal_replies(server: TestServer, name: str) -> None:
     with opened(server) as ours, opened(server) as of_library:
         for _ in range(2):
             assert answer(ours, REQUESTS[name]) == answer(of_library, odd(REQUESTS[name]))
@@ -149,7 +149,7 @@ def test_many_requests_sent_ahead_are_all_answered(connection: socket.socket) ->
     assert timeless(received) == 100 * one
 
 
-def test_whoever_leaves_with_requests_ahead_leaves_nothing_behind() -> None:
+def test_a_leaver_with_requests_ahead_leaves_nothing_behind() -> None:
     with running_server(TestLatency(step_us=20_000), speed=1.0) as server:
         with opened(server) as connection:
             connection.sendall(5 * raw_completion(prompt="a", max_tokens=2000, ignore_eos=True, stream=True))

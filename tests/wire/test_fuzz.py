@@ -58,7 +58,7 @@ def exchange(server: TestServer, pieces: list[bytes], says_goodbye: bool) -> byt
 
 def is_well(server: TestServer) -> bool:
     """Whether the engine is empty again and the server answers."""
-    wait_until(lambda: not server.service.delivery.driver.num_flights, "the engine is not empty")
+    wait_until(lambda: not server.service.delivery.driver.num_unfinished_requests, "the engine is not empty")
     return call(server, "GET", "/health").status == 200
 
 

@@ -29,7 +29,7 @@ def assert_all_is_free(server: TestServer) -> None:
     wait_for_metric(server, "vllm:num_requests_running", 0)
     wait_for_metric(server, "vllm:num_requests_waiting", 0)
     wait_for_metric(server, "vllm:kv_cache_usage_perc", 0)
-    assert server.service.delivery.driver.num_flights == 0
+    assert server.service.delivery.driver.num_unfinished_requests == 0
 
 
 def test_leaving_in_the_middle_of_a_stream_frees_the_request(slow_server: TestServer) -> None:
@@ -67,7 +67,7 @@ def test_a_reset_connection_counts_as_leaving(slow_server: TestServer) -> None:
     assert_all_is_free(slow_server)
 
 
-def test_whoever_waits_is_admitted_when_another_leaves(slow_server: TestServer) -> None:
+def test_a_waiting_caller_is_admitted_when_another_leaves(slow_server: TestServer) -> None:
     leaving = send(slow_server, stream=True)
     read_until(leaving, b"data: ")
     staying = send(slow_server, stream=True)

@@ -55,7 +55,10 @@ def assert_nothing_is_left(server: TestServer) -> None:
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
         wait_for_metric(server, f"vllm:{name}", 0)
     wait_until(
-        lambda: not server.service.delivery.open_replies.number and not server.service.delivery.driver.num_flights,
+        lambda: (
+            not server.service.delivery.open_replies.number
+            and not server.service.delivery.driver.num_unfinished_requests
+        ),
         "a reply is still being made",
     )
 
@@ -67,7 +70,7 @@ def assert_nothing_is_left(server: TestServer) -> None:
     num_read=st.sampled_from([0, 0, 1, 100, 300, 1000, 3000, 10_000]),
     resets=st.booleans(),
 )
-def test_whoever_leaves_leaves_nothing_behind(
+def test_a_leaver_leaves_nothing_behind(
     server: TestServer, requests: list[bytes], sent: float, num_read: int, resets: bool
 ) -> None:
     """All requests are sent ahead on one connection, the last one perhaps in part."""

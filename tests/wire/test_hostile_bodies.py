@@ -277,8 +277,8 @@ def test_refuses_to_render_a_continued_response(server: TestServer) -> None:
 
 @pytest.mark.parametrize(("named", "name"), [("1.5", "float"), ("7", "int"), ("true", "bool")])
 def test_fails_to_abort_what_is_no_list(server: TestServer, named: str, name: str) -> None:
-    told = {"error": f"Failed to abort requests: '{name}' object is not iterable"}
-    assert answer(server, "/abort_requests", b'{"request_ids":%b}' % named.encode()) == (500, told)
+    reported = {"error": f"Failed to abort requests: '{name}' object is not iterable"}
+    assert answer(server, "/abort_requests", b'{"request_ids":%b}' % named.encode()) == (500, reported)
 
 
 @pytest.mark.parametrize("field", ["lora_name", "lora_path"])

@@ -52,8 +52,8 @@ def test_a_response_has_the_transfer_parameters_when_it_is_complete(both: TestSe
     body = call(both, "POST", "/v1/responses", asked).json
     assert body["kv_transfer_params"]["remote_num_tokens"] == body["usage"]["input_tokens"]
     events = events_of(call(both, "POST", "/v1/responses", {**asked, "stream": True}).body)
-    told = [json.loads(each.split("\ndata: ", 1)[1]) for each in events]
-    responses = [each["response"] for each in told if "response" in each]
+    reported = [json.loads(each.split("\ndata: ", 1)[1]) for each in events]
+    responses = [each["response"] for each in reported if "response" in each]
     assert [bool(each["kv_transfer_params"]) for each in responses] == [False, False, True]
 
 

@@ -7,7 +7,7 @@ import pytest
 from blis_sim.engine.kv_cache.changes import BlocksStored
 from blis_sim.engine.request import Request
 from blis_sim.options import BlisError, options_from
-from mockserve.kv_blocks.naming import Scope, VllmNaming, root_hash
+from mockserve.kv_events.naming import Scope, VllmNaming, root_hash
 from mockserve.options.serve import ServeOptions
 from mockserve.serving.model import Adapter
 from tests.fakes import TestLatency
@@ -71,7 +71,7 @@ def test_a_first_request_waits_for_its_adapter() -> None:
 
 def test_events_name_the_adapter() -> None:
     msgspec = pytest.importorskip("msgspec")
-    from mockserve.kv_blocks.events import BatchEncoder
+    from mockserve.kv_events.events import BatchEncoder
 
     naming = VllmNaming(16, "sha256", root_hash("sha256", None))
     blocks = naming("r", PROMPT, Scope("pepper", Adapter("ad1", "adapters/one", 7, "m")))

@@ -81,14 +81,14 @@ def test_finds_no_fields_in_what_is_no_form(listening: TestServer, content_type:
 
 
 def test_refuses_text_in_place_of_a_recording(listening: TestServer) -> None:
-    told: dict[str, Any] = {"message": "Expected 'file' to be a file-like object, not 'str'."}
-    told |= {"type": "Unprocessable Entity", "param": None, "code": 422}
+    reported: dict[str, Any] = {"message": "Expected 'file' to be a file-like object, not 'str'."}
+    reported |= {"type": "Unprocessable Entity", "param": None, "code": 422}
     for body, content_type in (
         (b"model=m&file=%ff", "application/x-www-form-urlencoded"),
         (encoded((field("file", WAVE), *VALID[1:])), MULTIPART),
     ):
         reply = upload(listening, body, content_type)
-        assert (reply.status, reply.json) == (422, {"error": told})
+        assert (reply.status, reply.json) == (422, {"error": reported})
 
 
 @pytest.mark.parametrize(
@@ -118,5 +118,5 @@ def test_refuses_a_file_in_place_of_text(listening: TestServer) -> None:
 def test_words_arguments_that_are_too_deep_as_python_does(listening: TestServer) -> None:
     reply = upload(listening, encoded((*VALID, field("vllm_xargs", b"[" * 100_000))))
     message = "maximum recursion depth exceeded while decoding a JSON array from a unicode string"
-    told = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
-    assert (reply.status, json.loads(reply.body)) == (500, {"error": told})
+    reported = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
+    assert (reply.status, json.loads(reply.body)) == (500, {"error": reported})

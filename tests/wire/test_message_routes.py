@@ -29,7 +29,7 @@ def ask(server: TestServer, **fields: Any) -> PlainReply:
     return call(server, "POST", "/v1/messages", {"model": "m", "max_tokens": 200, "messages": [USER], **fields})
 
 
-def told(reply: PlainReply) -> list[Any]:
+def reported(reply: PlainReply) -> list[Any]:
     """The events of a stream; their names must be their types."""
     events = [each.split("\ndata: ", 1) for each in events_of(reply.body)]
     found = [(name.removeprefix("event: "), json.loads(data)) for name, data in events]
@@ -60,7 +60,7 @@ def test_thoughts_are_signed_and_calls_have_their_input(thinking: TestServer) ->
 
 
 def test_each_block_of_a_stream_ends_before_the_next_begins(thinking: TestServer) -> None:
-    events = told(ask(thinking, tools=[TOOL], tool_choice={"type": "any"}, stream=True))
+    events = reported(ask(thinking, tools=[TOOL], tool_choice={"type": "any"}, stream=True))
     kinds = [each["type"] for each in events]
     assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])
     starts = [each for each in events if each["type"] == "content_block_start"]

@@ -80,8 +80,8 @@ def test_a_client_that_hangs_up_frees_its_request(server: TestServer) -> None:
     with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
         connection.sendall("\r\n".join(lines).encode() + body)
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
-        assert server.service.delivery.driver.num_flights == 1
-    wait_until(lambda: server.service.delivery.driver.num_flights == 0)
+        assert server.service.delivery.driver.num_unfinished_requests == 1
+    wait_until(lambda: server.service.delivery.driver.num_unfinished_requests == 0)
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,10 @@ async def test_a_client_that_leaves_a_stream_frees_its_request(server: TestServe
             break
         await stream.close()
         for _ in range(200):
-            if not server.service.delivery.driver.num_flights:
+            if not server.service.delivery.driver.num_unfinished_requests:
                 break
             await asyncio.sleep(0.01)
-    assert server.service.delivery.driver.num_flights == 0
+    assert server.service.delivery.driver.num_unfinished_requests == 0
 
 
 async def test_a_busy_server_is_an_internal_server_error_to_it() -> None:

@@ -84,7 +84,7 @@ def test_a_pause_breaks_a_new_stream_of_a_response_off_after_its_opening(dev_ser
 def test_a_pause_may_wait_for_what_is_under_way(dev_server: TestServer) -> None:
     running = Background(dev_server, **LONG)
     post(dev_server, "/pause?mode=wait")
-    assert dev_server.service.delivery.driver.num_flights == 0
+    assert dev_server.service.delivery.driver.num_unfinished_requests == 0
     assert running.reply().json["usage"]["completion_tokens"] == 1900
     post(dev_server, "/resume")
 
@@ -226,5 +226,5 @@ def test_all_ranks_pause_end_early_and_go_on(monkeypatch: pytest.MonkeyPatch) ->
         assert post(ranks, "/abort_requests", {}).json == {"status": "aborted", "aborted": 4}
         reasons = {each.reply().json["choices"][0]["finish_reason"] for each in under_way}
         assert reasons == {"abort"}
-        assert ranks.service.delivery.driver.num_flights == 0
+        assert ranks.service.delivery.driver.num_unfinished_requests == 0
         assert complete(ranks, max_tokens=2).status == 200

@@ -99,7 +99,7 @@ def test_blocks_of_one_process_are_in_the_cache_for_all(line: str) -> None:
     assert all(each["cached_tokens"] > 0 for each in cached[1:])
 
 
-def test_the_figures_of_all_processes_add_up_whoever_is_asked(line: str) -> None:
+def test_the_figures_of_all_processes_add_up_in_any_process(line: str) -> None:
     names = ("vllm:request_success_total", "http_requests_total", "vllm:request_params_n_count")
     before = {name: figure(line, name) for name in names}
     with ThreadPoolExecutor(8) as pool:
@@ -130,8 +130,8 @@ def statuses(line: str, count: int) -> set[bytes]:
 def test_faults_that_one_process_is_asked_for_are_those_of_all(line: str) -> None:
     """Of 10 connections all go to one of the two processes once in 512 times."""
     try:
-        told = change_faults(line, rates={"rate_limit": 1.0}, slow_factor=2, engine={"slow": None})
-        assert (told["engine"], told["rates"], told["slow_factor"]) == (["slow"], {"rate_limit": 1.0}, 2.0)
+        reported = change_faults(line, rates={"rate_limit": 1.0}, slow_factor=2, engine={"slow": None})
+        assert (reported["engine"], reported["rates"], reported["slow_factor"]) == (["slow"], {"rate_limit": 1.0}, 2.0)
         assert statuses(line, 10) == {b"429"}
         servers = [json_of(line, get("/dashboard/figures"))["server"] for _ in range(10)]
         assert all((each["engine_faults"], each["faults"]) == (["slow"], {"rate_limit": 1.0}) for each in servers)

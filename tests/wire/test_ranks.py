@@ -68,7 +68,7 @@ def test_many_requests_are_all_answered_and_leave_nothing() -> None:
         assert all(reply.status == 200 for reply in replies)
         assert sum(finished(server, rank) for rank in range(4)) == 120
         assert all(finished(server, rank) > 10 for rank in range(4))
-        assert server.service.delivery.driver.num_flights == 0
+        assert server.service.delivery.driver.num_unfinished_requests == 0
 
 
 def test_one_rank_can_lag_behind() -> None:

@@ -75,10 +75,10 @@ def at_once() -> tuple[dict[str, Any], dict[str, Any]]:
 def in_turn() -> Iterator[TestServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mockserve.serving.planner.MOST_PLANNED_TOKENS", 10)
-        patch.setattr("mockserve.answering.submission.MOST_PLANNED_TOKENS", 10)
+        patch.setattr("mockserve.responding.submission.MOST_PLANNED_TOKENS", 10)
         patch.setattr("mockserve.planning.prompts.LONG_US", 0)
-        patch.setattr("mockserve.answering.answer.WHOLE_BYTES", 500)
-        patch.setattr("mockserve.answering.answer.PART_BYTES", 100)
+        patch.setattr("mockserve.responding.answer.WHOLE_BYTES", 500)
+        patch.setattr("mockserve.responding.answer.PART_BYTES", 100)
         with running_server(**FLAGS) as server:
             yield server
 

@@ -199,7 +199,7 @@ def test_an_access_log_names_client_request_and_status(caplog: pytest.LogCapture
         urlopen(server.url + "/health?x=%0A", timeout=PATIENCE_S).read()
         with pytest.raises(OSError, match="404"):
             urlopen(server.url + "/nothing", timeout=PATIENCE_S)
-    lines = [each.getMessage() for each in caplog.records if each.name == "mockserve.front.application"]
+    lines = [each.getMessage() for each in caplog.records if each.name == "mockserve.http.application"]
     assert [line.partition(" - ")[2] for line in lines] == [
         '"GET /health?x=%0A HTTP/1.1" 200 OK',
         '"GET /nothing HTTP/1.1" 404 Not Found',

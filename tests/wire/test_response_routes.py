@@ -31,7 +31,7 @@ def respond(server: TestServer, **fields: Any) -> PlainReply:
     return call(server, "POST", "/v1/responses", {"model": "m", "input": "hello there", **fields})
 
 
-def told(reply: PlainReply) -> list[Any]:
+def reported(reply: PlainReply) -> list[Any]:
     """The events of a stream; their names must be their types."""
     events = [each.split("\ndata: ", 1) for each in events_of(reply.body)]
     found = [(name.removeprefix("event: "), json.loads(data)) for name, data in events]
@@ -65,7 +65,7 @@ def test_a_response_repeats_what_its_answer_was_drawn_with(server: TestServer) -
 
 
 def test_events_are_numbered_and_end_with_the_whole_response(server: TestServer) -> None:
-    events = told(respond(server, max_output_tokens=4, stream=True, temperature=0))
+    events = reported(respond(server, max_output_tokens=4, stream=True, temperature=0))
     assert [each["sequence_number"] for each in events] == list(range(len(events)))
     assert [each["type"] for each in events[:2]] == ["response.created", "response.in_progress"]
     text = "".join(each["delta"] for each in events if each["type"] == "response.output_text.delta")
@@ -80,7 +80,7 @@ def test_log_probabilities_come_with_each_part_and_with_the_whole(server: TestSe
     whole = respond(server, **wanted).json
     assert len(whole["output"][0]["content"][0]["logprobs"]) == 3
     assert whole["top_logprobs"] == 2
-    events = told(respond(server, **wanted, stream=True))
+    events = reported(respond(server, **wanted, stream=True))
     deltas = [each["logprobs"] for each in events if each["type"] == "response.output_text.delta"]
     assert [len(each) for each in deltas] == [1, 1, 1]
     assert all(set(each[0]) == {"token", "logprob", "top_logprobs"} for each in deltas)
@@ -94,7 +94,7 @@ def test_thoughts_and_calls_are_items_of_their_own(keeping: TestServer) -> None:
 
 
 def test_each_item_of_a_stream_ends_before_the_next_begins(keeping: TestServer) -> None:
-    events = told(respond(keeping, tools=[FUNCTION], tool_choice="required", stream=True))
+    events = reported(respond(keeping, tools=[FUNCTION], tool_choice="required", stream=True))
     open_items: list[str] = []
     for each in events:
         if each["type"] == "response.output_item.added":
@@ -150,10 +150,10 @@ def test_a_response_in_the_background_can_be_cancelled_once(keeping: TestServer)
 
 
 def test_the_events_of_a_response_in_the_background_can_be_had_again(keeping: TestServer) -> None:
-    events = told(respond(keeping, background=True, stream=True, max_output_tokens=20))
+    events = reported(respond(keeping, background=True, stream=True, max_output_tokens=20))
     response_id = events[0]["response"]["id"]
-    assert told(ask(keeping, response_id, "?stream=true")) == events
-    assert told(ask(keeping, response_id, "?stream=true&starting_after=3")) == events[4:]
+    assert reported(ask(keeping, response_id, "?stream=true")) == events
+    assert reported(ask(keeping, response_id, "?stream=true&starting_after=3")) == events[4:]
     assert wait_for(keeping, response_id)["output"] == events[-1]["response"]["output"]
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from blis_sim.options import BlisError, options_from
-from mockserve.connections.sockets import server_context
 from mockserve.options.serve import ServeOptions
+from mockserve.transport.sockets import server_context
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import raw_completion
 from tests.wire.serving import running_server
@@ -51,7 +51,10 @@ def test_a_client_that_does_not_read_is_cut_behind_tls_as_well(certificate: Path
         with trusting.wrap_socket(plain, server_hostname=server.host) as slow:
             slow.sendall(raw_completion(prompt="x", stream=True, ignore_eos=True, max_tokens=30_000, logprobs=5))
             wait_until(
-                lambda: server.service.delivery.slow_readers.num_cut and not server.service.delivery.driver.num_flights
+                lambda: (
+                    server.service.delivery.slow_readers.num_cut
+                    and not server.service.delivery.driver.num_unfinished_requests
+                )
             )
 
 

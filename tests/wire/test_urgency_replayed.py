@@ -11,7 +11,7 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.units import Micros
 from blis_sim.options import options_from
-from mockserve.flight import Flight
+from mockserve.in_flight_request import InFlightRequest
 from mockserve.realtime.cluster import ClusterDriver
 from observe.command import ObserveOptions
 from observe.command import run as observe
@@ -74,7 +74,7 @@ class Recording:
     """A recording, and the requests as the server took them, in its order."""
 
     rows: list[TraceRow]
-    flights: list[Flight]
+    flights: list[InFlightRequest]
 
     @property
     def is_punctual(self) -> bool:
@@ -84,7 +84,7 @@ class Recording:
         return taken and max(late_us) - min(late_us) < GAP_US
 
 
-def record(folder: Path, latency: LatencyModel, taken: list[Flight]) -> Recording:
+def record(folder: Path, latency: LatencyModel, taken: list[InFlightRequest]) -> Recording:
     """Send the burst to a server; a machine that holds processes up for long has to try again."""
     for _ in range(5):
         taken.clear()
@@ -101,10 +101,10 @@ def record(folder: Path, latency: LatencyModel, taken: list[Flight]) -> Recordin
 def test_a_served_burst_ends_in_the_order_of_the_replay_of_its_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    taken: list[Flight] = []
+    taken: list[InFlightRequest] = []
     submit = ClusterDriver.submit
 
-    def noting(driver: ClusterDriver, *given: Any, **named: Any) -> Flight:
+    def noting(driver: ClusterDriver, *given: Any, **named: Any) -> InFlightRequest:
         taken.append(submit(driver, *given, **named))
         return taken[-1]
 

@@ -6,7 +6,7 @@ from itertools import accumulate
 from random import Random
 
 from blis_sim.options import OptionError
-from blis_sim.options.room import LATEST_US
+from blis_sim.options.limits import LATEST_US
 from traces.graph import without_others
 from traces.importers.imported import in_order
 from traces.importers.settings import ConvertOptions

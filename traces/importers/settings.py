@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blis_sim.options import OptionError, check_options, check_written, option
-from blis_sim.options.room import LEAST_RATE, MOST_RATE
+from blis_sim.options.limits import LEAST_RATE, MOST_RATE
 from traces.exporters.registry import EXPORTERS, exporter_of
 from traces.importers.registry import FORMATS, Format, flags_of, format_of
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from blis_sim.options.room import MOST_TOKENS
+from blis_sim.options.limits import MOST_TOKENS
 from traces.errors import TraceError
 from traces.workload.lengths import Ints, sample
 from traces.workload.request import WorkloadRequest

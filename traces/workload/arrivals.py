@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.options.room import LEAST_RATE
+from blis_sim.options.limits import LEAST_RATE
 from traces.workload.spec import Arrival
 
 Floats: TypeAlias = npt.NDArray[np.float64]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from blis_sim.options.room import LEAST_RATE
+from blis_sim.options.limits import LEAST_RATE
 from traces.errors import TraceError
 from traces.workload.params import problem_of
 from traces.workload.spec import (

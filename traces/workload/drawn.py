@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_sim.options.room import LATEST_US
+from blis_sim.options.limits import LATEST_US
 from traces.workload.agents import Link
 from traces.workload.arrivals import Ints
 from traces.workload.request import Session, WorkloadRequest

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.options.room import MOST_TOKENS
+from blis_sim.options.limits import MOST_TOKENS
 from traces.workload.params import Params
 from traces.workload.spec import Distribution
 

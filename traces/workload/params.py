@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from blis_sim.options.room import MOST_TOKENS
+from blis_sim.options.limits import MOST_TOKENS
 from traces.workload.spec import Distribution
 
 Params: TypeAlias = Mapping[str, float]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from blis_sim.options.room import LEAST_RATE, MOST_RATE
+from blis_sim.options.limits import LEAST_RATE, MOST_RATE
 from traces.workload.bounds import Bounds
 
 SCENARIO_NAMES = ("steady", "burst", "mixed-priority")

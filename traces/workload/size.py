@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from blis_sim.options.room import MOST_DRAWN, MOST_REQUESTS
+from blis_sim.options.limits import MOST_DRAWN, MOST_REQUESTS
 from traces.errors import TraceError
 from traces.workload.agents import requests_per_agent
 from traces.workload.arrivals import Renewal

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from blis_sim.options.room import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
+from blis_sim.options.limits import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
 from traces.workload.bounds import Bounds
 from traces.workload.scenario_spec import Scenario
 from traces.workload.vidur_spec import Vidur

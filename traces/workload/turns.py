@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blis_sim.options.room import MOST_DRAWN
+from blis_sim.options.limits import MOST_DRAWN
 from traces.errors import TraceError
 from traces.workload.lengths import Ints, sample
 from traces.workload.request import Round

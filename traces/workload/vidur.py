@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from blis_sim.options.room import LATEST_US
+from blis_sim.options.limits import LATEST_US
 from traces.errors import TraceError
 from traces.table import Column, read_table
 from traces.workload.request import WorkloadRequest

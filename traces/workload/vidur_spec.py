@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
-from blis_sim.options.room import LEAST_RATE, MOST_RATE, MOST_TOKENS
+from blis_sim.options.limits import LEAST_RATE, MOST_RATE, MOST_TOKENS
 from traces.workload.bounds import Bounds
 
 _Positive: TypeAlias = Annotated[float, Bounds(above=0)]

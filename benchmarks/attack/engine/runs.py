@@ -16,7 +16,7 @@ from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone
-from blis_sim.engine.scheduler.hold import Hold
+from blis_sim.engine.scheduler.pause_state import PauseState
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.units import Micros
 from blis_sim.engine.virtual import ProgressWatch
@@ -87,12 +87,12 @@ def _difference(plain: Story, other: Story) -> str:
 
 def _engine_story(workload: Workload, reports_steps: bool) -> Story:
     engine = Engine(workload.config, workload.latency, reports_steps)
-    return _told(engine, workload, LEAP_US * (not reports_steps), lambda _at: None)
+    return _reported(engine, workload, LEAP_US * (not reports_steps), lambda _at: None)
 
 
 def _cluster_story(drawn: ClusterWorkload, reports_steps: bool) -> Story:
     cluster = drawn.cluster(reports_steps)
-    story = _told(cluster, drawn.workload, LEAP_US * (not reports_steps), lambda _at: None)
+    story = _reported(cluster, drawn.workload, LEAP_US * (not reports_steps), lambda _at: None)
     _check_cluster(cluster)
     return story
 
@@ -106,9 +106,9 @@ def _operated_story(random: Random) -> Story:
     for _ in range(random.randint(1, 6)):
         operations[random.randint(1, 200) * GRID_US + 1] = _operation(random, engine)
     last = max(operations) + 50_000
-    operations[last] = lambda at: engine.hold(Hold.NONE, at)
+    operations[last] = lambda at: engine.hold(PauseState.NONE, at)
     if scheduling == "vllm":
-        operations[last + 1] = lambda at: engine.withhold_blocks(0, at)
+        operations[last + 1] = lambda at: engine.shrink_cache(0, at)
     due = sorted(operations.items())
 
     def operate(until: Micros) -> None:
@@ -116,21 +116,21 @@ def _operated_story(random: Random) -> Story:
             at, operation = due.pop(0)
             operation(at)
 
-    return _told(engine, workload, 0, operate, [at for at, _ in due])
+    return _reported(engine, workload, 0, operate, [at for at, _ in due])
 
 
 def _operation(random: Random, engine: Engine) -> Callable[[Micros], object]:
     kind = random.choice(["hold", "admissions", "resume", "clear", "preempt", "withhold"])
     num_blocks = random.randint(0, 50)
     if kind == "withhold" and engine.config.engine == "vllm":
-        return lambda at: engine.withhold_blocks(num_blocks, at)
+        return lambda at: engine.shrink_cache(num_blocks, at)
     if kind in ("clear", "preempt"):
         return lambda at: engine.reset_prefix_cache(at, preempts_running=kind == "preempt")
-    hold = {"hold": Hold.EVERYTHING, "admissions": Hold.ADMISSIONS}.get(kind, Hold.NONE)
+    hold = {"hold": PauseState.EVERYTHING, "admissions": PauseState.ADMISSIONS}.get(kind, PauseState.NONE)
     return lambda at: engine.hold(hold, at)
 
 
-def _told(
+def _reported(
     simulation: Engine | Cluster,
     workload: Workload,
     leap_us: Micros,
@@ -150,19 +150,19 @@ def _told(
         due_at = simulation.next_event_at()
         if waiting_stops and (due_at is None or due_at >= waiting_stops[0]):
             stop = waiting_stops.pop(0)
-            told = simulation.advance(stop - 1)
+            reported = simulation.advance(stop - 1)
             operate(stop)
         elif due_at is None:
             break
         else:
-            told = simulation.advance(due_at + leap_us)
-        for event in told:
+            reported = simulation.advance(due_at + leap_us)
+        for event in reported:
             if event.at < last_at:
                 raise BrokenLawError(f"the clock goes back from {last_at} to {event.at}")
             last_at = event.at
             details.update(_described(event).encode())
-        events += told
-        num_instants += not told or not all(isinstance(event, StepDone) and not event.emitted for event in told)
+        events += reported
+        num_instants += not reported or not all(isinstance(event, StepDone) and not event.emitted for event in reported)
         try:
             watch.look()
         except EngineError:

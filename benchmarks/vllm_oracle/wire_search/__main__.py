@@ -127,13 +127,13 @@ def reply_of_genuine(
 ) -> Reply:
     """Return the reply of the genuine server, whose model writes our server's answer."""
     words = _words(question, parsers, ours, tokenizer)
-    told = dict(question.body)
-    if "sampling_params" in told:
-        told["sampling_params"] = {**told["sampling_params"], "extra_args": words}
+    reported = dict(question.body)
+    if "sampling_params" in reported:
+        reported["sampling_params"] = {**reported["sampling_params"], "extra_args": words}
     elif question.path.startswith("/v1/") and not question.path.endswith(("render", "count_tokens")):
-        given = told.get("vllm_xargs", {})
-        told["vllm_xargs"] = {**given, **words} if isinstance(given, dict) else given
-    return genuine.ask(question.path, told, parsers.headers)
+        given = reported.get("vllm_xargs", {})
+        reported["vllm_xargs"] = {**given, **words} if isinstance(given, dict) else given
+    return genuine.ask(question.path, reported, parsers.headers)
 
 
 def _words(question: Question, parsers: Parsers, ours: Server, tokenizer: Tokenizer) -> dict[str, object]:

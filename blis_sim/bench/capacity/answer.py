@@ -21,8 +21,8 @@ from blis_sim.bench.capacity.stress import (
 from blis_sim.bench.capacity.sureness import Sureness, sureness_of
 from blis_sim.bench.capacity.targets import Targets
 from blis_sim.bench.errors import BenchError
-from blis_sim.bench.points.commands import Simulation
-from blis_sim.bench.points.simulate import Outcome
+from blis_sim.bench.runner.commands import Simulation
+from blis_sim.bench.runner.simulate import Outcome
 from blis_sim.options import BlisError, options_from
 
 _PROBE_INSTANCES = 256

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from blis_sim.bench.capacity.physics import Load, Seconds, seconds_per_request
 from blis_sim.bench.capacity.prices import Prices
 from blis_sim.bench.capacity.targets import Targets
-from blis_sim.bench.points.commands import Simulation
+from blis_sim.bench.runner.commands import Simulation
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.options import BlisError
 

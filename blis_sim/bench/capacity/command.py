@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from blis_sim.bench.points.options import (
+from blis_sim.bench.runner.options import (
     check_cluster,
     processes_option,
     ray_address_option,
@@ -18,7 +18,7 @@ from traces.slo import parse_duration_ms
 
 if TYPE_CHECKING:
     from blis_sim.bench.capacity.answer import Answer, Question
-    from blis_sim.bench.points.plan import Plan
+    from blis_sim.bench.runner.plan import Plan
     from blis_sim.options.provenance import Provenance
     from replay.progress import Say
 
@@ -146,7 +146,7 @@ __all__ = ["PlanOptions", "rewritten", "run"]
 
 def rewritten(arguments: list[str]) -> list[str]:
     """Return a command line with the flags of the simulation behind those of the plan."""
-    from blis_sim.bench.points.options import own_flags_first
+    from blis_sim.bench.runner.options import own_flags_first
 
     return own_flags_first(arguments, PlanOptions)
 
@@ -154,7 +154,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 def run(options: PlanOptions) -> int:
     """Search, print the answer, write what is asked for. Exit codes: 0 found, 1 no deployment meets the targets."""
     from blis_sim.bench.capacity.report import as_json, as_text
-    from blis_sim.bench.points.plan import plan_of
+    from blis_sim.bench.runner.plan import plan_of
 
     plan = plan_of(options.simulation, (), None, PlanOptions)
     found = find_plan(options, plan, _say)
@@ -202,7 +202,7 @@ def find_plan(options: PlanOptions, plan: "Plan", say: "Say") -> "Answer":
     from blis_sim.bench.capacity.answer import answer
     from blis_sim.bench.capacity.serving import write_manifests
     from blis_sim.bench.capacity.simulations import simulations
-    from blis_sim.bench.points.workers import process_pool, ray_pool
+    from blis_sim.bench.runner.workers import process_pool, ray_pool
 
     _check(options, plan)
     for note in plan.notes:

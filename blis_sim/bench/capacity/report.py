@@ -12,7 +12,7 @@ from blis_sim.bench.capacity.search import Trial
 from blis_sim.bench.capacity.serving import pools_of
 from blis_sim.bench.capacity.stress import Bound, Stress
 from blis_sim.bench.capacity.targets import SERVED, Judgement
-from blis_sim.bench.points.simulate import Outcome
+from blis_sim.bench.runner.simulate import Outcome
 from blis_sim.options.provenance import Provenance, blis_version
 from blis_sim.options.text_table import TextTable
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.bench.capacity.search import Trial
-from blis_sim.engine.latency.catalogue.models import knows_model, model_entry, short_name
+from blis_sim.engine.latency.catalogue.models import has_model, model_entry, short_name
 from traces.text_file import naming_write_errors, write_text
 
 _PORT = 8000
@@ -87,7 +87,7 @@ def _arguments(settings: Mapping[str, Any], model: str, tp: int) -> tuple[str, .
 
 def served_name(model: str) -> str:
     """Return the name under which vLLM finds the model."""
-    if not knows_model(model):
+    if not has_model(model):
         return model
     entry, short = model_entry(model), short_name(model)
     if short not in {entry.name, *(each.lower() for each in entry.aliases)}:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.bench.errors import BenchError
-from blis_sim.bench.points.commands import digest_of, with_whole_paths
-from blis_sim.bench.points.simulate import Job, Outcome, compute
-from blis_sim.bench.points.workers import Pool, RayPool
+from blis_sim.bench.runner.commands import digest_of, with_whole_paths
+from blis_sim.bench.runner.simulate import Job, Outcome, compute
+from blis_sim.bench.runner.workers import Pool, RayPool
 from blis_sim.options.provenance import blis_version
 from traces.append_file import AppendFile, open_with_header, whole_lines
 from traces.text_file import naming_write_errors

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
-from blis_sim.bench.points.simulate import Outcome
+from blis_sim.bench.runner.simulate import Outcome
 
 SERVED = "served"
 """The figure that is missed when requests were left unserved."""

@@ -12,9 +12,9 @@ from blis_sim.engine.cluster.build import build_simulation
 from blis_sim.engine.cluster.settings import SeededTieBreaker
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
-from replay.figures.deadlines import DeadlineFigures, deadline_figures, with_deadlines
-from replay.loops.sessions import simulate_workload
-from replay.running.simulate import Simulated
+from replay.analysis.deadlines import DeadlineFigures, deadline_figures, with_deadlines
+from replay.closed_loop.sessions import simulate_workload
+from replay.simulation.simulate import Simulated
 from traces.workload import Workload, read_spec
 from traces.workload.generate import generate
 from traces.workload.scenario_spec import Scenario

@@ -10,17 +10,17 @@ from typing import Any
 
 from blis_sim.bench.datasets import Sample
 from blis_sim.bench.errors import BenchError
+from blis_sim.engine.admission_checks import refusal
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.guards import refusal
 from blis_sim.engine.ranks import RankGroup, new_ranks
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.units import Micros
 from replay.arrivals.arrival import Arrival
-from replay.running.record import Record
-from replay.running.simulate import simulate
+from replay.simulation.record import Record
+from replay.simulation.simulate import simulate
 from traces import TraceRow
 from traces.text_file import write_text
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from blis_sim.bench.dataset_options import DatasetOptions
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import check_options, check_outputs, option, section
-from blis_sim.options.room import MOST_REQUESTS
+from blis_sim.options.limits import MOST_REQUESTS
 
 __all__ = ["ThroughputOptions", "rewritten", "run"]
 

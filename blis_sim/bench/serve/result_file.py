@@ -14,7 +14,7 @@ from blis_sim.bench.serve.options import BenchServeOptions
 from observe.messages import say, warn
 from traces import TraceError
 from traces.append_file import AppendFile
-from traces.set_aside import set_aside
+from traces.backup import back_up
 from traces.text_file import write_text
 
 _DETAILS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors")
@@ -75,7 +75,7 @@ def _write_instead(path: Path, text: str) -> Path:
     """Write to this path when results that are there have been moved away; beside it where they cannot be."""
     while not _write_new(path.resolve(), text):
         try:
-            folder = set_aside(path.with_suffix(""), [], [path])
+            folder = back_up(path.with_suffix(""), [], [path])
         except TraceError as error:
             warn(str(error))
             return _write_beside(path, text)

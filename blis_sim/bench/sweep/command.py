@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_sim.bench.points.options import (
+from blis_sim.bench.runner.options import (
     check_cluster,
     check_table,
     processes_option,
@@ -21,7 +21,7 @@ from observe.extras import check_page, check_plot
 from replay.report_options import LEAST_ATTAINMENT
 
 if TYPE_CHECKING:
-    from blis_sim.bench.points.plan import Plan
+    from blis_sim.bench.runner.plan import Plan
     from blis_sim.bench.sweep.printed import SweepResult
     from blis_sim.bench.sweep.rows import Row, Table
     from blis_sim.options.provenance import Provenance
@@ -105,7 +105,7 @@ __all__ = ["SweepOptions", "rewritten", "run"]
 
 def rewritten(arguments: list[str]) -> list[str]:
     """A command line with the flags of the simulation behind those of the sweep."""
-    from blis_sim.bench.points.options import own_flags_first
+    from blis_sim.bench.runner.options import own_flags_first
 
     return own_flags_first(arguments, SweepOptions)
 
@@ -113,7 +113,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 def run(options: SweepOptions) -> int:
     """Compute what is missing, write the files, print the frontier. Exit codes: 0 done, 1 nothing could be
     computed, or a point failed in a way that its settings do not explain."""
-    from blis_sim.bench.points.plan import plan_of
+    from blis_sim.bench.runner.plan import plan_of
     from blis_sim.bench.sweep.frontier import answered
     from blis_sim.bench.sweep.printed import printed
     from replay.progress import progress_bar
@@ -137,7 +137,7 @@ def compute_sweep(options: SweepOptions, plan: "Plan", say: "Say", progress: "Pr
 
     `say` gets the notes, a line each, and `progress` shows how far it is. Raises BlisError.
     """
-    from blis_sim.bench.points.simulate import step_time_warnings
+    from blis_sim.bench.runner.simulate import step_time_warnings
     from blis_sim.bench.sweep.frontier import answered, draw
     from blis_sim.bench.sweep.printed import SweepResult
     from blis_sim.bench.sweep.rows import open_rows, read_rows, table_of, write_parquet
@@ -182,7 +182,7 @@ def compute_sweep(options: SweepOptions, plan: "Plan", say: "Say", progress: "Pr
 
 
 def _origin(options: SweepOptions, plan: "Plan") -> "Provenance":
-    from blis_sim.bench.points.origin import origin_of
+    from blis_sim.bench.runner.origin import origin_of
 
     return origin_of("blis sweep", options, plan, plan.points(options.sample, options.sample_seed))
 
@@ -191,9 +191,9 @@ def _computed(
     options: SweepOptions, plan: "Plan", table: "Table", rows: "Sequence[Row]", say: "Say", progress: "Progress"
 ) -> "list[Row]":
     """Compute the points that have no row yet, and write each as soon as it is there."""
-    from blis_sim.bench.points.commands import with_whole_paths
-    from blis_sim.bench.points.simulate import Job, compute
-    from blis_sim.bench.points.workers import on_processes, on_ray
+    from blis_sim.bench.runner.commands import with_whole_paths
+    from blis_sim.bench.runner.simulate import Job, compute
+    from blis_sim.bench.runner.workers import on_processes, on_ray
     from blis_sim.bench.sweep.rows import Row, open_rows
     from traces.text_file import naming_write_errors
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from blis_sim.bench.frontier_plot import Curve, draw_frontier
-from blis_sim.bench.points.simulate import costs
+from blis_sim.bench.runner.simulate import costs
 from blis_sim.bench.sweep.rows import Row
 
 _GOALS = (("tokens_per_sec", -1), ("ttft_p99_ms", 1), ("itl_p99_ms", 1), ("gpu_hours_per_million_tokens", 1))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from blis_sim.bench.points.simulate import Figures, costs
+from blis_sim.bench.runner.simulate import Figures, costs
 from blis_sim.bench.sweep.frontier import ALONG, answered, frontier
 from blis_sim.bench.sweep.rows import Row, Table
 from blis_sim.options.provenance import Provenance

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.bench.errors import BenchError
-from blis_sim.bench.points.commands import digest_of
-from blis_sim.bench.points.plan import Plan, Point
-from blis_sim.bench.points.simulate import COSTS, FIGURES, LATER_FIGURES, ORIGIN, Outcome, costs
+from blis_sim.bench.runner.commands import digest_of
+from blis_sim.bench.runner.plan import Plan, Point
+from blis_sim.bench.runner.simulate import COSTS, FIGURES, LATER_FIGURES, ORIGIN, Outcome, costs
 from traces.append_file import AppendFile, open_with_header, whole_records
 from traces.text_file import replacing
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from blis_sim.bench.points.options import check_table, processes_option, simulation_option, vary_option
+from blis_sim.bench.runner.options import check_table, processes_option, simulation_option, vary_option
 from blis_sim.options import OptionError, check_options, check_outputs, option
 from blis_sim.options.extras import check_page, check_plot
 
 if TYPE_CHECKING:
-    from blis_sim.bench.points.plan import Plan
+    from blis_sim.bench.runner.plan import Plan
     from blis_sim.bench.tune.setup import Setup
     from blis_sim.options.provenance import Provenance
 
@@ -104,7 +104,7 @@ __all__ = ["TuneOptions", "rewritten", "run"]
 
 def rewritten(arguments: list[str]) -> list[str]:
     """A command line with the flags of the simulation behind those of the search."""
-    from blis_sim.bench.points.options import own_flags_first
+    from blis_sim.bench.runner.options import own_flags_first
 
     return own_flags_first(arguments, TuneOptions)
 
@@ -151,14 +151,14 @@ def _draw(options: TuneOptions, plan: "Plan", setups: "list[Setup]") -> None:
 
 
 def _origin(options: TuneOptions, plan: "Plan") -> "Provenance":
-    from blis_sim.bench.points.origin import origin_of
+    from blis_sim.bench.runner.origin import origin_of
 
     return origin_of("blis bench tune", options, plan, plan.points())
 
 
 def _plan(options: TuneOptions) -> "Plan":
     """The plan of trials. Raises BlisError, also for settings that no combination can have."""
-    from blis_sim.bench.points.plan import plan_of
+    from blis_sim.bench.runner.plan import plan_of
 
     plan = plan_of(options.simulation, options.vary, options.config, TuneOptions)
     if plan.simulation.name != "run":
@@ -176,8 +176,8 @@ def _plan(options: TuneOptions) -> "Plan":
 
 def _searched(options: TuneOptions, plan: "Plan") -> "list[Setup]":
     """All combinations, in order."""
-    from blis_sim.bench.points.simulate import step_time_warnings
-    from blis_sim.bench.points.workers import on_processes
+    from blis_sim.bench.runner.simulate import step_time_warnings
+    from blis_sim.bench.runner.workers import on_processes
     from blis_sim.bench.tune.setup import SearchJob, search
     from replay.progress import progress_bar
 

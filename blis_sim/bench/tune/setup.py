@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_sim.bench.points.plan import Point
-from blis_sim.bench.points.simulate import FIGURES, Figures, Job, Outcome, compute
 from blis_sim.bench.rate_search import Trial, Verdict, search_rate
+from blis_sim.bench.runner.plan import Point
+from blis_sim.bench.runner.simulate import FIGURES, Figures, Job, Outcome, compute
 from blis_sim.options.provenance import Provenance
 from blis_sim.options.text_table import TextTable, csv_text
 from traces import dump_json

@@ -14,9 +14,9 @@ from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.sureness import sureness
 from blis_sim.engine.latency.wrapped import PhaseShifted, SlowedLatency
 from replay.output.intervals import drawn_latencies
-from replay.running.record import NEVER, Floats, Record
-from replay.running.simulate import simulate
-from replay.running.uncertainty import drawing
+from replay.simulation.record import NEVER, Floats, Record
+from replay.simulation.simulate import simulate
+from replay.simulation.uncertainty import drawing
 
 SPREADS = 3.0
 """Standard deviations of the draws from their mean to either end of an interval, which 3 of 1,000 figures leave by

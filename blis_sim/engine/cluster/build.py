@@ -38,19 +38,19 @@ def build_simulation(
     adjusted: Callable[[LatencyModel], LatencyModel] | None = None,
     reports_steps: bool = False,
     decisions: "DecisionLog | None" = None,
-    tells_batches: bool = False,
+    reports_batches: bool = False,
 ) -> "Engine | RankGroup | Cluster":
     """Return the simulation that the options describe, at its beginning.
 
-    `adjusted` changes models of step times. With `tells_batches` steps are reported, each with its batch. With
+    `adjusted` changes models of step times. With `reports_batches` steps are reported, each with its batch. With
     `decisions`, where a cluster's are kept, it is always a cluster.
     """
 
-    reports = reports_steps or tells_batches
+    reports = reports_steps or reports_batches
 
     def new_engine(each: Deployment) -> Engine:
         latency = adjusted(each.latency) if adjusted else each.latency
-        return Engine(each.config, latency, reports, tells_admissions=reports, tells_batches=tells_batches)
+        return Engine(each.config, latency, reports, reports_admissions=reports, reports_batches=reports_batches)
 
     if decisions is not None or has_cluster(options):
         from blis_sim.engine.cluster.assembly import build_cluster
@@ -61,7 +61,7 @@ def build_simulation(
         from blis_sim.engine.ranks import new_ranks
 
         def new_rank(config: EngineConfig, latency: LatencyModel) -> Engine:
-            return Engine(config, latency, reports, tells_admissions=reports, tells_batches=tells_batches)
+            return Engine(config, latency, reports, reports_admissions=reports, reports_batches=reports_batches)
 
         latency = adjusted(alone.latency) if adjusted else alone.latency
         assert alone.rank is not None

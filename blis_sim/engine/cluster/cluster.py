@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from blis_sim.engine.cluster.admission import AdmissionPolicy
 from blis_sim.engine.cluster.batch_dispatch import can_dispatch_in_batches, dispatch_arrivals
 from blis_sim.engine.cluster.event_queue import ClusterDue, ClusterEventQueue, Watchers
-from blis_sim.engine.cluster.member import Life, Members
+from blis_sim.engine.cluster.instance import Instances, InstanceState
 from blis_sim.engine.cluster.reporting import (
     NO_INSTANCE_SERVES,
     ClusterCounters,
@@ -58,9 +58,9 @@ class Cluster:
         """The instant up to which the cluster has been advanced; None before the first time."""
         self.counters = ClusterCounters()
         self.event_queue = ClusterEventQueue()
-        self.members = Members()
+        self.members = Instances()
         for engine in engines:
-            self.members.add(engine, Life.READY, 0)
+            self.members.add(engine, InstanceState.READY, 0)
         self.state = RoutingState(self.members, freshness or Freshness())
         self.state.reads_adapters = router.reads_adapters
         self.state.reads_caches = router.reads_caches
@@ -138,7 +138,7 @@ class Cluster:
     def add_instance(self, engine: Engine, at: Micros) -> int:
         """One more instance, which takes requests from `at` on, which must be ahead. Returns its number."""
         self._demand_future(at)
-        number = self.members.add(engine, Life.LOADING, at)
+        number = self.members.add(engine, InstanceState.LOADING, at)
         self.event_queue.add(at, ClusterDue.INSTANCE_READY, self._begin_to_serve, number)
         return number
 
@@ -260,7 +260,7 @@ class Cluster:
         if sequence.outcome is not None:
             return
         member = self.members.get(number)
-        if member is None or member.life is Life.KILLED:
+        if member is None or member.state is InstanceState.KILLED:
             self.counters.num_rejected_at_routing += 1
             self.end(sequence, Outcome.REJECTED, at, "that instance takes no requests")
         else:
@@ -343,30 +343,30 @@ class Cluster:
 
     def serve_from_now(self, number: int) -> None:
         """Make an instance that was loading take requests, unless it was removed."""
-        if number in self.members and self.members[number].life is Life.LOADING:
-            self._set_life(number, Life.READY)
+        if number in self.members and self.members[number].state is InstanceState.LOADING:
+            self._set_state(number, InstanceState.READY)
 
     def _drain(self, number: int, _at: Micros) -> None:
         self.drain_now(number)
 
     def drain_now(self, number: int) -> None:
         """Drain an instance: it takes no more requests."""
-        if number in self.members and self.members[number].life is not Life.KILLED:
-            self._set_life(number, Life.DRAINING)
+        if number in self.members and self.members[number].state is not InstanceState.KILLED:
+            self._set_state(number, InstanceState.DRAINING)
 
     def _kill(self, number: int, at: Micros) -> None:
         if number not in self.members:
             return
-        self._set_life(number, Life.KILLED)
+        self._set_state(number, InstanceState.KILLED)
         self.members.catch_up(at - 1)
         engine = self.members[number].engine
         for request_id in engine.live:
             engine.abort(request_id, at, Outcome.FAILED)
         self.members.woken(number)
 
-    def _set_life(self, number: int, life: Life) -> None:
-        self.members[number].life = life
-        if life in (Life.DRAINING, Life.KILLED):
+    def _set_state(self, number: int, state: InstanceState) -> None:
+        self.members[number].state = state
+        if state in (InstanceState.DRAINING, InstanceState.KILLED):
             self.leaving.add(number)
         self.state.change()
 

@@ -110,9 +110,9 @@ def without_prefill_sub_requests(events: Iterable[Event]) -> Iterator[Event]:
     """Yield the events without those of prefill sub-requests, which are internal to the cluster."""
     for event in events:
         if isinstance(event, Scheduled | Preempted | Finished):
-            if not event.sequence.is_part:
+            if not event.sequence.is_prefill_subrequest:
                 yield event
-        elif isinstance(event, StepDone) and any(sequence.is_part for sequence in event.emitted):
-            yield replace(event, emitted=[sequence for sequence in event.emitted if not sequence.is_part])
+        elif isinstance(event, StepDone) and any(sequence.is_prefill_subrequest for sequence in event.emitted):
+            yield replace(event, emitted=[sequence for sequence in event.emitted if not sequence.is_prefill_subrequest])
         else:
             yield event

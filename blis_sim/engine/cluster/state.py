@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from blis_sim.engine.cluster.member import Member
+from blis_sim.engine.cluster.instance import Instance
 from blis_sim.engine.cluster.settings import Freshness
 from blis_sim.engine.cluster.snapshot import Snapshot
 from blis_sim.engine.config import EngineConfig
@@ -18,7 +18,7 @@ class RoutingState:
     instants of reports follow from the arrivals, as in BLIS (sim/cluster/snapshot.go).
     """
 
-    def __init__(self, members: Mapping[int, Member], freshness: Freshness) -> None:
+    def __init__(self, members: Mapping[int, Instance], freshness: Freshness) -> None:
         self.now: Micros = 0
         self.candidates: list[Snapshot] = []
         """Snapshots of the instances that can take the request, in the order of their numbers."""

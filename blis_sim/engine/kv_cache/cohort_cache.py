@@ -4,7 +4,7 @@ from abc import abstractmethod
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.kv_cache.free_runs import FreeRuns
-from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.kv_cache.interface import SlotCache
 from blis_sim.engine.sequence import Sequence
 
 

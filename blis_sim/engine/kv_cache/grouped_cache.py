@@ -32,8 +32,8 @@ class GroupedKVCache(CohortCache):
         "_withheld",
         "blocks",
         "coordinator",
+        "reported_group",
         "tables",
-        "told_group",
     )
 
     def __init__(self, config: EngineConfig, changes: list[CacheChange] | None = None, counts: bool = False) -> None:
@@ -43,14 +43,14 @@ class GroupedKVCache(CohortCache):
         """
         super().__init__(config)
         groups = config.kv_groups
-        self.told_group = next((number for number, spec in enumerate(groups) if spec.is_whole_context), 0)
+        self.reported_group = next((number for number, spec in enumerate(groups) if spec.is_whole_context), 0)
         self._changes = changes
         spans = [max(1, spec.block_tokens // config.block_size_tokens) for spec in groups]
         self.blocks: KVBlocks = (
             CountedBlocks(self.free, spans) if counts else NumberedBlocks(self.num_blocks, spans, changes)
         )
         self.coordinator = KVCacheCoordinator(groups, self.blocks, group_settings(config))
-        self.index = self.blocks.indexes[self.told_group]
+        self.index = self.blocks.indexes[self.reported_group]
         self.tables: dict[Sequence, list[BlockTable]] = {}
         """The block tables of every request that holds blocks, one for each group."""
         self._boundaries: dict[Sequence, int] = {}
@@ -58,7 +58,7 @@ class GroupedKVCache(CohortCache):
         self._found = Found(0, [], 0)
         self._lookahead_tokens = config.speculation.num_lookahead_tokens if config.speculation else 0
         self._withheld: list[int] = []
-        self._has_context = groups[self.told_group].is_whole_context
+        self._has_context = groups[self.reported_group].is_whole_context
         self._lacked: tuple[Sequence | None, int] = None, 0
         """The sequence whose whole prompt found no room latest, and how many blocks it lacks whatever it finds."""
 
@@ -79,7 +79,7 @@ class GroupedKVCache(CohortCache):
         if self.num_used_blocks:
             return False
         self.blocks.forget_all()
-        self.index = self.blocks.indexes[self.told_group]
+        self.index = self.blocks.indexes[self.reported_group]
         if self._changes is not None:
             self._changes.append(AllBlocksCleared())
         return True

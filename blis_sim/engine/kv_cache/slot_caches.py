@@ -4,7 +4,7 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.kv_cache.cohort_cache import CohortCache
 from blis_sim.engine.kv_cache.counting import CountingKVCache
-from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.kv_cache.interface import SlotCache
 from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
 
 

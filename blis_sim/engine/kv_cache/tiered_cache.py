@@ -57,7 +57,7 @@ class TieredKVCache(KVCache):
         super().__init__(num_blocks, block_size_tokens)
         self.tier = CpuTier(config.num_blocks)
         self.now: Micros = 0
-        """Start of the step under way; whoever takes steps sets it."""
+        """Start of the step under way; the scheduler sets it."""
         self.num_misses_in_tier = 0
         """Allocations that failed and found nothing to bring back."""
         self._transfer_us = config.transfer_us(block_size_tokens)

@@ -5,7 +5,7 @@ from collections.abc import Sequence as SequenceOf
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.kv_cache.block_pool import BlockPool
 from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
-from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.kv_cache.interface import SlotCache
 from blis_sim.engine.sequence import Sequence
 
 

@@ -7,7 +7,7 @@ from blis_sim.engine.latency.model import LatencyModel
 
 
 @runtime_checkable
-class KnowsOperations(Protocol):
+class HasOperations(Protocol):
     """A latency model made of operations: what `operation_metrics.csv` has a column for."""
 
     @property
@@ -20,11 +20,11 @@ class KnowsOperations(Protocol):
         ...
 
 
-def operations_of(latency: LatencyModel) -> KnowsOperations | None:
+def operations_of(latency: LatencyModel) -> HasOperations | None:
     """Return the model with times of operations, itself or below its wrappers; None if there is none."""
     from blis_sim.engine.latency.wrapped import WrappedLatency  # it loads numpy
 
-    while not isinstance(latency, KnowsOperations):
+    while not isinstance(latency, HasOperations):
         if not isinstance(latency, WrappedLatency):
             return None
         latency = latency.model

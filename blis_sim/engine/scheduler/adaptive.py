@@ -8,12 +8,12 @@ import itertools
 from collections import deque
 
 from blis_sim.engine.batch_shape import BatchShape, decodes
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Finished, Preempted, Scheduled, StepDone
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.prompt_store import PromptStore
 from blis_sim.engine.latency.decode_steps import few_decodes_timer
 from blis_sim.engine.queue import Due
-from blis_sim.engine.scheduler.hold import Hold
+from blis_sim.engine.scheduler.pause_state import PauseState
 from blis_sim.engine.scheduler.places import Places
 from blis_sim.engine.scheduler.waiting import ORDERS
 from blis_sim.engine.sequence import Outcome, Sequence
@@ -37,7 +37,7 @@ class AdaptiveScheduler:
     num_deferred = 0
     rests = False
 
-    def __init__(self, instance: Instance, reports_steps: bool) -> None:
+    def __init__(self, instance: EngineContext, reports_steps: bool) -> None:
         config = instance.config
         self.kv = PromptStore(config.total_kv_blocks - 1, config.block_size_tokens)
         self._instance = instance
@@ -68,7 +68,7 @@ class AdaptiveScheduler:
         self._step: tuple[Micros, list[tuple[Sequence, int]], bool] | None = None
         """The executing step: its start, requests with their drafts, and whether it computes a prompt."""
         self._leaving: list[tuple[Sequence, Outcome]] = []
-        self._hold = Hold.NONE
+        self._hold = PauseState.NONE
         self._is_planned = False
 
     @property
@@ -105,7 +105,7 @@ class AdaptiveScheduler:
         self._end_step(at)
         self._go_on(at)
 
-    def set_hold(self, hold: Hold, at: Micros) -> None:
+    def set_hold(self, hold: PauseState, at: Micros) -> None:
         self._hold = hold
         self._plan(at)
 
@@ -136,7 +136,7 @@ class AdaptiveScheduler:
     def _go_on(self, at: Micros) -> None:
         """Take steps from `at` on, at which none executes, up to the first during which something else is due."""
         instance = self._instance
-        while self._hold is not Hold.EVERYTHING:
+        while self._hold is not PauseState.EVERYTHING:
             if not (self._pass or self._newcomers or (self._is_pass_due and self._running)):
                 self._admit(at)
             if self._newcomers:
@@ -158,7 +158,7 @@ class AdaptiveScheduler:
 
     def _admit(self, at: Micros) -> None:
         """Give places to waiting requests, those of less urgent requests, too."""
-        if self._hold is not Hold.NONE or not self._waiting:
+        if self._hold is not PauseState.NONE or not self._waiting:
             return
         if self._urgency is not None:
             self._urgency.rise(at)
@@ -176,7 +176,7 @@ class AdaptiveScheduler:
                 self._running.append(sequence)
             else:
                 self._newcomers.append(sequence)
-            if self._instance.tells_admissions:
+            if self._instance.reports_admissions:
                 self._instance.events.append(Scheduled(at, sequence))
 
     def _take_places(self, at: Micros) -> int:

@@ -4,8 +4,8 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import BatchDone, Event, Scheduled, StepDone
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.free_runs import FreeRuns
 from blis_sim.engine.kv_cache.paged import PagedCache
 from blis_sim.engine.scheduler.cohort import running_number
@@ -40,7 +40,7 @@ class BatchScheduler(CohortScheduler):
 
     def __init__(
         self,
-        instance: Instance,
+        instance: EngineContext,
         reports_steps: bool,
         depth: int,
         limit_tokens: int,
@@ -150,7 +150,7 @@ class BatchScheduler(CohortScheduler):
         step_index = self.next_step - len(self.flight)
         cohort = self.cohort
         emitted = self._decoding_in(step_index) if self._reports_steps and cohort.members else []
-        told = [self._batch_done(step_index, at, list(emitted))] if self._instance.tells_batches else []
+        reported = [self._batch_done(step_index, at, list(emitted))] if self._instance.reports_batches else []
         _, _, tokens, newcomers = self.flight.popleft()
         finished: list[Event] = []
         ended = cohort.pop_ended(step_index) if step_index in cohort.ends else []
@@ -170,9 +170,9 @@ class BatchScheduler(CohortScheduler):
             return list(finished)
         if self.has_cohort and (tokens or newcomers):
             emitted.sort(key=running_number)  # batch order
-        for each_told in told:
-            each_told.num_blocks_after = self._blocks.num_used_blocks
-        return [*told, StepDone(at, step_index, self._instance.steps.start(step_index), emitted), *finished]
+        for each_reported in reported:
+            each_reported.num_blocks_after = self._blocks.num_used_blocks
+        return [*reported, StepDone(at, step_index, self._instance.steps.start(step_index), emitted), *finished]
 
     @property
     def rests(self) -> bool:
@@ -333,7 +333,7 @@ class BatchScheduler(CohortScheduler):
             num_blocks += hold_prompt(sequence, num_tokens)
             newcomers.append(sequence)
             self._join(sequence, 1)
-            if instance.tells_admissions:
+            if instance.reports_admissions:
                 instance.events.append(Scheduled(at, sequence))
         take_blocks(num_blocks)
         if is_blocked:

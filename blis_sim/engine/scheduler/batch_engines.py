@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from blis_sim.engine.scheduler.batch_engine_scheduler import BatchEngineScheduler
 from blis_sim.engine.scheduler.batch_rules import BatchLimits, BatchRules
-from blis_sim.engine.scheduler.batch_stepping import BatchStepping
 from blis_sim.engine.scheduler.faster_transformer import FasterTransformerRules
 from blis_sim.engine.scheduler.lightllm import LightLLMRules
 from blis_sim.engine.scheduler.orca import OrcaRules
@@ -13,7 +13,7 @@ from blis_sim.engine.scheduler.splitwise import SplitwiseRules
 from blis_sim.engine.scheduler.vidur_vllm import VidurVllmRules
 
 if TYPE_CHECKING:
-    from blis_sim.engine.instance import Instance
+    from blis_sim.engine.context import EngineContext
 
 BATCH_RULES: Mapping[str, type[BatchRules]] = {
     "sarathi": SarathiRules,
@@ -25,7 +25,7 @@ BATCH_RULES: Mapping[str, type[BatchRules]] = {
 }
 
 
-def new_batch_stepping(instance: "Instance", reports_steps: bool) -> BatchStepping:
+def new_batch_engine(instance: "EngineContext", reports_steps: bool) -> BatchEngineScheduler:
     """Return what takes the steps of the engine that the configuration names."""
     config = instance.config
     limits = BatchLimits(
@@ -36,4 +36,4 @@ def new_batch_stepping(instance: "Instance", reports_steps: bool) -> BatchSteppi
         max_model_len=config.limit_tokens,
         num_stages=config.num_stages,
     )
-    return BatchStepping(instance, reports_steps, BATCH_RULES[config.engine](limits))
+    return BatchEngineScheduler(instance, reports_steps, BATCH_RULES[config.engine](limits))

@@ -6,8 +6,8 @@ Facts: vllm/v1/engine/core.py, `step_with_batch_queue`; vllm/config/vllm.py, `ma
 from collections import deque
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.instance import Instance
-from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.context import EngineContext
+from blis_sim.engine.kv_cache.interface import SlotCache
 from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.vllm_urgency import UrgencyComposition
 from blis_sim.engine.units import Micros
@@ -23,7 +23,7 @@ class BatchQueueScheduler(UrgencyComposition):
     __slots__ = ("_batches", "_ends", "_has_left", "_is_stepped", "_passages")
 
     def __init__(
-        self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
+        self, instance: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
     ) -> None:
         super().__init__(instance, reports_steps, has_cohort, kv)
         self._batches: deque[bool] = deque()
@@ -163,7 +163,7 @@ class BatchQueueScheduler(UrgencyComposition):
         ends_at = self.begin(self.flight[-1], started_at)
         self._log_step(started_at, ends_at)
         self._ends.append(ends_at)
-        if self._instance.tells_batches:
+        if self._instance.reports_batches:
             self._passages.append(pipeline.passages)
         return True
 

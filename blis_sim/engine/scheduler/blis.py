@@ -4,8 +4,8 @@ The rules and their order are BLIS's (sim/batch_formation.go, sim/simulator.go),
 continuous batching with chunked prefill under one token budget, and preemption by recomputation when blocks run out.
 """
 
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Event, Finished, Preempted, Scheduled, StepsDone
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.cache import KVCache
 from blis_sim.engine.kv_cache.counting_prompts import CountingPromptCache
 from blis_sim.engine.kv_cache.prompt_cache import PromptCache
@@ -13,8 +13,8 @@ from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.batch import BatchScheduler
 from blis_sim.engine.scheduler.cohort_rules import hold_none, take_none
 from blis_sim.engine.scheduler.cohort_steps import MOST_TOLD_STEPS
-from blis_sim.engine.scheduler.hold import Hold
 from blis_sim.engine.scheduler.leap import MAX_LEAP_STEPS
+from blis_sim.engine.scheduler.pause_state import PauseState
 from blis_sim.engine.scheduler.preemption import VICTIMS
 from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, ScheduledStep, ScheduledTokens, shape_of
 from blis_sim.engine.sequence import Outcome, Sequence
@@ -29,7 +29,7 @@ class BlisScheduler(BatchScheduler):
     __slots__ = ("_choose_victim", "_counting", "_holds_while_waiting", "kv", "num_deferred")
 
     def __init__(
-        self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: KVCache | None = None
+        self, instance: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: KVCache | None = None
     ) -> None:
         """`kv` is a cache other than the usual one, without a cohort."""
         config = instance.config
@@ -70,9 +70,9 @@ class BlisScheduler(BatchScheduler):
         if self.waiting and not self.num_running:
             self._plan(at)
 
-    def set_hold(self, hold: Hold, at: Micros) -> None:
-        self._admits = hold is Hold.NONE
-        self._composes = hold is not Hold.EVERYTHING
+    def set_hold(self, hold: PauseState, at: Micros) -> None:
+        self._admits = hold is PauseState.NONE
+        self._composes = hold is not PauseState.EVERYTHING
         self._plan_after_step(at)
 
     def preempt_all(self, at: Micros) -> None:
@@ -233,7 +233,7 @@ class BlisScheduler(BatchScheduler):
         instance.events.extend(Preempted(at, sequence) for sequence in self.preempted)
         for sequence in self.admitted:
             sequence.scheduled_at = at
-            if instance.tells_admissions:
+            if instance.reports_admissions:
                 instance.events.append(Scheduled(at, sequence))
 
     def begin(self, step: ScheduledStep, at: Micros) -> Micros:

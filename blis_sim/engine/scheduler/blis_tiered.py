@@ -1,7 +1,7 @@
 """BLIS's steps with a KV cache that has CPU memory behind it: transfers make a step longer."""
 
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.cpu_tier_config import CpuTierConfig
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.offload_policies import OFFLOAD_POLICIES
 from blis_sim.engine.scheduler.blis import BlisScheduler
 from blis_sim.engine.scheduler.scheduled_step import ScheduledStep
@@ -13,7 +13,7 @@ class TieredBlisScheduler(BlisScheduler):
 
     __slots__ = ("_tiered",)
 
-    def __init__(self, instance: Instance, reports_steps: bool, tier: CpuTierConfig) -> None:
+    def __init__(self, instance: EngineContext, reports_steps: bool, tier: CpuTierConfig) -> None:
         config = instance.config
         self._tiered = OFFLOAD_POLICIES[tier.policy](config.total_kv_blocks, config.block_size_tokens, tier)
         super().__init__(instance, reports_steps, has_cohort=False, kv=self._tiered)

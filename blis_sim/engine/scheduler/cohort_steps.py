@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import StepsDone
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.free_runs import FreeRuns
 from blis_sim.engine.scheduler.cohort import DecodeCohort, running_number
-from blis_sim.engine.scheduler.leap import MAX_LEAP_STEPS, MIN_LEAP_STEPS, Leaper
+from blis_sim.engine.scheduler.leap import MAX_LEAP_STEPS, MIN_LEAP_STEPS, MultiStep
 from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, NO_TOKENS, ScheduledStep
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
@@ -35,7 +35,7 @@ class CohortSteps(ABC):
 
     def __init__(
         self,
-        instance: Instance,
+        instance: EngineContext,
         reports_steps: bool,
         depth: int,
         max_decodes: int,
@@ -72,7 +72,7 @@ class CohortSteps(ABC):
         self._must_update = False
         """Whether the end of the executing step changes more than the number of tokens."""
         self._reports_steps = reports_steps
-        self._take_steps = Leaper(instance).take
+        self._take_steps = MultiStep(instance).take
 
     @abstractmethod
     def compose_newcomers(self, at: Micros) -> bool:

@@ -9,8 +9,8 @@ Facts: vllm/v1/engine/core.py, `post_step`; vllm/v1/executor/multiproc_executor.
 from abc import abstractmethod
 from collections import deque
 
-from blis_sim.engine.instance import Instance
-from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.context import EngineContext
+from blis_sim.engine.kv_cache.interface import SlotCache
 from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.units import Micros
@@ -22,7 +22,7 @@ class DraftWaitScheduler(VllmScheduler):
     __slots__ = ("_starts", "_waits")
 
     def __init__(
-        self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
+        self, instance: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
     ) -> None:
         super().__init__(instance, reports_steps, has_cohort, kv)
         self._waits = instance.config.pipeline is not None and not instance.config.async_scheduling

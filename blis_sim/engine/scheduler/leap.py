@@ -4,7 +4,7 @@ from bisect import bisect_right
 from itertools import accumulate
 
 from blis_sim.engine.batch_shape import decodes
-from blis_sim.engine.instance import Instance
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.latency.decode_steps import few_decodes_timer
 from blis_sim.engine.latency.decode_sums import STEPS_OF_A_RUN, decode_sums
 from blis_sim.engine.units import Micros
@@ -16,12 +16,12 @@ FEW_STEPS = 48
 MAX_LEAP_STEPS = 1 << 16
 
 
-class Leaper:
+class MultiStep:
     """Takes steps of an instance in which no request joins or leaves. About 3 us, however many, where few decode."""
 
     __slots__ = ("_find_run", "_instance", "_latency", "_times_of_few")
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: EngineContext) -> None:
         self._instance = instance
         self._latency = instance.latency
         self._find_run = decode_sums(instance.latency).find

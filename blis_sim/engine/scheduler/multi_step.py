@@ -4,15 +4,15 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from blis_sim.engine.batch_shape import decodes
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Event, Finished
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.free_runs import FreeRuns
 from blis_sim.engine.latency.decode_steps import decode_timer
 from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.cohort_steps import CohortSteps
 from blis_sim.engine.scheduler.growth import BatchGrowth
-from blis_sim.engine.scheduler.hold import Hold
 from blis_sim.engine.scheduler.leap import MIN_LEAP_STEPS
+from blis_sim.engine.scheduler.pause_state import PauseState
 from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, NO_TOKENS, ScheduledStep
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
@@ -28,7 +28,7 @@ class CohortScheduler(CohortSteps):
 
     def __init__(
         self,
-        instance: Instance,
+        instance: EngineContext,
         reports_steps: bool,
         depth: int,
         max_decodes: int,
@@ -105,9 +105,9 @@ class CohortScheduler(CohortSteps):
         if not self.flight:
             self._plan(at)
 
-    def set_hold(self, hold: Hold, at: Micros) -> None:
-        self._admits = hold is Hold.NONE
-        self._composes = hold is not Hold.EVERYTHING
+    def set_hold(self, hold: PauseState, at: Micros) -> None:
+        self._admits = hold is PauseState.NONE
+        self._composes = hold is not PauseState.EVERYTHING
         if not self.flight:
             self._plan(at)
 

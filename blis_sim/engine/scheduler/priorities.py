@@ -39,7 +39,7 @@ def oldest_first(_request: Request, arrived_at: Micros) -> int:
 
 
 def youngest_first(_request: Request, arrived_at: Micros) -> int:
-    """The score falls with age: starves whoever waits, to test how others cope."""
+    """The score falls with age: starves waiting requests, to test how others cope."""
     return -arrived_at
 
 

@@ -1,25 +1,25 @@
 """The engines that can be simulated, by the scheduler that each has. A new one is one file and one row here.
 
-An engine has one stepping, and only that is imported.
+An engine has one scheduler, and only its module is imported.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.scheduler.stepping import Stepping
+from blis_sim.engine.scheduler.interface import Scheduler
 from blis_sim.options.registry import Registry
 
 if TYPE_CHECKING:
-    from blis_sim.engine.instance import Instance
+    from blis_sim.engine.context import EngineContext
 
 
-def new_vllm(instance: "Instance", reports_steps: bool) -> Stepping:
+def new_vllm(instance: "EngineContext", reports_steps: bool) -> Scheduler:
     """vLLM's rules, step by step; or, where times are set request by request, its queue alone."""
     config = instance.config
     if config.timing is not None:
-        from blis_sim.engine.scheduler.slots import SlotStepping
+        from blis_sim.engine.scheduler.fixed_timing import FixedTimingScheduler
 
-        return SlotStepping(instance)
+        return FixedTimingScheduler(instance)
     if config.speculation is not None:
         from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
 
@@ -37,7 +37,7 @@ def new_vllm(instance: "Instance", reports_steps: bool) -> Stepping:
     return VllmScheduler(instance, reports_steps)
 
 
-def new_blis(instance: "Instance", reports_steps: bool) -> Stepping:
+def new_blis(instance: "EngineContext", reports_steps: bool) -> Scheduler:
     """BLIS's rules, with a CPU tier if there is one."""
     if instance.config.cpu_tier is not None:
         from blis_sim.engine.scheduler.blis_tiered import TieredBlisScheduler
@@ -48,21 +48,21 @@ def new_blis(instance: "Instance", reports_steps: bool) -> Stepping:
     return BlisScheduler(instance, reports_steps)
 
 
-def new_batches(instance: "Instance", reports_steps: bool) -> Stepping:
+def new_batches(instance: "EngineContext", reports_steps: bool) -> Scheduler:
     """The rules of a scheduler that Vidur has, by the name of the engine."""
-    from blis_sim.engine.scheduler.batch_engines import new_batch_stepping
+    from blis_sim.engine.scheduler.batch_engines import new_batch_engine
 
-    return new_batch_stepping(instance, reports_steps)
+    return new_batch_engine(instance, reports_steps)
 
 
-def new_adaptive(instance: "Instance", reports_steps: bool) -> Stepping:
+def new_adaptive(instance: "EngineContext", reports_steps: bool) -> Scheduler:
     """The worker of the published adaptive scheduler."""
     from blis_sim.engine.scheduler.adaptive import AdaptiveScheduler
 
     return AdaptiveScheduler(instance, reports_steps)
 
 
-ENGINES = Registry[Callable[["Instance", bool], Stepping]]("blis.schedulers") | {
+ENGINES = Registry[Callable[["EngineContext", bool], Scheduler]]("blis.schedulers") | {
     "vllm": new_vllm,
     "blis": new_blis,
     "sarathi": new_batches,

@@ -4,9 +4,9 @@ Facts: vllm/v1/engine/core.py, `step_with_batch_queue`; vllm/v1/core/sched/sched
 """
 
 from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted
-from blis_sim.engine.instance import Instance
-from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.kv_cache.interface import SlotCache
 from blis_sim.engine.latency.decode_steps import step_timer
 from blis_sim.engine.latency.host_waits import growth_requests, idle_starter
 from blis_sim.engine.lora import LoraSlots
@@ -34,7 +34,7 @@ class VllmScheduler(BatchQueueScheduler):
     )
 
     def __init__(
-        self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
+        self, instance: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
     ) -> None:
         super().__init__(instance, reports_steps, has_cohort, kv)
         self._lora = LoraSlots(instance.config.lora) if instance.config.lora is not None else None
@@ -79,7 +79,7 @@ class VllmScheduler(BatchQueueScheduler):
         self._instance.counters.num_preemptions += len(self.preempted)
         self._instance.events.extend(Preempted(at, sequence) for sequence in self.preempted)
 
-    def withhold_blocks(self, num_blocks: int, at: Micros) -> None:
+    def shrink_cache(self, num_blocks: int, at: Micros) -> None:
         """Withhold so many KV blocks from all requests, or as many as are free; 0 gives them all back."""
         self.kv.withhold(num_blocks)
         if not self.flight:
@@ -190,7 +190,7 @@ class VllmScheduler(BatchQueueScheduler):
         outcome = _COMPLETED if sequence.num_output_tokens >= most else _LENGTH_CAPPED
         if sequence.num_output_tokens > most:
             sequence.num_output_tokens = most
-        sequence.outcome = outcome  # as in `Instance.end`
+        sequence.outcome = outcome  # as in `EngineContext.end`
         counters = instance.counters
         counters.ended[outcome] += 1
         del instance.live[sequence.request.id]

@@ -1,6 +1,6 @@
 """vLLM's scheduling of a model with several groups of layers, whose decoding sequences give back blocks, too."""
 
-from blis_sim.engine.instance import Instance
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
 from blis_sim.engine.scheduler.group_cohort import GroupCohort
 from blis_sim.engine.scheduler.vllm import VllmScheduler
@@ -13,7 +13,7 @@ class GroupedScheduler(VllmScheduler):
 
     __slots__ = ("_calendar", "_grouped")
 
-    def __init__(self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True) -> None:
+    def __init__(self, instance: EngineContext, reports_steps: bool = True, has_cohort: bool = True) -> None:
         super().__init__(instance, reports_steps, has_cohort)
         assert isinstance(self.kv, GroupedKVCache)
         self._grouped: GroupedKVCache = self.kv

@@ -8,8 +8,8 @@ scheduler.py, WAITING_FOR_REMOTE_KVS; vllm/v1/worker/gpu/kv_connector.py, `post_
 from collections import deque
 from dataclasses import dataclass, field
 
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.cpu_tier_config import OffloadConfig
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.loading_cache import LoadingKVCache
 from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, RequestUse
 from blis_sim.engine.queue import Due
@@ -48,7 +48,7 @@ class OffloadingScheduler(VllmScheduler):
         *("_now", "_num_offered", "_store_free_at", "_storing", "_tier", "_uses"),
     )
 
-    def __init__(self, instance: Instance, reports_steps: bool, offload: OffloadConfig) -> None:
+    def __init__(self, instance: EngineContext, reports_steps: bool, offload: OffloadConfig) -> None:
         self._loading = LoadingKVCache(instance.config, instance.cache_changes)
         super().__init__(instance, reports_steps, has_cohort=False, kv=self._loading)
         self._has_tier = True

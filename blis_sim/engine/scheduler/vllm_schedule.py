@@ -4,10 +4,10 @@ There is no prefill and no decode: each sequence has tokens it has and tokens it
 catch up. Facts and order of rules: vllm/v1/core/sched/scheduler.py, `schedule`.
 """
 
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Preempted, Scheduled
-from blis_sim.engine.instance import Instance
+from blis_sim.engine.kv_cache.interface import SlotCache
 from blis_sim.engine.kv_cache.slot_caches import new_cohort_cache, new_slot_cache
-from blis_sim.engine.kv_cache.slots import SlotCache
 from blis_sim.engine.pipeline import Pipeline
 from blis_sim.engine.scheduler.admission import NONE_DISPLACED, Admission, num_external_tokens
 from blis_sim.engine.scheduler.batch import BatchScheduler
@@ -32,7 +32,7 @@ class VllmComposition(BatchScheduler):
     )
 
     def __init__(
-        self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
+        self, instance: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
     ) -> None:
         config = instance.config
         self._counting = counting = new_cohort_cache(config) if has_cohort and can_have_cohort(config) else None
@@ -394,5 +394,5 @@ class VllmComposition(BatchScheduler):
         for sequence in self.admitted:
             if sequence.scheduled_at is None:
                 sequence.scheduled_at = at
-            if instance.tells_admissions:
+            if instance.reports_admissions:
                 instance.events.append(Scheduled(at, sequence))

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Event
-from blis_sim.engine.instance import Instance
 from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
 from blis_sim.engine.scheduler.draft_waits import DraftWaitScheduler
 from blis_sim.engine.scheduler.scheduled_step import ScheduledStep, ScheduledTokens, batch_shape
@@ -44,7 +44,7 @@ class SpeculativeScheduler(DraftWaitScheduler):
 
     def __init__(
         self,
-        instance: Instance,
+        instance: EngineContext,
         reports_steps: bool = True,
         has_cohort: bool = False,
         num_accepted: Callable[[Sequence, int], int] | None = None,

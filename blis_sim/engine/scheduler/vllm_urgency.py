@@ -1,7 +1,7 @@
 """vLLM's composition of steps with requests that become more urgent, and that lose their places to more urgent ones."""
 
-from blis_sim.engine.instance import Instance
-from blis_sim.engine.kv_cache.slots import SlotCache
+from blis_sim.engine.context import EngineContext
+from blis_sim.engine.kv_cache.interface import SlotCache
 from blis_sim.engine.scheduler.admission import NONE_DISPLACED
 from blis_sim.engine.scheduler.places import Places
 from blis_sim.engine.scheduler.vllm_schedule import VllmComposition
@@ -20,7 +20,7 @@ class UrgencyComposition(VllmComposition):
     __slots__ = ("_keeps_progress", "_places", "_urgency")
 
     def __init__(
-        self, instance: Instance, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
+        self, instance: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
     ) -> None:
         super().__init__(instance, reports_steps, has_cohort, kv)
         config = instance.config

@@ -30,7 +30,7 @@ def by_prompt_length(sequence: Sequence) -> tuple[object, ...]:
 
 
 def by_reverse_priority(sequence: Sequence) -> tuple[object, ...]:
-    """The least urgent first: starves whoever matters, to test how others cope."""
+    """The least urgent first: starves urgent requests, to test how others cope."""
     return (-sequence.priority, sequence.arrived_at, sequence.request.id)
 
 

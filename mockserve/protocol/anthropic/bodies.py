@@ -71,18 +71,18 @@ class AnthropicEvents:
         return [{"type": "message_start", "message": body}]
 
     def said(self, piece: Piece) -> list[Event]:
-        told: list[Event] = []
+        reported: list[Event] = []
         delta = piece.delta
         if delta.get("reasoning"):
-            told += self._in_block("thinking", "thinking_delta", "thinking", delta["reasoning"])
+            reported += self._in_block("thinking", "thinking_delta", "thinking", delta["reasoning"])
         if delta.get("content"):
             if self._open == "tool_use":
                 self._waiting += delta["content"]
             else:
-                told += self._in_block("text", "text_delta", "text", delta["content"])
+                reported += self._in_block("text", "text_delta", "text", delta["content"])
         for call in delta.get("tool_calls") or ():
-            told += self._tool_call(call)
-        return told
+            reported += self._tool_call(call)
+        return reported
 
     def ended(self, ending: Ending, usage: Usage) -> list[Event]:
         uses_tool = self._call >= 0
@@ -102,17 +102,17 @@ class AnthropicEvents:
         return [*opened, self._delta({"type": kind, key: text})]
 
     def _tool_call(self, call: Mapping[str, Any]) -> list[Event]:
-        told: list[Event] = []
+        reported: list[Event] = []
         function = call["function"]
         if call.get("id") is not None:
-            told += self._end_block()
+            reported += self._end_block()
             self._call, self._arguments = call["index"], ""
-            told.append(self._begin({"type": "tool_use", "id": call["id"], "name": function["name"], "input": {}}))
+            reported.append(self._begin({"type": "tool_use", "id": call["id"], "name": function["name"], "input": {}}))
         arguments = function.get("arguments")
         if arguments:
             self._arguments += arguments
-            told.append(self._delta({"type": "input_json_delta", "partial_json": arguments}))
-        return told
+            reported.append(self._delta({"type": "input_json_delta", "partial_json": arguments}))
+        return reported
 
     def _begin(self, block: dict[str, Any]) -> Event:
         self._open = block["type"]
@@ -123,17 +123,17 @@ class AnthropicEvents:
 
     def _end_block(self) -> list[Event]:
         """The end of the open block, and all of one for the text that waited."""
-        told: list[Event] = []
+        reported: list[Event] = []
         if self._open is not None:
             if self._open == "thinking":
-                told.append(self._delta({"type": "signature_delta", "signature": self._reply.new_signature()}))
-            told.append({"type": "content_block_stop", "index": self._index})
+                reported.append(self._delta({"type": "signature_delta", "signature": self._reply.new_signature()}))
+            reported.append({"type": "content_block_stop", "index": self._index})
             self._open = None
             self._index += 1
         if self._waiting:
             text, self._waiting = self._waiting, ""
-            told += [*self._in_block("text", "text_delta", "text", text), *self._end_block()]
-        return told
+            reported += [*self._in_block("text", "text_delta", "text", text), *self._end_block()]
+        return reported
 
 
 def _head(reply: AnthropicReply) -> dict[str, Any]:

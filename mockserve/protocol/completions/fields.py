@@ -5,8 +5,6 @@ A field that is not listed is let through and has no effect.
 
 from collections.abc import Mapping
 
-from mockserve.protocol.asked.repetition import REPETITION_DETECTION
-from mockserve.protocol.asked.sampling import STRUCTURED_OUTPUTS
 from mockserve.protocol.completions.messages import MESSAGE
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
 from mockserve.protocol.reading.types import (
@@ -20,6 +18,8 @@ from mockserve.protocol.reading.types import (
     OneOf,
     Text,
 )
+from mockserve.protocol.sampling.repetition import REPETITION_DETECTION
+from mockserve.protocol.sampling.sampling import STRUCTURED_OUTPUTS
 
 MAX_STOP_STRINGS = 4
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

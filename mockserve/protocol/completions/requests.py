@@ -6,17 +6,6 @@ from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from blis_sim.options.memo import Memo
-from mockserve.protocol.asked.sampling import (
-    Common,
-    Delivery,
-    Sampling,
-    Wanted,
-    read_common,
-    read_delivery,
-    read_sampling,
-    read_wanted,
-)
-from mockserve.protocol.asked.vocabulary_checks import check_logit_bias_keys
 from mockserve.protocol.completions.content_parts import NO_PROMPT_EMBEDS, PROMPT_EMBEDS
 from mockserve.protocol.completions.fields import CHAT_FIELDS, CHAT_REQUIRED, COMPLETION_FIELDS
 from mockserve.protocol.completions.messages import (
@@ -35,6 +24,17 @@ from mockserve.protocol.refusals import (
     refuse_chat_contradictions,
     refuse_completion_contradictions,
 )
+from mockserve.protocol.sampling.sampling import (
+    Delivery,
+    RequestMetadata,
+    ResponseOptions,
+    SamplingParams,
+    read_common,
+    read_delivery,
+    read_sampling,
+    read_wanted,
+)
+from mockserve.protocol.sampling.vocabulary_checks import check_logit_bias_keys
 
 ASSISTANT = "assistant"
 
@@ -48,10 +48,10 @@ class ChatRequest(NamedTuple):
 
     model: str
     messages: list[Any]
-    sampling: Sampling
+    sampling: SamplingParams
     delivery: Delivery
-    common: Common = Common()
-    wanted: Wanted = Wanted()
+    common: RequestMetadata = RequestMetadata()
+    wanted: ResponseOptions = ResponseOptions()
     role: str = ASSISTANT
     echoed: str = ""
     add_special_tokens: bool = False
@@ -96,7 +96,7 @@ def parse_chat(body: dict[str, Any], read_as: str | None = None, is_typed: bool 
     )
 
 
-def _read_chat_sampling(fields: Fields) -> Sampling:
+def _read_chat_sampling(fields: Fields) -> SamplingParams:
     newer = fields.integer("max_completion_tokens")
     top_logprobs = fields.integer("top_logprobs", 0) or 0
     return read_sampling(
@@ -208,10 +208,10 @@ class CompletionRequest(NamedTuple):
 
     model: str
     prompts: tuple[Prompt, ...]
-    sampling: Sampling
+    sampling: SamplingParams
     delivery: Delivery
-    common: Common = Common()
-    wanted: Wanted = Wanted()
+    common: RequestMetadata = RequestMetadata()
+    wanted: ResponseOptions = ResponseOptions()
     echo: bool = False
     only_echoes: bool = False
     add_special_tokens: bool = True

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.bodies import Ending, Event, Piece, Usage
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import EncodedItems
@@ -25,6 +24,7 @@ from mockserve.protocol.responses.items import (
 )
 from mockserve.protocol.responses.requests import ResponseRequest
 from mockserve.protocol.responses.tools import ToolNames, begun_input, custom_input, shown_choice, shown_tool
+from mockserve.protocol.sampling.sampling import SamplingParams
 
 REASONING_KEYS = ("context", "effort", "generate_summary", "mode", "summary")
 
@@ -37,7 +37,7 @@ class ResponseObject:
     created: int
     model: str
     asked: ResponseRequest
-    sampling: Sampling
+    sampling: SamplingParams
     budget: int
     """Most tokens that it may have."""
     kv_transfer_params: Mapping[str, Any] | None = None
@@ -211,54 +211,54 @@ class ResponseEvents:
         return [self._event("response.created", response=body), self._event("response.in_progress", response=body)]
 
     def said(self, piece: Piece) -> list[Event]:
-        told: list[Event] = []
+        reported: list[Event] = []
         delta = piece.delta
         if delta.get("reasoning") is not None:
-            told += self._reasoning(delta["reasoning"])
+            reported += self._reasoning(delta["reasoning"])
         if delta.get("content"):
-            told += self._content(delta["content"], piece.logprobs)
+            reported += self._content(delta["content"], piece.logprobs)
         for call in delta.get("tool_calls") or ():
-            told += self._call(call)
-        return told
+            reported += self._call(call)
+        return reported
 
     def ended(self, ending: Ending, usage: Usage) -> list[Event]:
         status = INCOMPLETE if ending.finish_reason == "length" else COMPLETED
-        told = self._end_item(status)
+        reported = self._end_item(status)
         self.final = self.response.body(status, self.output, usage, raw=self.raw)
-        return [*told, self._event(f"response.{status}", response=self.final)]
+        return [*reported, self._event(f"response.{status}", response=self.final)]
 
     def failed(self, error: ApiError) -> list[Event]:
         self.final = self.response.body("failed", self.output)
         return [{"type": "error", **error.body()}]
 
     def _reasoning(self, text: str) -> list[Event]:
-        told: list[Event] = []
+        reported: list[Event] = []
         if self._open is None or self._open.kind != "reasoning":
-            told += self._begin(_Open("reasoning", f"rs_{self.new_id()}"))
-        return [*told, self._grown(text, "response.reasoning_text.delta", content_index=0)]
+            reported += self._begin(_Open("reasoning", f"rs_{self.new_id()}"))
+        return [*reported, self._grown(text, "response.reasoning_text.delta", content_index=0)]
 
     def _content(self, text: str, logprobs: Mapping[str, Any] | None) -> list[Event]:
-        told: list[Event] = []
+        reported: list[Event] = []
         if self._open is None or self._open.kind != "message":
-            told += self._begin(_Open("message", f"msg_{self.new_id()}"))
+            reported += self._begin(_Open("message", f"msg_{self.new_id()}"))
         if logprobs is not None and self._open is not None:
             self._open.logprobs = self._open.logprobs or EncodedItems()
             self._open.logprobs.add(full_logprobs(logprobs))
         shown = delta_logprobs(logprobs)
-        return [*told, self._grown(text, "response.output_text.delta", content_index=0, logprobs=shown)]
+        return [*reported, self._grown(text, "response.output_text.delta", content_index=0, logprobs=shown)]
 
     def _call(self, call: Mapping[str, Any]) -> list[Event]:
-        told: list[Event] = []
+        reported: list[Event] = []
         function = call["function"]
         if call.get("id") is not None:
-            told += self._begin(self._new_call(function["name"], call["id"]))
+            reported += self._begin(self._new_call(function["name"], call["id"]))
         arguments, item = function.get("arguments"), self._open
         if arguments and item is not None and item.kind == "custom call":
             item.text += arguments
-            told += self._custom_input(item, begun_input(item.text))
+            reported += self._custom_input(item, begun_input(item.text))
         elif arguments:
-            told.append(self._grown(arguments, "response.function_call_arguments.delta"))
-        return told
+            reported.append(self._grown(arguments, "response.function_call_arguments.delta"))
+        return reported
 
     def _new_call(self, name: str, call_id: str) -> _Open:
         names = self._names = self._names or self.response.tool_names
@@ -278,12 +278,12 @@ class ResponseEvents:
         return [self._event("response.custom_tool_call_input.delta", delta=delta, **where)]
 
     def _begin(self, item: _Open) -> list[Event]:
-        told = self._end_item(COMPLETED)
+        reported = self._end_item(COMPLETED)
         self._open = item
-        told.append(self._item_event("response.output_item.added", _begun(item)))
+        reported.append(self._item_event("response.output_item.added", _begun(item)))
         if item.kind not in CALLS:
-            told.append(self._part_event("response.content_part.added", item, _part(item, EncodedItems())))
-        return told
+            reported.append(self._part_event("response.content_part.added", item, _part(item, EncodedItems())))
+        return reported
 
     def _grown(self, text: str, kind: str, **more: Any) -> Event:
         item = self._open
@@ -296,13 +296,13 @@ class ResponseEvents:
         if item is None:
             return []
         self._open = None
-        told = self._end_text(item)
+        reported = self._end_text(item)
         if item.kind not in CALLS:
-            told.append(self._part_event("response.content_part.done", item, _part(item, item.logprobs)))
+            reported.append(self._part_event("response.content_part.done", item, _part(item, item.logprobs)))
         done = _done(item, status)
-        told.append(self._item_event("response.output_item.done", done))
+        reported.append(self._item_event("response.output_item.done", done))
         self.output.append(done)
-        return told
+        return reported
 
     def _end_text(self, item: _Open) -> list[Event]:
         where: dict[str, Any] = {"item_id": item.id, "output_index": len(self.output)}

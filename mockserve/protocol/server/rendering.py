@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.completions.messages import tool_definitions
 from mockserve.protocol.reading.types import as_flag
+from mockserve.protocol.sampling.sampling import SamplingParams
 
 DEFAULT_MAX_TOKENS = 16
 WHOLE_REPLY, DELTAS = 2, 1
@@ -63,7 +63,7 @@ class Rendered:
 
 
 def sampling_object(
-    sampling: Sampling, body: Mapping[str, Any], max_tokens: int, streams: bool, finds_calls: bool = False
+    sampling: SamplingParams, body: Mapping[str, Any], max_tokens: int, streams: bool, finds_calls: bool = False
 ) -> dict[str, Any]:
     """vLLM's object of sampling parameters, without those that have their default, in its order.
 

@@ -12,7 +12,7 @@ import pytest
 from blis_sim.bench.capacity.command import PlanOptions, rewritten, run
 from blis_sim.bench.capacity.prices import read_prices
 from blis_sim.bench.capacity.serving import served_name
-from blis_sim.bench.points.simulate import Job, compute
+from blis_sim.bench.runner.simulate import Job, compute
 from blis_sim.options import BlisError
 from blis_sim.options.command_line import read_command_line
 from blis_sim.options.text import value_of

@@ -9,7 +9,7 @@ import pytest
 from blis_sim.bench.offline import latency, throughput
 from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
 from blis_sim.options import BlisError, options_from
-from tests.bench.nobody import Nobody
+from tests.bench.no_server import NoServer
 
 MODEL: dict[str, Any] = {"model": "qwen/qwen3-14b", "hardware": "H100", "tp": 1}
 
@@ -127,7 +127,7 @@ def test_a_benchmark_that_cannot_be_computed_is_refused_in_one_line(tmp_path: Pa
 def test_results_are_written_although_standard_output_is_closed(
     figures_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdout", Nobody())
+    monkeypatch.setattr(sys, "stdout", NoServer())
     with pytest.raises(BrokenPipeError):
         figures_of(tmp_path)
     assert json.loads((tmp_path / "out.json").read_text())["model_id"] == "qwen/qwen3-14b"

@@ -14,7 +14,7 @@ import pytest
 
 from blis_sim.bench.serve.command import BenchServeOptions, run
 from blis_sim.options import BlisError, options_from
-from tests.bench.nobody import Nobody
+from tests.bench.no_server import NoServer
 from tests.observe.conftest import seen, server_url
 
 __all__ = ["seen", "server_url"]
@@ -132,7 +132,7 @@ def test_details_that_go_nowhere_are_pointed_out(bench: Bench) -> None:
 def test_results_are_saved_although_standard_output_is_closed(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdout", Nobody())
+    monkeypatch.setattr(sys, "stdout", NoServer())
     with pytest.raises(BrokenPipeError):
         bench(save_result=True)
     (path,) = (tmp_path / "results").iterdir()

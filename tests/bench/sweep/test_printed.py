@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from blis_sim.bench.points.plan import Point
-from blis_sim.bench.points.simulate import FIGURES, Outcome
+from blis_sim.bench.runner.plan import Point
+from blis_sim.bench.runner.simulate import FIGURES, Outcome
 from blis_sim.bench.sweep.page import write_sweep_page
 from blis_sim.bench.sweep.printed import SweepResult, printed
 from blis_sim.bench.sweep.rows import Row, Table

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from blis_sim.bench.frontier_plot import frontier as best_points
-from blis_sim.bench.points.plan import Point
-from blis_sim.bench.points.simulate import Outcome
+from blis_sim.bench.runner.plan import Point
+from blis_sim.bench.runner.simulate import Outcome
 from blis_sim.bench.sweep.command import SweepOptions, run
 from blis_sim.bench.sweep.frontier import frontier
 from blis_sim.bench.sweep.rows import Row
@@ -202,8 +202,8 @@ def test_a_point_that_fails_unexpectedly_keeps_no_other_from_being_computed(proc
             check=False,
         )
         assert done.returncode == 1
-        told = "blis sweep: 1 points failed, the first, num_requests=20000000: unexpected MemoryError"
-        assert done.stderr.startswith(f"{said_before}{told}")
+        reported = "blis sweep: 1 points failed, the first, num_requests=20000000: unexpected MemoryError"
+        assert done.stderr.startswith(f"{said_before}{reported}")
         assert "Traceback" not in done.stderr
         rows = list(csv.DictReader(path.read_text().splitlines()))
         assert [(row["completed_requests"], row["error"][:22]) for row in rows] == [

@@ -10,7 +10,7 @@ import pytest
 
 from blis_sim.bench.tune.command import TuneOptions, run
 from blis_sim.options import BlisError
-from tests.bench.nobody import Nobody
+from tests.bench.no_server import NoServer
 from tests.docs.pages import PROJECT
 
 BASE = (
@@ -156,7 +156,7 @@ def test_inputs_of_the_simulations_are_not_overwritten(tmp_path: Path) -> None:
 def test_trials_are_written_although_standard_output_is_closed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdout", Nobody())
+    monkeypatch.setattr(sys, "stdout", NoServer())
     with pytest.raises(BrokenPipeError):
         tuned(tmp_path, capsys, vary=("max_num_seqs=64",), limit=("ttft:200",))
     assert (tmp_path / "tune.csv").read_text().startswith("max_num_seqs,rate,within_limits,")

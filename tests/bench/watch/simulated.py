@@ -26,7 +26,7 @@ from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.latency.wrapped import PhaseShifted, SlowedLatency
 from blis_sim.engine.request import Request, UniqueBlocks
 from replay.arrivals.arrival import Arrival
-from replay.running.simulate import simulate
+from replay.simulation.simulate import simulate
 from traces import TraceRow
 
 BOUNDS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, float("inf"))

@@ -11,8 +11,8 @@ from blis_sim.engine.request import Request, UniqueBlocks
 from calibrate.fit.recording import Recording
 from calibrate.fit.terms import TERMS, Deployed
 from replay.arrivals.arrival import Arrival
-from replay.running.record import Record
-from replay.running.simulate import simulate
+from replay.simulation.record import Record
+from replay.simulation.simulate import simulate
 from tests.replay.small_traces import row
 
 DEPLOYED = Deployed(load_model("qwen3-14b"), load_gpu("H100"), 1)

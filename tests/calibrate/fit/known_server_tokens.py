@@ -50,12 +50,12 @@ def _token_steps(sequence: Sequence) -> list[int]:
 def answered(requests: list[Arrival], sent_and_ended: Mapping[int, tuple[int, int]] | None = None) -> list[Arrival]:
     """The requests as a recording has them; some with the times they were sent and ended."""
     times = sent_and_ended or {}
-    told = []
+    reported = []
     for number, each in enumerate(requests):
         sent_us, ended_us = times.get(number, (0, 0))
         columns = {"send_time_us": sent_us, "last_chunk_time_us": ended_us}
-        told.append(each._replace(row=row(number, output_tokens=each.request.output_tokens, **columns)))
-    return told
+        reported.append(each._replace(row=row(number, output_tokens=each.request.output_tokens, **columns)))
+    return reported
 
 
 def with_token_times(plain: Recording, chunks: Chunks) -> Recording:

@@ -10,7 +10,7 @@ from blis_sim.cli.main import run
 from blis_sim.engine.core import Engine
 from calibrate.fit.design import capacity, design
 from replay.arrivals.arrival import Arrival
-from replay.running.simulate import simulate
+from replay.simulation.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, VALUES
 from tests.fakes import request
 from tests.replay.small_traces import row

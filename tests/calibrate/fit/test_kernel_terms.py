@@ -13,7 +13,7 @@ from calibrate.fit.coefficients_file import content, text_of
 from calibrate.fit.kernel_terms import EXPECTED, TERMS, KernelsDeployed
 from calibrate.fit.learn import Budget, learn
 from calibrate.fit.recording import Recording
-from replay.running.simulate import simulate
+from replay.simulation.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, arrivals
 from tests.engine.latency.kernels.made_up import grids
 

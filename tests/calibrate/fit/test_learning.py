@@ -17,7 +17,7 @@ from calibrate.fit.recording import Recording
 from calibrate.fit.terms import EXPECTED, TERMS
 from calibrate.fit.trial import recorded
 from replay.arrivals.arrival import Arrival
-from replay.running.simulate import simulate
+from replay.simulation.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, KNOWN, VALUES, arrivals, measured, recording
 from tests.calibrate.fit.known_server_tokens import token_times, with_token_times
 from tests.replay.small_traces import row
@@ -73,11 +73,11 @@ def test_the_range_seen_is_that_of_the_recordings(learned: Learned) -> None:
 
 def test_equal_seeds_give_equal_coefficients_and_progress_is_reported() -> None:
     recordings = [recording(60), recording(80, seed=1)]
-    told: list[None] = []
-    first = learn(recordings, DEPLOYED, CONFIG, seed=5, budget=SMALL, on_progress=lambda: told.append(None))
+    reported: list[None] = []
+    first = learn(recordings, DEPLOYED, CONFIG, seed=5, budget=SMALL, on_progress=lambda: reported.append(None))
     again = learn(recordings, DEPLOYED, CONFIG, seed=5, budget=SMALL)
     assert first.estimate.values.tolist() == again.estimate.values.tolist()
-    assert len(told) == num_trials(recordings, DEPLOYED, SMALL)
+    assert len(reported) == num_trials(recordings, DEPLOYED, SMALL)
 
 
 def test_learning_on_from_an_estimate_forgets_where_it_came_from() -> None:

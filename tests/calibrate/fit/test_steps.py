@@ -11,7 +11,7 @@ from blis_sim.engine.latency.wrapped import PhaseShifted
 from calibrate.fit.recording import Recording
 from calibrate.fit.steps import Steps, steps_of
 from calibrate.fit.trial import recorded
-from replay.running.simulate import simulate
+from replay.simulation.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, KNOWN, VALUES, recording
 from tests.calibrate.fit.known_server_tokens import Chunks, answered, token_times
 
@@ -78,8 +78,8 @@ def test_while_a_request_runs_whose_tokens_are_unknown_steps_are_not_plain(known
     hidden, times = next((number, times) for number, times in chunks.items() if len(times) > 100)
     requests = answered(known.arrivals, {hidden: (times[0] - 60_000, times[-1])})
     in_pairs = {**chunks, hidden: times[::2]}
-    for told in (in_pairs, {number: each for number, each in chunks.items() if number != hidden}):
-        steps = steps_of(requests, told, CONFIG)
+    for reported in (in_pairs, {number: each for number, each in chunks.items() if number != hidden}):
+        steps = steps_of(requests, reported, CONFIG)
         assert steps is not None
         within = (steps.ends_us >= times[0] - 60_000) & (steps.ends_us <= times[-1])
         assert not steps.plain[within].any()

@@ -37,8 +37,8 @@ def test_a_short_recording_with_token_times_determines_steps_better_than_one_wit
     errors: dict[str, list[float]] = {"with": [], "without": []}
     for seed in range(4):
         plain = recording(200, rate=4.0, seed=seed)
-        told = with_token_times(plain, token_times(plain.arrivals))
-        for name, each in (("without", plain), ("with", told)):
+        reported = with_token_times(plain, token_times(plain.arrivals))
+        for name, each in (("without", plain), ("with", reported)):
             errors[name].append(float(np.sqrt(np.mean((step_times(learned(each), shapes) / known - 1) ** 2))))
     assert np.mean(errors["with"]) < 0.75 * np.mean(errors["without"])
 

@@ -6,7 +6,7 @@ import pytest
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.gpus import gpu_names, load_gpu
-from blis_sim.engine.latency.catalogue.models import _written_out, knows_model, model_entry, model_names
+from blis_sim.engine.latency.catalogue.models import _written_out, has_model, model_entry, model_names
 from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.memory.available import available_kv_bytes
 from blis_sim.engine.memory.planner import PlanRequest, plan_layout
@@ -34,7 +34,7 @@ FAMILIES = (
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_models_that_people_serve_are_found_by_name(name: str) -> None:
-    assert knows_model(name)
+    assert has_model(name)
 
 
 def test_every_model_but_those_of_one_kind_is_planned_on_its_default_deployment_with_room_for_a_request() -> None:

@@ -2,7 +2,7 @@
 
 from blis_sim.engine.cluster.admission import AdmissionPolicy, Stateless, always_admit
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.member import Life, Members
+from blis_sim.engine.cluster.instance import Instances, InstanceState
 from blis_sim.engine.cluster.routing import RoundRobin, Router
 from blis_sim.engine.cluster.settings import Freshness, Latencies
 from blis_sim.engine.cluster.snapshot import Snapshot
@@ -48,9 +48,9 @@ def run_out(simulation: Cluster) -> list[Event]:
 
 def state(*snapshots: Snapshot, now: int = 0, freshness: Freshness = ALWAYS_FRESH) -> RoutingState:
     """A state with these snapshots; the engines behind them are idle."""
-    members = Members()
+    members = Instances()
     for _ in snapshots:
-        members.add(engine(), Life.READY, 0)
+        members.add(engine(), InstanceState.READY, 0)
     made = RoutingState(members, freshness)
     made.candidates = list(snapshots)
     made.now = now

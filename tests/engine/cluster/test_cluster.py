@@ -206,11 +206,11 @@ def test_a_request_that_hangs_up_before_coming_to_a_named_instance_is_not_there(
 def test_events_can_be_reported_with_their_instances() -> None:
     numbered = submitted(cluster(3), 6, gap_us=400)
     plain = submitted(cluster(3), 6, gap_us=400)
-    told = numbered.advance_each(1_000_000)
-    assert [(event.at, type(event)) for _, event in told] == [
+    reported = numbered.advance_each(1_000_000)
+    assert [(event.at, type(event)) for _, event in reported] == [
         (event.at, type(event)) for event in plain.advance(1_000_000)
     ]
-    for number, event in told:
+    for number, event in reported:
         if isinstance(event, Scheduled | Finished):
             assert event.sequence.instance == number
-    assert {number for number, _ in told} == {0, 1, 2}
+    assert {number for number, _ in reported} == {0, 1, 2}

@@ -11,8 +11,8 @@ from blis_sim.engine.cpu_tier_config import CpuTierConfig
 from blis_sim.engine.kv_cache.offload_policies import OFFLOAD_POLICIES
 from blis_sim.engine.kv_cache.tiered_cache import TieredKVCache
 from tests.engine.kv_cache.literal_tiers import LiteralTiers
-from tests.laws.test_engine_laws import told
-from tests.oracle_scheduler.blis_tiered import TieredBlisStepping
+from tests.laws.test_engine_laws import reported
+from tests.oracle_scheduler.blis_tiered import PlainTieredBlisScheduler
 from tests.strategies import Workload, workloads
 
 MANY_STEPS = 3_000
@@ -32,7 +32,7 @@ def outcome(
     if is_literal:  # a compiled scheduler takes no cache that is not compiled
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(OFFLOAD_POLICIES, "mirror", LiteralTiers)
-            engine._stepping = TieredBlisStepping(engine._instance, tier)
+            engine._scheduler = PlainTieredBlisScheduler(engine._instance, tier)
     for at, request in workload.arrivals:
         engine.submit(request, at)
     for at, request_id in workload.hang_ups:
@@ -42,7 +42,7 @@ def outcome(
         assume(len(engine.steps) < MANY_STEPS)
         events += engine.advance(due_at + 10_000)
         engine.check_integrity()
-    return told(events), engine.kv, engine
+    return reported(events), engine.kv, engine
 
 
 @given(workloads(schedulings=("blis",)), tiers)

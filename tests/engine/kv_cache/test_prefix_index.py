@@ -105,7 +105,7 @@ def test_equal_hashes_are_equal_blocks_and_generated_blocks_are_the_requests_own
 
 
 def test_blocks_that_overwrite_each_other_forget_as_one_by_one() -> None:
-    """1, 2 and 3 are given to a prompt in this order; what each held is forgotten first, whoever holds the same."""
+    """1, 2 and 3 are given to a prompt in this order; what each held is forgotten first, though others hold it."""
     at_once, one_by_one = index_of(ab=1, abc=2, a=3), index_of(ab=1, abc=2, a=3)
     at_once.overwrite(range(7, 10), ["a", "ab", "abc"], [(0, 1), (1, 2), (2, 3)])
     for lost, block, identity in ((1, 7, "a"), (2, 8, "ab"), (3, 9, "abc")):

@@ -243,7 +243,7 @@ class AnyUse(RuleBasedStateMachine):
         assert self.kv.num_used_blocks == len({block for holder in self.holders for block in holder.block_ids})
 
     @invariant()
-    def nobody_else_holds_what_cannot_be_found(self) -> None:
+    def blocks_that_cannot_be_found_are_held_once(self) -> None:
         blocks = [block for holder in self.holders for block in holder.block_ids]
         assert all(blocks.count(block) == 1 for block in blocks if not self.kv.index.is_registered(block))
 

@@ -16,7 +16,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished, Preempted
 from blis_sim.engine.latency.adaptive_toy import AdaptiveToy
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
-from blis_sim.engine.scheduler.hold import Hold
+from blis_sim.engine.scheduler.pause_state import PauseState
 from blis_sim.engine.urgency import UrgencySettings
 from blis_sim.options import options_from
 from blis_sim.options.command_line import read_command_line
@@ -85,9 +85,9 @@ def test_held_requests_wait_until_they_are_let_go() -> None:
     engine = worker()
     engine.submit(asked("a", 100, 2), 0)
     engine.advance(10)
-    engine.hold(Hold.EVERYTHING, 11)
+    engine.hold(PauseState.EVERYTHING, 11)
     assert not [each for each in engine.advance(50_000) if isinstance(each, Finished)]
-    engine.hold(Hold.NONE, 60_000)
+    engine.hold(PauseState.NONE, 60_000)
     assert [each.at for each in engine.advance(100_000) if isinstance(each, Finished)] == [60_000 + 150]
 
 

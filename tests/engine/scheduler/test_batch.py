@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from blis_sim.engine.instance import Instance
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.request import PrefixGroupBlocks
 from blis_sim.engine.scheduler.blis import BlisScheduler
 from blis_sim.engine.sequence import Sequence
@@ -18,7 +18,7 @@ class Bench:
     settings: dict[str, int | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        instance = Instance(config(self.total_kv_blocks, 4, **self.settings), TestLatency())
+        instance = EngineContext(config(self.total_kv_blocks, 4, **self.settings), TestLatency())
         self.batch = BlisScheduler(instance, has_cohort=False)
         self.kv = self.batch.kv
 
@@ -187,7 +187,7 @@ def test_no_request_is_admitted_in_a_step_that_preempts() -> None:
     assert bench.kv.num_used_blocks < bench.kv.num_blocks, "tiny would fit"
 
 
-def test_whoever_is_its_own_last_victim_ends_the_step_for_those_after_it() -> None:
+def test_a_sequence_that_is_its_own_last_victim_ends_the_step() -> None:
     bench = Bench(total_kv_blocks=6, settings={"preemption_policy": "priority"})
     bench.wait("a", 7)
     bench.wait("least urgent", 8, priority=9)

@@ -37,7 +37,7 @@ def captured() -> list[tuple[tuple[bool, int], list[str]]]:
 def test_steps_with_media_are_composed_as_by_vllm(drawn: tuple[bool, int], story: list[str]) -> None:
     async_scheduling, seed = drawn
     workload = with_media(draw_workload(seed, async_scheduling), seed)
-    assert list(composition_rows(1, async_scheduling, seed, simulated_story(workload).told())) == story
+    assert list(composition_rows(1, async_scheduling, seed, simulated_story(workload).reported())) == story
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])

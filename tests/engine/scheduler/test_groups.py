@@ -31,7 +31,7 @@ def captured() -> list[tuple[Drawn, list[str]]]:
 def test_blocks_of_groups_change_hands_as_with_vllm(drawn: Drawn, story: list[str]) -> None:
     kind, async_scheduling, seed = drawn
     workload = with_groups(draw_workload(seed, async_scheduling), seed, kind)
-    assert list(block_rows(kind, async_scheduling, seed, simulated_story(workload).told())) == story
+    assert list(block_rows(kind, async_scheduling, seed, simulated_story(workload).reported())) == story
 
 
 def test_the_table_has_preemptions_and_hits_of_every_kind_of_model() -> None:

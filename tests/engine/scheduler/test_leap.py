@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.batch_shape import decodes
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.instance import Instance
+from blis_sim.engine.context import EngineContext
 from blis_sim.engine.latency.decode_sums import MOST_SEQUENCES, TIMES_ASKED
-from blis_sim.engine.scheduler.leap import Leaper
+from blis_sim.engine.scheduler.leap import MultiStep
 from tests.fakes import TestLatency
 
 AT = 5_000
@@ -24,8 +24,8 @@ AT = 5_000
 def test_a_leap_takes_the_steps_that_start_in_time(
     latency: TestLatency, num_sequences: int, context: int, within_us: int, most: int, num_before: int
 ) -> None:
-    instance = Instance(EngineConfig(1000), latency)
-    leaper = Leaper(instance)
+    instance = EngineContext(EngineConfig(1000), latency)
+    leaper = MultiStep(instance)
     for _ in range(num_before):
         leaper.take(AT, AT, num_sequences, context, 1)
     first = len(instance.steps)

@@ -38,14 +38,14 @@ def captured(name: str) -> list[tuple[tuple[int, bool, int], list[str]]]:
 def test_batches_are_composed_as_by_vllm(drawn: tuple[int, bool, int], story: list[str]) -> None:
     stages, async_scheduling, seed = drawn
     workload = with_pipeline(draw_workload(seed, async_scheduling), seed, stages)
-    assert list(composition_rows(stages, async_scheduling, seed, simulated_story(workload).told())) == story
+    assert list(composition_rows(stages, async_scheduling, seed, simulated_story(workload).reported())) == story
 
 
 @pytest.mark.parametrize(("drawn", "story"), captured("pipeline_drafts.csv"), ids=str)
 def test_batches_with_drafts_follow_each_other_as_in_vllm(drawn: tuple[int, bool, int], story: list[str]) -> None:
     stages, async_scheduling, seed = drawn
     workload = with_pipeline(with_speculation(draw_workload(seed, async_scheduling), seed), seed, stages)
-    assert list(composition_rows(stages, async_scheduling, seed, simulated_story(workload).told())) == story
+    assert list(composition_rows(stages, async_scheduling, seed, simulated_story(workload).reported())) == story
 
 
 def test_a_step_with_drafts_ends_when_its_outputs_are_processed() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from blis_sim.engine.units import Micros
-from mockserve.flight import Flight
+from mockserve.in_flight_request import InFlightRequest
 
 
 @dataclass(slots=True)
@@ -46,15 +46,15 @@ class Listener:
 class Logbook:
     """A recorder that keeps the flights that completed."""
 
-    completions: list[tuple[Flight, Micros]] = field(default_factory=list)
+    completions: list[tuple[InFlightRequest, Micros]] = field(default_factory=list)
     num_scheduled: int = 0
     num_tokens: int = 0
     gaps: dict[Micros, int] = field(default_factory=dict)
 
-    def scheduled(self, flight: Flight, at: Micros) -> None:
+    def scheduled(self, flight: InFlightRequest, at: Micros) -> None:
         self.num_scheduled += 1
 
-    def first_token(self, flight: Flight, latency_us: Micros) -> None:
+    def first_token(self, flight: InFlightRequest, latency_us: Micros) -> None:
         pass
 
     def step(self, num_prompt_tokens: int, num_tokens: int, gaps_us: dict[Micros, int]) -> None:
@@ -62,8 +62,8 @@ class Logbook:
         for gap, times in gaps_us.items():
             self.gaps[gap] = self.gaps.get(gap, 0) + times
 
-    def aborted(self, flight: Flight) -> None:
+    def aborted(self, flight: InFlightRequest) -> None:
         pass
 
-    def completed(self, flight: Flight, latency_us: Micros, finish_reason: str) -> None:
+    def completed(self, flight: InFlightRequest, latency_us: Micros, finish_reason: str) -> None:
         self.completions.append((flight, latency_us))

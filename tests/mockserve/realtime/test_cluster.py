@@ -8,7 +8,7 @@ import pytest
 
 from blis_sim.engine.cluster.assembly import build_cluster
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.member import Life
+from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
@@ -17,10 +17,10 @@ from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.units import Micros
 from blis_sim.engine.virtual import run_virtual
 from blis_sim.options import options_from
-from mockserve.flight import Flight
+from mockserve.in_flight_request import InFlightRequest
 from mockserve.metrics.engine import Lateness
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
-from mockserve.realtime.deliveries import EngineOutput, Wire
+from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
 from mockserve.realtime.interface import EngineFailedError
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook
@@ -47,7 +47,7 @@ def driven(cluster: Cluster, speed: float = 50.0) -> tuple[ClusterDriver, list[L
     """A driver, with a counter for each instance."""
     logbooks = [Logbook() for _ in cluster.instances]
     outputs = [EngineOutput(engine, each) for engine, each in zip(cluster.instances, logbooks, strict=True)]
-    return ClusterDriver(cluster, dict(enumerate(outputs)), Wire(Lateness()), speed), logbooks
+    return ClusterDriver(cluster, dict(enumerate(outputs)), WriteCoalescer(Lateness()), speed), logbooks
 
 
 def workload(number: int) -> list[Request]:
@@ -63,7 +63,7 @@ def workload(number: int) -> list[Request]:
     ]
 
 
-async def served(driver: ClusterDriver, requests: list[Request]) -> list[Flight]:
+async def served(driver: ClusterDriver, requests: list[Request]) -> list[InFlightRequest]:
     """Let them arrive one after the other and wait for all of them."""
     listeners, flights = [], []
     for each in requests:
@@ -139,10 +139,10 @@ async def test_actions_on_one_instance_leave_the_others_alone() -> None:
     await driver.until_routed(["r0", "r1"])
     first, second = (InstanceDriver(driver, number, cluster.instances[number]) for number in range(2))
     assert (first.request_ids, second.request_ids) == ({"r0"}, {"r1"})
-    assert (first.num_flights, driver.num_flights) == (1, 2)
+    assert (first.num_unfinished_requests, driver.num_unfinished_requests) == (1, 2)
     assert first.end_early(["r1"]) == 0
     assert first.end_early() == 1
-    assert (first.num_flights, second.num_flights) == (0, 1)
+    assert (first.num_unfinished_requests, second.num_unfinished_requests) == (0, 1)
     second.fail(RuntimeError("broken"))
     await asyncio.wait_for(listeners[1].done.wait(), PATIENCE_S)
     assert listeners[1].failure == "the request was failed: "
@@ -157,8 +157,8 @@ async def test_instances_come_and_go_at_once_or_later() -> None:
     cluster = built(num_instances=1)
     logbooks = [Logbook() for _ in range(3)]
     outputs = {0: EngineOutput(cluster.instances[0], logbooks[0])}
-    removed: list[tuple[int, Life]] = []
-    driver = ClusterDriver(cluster, outputs, Wire(Lateness()), 50.0)
+    removed: list[tuple[int, InstanceState]] = []
+    driver = ClusterDriver(cluster, outputs, WriteCoalescer(Lateness()), 50.0)
     driver.on_removed = lambda number, life: removed.append((number, life))
 
     async def add(after_us: Micros) -> None:
@@ -168,15 +168,22 @@ async def test_instances_come_and_go_at_once_or_later() -> None:
 
     await add(0)
     await add(3_600_000_000)
-    assert [driver.life_of(number) for number in range(3)] == [Life.READY, Life.READY, Life.LOADING]
+    assert [driver.life_of(number) for number in range(3)] == [
+        InstanceState.READY,
+        InstanceState.READY,
+        InstanceState.LOADING,
+    ]
     await driver.drain(0)
     await served(driver, workload(6))
     assert [len(each.completions) for each in logbooks] == [0, 6, 0]
     driver.kill(1)
     await driver.until_killed(1)
     assert not driver.takes_requests
-    assert removed == [(0, Life.DRAINING), (1, Life.KILLED)]
-    assert (list(outputs), [driver.life_of(number) for number in range(3)]) == ([2], [None, None, Life.LOADING])
+    assert removed == [(0, InstanceState.DRAINING), (1, InstanceState.KILLED)]
+    assert (list(outputs), [driver.life_of(number) for number in range(3)]) == (
+        [2],
+        [None, None, InstanceState.LOADING],
+    )
     assert driver.engine is outputs[2].engine
     driver.close()
 

@@ -15,7 +15,7 @@ from blis_sim.engine.speculation import Speculation
 from blis_sim.engine.units import Micros
 from blis_sim.engine.virtual import run_virtual
 from mockserve.metrics.engine import Lateness
-from mockserve.realtime.deliveries import Wire
+from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.realtime.driver import RealtimeDriver
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook
@@ -30,7 +30,7 @@ async def drive() -> AsyncIterator[Callable[..., RealtimeDriver]]:
         latency: TestLatency, speed: float = 1.0, logbook: Logbook | None = None, **limits: int | str
     ) -> RealtimeDriver:
         engine = Engine(config(**limits), latency)  # type: ignore[arg-type]
-        made.append(RealtimeDriver(engine, logbook or Logbook(), Wire(Lateness()), speed))
+        made.append(RealtimeDriver(engine, logbook or Logbook(), WriteCoalescer(Lateness()), speed))
         return made[-1]
 
     yield make
@@ -231,7 +231,7 @@ async def test_tokens_of_one_step_are_handed_over_together_and_counted_one_by_on
     speculation = Speculation(method="ngram", num_tokens=3, acceptance_rates=(1.0, 1.0, 0.0))
     limits = replace(config(engine="vllm"), speculation=speculation)
     logbook, listener = Logbook(), Listener()
-    driver = RealtimeDriver(Engine(limits, TestLatency(step_us=1_000)), logbook, Wire(Lateness()), speed=10.0)
+    driver = RealtimeDriver(Engine(limits, TestLatency(step_us=1_000)), logbook, WriteCoalescer(Lateness()), speed=10.0)
     driver.submit(request(output_tokens=9), listener)
     await listener.done.wait()
     driver.close()
@@ -244,7 +244,7 @@ async def test_a_served_run_accepts_the_drafts_that_its_replay_accepts() -> None
     speculation = Speculation(method="eagle", num_tokens=3, acceptance_rates=(0.7, 0.7, 0.7))
     limits = replace(config(total_kv_blocks=40, engine="vllm"), speculation=speculation)
     latency, logbook = TestLatency(step_us=3_000, prefill_token_us=70), Logbook()
-    driver = RealtimeDriver(Engine(limits, latency), logbook, Wire(Lateness()), speed=50.0)
+    driver = RealtimeDriver(Engine(limits, latency), logbook, WriteCoalescer(Lateness()), speed=50.0)
     listeners = [Listener() for _ in range(12)]
     for number, listener in enumerate(listeners):
         driver.submit(request(f"{number}", output_tokens=20 + number), listener)

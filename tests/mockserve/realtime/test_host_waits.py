@@ -12,10 +12,10 @@ from blis_sim.options import options_from
 from mockserve.engines.deployment import deployment_of
 from mockserve.metrics.engine import Lateness
 from mockserve.options.serve import ServeOptions
-from mockserve.realtime.deliveries import Wire
+from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.realtime.driver import RealtimeDriver
 from replay.arrivals.arrival import Arrival
-from replay.running.simulate import simulate
+from replay.simulation.simulate import simulate
 from tests.coefficients_file import CONTENT, written
 from tests.fakes import config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook
@@ -30,7 +30,7 @@ LIMITS = {"engine": "vllm", "max_num_seqs": 12, "total_kv_blocks": 100_000}
 async def test_a_served_run_has_the_latencies_of_a_replayed_one() -> None:
     logbook = Logbook()
     engine = Engine(config(**LIMITS), LATENCY)  # type: ignore[arg-type]
-    driver = RealtimeDriver(engine, logbook, Wire(Lateness()), 20.0)
+    driver = RealtimeDriver(engine, logbook, WriteCoalescer(Lateness()), 20.0)
     requests = [request(f"r{n}", input_tokens=50 + 170 * n % 900, output_tokens=3 + 11 * n % 30) for n in range(30)]
     listeners = [Listener() for _ in requests]
     for number, (each, listener) in enumerate(zip(requests, listeners, strict=True)):

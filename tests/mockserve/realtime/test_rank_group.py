@@ -11,9 +11,9 @@ from blis_sim.engine.ranks import RankGroup, new_ranks
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.units import Micros
 from blis_sim.engine.virtual import run_virtual
-from mockserve.flight import Flight
+from mockserve.in_flight_request import InFlightRequest
 from mockserve.metrics.engine import Lateness
-from mockserve.realtime.deliveries import EngineOutput, Wire
+from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
 from mockserve.realtime.rank_group import RankDriver, RankGroupDriver
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook
@@ -31,7 +31,7 @@ LIMITS: dict[str, Any] = {
 def driven(group: RankGroup, speed: float = 50.0) -> tuple[RankGroupDriver, list[Logbook]]:
     logbooks = [Logbook() for _ in group.instances]
     outputs = [EngineOutput(engine, each) for engine, each in zip(group.instances, logbooks, strict=True)]
-    return RankGroupDriver(group, dict(enumerate(outputs)), Wire(Lateness()), speed), logbooks
+    return RankGroupDriver(group, dict(enumerate(outputs)), WriteCoalescer(Lateness()), speed), logbooks
 
 
 def workload(number: int) -> list[Request]:
@@ -41,7 +41,7 @@ def workload(number: int) -> list[Request]:
     ]
 
 
-async def served(driver: RankGroupDriver, requests: list[Request]) -> list[Flight]:
+async def served(driver: RankGroupDriver, requests: list[Request]) -> list[InFlightRequest]:
     listeners, flights = [], []
     for each in requests:
         listeners.append(Listener())
@@ -79,9 +79,9 @@ async def test_a_rank_is_acted_on_alone_and_fails_with_all_others() -> None:
         acted.append(engine)
         return True
 
-    assert second.interfere(act)
+    assert second.call_engine(act)
     assert acted == [second.engine]
-    assert driver.interfere(act)
+    assert driver.call_engine(act)
     assert acted == [second.engine, first.engine, second.engine]
     listener = Listener()
     driver.submit(request("a", 9, 3), listener, rank=1)

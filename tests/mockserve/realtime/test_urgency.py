@@ -17,7 +17,7 @@ from blis_sim.engine.speculation import Speculation, SpeculationGates
 from blis_sim.engine.urgency import UrgencySettings
 from blis_sim.engine.virtual import run_virtual
 from blis_sim.options import options_from
-from mockserve.flight import Flight
+from mockserve.in_flight_request import InFlightRequest
 from mockserve.realtime.cluster import ClusterDriver
 from tests.fakes import config
 from tests.mockserve.realtime.listeners import Listener
@@ -67,7 +67,7 @@ def workload(number: int) -> list[Request]:
     ]
 
 
-async def served(driver: ClusterDriver, requests: list[Request]) -> list[Flight]:
+async def served(driver: ClusterDriver, requests: list[Request]) -> list[InFlightRequest]:
     """Let the first arrive, then the others, and wait for all of them."""
     listeners, flights = [Listener() for _ in requests], []
     for number, (each, listener) in enumerate(zip(requests, listeners, strict=True)):

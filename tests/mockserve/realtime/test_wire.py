@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from mockserve.answering.outlet import Outlet
 from mockserve.metrics.engine import Lateness
-from mockserve.realtime.deliveries import PATIENCE_TURNS, Wire
+from mockserve.realtime.deliveries import PATIENCE_TURNS, WriteCoalescer
+from mockserve.responding.sse_writer import SSEWriter
 
 
 class Clock:
@@ -34,13 +34,13 @@ async def ends() -> AsyncIterator[tuple[asyncio.Transport, socket.socket]]:
     theirs.close()
 
 
-def outlet(transport: asyncio.Transport, wire: Wire) -> Outlet:
-    return Outlet(web.StreamResponse(), transport, True, wire)
+def outlet(transport: asyncio.Transport, wire: WriteCoalescer) -> SSEWriter:
+    return SSEWriter(web.StreamResponse(), transport, True, wire)
 
 
 async def test_frames_of_one_wake_leave_at_its_end(ends: tuple[asyncio.Transport, socket.socket]) -> None:
     transport, client = ends
-    wire = Wire(Lateness())
+    wire = WriteCoalescer(Lateness())
     stream = outlet(transport, wire)
     wire.hold()
     stream.write(b"a")
@@ -56,7 +56,7 @@ async def test_frames_of_one_wake_leave_at_its_end(ends: tuple[asyncio.Transport
 async def test_each_frame_is_measured_when_it_has_left(ends: tuple[asyncio.Transport, socket.socket]) -> None:
     transport, client = ends
     clock = Clock()
-    wire = Wire(Lateness(), monotonic=clock)
+    wire = WriteCoalescer(Lateness(), monotonic=clock)
     stream = outlet(transport, wire)
     wire.hold()
     wire.due_s = 99.5
@@ -72,7 +72,7 @@ async def test_each_frame_is_measured_when_it_has_left(ends: tuple[asyncio.Trans
 
 async def test_without_instants_nothing_is_measured(ends: tuple[asyncio.Transport, socket.socket]) -> None:
     transport, client = ends
-    wire = Wire(Lateness(), is_timed=False)
+    wire = WriteCoalescer(Lateness(), is_timed=False)
     wire.hold()
     outlet(transport, wire).send(b"x")
     wire.release()
@@ -83,7 +83,7 @@ async def test_without_instants_nothing_is_measured(ends: tuple[asyncio.Transpor
 
 async def test_a_client_that_is_gone_gets_no_bytes(ends: tuple[asyncio.Transport, socket.socket]) -> None:
     transport, client = ends
-    wire = Wire(Lateness())
+    wire = WriteCoalescer(Lateness())
     stream = outlet(transport, wire)
     wire.hold()
     stream.write(b"late")
@@ -94,22 +94,22 @@ async def test_a_client_that_is_gone_gets_no_bytes(ends: tuple[asyncio.Transport
 
 
 def test_news_are_reported_once_and_never_for_ever() -> None:
-    wire = Wire(Lateness())
+    wire = WriteCoalescer(Lateness())
     assert not wire.has_news()
     wire.num_received += 2
     assert wire.has_news()
     assert not wire.has_news()
-    told = 0
+    reported = 0
     for _ in range(3 * PATIENCE_TURNS):
         wire.num_received += 1
-        told += wire.has_news()
-    assert 0 < told < 3 * PATIENCE_TURNS
+        reported += wire.has_news()
+    assert 0 < reported < 3 * PATIENCE_TURNS
 
 
 async def test_head_and_end_of_a_stream_leave_with_its_events(ends: tuple[asyncio.Transport, socket.socket]) -> None:
     transport, client = ends
-    wire = Wire(Lateness())
-    stream = Outlet(web.StreamResponse(), transport, True, wire, b"head ")
+    wire = WriteCoalescer(Lateness())
+    stream = SSEWriter(web.StreamResponse(), transport, True, wire, b"head ")
     wire.hold()
     stream.write(b"event ")
     stream.send_head()
@@ -128,7 +128,7 @@ async def test_the_head_of_a_stream_that_failed_before_it_is_not_sent(
     ends: tuple[asyncio.Transport, socket.socket],
 ) -> None:
     transport, client = ends
-    stream = Outlet(web.StreamResponse(), transport, True, Wire(Lateness()), b"head ")
+    stream = SSEWriter(web.StreamResponse(), transport, True, WriteCoalescer(Lateness()), b"head ")
     assert stream.forget_head()
     stream.send_head()
     with pytest.raises(BlockingIOError):
@@ -141,8 +141,8 @@ async def test_a_head_leaves_with_the_first_event_or_soon_without_one(
 ) -> None:
     """Both of two streams: one has an event in the first wake, the other has none at all."""
     transport, client = ends
-    wire = Wire(Lateness(), is_timed)
-    busy, idle = (Outlet(web.StreamResponse(), transport, True, wire, head) for head in (b"busy ", b"idle "))
+    wire = WriteCoalescer(Lateness(), is_timed)
+    busy, idle = (SSEWriter(web.StreamResponse(), transport, True, wire, head) for head in (b"busy ", b"idle "))
     for each in (busy, idle):
         wire.send_head_soon(each)
     wire.hold()

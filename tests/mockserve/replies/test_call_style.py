@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from mockserve.content.answer import Delta, Kind
+from mockserve.generation.answer import Delta, Kind
 from mockserve.options.content import FORCED_AS_JSON, TOOL_CALL_PARSERS
 from mockserve.replies.call_style import (
     STYLES,
@@ -55,7 +55,7 @@ def test_ids_have_the_form_of_the_parser(parser: str | None, whole: str, streame
 
 
 @pytest.mark.parametrize(
-    ("arrival", "told"),
+    ("arrival", "reported"),
     [
         (Arrival.ALONE, SAID),
         (Arrival.WITH_ARGUMENTS, [(WORD,), (), (), (), (NAME, FIRST), (REST,), ()]),
@@ -63,21 +63,21 @@ def test_ids_have_the_form_of_the_parser(parser: str | None, whole: str, streame
         (Arrival.TOGETHER, [(WORD,), (), (), (), (), (NAME, FIRST, REST), ()]),
     ],
 )
-def test_a_name_comes_alone_with_the_beginning_or_with_all_of_its_arguments(arrival: Arrival, told: object) -> None:
-    assert arranged(SAID, CallStyle(arrival=arrival), is_cut=False) == told
+def test_a_name_comes_alone_with_the_beginning_or_with_all_of_its_arguments(arrival: Arrival, reported: object) -> None:
+    assert arranged(SAID, CallStyle(arrival=arrival), is_cut=False) == reported
 
 
 def test_a_cut_call_has_no_events_where_calls_come_whole() -> None:
     second = [(Delta(each.kind, each.text, 1),) for each in (NAME, FIRST)]
-    told = arranged([*SAID, *second], CallStyle(arrival=Arrival.WHOLE), is_cut=True)
-    assert [each for found in told for each in found] == [WORD, NAME, FIRST, REST]
+    reported = arranged([*SAID, *second], CallStyle(arrival=Arrival.WHOLE), is_cut=True)
+    assert [each for found in reported for each in found] == [WORD, NAME, FIRST, REST]
     assert arranged([(NAME,)], CallStyle(arrival=Arrival.WITH_ARGUMENTS), is_cut=True) == [()]
 
 
 def test_calls_come_together_when_the_last_is_complete() -> None:
     second = [(Delta(each.kind, each.text, 1),) for each in (NAME, FIRST, REST)]
-    told = arranged([*SAID, *second], CallStyle(arrival=Arrival.TOGETHER), is_cut=False)
-    assert [len(each) for each in told] == [1, 0, 0, 0, 0, 0, 0, 0, 0, 6]
+    reported = arranged([*SAID, *second], CallStyle(arrival=Arrival.TOGETHER), is_cut=False)
+    assert [len(each) for each in reported] == [1, 0, 0, 0, 0, 0, 0, 0, 0, 6]
 
 
 def test_fills_tokens_that_bring_nothing() -> None:
@@ -97,8 +97,8 @@ def test_fills_the_end_of_words_only_where_there_are_words() -> None:
 
 
 def test_holds_the_end_of_the_arguments_back() -> None:
-    told = arranged(SAID, CallStyle(arrival=Arrival.WITH_ARGUMENTS, holds_end=True), is_cut=False)
-    assert told[4:] == [(NAME, FIRST), (), (REST,)]
+    reported = arranged(SAID, CallStyle(arrival=Arrival.WITH_ARGUMENTS, holds_end=True), is_cut=False)
+    assert reported[4:] == [(NAME, FIRST), (), (REST,)]
 
 
 def test_a_call_without_arguments_is_joined_or_brings_its_name_alone() -> None:
@@ -110,8 +110,8 @@ def test_a_call_without_arguments_is_joined_or_brings_its_name_alone() -> None:
 
 def test_calls_of_deepseek_v3_have_a_line_break_between_them_in_streams() -> None:
     second = Delta(Kind.TOOL_NAME, "look", 1)
-    told = arranged([(NAME,), (FIRST, REST), (), (), (second,), ()], call_style("deepseek_v3"), is_cut=False)
-    assert told[2:5] == [(Delta(Kind.CONTENT, "\n"),), (), (second,)]
+    reported = arranged([(NAME,), (FIRST, REST), (), (), (second,), ()], call_style("deepseek_v3"), is_cut=False)
+    assert reported[2:5] == [(Delta(Kind.CONTENT, "\n"),), (), (second,)]
     assert call_style("deepseek_v31").fillers.between is Filler.NOTHING
 
 
@@ -134,8 +134,8 @@ def test_marks_of_reasoning_bring_what_the_style_has() -> None:
 
 
 def test_hidden_reasoning_leaves_no_empty_event() -> None:
-    told = [filling(Filler.NULL), (WORD,), filling(Filler.EMPTY), (NAME,), filling(Filler.CALL)]
-    assert without_fillings(told) == [(), (WORD,), (), (NAME,), filling(Filler.CALL)]
+    reported = [filling(Filler.NULL), (WORD,), filling(Filler.EMPTY), (NAME,), filling(Filler.CALL)]
+    assert without_fillings(reported) == [(), (WORD,), (), (NAME,), filling(Filler.CALL)]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mockserve.content.answer import CutCalls
+from mockserve.generation.answer import CutCalls
 from mockserve.replies.cut_calls import CutForm, complete_members, shown_calls
 
 WHOLE, BEGUN = ("look", '{"at": "x y", "far": 3}'), ("wait", '{"s": 0.5, "wh')

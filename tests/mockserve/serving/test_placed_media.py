@@ -3,13 +3,13 @@
 import asyncio
 
 from blis_sim.engine.media import Medium as PlacedMedium
-from mockserve.content.tokens.tokenizer import BuiltinTokenizer
-from mockserve.kv_blocks.naming import FastNaming
+from mockserve.generation.tokenizer.tokenizer import BuiltinTokenizer
+from mockserve.kv_events.naming import FastNaming
 from mockserve.planning.conversations import conversation_ids, placed_conversation
-from mockserve.protocol.asked.sampling import Sampling
 from mockserve.protocol.completions.content_parts import MEDIA_MARK
 from mockserve.protocol.completions.messages import Medium
-from mockserve.serving.planner import Planner, Terms
+from mockserve.protocol.sampling.sampling import SamplingParams
+from mockserve.serving.planner import Planner, RequestContext
 
 MEDIA = [Medium("image", "a"), Medium("image", "b"), Medium("audio", "c")]
 
@@ -25,11 +25,11 @@ def test_media_lie_where_the_template_shows_them_and_others_at_the_end() -> None
     assert [place.offset for place in places] == [before, before + 7 + between, len(ids) - 7]
     assert [place.num_tokens for place in places] == [7, 7, 7]
     assert [place.identity for place in places] == [("image", "a"), ("image", "b"), ("audio", "c")]
-    assert ids == conversation_ids(planner(), text, MEDIA, 7, False, Sampling())
+    assert ids == conversation_ids(planner(), text, MEDIA, 7, False, SamplingParams())
 
 
 def test_the_request_has_the_places_of_its_media() -> None:
     media = (PlacedMedium(1, 2, "a"),)
-    asked = planner().plan([1, 2, 3], Sampling(max_tokens=1), Terms("id", media=media))
+    asked = planner().plan([1, 2, 3], SamplingParams(max_tokens=1), RequestContext("id", media=media))
     (generation,) = asyncio.run(asked)
     assert generation.request.media == media

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.content.constraints.kinds import DeferredForm, read_constraint
-from mockserve.content.script import Thinking
-from mockserve.content.tokens.tokenizer import BuiltinTokenizer
-from mockserve.content.writing import AnswerForm
-from mockserve.kv_blocks.naming import FastNaming, block_hashes, token_digest
-from mockserve.protocol.asked.sampling import Sampling
+from mockserve.generation.script import Thinking
+from mockserve.generation.structured_outputs.kinds import DeferredForm, read_constraint
+from mockserve.generation.tokenizer.tokenizer import BuiltinTokenizer
+from mockserve.generation.writing import OutputSpec
+from mockserve.kv_events.naming import FastNaming, block_hashes, token_digest
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import compact_json
+from mockserve.protocol.sampling.sampling import SamplingParams
 from mockserve.replies.generation import Generation
-from mockserve.serving.planner import Planner, Terms
+from mockserve.serving.planner import Planner, RequestContext
 
 
 def planner(seed: int = 0, max_model_len: int = 1000) -> Planner:
@@ -29,7 +29,7 @@ def planned(by: Planner, *asked: Any) -> list[Generation]:
 
 
 def test_each_choice_is_a_request_of_its_own() -> None:
-    generations = planned(planner(), [1, 2, 3], Sampling(n=3, max_tokens=20), Terms("id"))
+    generations = planned(planner(), [1, 2, 3], SamplingParams(n=3, max_tokens=20), RequestContext("id"))
     assert len({each.request.id for each in generations}) == 3
     assert {each.request.input_tokens for each in generations} == {3}
     assert all(each.request.output_tokens == each.answer.num_tokens for each in generations)
@@ -37,19 +37,19 @@ def test_each_choice_is_a_request_of_its_own() -> None:
 
 def test_an_id_may_be_used_again() -> None:
     shared = planner()
-    (first,), (second,) = (planned(shared, [1], Sampling(max_tokens=1), Terms("id")) for _ in range(2))
+    (first,), (second,) = (planned(shared, [1], SamplingParams(max_tokens=1), RequestContext("id")) for _ in range(2))
     assert first.request.id != second.request.id
 
 
 def test_without_a_limit_the_rest_of_the_context_is_the_budget() -> None:
-    (generation,) = planned(planner(), [1] * 300, Sampling(ignore_eos=True), Terms("id"))
+    (generation,) = planned(planner(), [1] * 300, SamplingParams(ignore_eos=True), RequestContext("id"))
     assert generation.request.max_output_tokens == generation.request.output_tokens == 700
 
 
 @given(st.integers(1, 999), st.integers(1, 1000))
 def test_prompt_and_answer_fit_the_context(prompt_tokens: int, max_tokens: int) -> None:
     (generation,) = planned(
-        planner(), [1] * prompt_tokens, Sampling(max_tokens=max_tokens, ignore_eos=True), Terms("id")
+        planner(), [1] * prompt_tokens, SamplingParams(max_tokens=max_tokens, ignore_eos=True), RequestContext("id")
     )
     assert generation.request.output_tokens == min(max_tokens, 1000 - prompt_tokens)
 
@@ -57,7 +57,7 @@ def test_prompt_and_answer_fit_the_context(prompt_tokens: int, max_tokens: int) 
 def test_blocks_cover_the_prompt_and_the_answer() -> None:
     tokenizer = BuiltinTokenizer()
     prompt = tokenizer.encode("a prompt of some length " * 10)
-    (generation,) = planned(planner(), prompt, Sampling(max_tokens=40, ignore_eos=True), Terms("id"))
+    (generation,) = planned(planner(), prompt, SamplingParams(max_tokens=40, ignore_eos=True), RequestContext("id"))
     tokens = prompt + tokenizer.encode("".join(generation.answer.texts))
     blocks = generation.request.blocks
     assert [blocks.identity(index) for index in range(len(tokens) // 16)] == list(block_hashes(tokens, 16))
@@ -66,23 +66,24 @@ def test_blocks_cover_the_prompt_and_the_answer() -> None:
 @pytest.mark.parametrize(
     ("sampling", "repeats"),
     [
-        (Sampling(max_tokens=30), False),
-        (Sampling(max_tokens=30, seed=1), True),
-        (Sampling(max_tokens=30, temperature=0.0), True),
+        (SamplingParams(max_tokens=30), False),
+        (SamplingParams(max_tokens=30, seed=1), True),
+        (SamplingParams(max_tokens=30, temperature=0.0), True),
     ],
 )
-def test_an_answer_repeats_only_when_the_request_fixes_it(sampling: Sampling, repeats: bool) -> None:
+def test_an_answer_repeats_only_when_the_request_fixes_it(sampling: SamplingParams, repeats: bool) -> None:
     shared = planner()
-    (first,), (second,) = (planned(shared, [1, 2], sampling, Terms("id")) for _ in range(2))
+    (first,), (second,) = (planned(shared, [1, 2], sampling, RequestContext("id")) for _ in range(2))
     assert (first.answer == second.answer) == repeats
-    (other_prompt,) = planned(shared, [1, 3], sampling, Terms("id"))
-    (other_server,) = planned(planner(seed=5), [1, 2], sampling, Terms("id"))
+    (other_prompt,) = planned(shared, [1, 3], sampling, RequestContext("id"))
+    (other_server,) = planned(planner(seed=5), [1, 2], sampling, RequestContext("id"))
     assert other_prompt.answer != first.answer != other_server.answer
 
 
 def test_two_servers_with_equal_seeds_give_equal_answers() -> None:
     answers = [
-        [planned(planner(), [1], Sampling(max_tokens=30), Terms("id"))[0].answer for _ in range(2)] for _ in range(2)
+        [planned(planner(), [1], SamplingParams(max_tokens=30), RequestContext("id"))[0].answer for _ in range(2)]
+        for _ in range(2)
     ]
     assert answers[0] == answers[1]
 
@@ -105,10 +106,10 @@ async def test_a_worker_writes_what_would_be_written_in_place(demand: dict[str, 
     in_place = read_constraint({"structured_outputs": demand})
     assert not isinstance(in_place, DeferredForm)
     deferred = DeferredForm(compact_json([*next(iter(demand.items())), None]))
-    by, sampling = planner(), Sampling(seed=3, n=2)
+    by, sampling = planner(), SamplingParams(seed=3, n=2)
     try:
         first, second = [
-            await by.plan([1, 2], sampling, Terms("id"), AnswerForm(constraint=each, thinking=Thinking(20)))
+            await by.plan([1, 2], sampling, RequestContext("id"), OutputSpec(constraint=each, thinking=Thinking(20)))
             for each in (in_place, deferred)
         ]
         assert by.aside.pool.pids
@@ -118,13 +119,13 @@ async def test_a_worker_writes_what_would_be_written_in_place(demand: dict[str, 
 
 
 async def test_requests_that_come_while_a_worker_writes_change_nothing_of_its_answer() -> None:
-    form = AnswerForm(constraint=DeferredForm(compact_json(["regex", "[a-z]{3,9}", None])), thinking=Thinking(20))
-    by, sampling = planner(), Sampling(seed=3, n=3)
+    form = OutputSpec(constraint=DeferredForm(compact_json(["regex", "[a-z]{3,9}", None])), thinking=Thinking(20))
+    by, sampling = planner(), SamplingParams(seed=3, n=3)
     try:
-        alone = await by.plan([1, 2], sampling, Terms("id"), form)
-        beside = asyncio.create_task(by.plan([1, 2], sampling, Terms("id"), form))
+        alone = await by.plan([1, 2], sampling, RequestContext("id"), form)
+        beside = asyncio.create_task(by.plan([1, 2], sampling, RequestContext("id"), form))
         while not beside.done():
-            await by.plan([7], Sampling(max_tokens=5), Terms("other"))
+            await by.plan([7], SamplingParams(max_tokens=5), RequestContext("other"))
             await asyncio.sleep(0)
     finally:
         by.aside.close()
@@ -133,9 +134,9 @@ async def test_requests_that_come_while_a_worker_writes_change_nothing_of_its_an
 
 async def test_a_long_answer_is_the_same_wherever_it_is_made() -> None:
     by = planner(max_model_len=10_000)
-    sampling = Sampling(seed=3, ignore_eos=True, max_tokens=5000)
-    assert by.composer.is_long(sampling, 5000, AnswerForm(), [1])
-    (found,) = await by.plan([1], sampling, Terms("id"))
+    sampling = SamplingParams(seed=3, ignore_eos=True, max_tokens=5000)
+    assert by.composer.is_long(sampling, 5000, OutputSpec(), [1])
+    (found,) = await by.plan([1], sampling, RequestContext("id"))
     random = Random(f"0 {token_digest([1])} 3 0 ")
-    assert found.answer == by.composer.compose(random, sampling, 5000, AnswerForm(), [1])
+    assert found.answer == by.composer.compose(random, sampling, 5000, OutputSpec(), [1])
     by.aside.close()

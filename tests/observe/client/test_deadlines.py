@@ -24,7 +24,7 @@ class Watch:
 
     async def wait_for(self, count: int) -> list[Exchange]:
         async with asyncio.timeout(PATIENCE_S):
-            while len(self.passed) < count:  # noqa: ASYNC110 - nobody tells that a time has passed
+            while len(self.passed) < count:  # noqa: ASYNC110 - no event marks that a time has passed
                 await asyncio.sleep(0.005)
         return [each for each, _ in self.passed]
 

@@ -1,4 +1,4 @@
-"""One schedule sent by the nodes of a real Ray cluster: the same requests, one recording, whoever is killed."""
+"""One schedule sent by the nodes of a real Ray cluster: equal requests and one recording, whatever is killed."""
 
 import json
 import os
@@ -16,7 +16,6 @@ import pytest
 from blis_sim.options import BlisError
 from observe.command import ObserveOptions, run
 from tests.observe.conftest import Holding
-from tests.observe.plans.test_conversations import talks
 from tests.observe.processes.test_processes import (
     SETTINGS,
     check_complete,
@@ -26,6 +25,7 @@ from tests.observe.processes.test_processes import (
     wait_until_gone,
 )
 from tests.observe.run_in_process import code_for, started
+from tests.observe.workloads.test_conversations import talks
 from tests.patience import PATIENCE_S
 from traces import read_trace
 

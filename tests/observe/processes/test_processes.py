@@ -1,4 +1,4 @@
-"""One schedule sent by several processes: the same requests, one recording, whoever is killed."""
+"""One schedule sent by several processes: the same requests, one recording, whichever process is killed."""
 
 import json
 import os
@@ -12,8 +12,8 @@ import pytest
 from blis_sim.options import BlisError
 from observe.command import ObserveOptions, run
 from tests.observe.conftest import Holding
-from tests.observe.plans.test_conversations import talks
 from tests.observe.run_in_process import started
+from tests.observe.workloads.test_conversations import talks
 from tests.patience import PATIENCE_S, wait_until
 from traces import read_itl, read_trace
 

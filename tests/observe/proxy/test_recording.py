@@ -123,7 +123,7 @@ def test_a_client_that_hangs_up_and_a_server_that_fails_have_rows(tmp_path: Path
     assert recording.report.by_status == {"incomplete": 1, "error": 2}
 
 
-def test_tenants_are_told_apart_by_hashes_and_no_key_is_written(tmp_path: Path) -> None:
+def test_tenants_are_distinguished_by_hashes_and_no_key_is_written(tmp_path: Path) -> None:
     recording = Recording(job_in(tmp_path))
     wire = Wire(recording)
     for key in ("k-alpha", "k-beta", "k-alpha", ""):

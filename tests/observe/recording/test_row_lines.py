@@ -4,13 +4,13 @@ from tempfile import TemporaryDirectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from observe.answers.reply import Reply
 from observe.client.connection import Outcome
 from observe.clock import start_clock
 from observe.dispatch import Prepared, Sent
-from observe.plans.workload import COLUMNS, SESSION_COLUMNS, URGENCY_COLUMNS
 from observe.recording import RowLines, row_of
 from observe.requests.schedule import Planned
+from observe.responses.reply import Reply
+from observe.workloads.workload import COLUMNS, SESSION_COLUMNS, URGENCY_COLUMNS
 from traces import TraceWriter, read_rows
 
 NAMES = st.sampled_from(["", "a", "100%", "%d", 'a,"b"', " c"])

@@ -8,7 +8,7 @@ import pytest
 from blis_sim.engine.core import Engine
 from replay.arrivals.arrival import ConversationBlocks
 from replay.arrivals.recorded import arrivals_of
-from replay.running.simulate import simulate
+from replay.simulation.simulate import simulate
 from tests.fakes import TestLatency, config
 from tests.replay.small_traces import row, trace
 from traces import TraceRow

@@ -9,7 +9,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals.arrival import Arrival
 from replay.output.metrics import aggregate, result_rows
-from replay.running.simulate import Simulated, simulate
+from replay.simulation.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config, request
 from tests.replay.detailed import in_detail
 from tests.replay.small_traces import row

@@ -9,8 +9,8 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.latency.wrapped import PhaseShifted
 from replay.arrivals.arrival import Arrival
 from replay.output.phases import averaged, mean_metrics
-from replay.running.record import Record
-from replay.running.simulate import simulate
+from replay.simulation.record import Record
+from replay.simulation.simulate import simulate
 from tests.fakes import TestLatency, config, request
 from tests.replay.small_traces import row
 from tests.strategies import Workload, workloads

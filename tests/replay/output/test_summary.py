@@ -5,7 +5,7 @@ import json
 from replay.output.breakdown_json import as_json
 from replay.output.findings import Findings, Questions, examine
 from replay.output.summary import summary
-from replay.running.simulate import Simulated
+from replay.simulation.simulate import Simulated
 from tests.fakes import request
 from tests.replay.labelled_runs import ran
 from traces import SloTargets, dump_json
@@ -13,11 +13,11 @@ from traces import SloTargets, dump_json
 
 def sections(found: Findings) -> dict[str, list[str]]:
     """The lines below each title."""
-    told: dict[str, list[str]] = {}
+    reported: dict[str, list[str]] = {}
     for section in summary(found).removeprefix("=== ").split("\n=== "):
         title, _, lines = section.partition(" ===\n")
-        told[title] = lines.splitlines()
-    return told
+        reported[title] = lines.splitlines()
+    return reported
 
 
 def printed(run: Simulated, **asked: object) -> dict[str, list[str]]:
@@ -25,9 +25,9 @@ def printed(run: Simulated, **asked: object) -> dict[str, list[str]]:
 
 
 def test_a_plain_run_prints_its_metrics_only() -> None:
-    told = printed(ran((0, request(), {})))
-    assert list(told) == ["Simulation Metrics"]
-    assert json.loads("\n".join(told["Simulation Metrics"]))["completed_requests"] == 1
+    reported = printed(ran((0, request(), {})))
+    assert list(reported) == ["Simulation Metrics"]
+    assert json.loads("\n".join(reported["Simulation Metrics"]))["completed_requests"] == 1
 
 
 def test_every_section_has_its_place() -> None:

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from mockserve.content.answer import Kind
-from mockserve.content.script import Segment
+from mockserve.generation.answer import Kind
+from mockserve.generation.script import Segment
 
 START, END = "<think>", "</think>"
 _CALL = re.compile(r'(<tool_call>\n\{"name": ")([^"]+)"(, "arguments": )(.*?)(\}\n</tool_call>\n?)', re.DOTALL)

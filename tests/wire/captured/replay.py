@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 import pytest
 
-from mockserve.content.composer import Composer
+from mockserve.generation.composer import Composer
 from mockserve.serving.aside import MODULES, Aside
 from mockserve.workers.job import Job
 from mockserve.workers.pool import WorkerPool

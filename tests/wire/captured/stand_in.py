@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-from mockserve.content.answer import Answer, stopped
-from mockserve.content.prose import Prose
-from mockserve.content.script import Performance, perform
-from mockserve.content.tokens.tokenizer import Split, Tokenizer
-from mockserve.content.writing import PLAIN, AnswerForm, Steps
-from mockserve.protocol.asked.sampling import Sampling
+from mockserve.generation.answer import Answer, stopped
+from mockserve.generation.prose import Prose
+from mockserve.generation.script import RenderOptions, render_tokens
+from mockserve.generation.tokenizer.tokenizer import Split, Tokenizer
+from mockserve.generation.writing import PLAIN, OutputSpec, Steps
 from mockserve.protocol.bodies import Ending
+from mockserve.protocol.sampling.sampling import SamplingParams
 from tests.wire.captured.parsed import START, segments
 
 WORDS = (2023, 2003, 1037, 3231, 1997, 1996, 2944, 6434, 1010, 2029, 4247, 2616, 1012)
@@ -28,19 +28,29 @@ class StandIn:
         self._tokenizer = tokenizer
         self._has_reasoning = has_reasoning
 
-    def is_long(self, sampling: Sampling, budget: int, form: AnswerForm, prompt: Sequence[int]) -> bool:
+    def is_long(self, sampling: SamplingParams, budget: int, form: OutputSpec, prompt: Sequence[int]) -> bool:
         """Answers are short."""
         return False
 
     def composing(
-        self, random: Random, sampling: Sampling, budget: int, form: AnswerForm = PLAIN, prompt: Sequence[int] = ()
+        self,
+        random: Random,
+        sampling: SamplingParams,
+        budget: int,
+        form: OutputSpec = PLAIN,
+        prompt: Sequence[int] = (),
     ) -> Steps:
         """The answer, without a job: it follows from the rule."""
         yield from ()
         return self.compose(random, sampling, budget, form, prompt)
 
     def compose(
-        self, random: Random, sampling: Sampling, budget: int, form: AnswerForm = PLAIN, prompt: Sequence[int] = ()
+        self,
+        random: Random,
+        sampling: SamplingParams,
+        budget: int,
+        form: OutputSpec = PLAIN,
+        prompt: Sequence[int] = (),
     ) -> Answer:
         """An answer of the rule's tokens, ended as requests end theirs."""
         ends_by_itself = self.asked.get("fx_eos_at") is not None and not sampling.ignore_eos
@@ -55,12 +65,12 @@ class StandIn:
         said = Split([*ids, self._tokenizer.eos_token_id], [*pieces, ""])
         return stopped(said, Ending("stop"), sampling)
 
-    def _parsed(self, ids: list[int], sampling: Sampling, budget: int, form: AnswerForm) -> Answer:
+    def _parsed(self, ids: list[int], sampling: SamplingParams, budget: int, form: OutputSpec) -> Answer:
         """The answer as a server with parsers reads it."""
         text = self._tokenizer.decode(ids)
         script = segments(text, self._has_reasoning, has_calls=form.tools is not None)
         names_function = form.tools is not None and form.tools.is_named
-        answer = perform(script, Performance(self._tokenizer, sampling, budget, names_function))
+        answer = render_tokens(script, RenderOptions(self._tokenizer, sampling, budget, names_function))
         # vLLM counts what stands between the marks, and without the first there is nothing between them.
         return answer if text.startswith(START) else answer._replace(num_reasoning_tokens=0)
 

@@ -45,6 +45,6 @@ def test_no_described_request_breaks_the_server(server: TestServer) -> None:
             made_up: Any = given(operation.as_strategy(generation_mode=mode))
             quick(made_up(checked))()
     deadline = time.monotonic() + 10
-    while server.service.delivery.driver.num_flights and time.monotonic() < deadline:
+    while server.service.delivery.driver.num_unfinished_requests and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert server.service.delivery.driver.num_flights == 0
+    assert server.service.delivery.driver.num_unfinished_requests == 0

@@ -14,7 +14,7 @@ from blis_sim.engine.cluster.autoscaling.pipeline import (
 )
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.event_queue import ClusterDue
-from blis_sim.engine.cluster.member import Life
+from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
@@ -104,7 +104,7 @@ class Fleet:
         """Record the node of an initial instance; unless it is warm, the instance loads first."""
         self._node_of[number] = node
         if not is_warm:
-            self._cluster.members[number].life = Life.LOADING
+            self._cluster.members[number].state = InstanceState.LOADING
             self._cluster.state.change()
             self._load(number, 0)
 
@@ -115,7 +115,7 @@ class Fleet:
         node = resources.nodes.place(resources.gpus_per_instance, pool_name)
         if node is None:
             return False
-        number = self._cluster.members.add(resources.new_engine(node.pool), Life.LOADING, at)
+        number = self._cluster.members.add(resources.new_engine(node.pool), InstanceState.LOADING, at)
         self._node_of[number] = node
         self._load(number, at)
         return True
@@ -123,7 +123,7 @@ class Fleet:
     def drain(self, pool_name: str, _at: Micros) -> bool:
         """Drain the instance of the pool whose name comes first. False if none serves."""
         members = self._cluster.members
-        serving = self._with_life(pool_name, Life.READY)
+        serving = self._in_state(pool_name, InstanceState.READY)
         if not serving:
             return False
         self._cluster.drain_now(min(serving, key=lambda number: members[number].snapshot.name))
@@ -140,7 +140,7 @@ class Fleet:
             if not pool.initial_nodes:
                 continue
             config = self._resources.configs[pool.name]
-            pending = self._with_life(pool.name, Life.LOADING)
+            pending = self._in_state(pool.name, InstanceState.LOADING)
             found.append(
                 VariantFigures(
                     pool.name,
@@ -151,11 +151,11 @@ class Fleet:
             )
         return found
 
-    def _with_life(self, pool_name: str, life: Life) -> list[int]:
-        """Return the instances of a pool that are in state `life`."""
+    def _in_state(self, pool_name: str, state: InstanceState) -> list[int]:
+        """Return the instances of a pool that are in state `state`."""
         members = self._cluster.members
         of_pool = [number for number, node in self._node_of.items() if node.pool.name == pool_name]
-        return [number for number in of_pool if number in members and members[number].life is life]
+        return [number for number in of_pool if number in members and members[number].state is state]
 
     def _load(self, number: int, at: Micros) -> None:
         loading_us = self._resources.loading.draw(self.num_started)
@@ -172,7 +172,7 @@ class Fleet:
         members = self._cluster.members
         for number, node in list(self._node_of.items()):
             member = members.get(number)
-            if member is None or (member.life is Life.DRAINING and not member.engine.live):
+            if member is None or (member.state is InstanceState.DRAINING and not member.engine.live):
                 self._resources.nodes.give_back(node, self._resources.gpus_per_instance)
                 del self._node_of[number]
 

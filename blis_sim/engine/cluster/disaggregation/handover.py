@@ -18,7 +18,7 @@ from blis_sim.engine.cluster.disaggregation.settings import (
     TransferNetwork,
 )
 from blis_sim.engine.cluster.event_queue import ClusterDue
-from blis_sim.engine.cluster.member import Life
+from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.engine.cluster.reporting import NO_INSTANCE_PREFILLS
 from blis_sim.engine.cluster.routing import Router
 from blis_sim.engine.request import ExternalPrompt, Request, SharedPromptBlocks
@@ -138,7 +138,7 @@ class Disaggregation:
         if number == handover.decode:
             sequence.change(self._findable_by_both(sequence.request, number))
         handover.prompt = prompt = Sequence(self._prompt_of(sequence.request), sequence.arrived_at)
-        prompt.is_part = True
+        prompt.is_prefill_subrequest = True
         sequence.prompt_part = prompt
         if self._keeps_history:
             self.separated.append(sequence)
@@ -204,7 +204,7 @@ class Disaggregation:
         if sequence.outcome is not None:
             return
         member = self._cluster.members[number]
-        if member.life is Life.KILLED:
+        if member.state is InstanceState.KILLED:
             self._give_up(handover, at)
             self._end_in_transfer(handover, Outcome.FAILED, at, "its decode instance is gone")
             return

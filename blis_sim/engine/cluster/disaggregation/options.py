@@ -8,7 +8,7 @@ from blis_sim.engine.cluster.weights import Weights, parse_weights
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.options import OptionError, check_options, ineffective_flags, names_in, option, options_of
-from blis_sim.options.room import LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S
+from blis_sim.options.limits import LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.disaggregation.settings import DisaggregationSettings

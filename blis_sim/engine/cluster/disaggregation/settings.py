@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.units import Micros
-from blis_sim.options.room import LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S
+from blis_sim.options.limits import LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S
 
 
 class Role(StrEnum):

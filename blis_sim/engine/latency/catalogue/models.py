@@ -49,7 +49,7 @@ def model_names() -> list[str]:
     return sorted(_rows())
 
 
-def knows_model(name: str) -> bool:
+def has_model(name: str) -> bool:
     """Return whether the catalogue has `name`."""
     return _canonical(name) is not None
 

@@ -11,7 +11,7 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.hf_config import parse_hf_config
 from blis_sim.engine.latency.catalogue.files import config_path, read_mapping
 from blis_sim.engine.latency.catalogue.gpus import canonical_gpu
-from blis_sim.engine.latency.catalogue.models import knows_model, model_entry, short_name
+from blis_sim.engine.latency.catalogue.models import has_model, model_entry, short_name
 from blis_sim.engine.model_spec import Checkpoint, ModelSpec
 
 _FOLDER = Path(__file__).parent
@@ -69,7 +69,7 @@ def _model_in(file: Path, name: str) -> ModelSpec:
 
 def default_deployment(model: str) -> tuple[str, int] | None:
     """The GPU and tensor parallelism to use for `model` when the user names none; None when it is not known."""
-    if not knows_model(model):
+    if not has_model(model):
         return None
     entry = model_entry(model)
     return entry.gpu, entry.tp
@@ -88,7 +88,7 @@ def blackbox_coefficients(model: str, gpu: str, tp: int) -> tuple[tuple[float, .
     """
     table = _blackbox_table()
     a_gpu = canonical_gpu(gpu)
-    names = [short_name(model), model_entry(model).name] if knows_model(model) else [short_name(model)]
+    names = [short_name(model), model_entry(model).name] if has_model(model) else [short_name(model)]
     for name in names:
         if (name, a_gpu, tp) in table:
             return table[name, a_gpu, tp]

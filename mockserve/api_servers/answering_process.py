@@ -1,0 +1,352 @@
+"""A process that answers: it reads requests and writes replies; tokens come from the engines' process."""
+
+import asyncio
+import itertools
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any, NoReturn, TypeVar
+
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.request import Request
+from blis_sim.engine.stats import EngineStats
+from blis_sim.engine.units import Micros
+from blis_sim.options import BlisError
+from mockserve.api_servers.channel import (
+    Abort,
+    Broken,
+    Channel,
+    DeathReported,
+    Fail,
+    FaultsAre,
+    FaultsChanged,
+    Finish,
+    FromAnswering,
+    Listening,
+    MetricsPage,
+    Refused,
+    RemoteMetrics,
+    State,
+    Stop,
+    Stopping,
+    Submit,
+    Tokens,
+    UsesBackend,
+    WantFigures,
+    open_channel,
+)
+from mockserve.api_servers.remote_faults import RemoteFaults
+from mockserve.engines.backend import Backend
+from mockserve.engines.deployment import StructuredOutputBackend, deployment_of, with_features
+from mockserve.in_flight_request import InFlightRequest, Reply, Siblings, new_siblings
+from mockserve.listening import RunningServer, fastest_loop, keep_what_exists, listen
+from mockserve.log_lines import set_up_logging
+from mockserve.metrics.engine import Lateness
+from mockserve.options.environment import ServerEnvironment
+from mockserve.options.serve import ServeOptions
+from mockserve.protocol.errors import ApiError
+from mockserve.realtime.deliveries import WriteCoalescer
+from mockserve.realtime.interface import EngineFailedError
+from mockserve.serving.heap import return_large_blocks
+from mockserve.serving.service import build_service
+from mockserve.transport.clients import SlowReaders
+from mockserve.transport.sockets import raise_file_limit
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class EngineView:
+    """An engine as seen from elsewhere: its limits, and how it was a moment ago."""
+
+    config: EngineConfig
+    stats: EngineStats
+
+
+class RemoteDriver:
+    """A driver for replies whose engines are in another process. Use it from one event loop only.
+
+    `origin_s` is what the monotonic clock reads at the simulated instant 0. `send` sends messages to the engines.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        speed: float,
+        origin_s: float,
+        wire: WriteCoalescer,
+        send: Callable[[FromAnswering], None],
+    ) -> None:
+        self.engine = EngineView(config, EngineStats(0, 0, config.total_kv_blocks, 0, 0, 0))
+        self.failure: BaseException | None = None
+        """The error that broke the engines; from then on every request fails."""
+        self._us_per_s = speed * 1e6
+        self._origin_s = origin_s
+        self._wire = wire
+        self._send = send
+        self._flights: dict[int, InFlightRequest] = {}
+        self._number_of: dict[str, int] = {}
+        self._numbers = itertools.count()
+        self._prompt_numbers = itertools.count()
+        self._prompt: tuple[Siblings | None, int] = (None, 0)
+        """The choices submitted last, and the number of their prompt."""
+        self._elsewhere = State(self.engine.stats, 0, 0)
+
+    @property
+    def num_unfinished_requests(self) -> int:
+        """Requests of all processes whose last token the engines have not produced yet, as of a moment ago."""
+        return max(len(self._flights), self._elsewhere.num_unfinished_requests)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Prompt tokens of requests without a first token in all processes, as of a moment ago."""
+        return self._elsewhere.num_waiting_tokens
+
+    @property
+    def request_ids(self) -> Collection[str]:
+        """Ids of the requests of this process."""
+        return self._number_of.keys()
+
+    def clock(self) -> Micros:
+        """The present instant in simulated microseconds."""
+        return self.instant_at(time.monotonic())
+
+    def instant_at(self, reading_s: float) -> Micros:
+        """The simulated instant at which the monotonic clock reads `reading_s`."""
+        return int((reading_s - self._origin_s) * self._us_per_s)
+
+    def submit(
+        self,
+        request: Request,
+        reply: Reply,
+        arrived_at: Micros | None = None,
+        siblings: Siblings | None = None,
+        rank: int | None = None,
+    ) -> InFlightRequest:
+        """Let `request` arrive; its tokens go to `reply`. Raises EngineFailedError when the engines have failed."""
+        if self.failure is not None:
+            raise EngineFailedError("the engine has failed") from self.failure
+        at = self.clock() if arrived_at is None else arrived_at
+        siblings = siblings or new_siblings(1)
+        if siblings is not self._prompt[0]:
+            self._prompt = (siblings, next(self._prompt_numbers))
+        number = next(self._numbers)
+        flight = self._flights[number] = InFlightRequest(request, reply, at, at, siblings=siblings)
+        self._number_of[request.id] = number
+        self._send(Submit(number, request, at, reply.finish_reason, self._prompt[1], siblings.number, rank))
+        return flight
+
+    def abort(self, request_id: str) -> None:
+        """Abort `request_id`, whose client has left, and free its blocks now. Its reply gets no more calls."""
+        number = self._number_of.pop(request_id, None)
+        if number is not None:
+            del self._flights[number]
+            self._send(Abort(number))
+
+    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
+        """Raise ApiError: engines in another process cannot be called."""
+        _refuse()
+
+    def end_early(self, request_ids: Collection[str] | None = None) -> int:
+        """Raise ApiError: engines in another process cannot be awaited."""
+        _refuse()
+
+    async def until(self, is_so: Callable[[Engine], bool]) -> None:
+        """Raise ApiError: engines in another process cannot be awaited."""
+        _refuse()
+
+    def close(self) -> None:
+        """Open replies get no more calls."""
+        self._flights.clear()
+        self._number_of.clear()
+
+    # --- messages from the engines ---
+
+    def tokens(self, message: Tokens) -> None:
+        """Hand the tokens of several requests to their replies; those of clients that have gone are passed over."""
+        flights, wire = self._flights, self._wire
+        wire.due_s = message.due_s
+        wire.hold()
+        try:
+            for number, count in zip(message.numbers, message.counts, strict=True):
+                flight = flights.get(number)
+                if flight is not None:
+                    flight.num_tokens = count
+                    flight.reply.token(count)
+        finally:
+            wire.release()
+
+    def finish(self, message: Finish) -> None:
+        """A request is complete."""
+        flight = self._leave(message.number)
+        if flight is not None:
+            flight.num_tokens = message.num_tokens
+            for name, value in message.facts._asdict().items():
+                setattr(flight, name, value)
+            wire = self._wire
+            wire.due_s = message.due_s
+            wire.hold()
+            try:
+                if not flight.reply.is_streamed:
+                    wire.measure()
+                flight.reply.finish(message.num_tokens)
+            finally:
+                wire.release()
+
+    def fail(self, message: Fail) -> None:
+        """A request gets no more tokens."""
+        flight = self._leave(message.number)
+        if flight is not None:
+            flight.reply.fail(message.message, message.status)
+
+    def broken(self, message: Broken) -> None:
+        """Fail everything that waits for the engines."""
+        self.failure = EngineFailedError(message.message)
+        for number in list(self._flights):
+            self.fail(Fail(number, message.message, HTTPStatus.INTERNAL_SERVER_ERROR))
+
+    def state(self, message: State) -> None:
+        """State of the engines, as last reported."""
+        self._elsewhere = message
+        self.engine.stats = message.stats
+
+    def _leave(self, number: int) -> InFlightRequest | None:
+        flight = self._flights.pop(number, None)
+        if flight is not None:
+            del self._number_of[flight.request.id]
+        return flight
+
+
+def _refuse() -> NoReturn:
+    raise ApiError("This needs a server in one process.", status=501, kind="NotImplementedError")
+
+
+_logger = logging.getLogger(__name__)
+
+ORPHANED = 1
+"""Exit code when the engines' process has gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The options of one of `num_processes` processes, its number, and the socket of the engines' process."""
+
+    options: ServeOptions
+    environment: ServerEnvironment
+    place: int
+    num_processes: int
+    origin_s: float
+    """The monotonic clock at the simulated instant 0."""
+    engines: socket.socket
+
+
+def answer_until_stopped(assignment: Assignment) -> None:
+    """Serve until the engines' process ends this one; it alone handles signals."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    set_up_logging(assignment.options.process.log_format)
+    raise_file_limit()
+    return_large_blocks()
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        runner.run(_serve(assignment))
+
+
+async def _serve(assignment: Assignment) -> None:
+    stops: asyncio.Queue[Stop] = asyncio.Queue()
+    handlers: dict[type, Callable[[Any], None]] = {Stop: stops.put_nowait}
+    channel = await open_channel(assignment.engines, partial(_handle, handlers), _orphaned)
+    try:
+        server = await _listening(assignment, channel, handlers)
+    except BlisError as error:
+        channel.send(Refused(str(error)))
+        await channel.leave()
+        return
+    channel.send(Listening(server.host, server.port))
+    keep_what_exists()
+    reporting = asyncio.create_task(_report_death(server, channel.send))
+    stop = await stops.get()
+    channel.send(Stopping(server.service.delivery.open_replies.number))
+    at_once = asyncio.Event()
+    hurrying = asyncio.create_task(_hurry(stop, stops, at_once))
+    await server.stop(at_once)
+    for task in (reporting, hurrying):
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    await channel.leave()
+
+
+async def _listening(
+    assignment: Assignment, channel: Channel, handlers: dict[type, Callable[[Any], None]]
+) -> RunningServer:
+    """A server whose engines are at the other end of `channel`; `handlers` learn what to do with their messages."""
+    options = assignment.options
+    deployment = deployment_of(options)
+    config, _ = with_features(options, deployment)
+    wire, slow_readers = WriteCoalescer(Lateness()), SlowReaders(options.network.max_unsent_kib * 1024)
+    driver = RemoteDriver(config, options.speed, assignment.origin_s, wire, channel.send)
+    metrics = RemoteMetrics(wire.lateness, slow_readers, channel.send)
+    faults = RemoteFaults(channel.send)
+
+    def state(message: State) -> None:
+        driver.state(message)
+        faults.state(message)
+
+    loop = asyncio.get_running_loop()
+    structured_outputs = StructuredOutputBackend(
+        options.content.structured_outputs.lenient_structured_outputs,
+        # Requests may be planned in a thread, and a channel is used from the event loop only.
+        lambda name: loop.call_soon_threadsafe(channel.send, UsesBackend(name)),
+    )
+    handlers.update(
+        {
+            Tokens: driver.tokens,
+            Finish: driver.finish,
+            Fail: driver.fail,
+            Broken: driver.broken,
+            State: state,
+            FaultsChanged: faults.changed,
+            UsesBackend: lambda message: structured_outputs.set_name(message.name),
+            WantFigures: metrics.figures,
+            MetricsPage: metrics.answered,
+        }
+    )
+    numbers = itertools.count(assignment.place, assignment.num_processes)
+    backend = Backend(
+        wire, driver, metrics, slow_readers, request_numbers=numbers, structured_outputs=structured_outputs
+    )
+    service = build_service(options, deployment, assignment.environment, backend, fault_control=faults)
+    handlers[FaultsAre] = lambda message: setattr(service.faults, "settings", message.settings)
+    return await listen(service, shares_port=True)
+
+
+async def _report_death(server: RunningServer, send: Callable[[FromAnswering], None]) -> None:
+    await server.service.lifecycle.death_reported.wait()
+    send(DeathReported())
+
+
+async def _hurry(stop: Stop, stops: asyncio.Queue[Stop], at_once: asyncio.Event) -> None:
+    while not stop.at_once:
+        stop = await stops.get()
+    at_once.set()
+
+
+def _handle(handlers: Mapping[type, Callable[[Any], None]], message: object) -> None:
+    """Hand a message to its hearer; what comes before there is one means nothing yet."""
+    handler = handlers.get(type(message))
+    if handler is not None:
+        handler(message)
+
+
+def _orphaned() -> None:
+    """End at once: the engines' process has gone."""
+    _logger.error("stopping: the process of the engines has ended")
+    os._exit(ORPHANED)

@@ -1,0 +1,335 @@
+"""A server in several processes, from start to end: this process has the engines and starts the others."""
+
+import asyncio
+import logging
+import multiprocessing
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from blis_sim.engine.deployment import Deployment
+from blis_sim.options import OptionError, with_settings
+from mockserve.api_servers.answering_process import Assignment, answer_until_stopped
+from mockserve.api_servers.channel import (
+    ChangeFaults,
+    Channel,
+    DeathReported,
+    Figures,
+    FromAnswering,
+    Gathering,
+    Listening,
+    MetricsPage,
+    Refused,
+    Stop,
+    Stopping,
+    UsesBackend,
+    WantMetrics,
+    open_channel,
+)
+from mockserve.api_servers.engine_side import EngineSide
+from mockserve.engines.backend import build_engines, source_of
+from mockserve.faults.engine import EngineFaults
+from mockserve.faults.shaping import FaultSource
+from mockserve.listening import address, keep_what_exists, startup_line
+from mockserve.log_lines import fields
+from mockserve.metrics.engine import Lateness
+from mockserve.options.environment import ServerEnvironment
+from mockserve.options.serve import ServeOptions
+from mockserve.realtime.deliveries import WriteCoalescer
+from mockserve.serving.lifecycle import LOOK_EVERY_S
+from mockserve.transport.clients import SlowReaders
+
+
+class Answering:
+    """One process: its messages beside requests, and its end."""
+
+    def __init__(self, place: int, engines: EngineSide, gathering: Gathering, answer: "Answer") -> None:
+        self.place = place
+        self.listening: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
+        self.stopping: asyncio.Future[Stopping] = asyncio.get_running_loop().create_future()
+        self.death_reported = asyncio.Event()
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        """Exit code of the process, when it has one."""
+        self._engines = engines
+        self._gathering = gathering
+        self._answer = answer
+        self._process: SpawnProcess | None = None
+        self._channel: Channel | None = None
+
+    async def start(self, assignment: Assignment, far_end: socket.socket, near_end: socket.socket) -> None:
+        """Start the process and a channel to it."""
+        self._channel = await open_channel(near_end, self._on_message, _ignore)
+        self.end = self._engines.add(self._channel.send)
+        self._channel.sent = self.end.sent
+        process = multiprocessing.get_context("spawn").Process(
+            target=answer_until_stopped, args=(assignment,), name=f"answering {self.place}"
+        )
+        with _deaf_from_birth():
+            process.start()
+        far_end.close()
+        self._process = process
+        asyncio.get_running_loop().add_reader(process.sentinel, self._has_ended)
+
+    @property
+    def pid(self) -> int:
+        """Return its process id."""
+        assert self._process is not None
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def stop(self, at_once: bool) -> None:
+        """Ask the process to end."""
+        self.end.send(Stop(at_once))
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        if self._process is not None and not self.ended.done():
+            self._process.kill()
+
+    def _on_message(self, message: FromAnswering) -> None:
+        if isinstance(message, Listening):
+            self.listening.set_result(message)
+            self._engines.welcome(self.end)
+        elif isinstance(message, Refused):
+            self.listening.set_exception(OptionError(message.message))
+        elif isinstance(message, WantMetrics | ChangeFaults):
+            self._answer(self, message)
+        elif isinstance(message, Figures):
+            self._gathering.on_message(self.place, message)
+        elif isinstance(message, DeathReported):
+            self.death_reported.set()
+        elif isinstance(message, UsesBackend):
+            self._engines.use_backend(message)
+        elif isinstance(message, Stopping):
+            self.stopping.set_result(message)
+        else:
+            self.end.on_message(message)
+
+    def _has_ended(self) -> None:
+        process = self._process
+        assert process is not None
+        asyncio.get_running_loop().remove_reader(process.sentinel)
+        process.join()
+        self.end.gone()
+        self._gathering.gone(self.place)
+        self.ended.set_result(process.exitcode or 0)
+
+
+Answer = Callable[[Answering, WantMetrics | ChangeFaults], None]
+
+
+@contextmanager
+def _deaf_from_birth() -> Iterator[None]:
+    """Block signals for processes that are started meanwhile until they have set their handlers.
+
+    Ctrl-C reaches all processes of a terminal, and would end one that is about to begin with a traceback.
+    """
+    resource_tracker.ensure_running()  # which would lift the mask, were it begun under it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ignore() -> None:
+    """The end of a process has the same meaning."""
+
+
+def reserved_port(host: str, port: int) -> socket.socket:
+    """Return a socket that holds `port`, or a free one for 0, for the processes that will listen there.
+
+    The socket itself does not listen. Raises OptionError when another program listens there, or none can.
+    """
+    if not hasattr(socket, "SO_REUSEPORT"):
+        raise OptionError("--api-server-count must be 1: processes cannot share a port on this system")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        if port:
+            # A server that shares its port could be joined without noticing.
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        holder = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _cannot(host, port, error) from error
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(address)
+    except OSError as error:
+        holder.close()
+        raise _cannot(host, port, error) from error
+    return holder
+
+
+def _cannot(host: str, port: int, error: OSError) -> OptionError:
+    return OptionError(f"cannot listen on {host}:{port}: {error.strerror or error}")
+
+
+STATE_EVERY_S = 0.1
+"""The interval at which processes get the state of the engines, as vLLM's front ends do."""
+CLOSING_GRACE_S = 5.0
+"""Seconds that a process may take to end after its replies have."""
+FAILED = 1
+"""Exit code when a process has ended on its own."""
+
+_logger = logging.getLogger(__name__)
+
+
+async def serve_in_processes(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> int:
+    """Serve until a signal ends it. Returns the exit code. Raises OptionError for a port that cannot be listened on."""
+    stopping, at_once = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, lambda: (at_once if stopping.is_set() else stopping).set())
+    with suppress(TimeoutError):
+        await asyncio.wait_for(stopping.wait(), options.process.startup_s)
+    if stopping.is_set():
+        return 0
+    with reserved_port(options.network.host, options.network.port) as holder:
+        server = Processes(options, deployment, environment, holder.getsockname()[1])
+        try:
+            await server.start()
+            await server.until_listening_or(stopping)
+            return await server.run(stopping)
+        finally:
+            await server.stop(at_once)
+
+
+class Processes:
+    """The engines, and the processes that answer for them."""
+
+    def __init__(
+        self, options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, port: int
+    ) -> None:
+        self._options = with_settings(options, port=port)
+        self._deployment = deployment
+        self._environment = environment
+        wire = WriteCoalescer(Lateness(), is_timed=False)  # how late tokens leave is seen where they do
+        self._ranks = build_engines(options, deployment, environment, wire)
+        self._faults = EngineFaults(self._ranks, FaultSource(options.faults.settings, options.faults.fault_seed))
+        self._engines = EngineSide(self._ranks, wire, self._faults)
+        slow_readers = SlowReaders(options.network.max_unsent_kib * 1024)
+        source = source_of(options, deployment, self._ranks, wire.lateness, slow_readers)
+        self._metrics_source = source
+        self._gathering = Gathering(source)
+        self._answering: list[Answering] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Start all processes."""
+        number = self._options.network.api_server_count
+        origin_s = self._ranks[0].driver.seconds_at(0)
+        # What happens to the engines happens here.
+        options = with_settings(self._options, fault_engine=())
+        for place in range(number):
+            near_end, far_end = socket.socketpair()
+            answering = Answering(place, self._engines, self._gathering, self._answer)
+            assignment = Assignment(options, self._environment, place, number, origin_s, far_end)
+            await answering.start(assignment, far_end, near_end)
+            self._answering.append(answering)
+        self._keep(self._send_state())
+        self._metrics_source.watch(is_watched=True)
+
+    async def until_listening_or(self, stopping: asyncio.Event) -> None:
+        """Return when all processes listen, and log it; earlier when there is no use in waiting any longer.
+
+        Raises OptionError when one of them cannot serve with these settings.
+        """
+        listening = asyncio.gather(*(each.listening for each in self._answering))
+        await _first_of(listening, asyncio.ensure_future(stopping.wait()), *(each.ended for each in self._answering))
+        if listening.done():
+            first, *_ = listening.result()
+            keep_what_exists()
+            self._faults.plan(self._options.faults.timed)
+            options, number = self._options, len(self._answering)
+            where = address(options, first.host, first.port)
+            stops = fields(model=options.model_names[0], address=where, processes=number)
+            _logger.info("%s, %d processes answer", startup_line(options, self._deployment, where), number, extra=stops)
+
+    async def run(self, stopping: asyncio.Event) -> int:
+        """Return when the server must end, with its exit code."""
+        dying = asyncio.ensure_future(self._engine_death())
+        stopped = asyncio.ensure_future(stopping.wait())
+        await _first_of(stopped, dying, *(each.ended for each in self._answering))
+        gone = [each for each in self._answering if each.ended.done()]
+        for each in gone:
+            _logger.error("stopping: process %d has ended with code %d", each.pid, each.ended.result())
+        if dying.done():
+            _logger.error("stopping: the engine has failed: %s", dying.result())
+        dying.cancel()
+        return FAILED if gone else 0
+
+    async def stop(self, at_once: asyncio.Event) -> None:
+        """Wait for open replies within --shutdown-timeout or until `at_once`, then end all processes."""
+        running = [each for each in self._answering if not each.ended.done()]
+        for each in running:
+            if each.listening.done():
+                each.stop(at_once=at_once.is_set())
+            else:  # no reply waits for it
+                each.kill()
+        self._keep(self._say_what_is_open(running))
+        self._keep(self._hurry(running, at_once))
+        if running:
+            await asyncio.wait(
+                [each.ended for each in running], timeout=self._options.network.shutdown_timeout + CLOSING_GRACE_S
+            )
+        for each in running:
+            each.kill()
+        await asyncio.gather(*(each.ended for each in running))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._faults.close()
+        self._metrics_source.watch(is_watched=False)
+        self._engines.driver.close()
+
+    async def _engine_death(self) -> BaseException:
+        """Return the failure of an engine, when a client has got the error or some time has passed."""
+        stops = [asyncio.ensure_future(each.death_reported.wait()) for each in self._answering]
+        while (failure := self._engines.driver.failure) is None:
+            await asyncio.wait(stops, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+        return failure
+
+    async def _send_state(self) -> None:
+        while True:
+            self._engines.send_state()
+            await asyncio.sleep(STATE_EVERY_S)
+
+    async def _say_what_is_open(self, running: Sequence[Answering]) -> None:
+        stops = await asyncio.gather(*(each.stopping for each in running))
+        if num_open := sum(each.num_open for each in stops):
+            within_s = self._options.network.shutdown_timeout
+            _logger.info("stopping: open replies: %d, cut after %d s", num_open, within_s, extra=fields(open=num_open))
+
+    async def _hurry(self, running: Sequence[Answering], at_once: asyncio.Event) -> None:
+        await at_once.wait()
+        for each in running:
+            each.stop(at_once=True)
+
+    def _answer(self, asking: Answering, message: WantMetrics | ChangeFaults) -> None:
+        async def answer() -> None:
+            if isinstance(message, ChangeFaults):
+                await self._engines.change_faults(asking.end, message)
+                return
+            asked = {each.place: each.end.send for each in self._answering if not each.ended.done()}
+            page = await self._gathering.page(asked, message)
+            asking.end.send(MetricsPage(message.question, page))
+
+        self._keep(answer())
+
+    def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run it beside everything else."""
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _first_of(*awaited: asyncio.Future[Any]) -> None:
+    await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)

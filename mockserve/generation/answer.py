@@ -1,0 +1,278 @@
+"""One answer, token by token: its cost, text, kinds of text and log-probabilities, and its early end."""
+
+import math
+import struct
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import blake2b
+from itertools import accumulate
+from random import Random
+from typing import NamedTuple
+
+from mockserve.generation.tokenizer.tokenizer import Split
+from mockserve.protocol.bodies import Ending
+from mockserve.protocol.sampling.sampling import Repetition, SamplingParams
+
+
+class Kind(Enum):
+    """The kind of a part of an answer."""
+
+    CONTENT = "content"
+    REASONING = "reasoning"
+    TOOL_NAME = "tool_name"
+    TOOL_ARGUMENTS = "tool_arguments"
+    MARKUP = "markup"
+    """Marks around reasoning and tool calls: they cost tokens and are never shown."""
+    NOTHING = "nothing"
+    """An event of a stream with a null content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A stretch of one kind. `call` numbers the tool call it belongs to."""
+
+    kind: Kind
+    text: str
+    call: int = 0
+
+
+class CutCalls(NamedTuple):
+    """Function calls that were cut short. `text` is all that was said after the reasoning.
+
+    `is_within_call`: a call had begun that is not complete.
+    """
+
+    text: str
+    num_complete: int = 0
+    is_within_call: bool = True
+
+
+class Answer(NamedTuple):
+    """One answer: `texts[k-1]` is the text that a client may read when token k arrives; a token may bring none.
+
+    Joined they are the whole text, as the model wrote it. `token_texts` are the tokens themselves, before anything was
+    held back or cut. `deltas[k-1]` is the same text sorted by kind, without markup; None means that all is content.
+    """
+
+    texts: Sequence[str]
+    ending: Ending
+    token_texts: Sequence[str]
+    token_ids: Sequence[int]
+    deltas: Sequence[Sequence[Delta]] | None = None
+    num_reasoning_tokens: int = 0
+    cut: CutCalls | None = None
+    """Place where function calls were cut short. A whole message shows what vLLM's parser finds in the text, which it
+    reads in one go; a stream has had what there is of the calls."""
+    streamed_ending: Ending | None = None
+    """Ending of a stream, where it differs from the ending of a whole message."""
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.texts)
+
+
+def as_beam(answer: Answer, eos_token_id: int, keeps_end: bool) -> Answer:
+    """The answer with its end marker as the reason of its end, and the marker itself only with `keeps_end`.
+
+    A beam of nothing but the marker keeps it, as the engine has to be asked for a token.
+    """
+    if not answer.token_ids or answer.token_ids[-1] != eos_token_id or answer.ending.finish_reason == "length":
+        return answer
+    answer = answer._replace(ending=Ending(answer.ending.finish_reason, eos_token_id))
+    if keeps_end or answer.num_tokens == 1:
+        return answer
+    return answer._replace(
+        texts=answer.texts[:-1],
+        token_texts=answer.token_texts[:-1],
+        token_ids=answer.token_ids[:-1],
+        deltas=None if answer.deltas is None else answer.deltas[:-1],
+    )
+
+
+LEAST_TOP_PROBABILITY = 0.2
+MOST_TOP_PROBABILITY = 0.98
+MOST_RANK = 20
+"""A token is drawn from the likeliest of its step, as with the usual top-k sampling."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities of one step: the chosen token, and the most likely ones in order.
+
+    `top` includes the chosen token where its rank is within it.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: Sequence[tuple[int, float]]
+
+
+def token_logprobs(
+    seed: int,
+    token_id: int,
+    num_top: int,
+    candidates: Sequence[int],
+    is_greedy: bool = False,
+    most_rank: int = MOST_RANK,
+) -> TokenLogprobs:
+    """The likeliest `num_top` tokens of the step that chose `token_id`; the other ids come from `candidates`.
+
+    Probabilities fall geometrically, so that all of a step add up to less than 1, and a token is ranked as if drawn
+    by them: first when greedy, `most_rank` at most. Equal arguments give equal values, and a longer list begins with
+    the shorter one. Values have single precision, as a GPU's. Cost: about 5 us, and 1 us more per id of the list.
+    """
+    draw = Random(seed * 1_000_003 + token_id)
+    top = draw.uniform(LEAST_TOP_PROBABILITY, MOST_TOP_PROBABILITY)
+    falloff = 1 - top
+    drawn = 1 + int(math.log(1 - draw.random()) / math.log(falloff))
+    rank = 1 if is_greedy else min(drawn, most_rank)
+    ids = _others(draw, token_id, max(0, num_top - (rank <= num_top)), candidates)
+    if rank <= num_top:
+        ids.insert(min(rank - 1, len(ids)), token_id)
+    listed = [(each, _logprob(top, falloff, place)) for place, each in enumerate(ids, start=1)]
+    return TokenLogprobs(token_id, _logprob(top, falloff, rank), rank, listed)
+
+
+def _logprob(top: float, falloff: float, rank: int) -> float:
+    """The geometric law, a hair lower: rounding must not carry the sum above 1."""
+    value: float = struct.unpack("f", struct.pack("f", math.log(top) + (rank - 1) * math.log(falloff) - 1e-6))[0]
+    return value
+
+
+def _others(draw: Random, token_id: int, count: int, candidates: Sequence[int]) -> list[int]:
+    """`count` different ids besides `token_id`, or as many as there are."""
+    if len(candidates) < 2 * (count + 1):
+        few = [each for each in dict.fromkeys(candidates) if each != token_id]
+        draw.shuffle(few)
+        return few[:count]
+    chosen = {token_id: None}
+    tries = 0
+    while len(chosen) <= count and tries < 100 * (count + 1):  # equal candidates could leave none to find
+        chosen.setdefault(candidates[int(draw.random() * len(candidates))])
+        tries += 1
+    return list(chosen)[1:]
+
+
+SPREAD = 6.0
+"""Logits of labels lie between -SPREAD and 0."""
+NORMALIZER = 130.0
+"""Keeps the sum of 128 labels, the most that a request may name, below 1."""
+
+
+def label_score(prompt_digest: object, label_ids: Sequence[int], seed: int, applies_softmax: bool) -> float:
+    """The probability of the first label: among the labels alone, or in the whole vocabulary."""
+    weights = {label: math.exp(_logit(prompt_digest, label, seed)) for label in label_ids}
+    total = sum(weights.values()) if applies_softmax else NORMALIZER
+    return weights[label_ids[0]] / total
+
+
+def _logit(prompt_digest: object, label: int, seed: int) -> float:
+    drawn = blake2b(f"{seed} {prompt_digest!r} {label}".encode(), digest_size=8).digest()
+    return -SPREAD * int.from_bytes(drawn, "big") / 2**64
+
+
+def stopped(said: Split, ending: Ending, sampling: SamplingParams) -> Answer:
+    """The answer after stop tokens, stop strings and repetition, which count only after `min_tokens`."""
+    if sampling.repetition is not None:
+        said, ending = _cut_at_repetition(said, ending, sampling, sampling.repetition)
+    if sampling.stop_token_ids:
+        said, ending = _cut_at_stop_token(said, ending, sampling, frozenset(sampling.stop_token_ids))
+    if not sampling.stop:
+        return Answer(said.pieces, ending, said.pieces, said.ids)
+    return _cut_at_stop_string(said, ending, sampling)
+
+
+def _cut_at_repetition(
+    said: Split, ending: Ending, sampling: SamplingParams, wanted: Repetition
+) -> tuple[Split, Ending]:
+    num_tokens = first_repetition(said.ids, wanted)
+    if num_tokens is None or not sampling.min_tokens <= num_tokens < said.num_tokens:
+        return said, ending
+    return said.first(num_tokens), Ending("repetition", STOP_REASON)
+
+
+def _cut_at_stop_token(
+    said: Split, ending: Ending, sampling: SamplingParams, stop_ids: frozenset[int]
+) -> tuple[Split, Ending]:
+    """A stop token is counted; its text is shown only with `include_stop_str_in_output`."""
+    # The token that ends an answer by itself is no stop token, whatever the client lists.
+    last = len(said.ids) - (ending.finish_reason == "stop")
+    for index in range(sampling.min_tokens, last):
+        if said.ids[index] in stop_ids:
+            pieces = [*said.pieces[: index + 1]]
+            if not sampling.include_stop_str_in_output:
+                pieces[-1] = ""
+            return Split(said.ids[: index + 1], pieces), Ending("stop", said.ids[index])
+    return said, ending
+
+
+def _cut_at_stop_string(said: Split, ending: Ending, sampling: SamplingParams) -> Answer:
+    text = "".join(said.pieces)
+    ends = list(accumulate(map(len, said.pieces)))
+    match = _first_match(text, ends, sampling)
+    kept = len(text)
+    if match is not None:
+        start, end, stop = match
+        ending = Ending("stop", stop)
+        num_tokens = bisect_left(ends, end) + 1
+        said = Split(said.ids[:num_tokens], said.pieces[:num_tokens])
+        kept = end if sampling.include_stop_str_in_output else start
+    held_back = 0 if sampling.include_stop_str_in_output else max(map(len, sampling.stop)) - 1
+    shown = [max(0, min(end - held_back, kept)) for end in ends[: said.num_tokens]]
+    shown[-1] = kept
+    texts = [text[start:end] for start, end in zip([0, *shown], shown, strict=False)]
+    return Answer(texts, ending, said.pieces, said.ids)
+
+
+def _first_match(text: str, ends: list[int], sampling: SamplingParams) -> tuple[int, int, str] | None:
+    """Start, end and name of the stop string that is complete first; the order of the list decides ties.
+
+    A match has to end after the first `min_tokens` tokens.
+    """
+    not_before = ends[sampling.min_tokens - 1] if sampling.min_tokens else 0
+    best: tuple[int, int, str] | None = None
+    for stop in sampling.stop:
+        start = text.find(stop, max(0, not_before - len(stop) + 1))
+        if start >= 0 and (best is None or start + len(stop) < best[1]):
+            best = (start, start + len(stop), stop)
+    return best
+
+
+STOP_REASON = "repetition_detected"
+
+FEW_SIZES = 32
+MOST_COMPARISONS = 32_768
+"""Most pattern sizes of which each is searched for on its own."""
+
+
+def is_slow(wanted: Repetition) -> bool:
+    """Whether looking for repetition may take more than a few milliseconds."""
+    return wanted.max_pattern_size - wanted.min_pattern_size >= FEW_SIZES
+
+
+def first_repetition(token_ids: Sequence[int], wanted: Repetition) -> int | None:
+    """Return how many tokens an answer has when it first ends in a pattern repeated `wanted.min_count` times in a row.
+
+    None if it never does. Cost: the number of tokens times its logarithm.
+    """
+    num_tokens = len(token_ids)
+    longest = min(wanted.max_pattern_size, num_tokens // wanted.min_count)
+    sizes = range(max(1, wanted.min_pattern_size), longest + 1)
+    if len(sizes) * num_tokens <= MOST_COMPARISONS:
+        found = (_first_of_size(token_ids, size, wanted.min_count) for size in sizes)
+        return min((each for each in found if each is not None), default=None)
+    from mockserve.generation.pattern_search import PatternSearch  # needs numpy, which a worker process rarely does
+
+    return PatternSearch(token_ids, wanted.min_count).first(sizes)
+
+
+def _first_of_size(token_ids: Sequence[int], size: int, min_count: int) -> int | None:
+    num_equal = 0
+    for index in range(size, len(token_ids)):
+        num_equal = num_equal + 1 if token_ids[index] == token_ids[index - size] else 0
+        if num_equal >= size * (min_count - 1):
+            return index + 1
+    return None

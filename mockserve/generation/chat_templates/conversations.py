@@ -1,0 +1,234 @@
+"""From the body of a chat request to the text of its prompt."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blis_sim.options import OptionError
+from mockserve.generation.chat_templates.turns import (
+    ChatMLTemplate,
+    ChatTemplate,
+    MissingTemplate,
+    TemplateRequest,
+    free,
+    turns_of,
+)
+from mockserve.options.content import ContentOptions, json_object
+from mockserve.protocol.completions.messages import effort_arguments, tool_definitions
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.reading.types import as_flag
+from mockserve.workers.job import Job
+
+DEFAULT, FOR_TOOLS = "default", "tool_use"
+"""Names of templates in a tokenizer that has several."""
+USED = (DEFAULT, FOR_TOOLS)
+UNSET = (None, "auto")
+"""Values of arguments that leave the one before in force."""
+ABOUT_PROMPTS = (
+    "messages",
+    "tools",
+    "tool_choice",
+    "documents",
+    "reasoning_effort",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "add_generation_prompt",
+)
+"""The fields of a body that a prompt is made of."""
+
+
+def _in_place(job: Job[str], _refusal: ApiError) -> str:
+    return job.done()
+
+
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """One server's way of putting prompts together. `special_tokens` are what templates call `bos_token` and so on.
+
+    `tool_template` replaces `template` where a request has tools; None is the same template for both.
+    """
+
+    template: ChatTemplate = field(default_factory=ChatMLTemplate)
+    tool_template: ChatTemplate | None = None
+    is_given: bool = False
+    """Whether the template is the server's own, not the tokenizer's."""
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    default_arguments: Mapping[str, Any] = field(default_factory=dict)
+    trusts_requests: bool = False
+    hides_unusable_tools: bool = False
+    run_job: Callable[[Job[str], ApiError], str] = _in_place
+    """Settings for rendering a template that a request brings; the error is for one beyond the limits."""
+
+    def prompt(self, body: Mapping[str, Any]) -> str:
+        """The prompt of a body with `messages` and whatever else bears on it.
+
+        Raises ApiError for a conversation that is none, or that the template refuses.
+        """
+        own = self._own_source(body)
+        if own is not None:
+            return self._own_prompt(own, body)
+        messages = body.get("messages") or []
+        arguments = self._arguments(body)
+        has_tools = arguments.get("tools") is not None
+        template = self.tool_template if has_tools and self.tool_template is not None else self.template
+        request = TemplateRequest(
+            tools=arguments.pop("tools", None),
+            documents=arguments.pop("documents", None),
+            add_generation_prompt=arguments.pop("add_generation_prompt"),
+            continue_final_message=arguments.pop("continue_final_message"),
+            arguments=arguments,
+        )
+        turns = turns_of(messages, template.takes_parts)
+        try:
+            return template.render(turns, request)
+        finally:
+            free(turns)
+
+    def makes_token_ids(self, body: Mapping[str, Any]) -> bool:
+        """Whether a body has the template's library make the token ids: then without marks, and without a text."""
+        given = body.get("chat_template_kwargs")
+        return bool(given) and bool(_mapping(given).get("tokenize"))
+
+    def brings_template(self, body: Mapping[str, Any]) -> bool:
+        """Whether a body has a template of its own that will be rendered, which must not be done in the event loop."""
+        return self.trusts_requests and self._own_source(body) is not None
+
+    def _own_source(self, body: Mapping[str, Any]) -> str | None:
+        """The template that a body brings, if any. Raises ApiError where bodies must not bring one."""
+        own, given = body.get("chat_template"), _mapping(body.get("chat_template_kwargs")).get("chat_template")
+        if not self.trusts_requests and (own is not None or given is not None):
+            raise ApiError(
+                "Chat template is passed with request, but --trust-request-chat-template is not set. "
+                "Refused request with untrusted chat template."
+            )
+        # The template among the variables counts only where the request has no other and the server none of its own.
+        source = own or (None if self.is_given else given)
+        return None if source is None else str(source)
+
+    def _own_prompt(self, source: str, body: Mapping[str, Any]) -> str:
+        """The prompt by a template that came with the request. Raises ApiError."""
+        rest = {name: body[name] for name in ABOUT_PROMPTS if name in body}
+        settings = {
+            "default_arguments": dict(self.default_arguments),
+            "hides_unusable_tools": self.hides_unusable_tools,
+        }
+        job = Job(own_prompt, (source, dict(self.special_tokens), settings, rest), is_small=False)
+        return self.run_job(job, too_costly())
+
+    def _arguments(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the variables of a template: fields of the request before its variables, and these before the
+        server's."""
+        adds, goes_on = body.get("add_generation_prompt"), body.get("continue_final_message")
+        given = _mapping(body.get("chat_template_kwargs"))
+        fields = {
+            "add_generation_prompt": True if adds is None else as_flag(adds),
+            "continue_final_message": False if goes_on is None else as_flag(goes_on),
+            "documents": body.get("documents"),
+            **effort_arguments(body.get("reasoning_effort"), given),
+        }
+        arguments = dict(self.default_arguments)
+        hides_tools = self.hides_unusable_tools and body.get("tool_choice") == "none"
+        if isinstance(body.get("tools"), list) and not hides_tools:
+            arguments["tools"] = tool_definitions(body["tools"])
+        return arguments | _set(given) | _set(fields)
+
+
+def open_conversations(options: ContentOptions, model_folder: Path | None) -> Conversations:
+    """Return the prompt template of the server: the given one, else that of the model folder.
+
+    A folder without one has its conversations refused; without a folder, prompts are ChatML.
+    Raises OptionError when a template cannot be read, or when the `jinja2` library is missing.
+    """
+    tokens: Mapping[str, str] = {}
+    sources: Mapping[str, str] = {}
+    given = _given_source(options.chat_template)
+    if model_folder is not None:
+        from mockserve.generation.tokenizer.file import read_settings, special_tokens, template_sources
+
+        tokens = special_tokens(read_settings(model_folder))
+        sources = template_sources(model_folder)
+    if given is not None:
+        sources = {DEFAULT: given}
+    wanted = options.chat_template_content_format
+    takes_parts = None if wanted == "auto" else wanted == "openai"
+    templates = {name: _compiled(source, tokens, takes_parts) for name, source in sources.items() if name in USED}
+    otherwise = ChatMLTemplate() if model_folder is None else MissingTemplate()
+    return Conversations(
+        template=templates.get(DEFAULT, otherwise),
+        tool_template=templates.get(FOR_TOOLS),
+        is_given=given is not None,
+        special_tokens=tokens,
+        default_arguments=json_object("--default-chat-template-kwargs", options.default_chat_template_kwargs),
+        trusts_requests=options.trust_request_chat_template,
+        hides_unusable_tools=options.exclude_tools_when_tool_choice_none,
+    )
+
+
+def _given_source(given: str | None) -> str | None:
+    """A template given as a file, or as text if it cannot be the name of one."""
+    if given is None:
+        return None
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        if "{" not in given and "\n" not in given:
+            raise OptionError(
+                f"--chat-template must be a readable file or a template, got {given!r}: {error}"
+            ) from None
+        return given
+
+
+def _compiled(source: str, tokens: Mapping[str, str], takes_parts: bool | None) -> ChatTemplate:
+    try:
+        from mockserve.generation.chat_templates.jinja import JinjaTemplate
+    except ImportError as error:
+        raise OptionError(
+            "a chat template needs the jinja2 library: pip install 'blis-mockserve[tokenizers]'"
+        ) from error
+    return JinjaTemplate(source, tokens, takes_parts)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _set(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value not in UNSET}
+
+
+MOST_PROMPT_CHARS = 16 << 20
+
+
+def own_prompt(
+    source: str, special_tokens: Mapping[str, str], settings: Mapping[str, Any], body: Mapping[str, Any]
+) -> str:
+    """The prompt of a body by the template that it brings. `settings` are those of the server's `Conversations`.
+
+    Raises ApiError for a template that is none, that refuses, or that makes a text that no context holds.
+    """
+    # The server, which names this function and leaves it to workers, needs neither.
+    from mockserve.generation.chat_templates.conversations import Conversations
+    from mockserve.generation.chat_templates.jinja import JinjaTemplate
+
+    try:
+        template = JinjaTemplate(source, special_tokens)
+        # The template counts as the server's own, so that none among the variables of the body replaces it.
+        own = Conversations(template, special_tokens=special_tokens, is_given=True, trusts_requests=True, **settings)
+        text = own.prompt(body)
+    except OptionError as error:
+        raise ApiError(str(error).removeprefix("--chat-template: not a Jinja template: ")) from None
+    except ApiError as error:
+        if error.message:
+            raise
+        raise too_costly() from None  # the message of a MemoryError within a template
+    except (MemoryError, RecursionError):
+        raise too_costly() from None
+    if len(text) > MOST_PROMPT_CHARS:
+        raise too_costly()
+    return text
+
+
+def too_costly() -> ApiError:
+    """The refusal of a template beyond the limits."""
+    return ApiError("The chat template of the request takes too much time or memory.")

@@ -1,0 +1,185 @@
+"""Composes answers: their length, and the kind of their text.
+
+The whole answer is known when a request arrives, so its length, a stop string and the text of every token are too.
+"""
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from mockserve.generation.answer import Answer, Kind, is_slow, stopped
+from mockserve.generation.dataset import Dataset
+from mockserve.generation.prose import Prose, tokens_of
+from mockserve.generation.script import RenderOptions, Segment, render_tokens, sorted_by_kind, thoughts
+from mockserve.generation.structured_outputs.kinds import VERBOSITIES
+from mockserve.generation.tokenizer.tokenizer import Split, Tokenizer
+from mockserve.generation.writing import PLAIN, OutputSpec, Steps, Written, advanced, calls_job, content_job
+from mockserve.protocol.bodies import Ending
+from mockserve.protocol.sampling.sampling import SamplingParams
+from mockserve.workers.job import Job
+
+MEDIAN_OUTPUT_TOKENS = 200
+OUTPUT_TOKENS_SIGMA = 0.7
+MOST_TOKENS_AT_ONCE = 2048
+"""A longer answer is made in slices: each of its tokens takes up to 7 us."""
+
+SCRIPTED_TEXT: ContextVar[str | None] = ContextVar("scripted_text", default=None)
+"""The text of the answer to the request that is being handled; None where it is to be made up."""
+
+_MEAN_OF_LOGARITHMS = math.log(MEDIAN_OUTPUT_TOKENS)
+"""Without a length asked for, answers are log-normal: half are between 125 and 320 tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composer:
+    """One server's way of answering. `fixed_tokens` replaces the drawn length of answers that end by themselves."""
+
+    tokenizer: Tokenizer
+    prose: Prose
+    fixed_tokens: int | None = None
+    echoes: bool = False
+    dataset: Dataset | None = None
+
+    @property
+    def quotes(self) -> bool:
+        """Whether answers may depend on the text of the prompt."""
+        return self.echoes or self.dataset is not None
+
+    def compose(
+        self,
+        random: Random,
+        sampling: SamplingParams,
+        budget: int,
+        form: OutputSpec = PLAIN,
+        prompt: Sequence[int] = (),
+    ) -> Answer:
+        """The answer that `composing` ends with, all of whose jobs are done in place."""
+        steps = self.composing(random, sampling, budget, form, prompt)
+        found = advanced(steps, None)
+        while isinstance(found, Job):
+            found = advanced(steps, found.done())
+        return found
+
+    def composing(
+        self,
+        random: Random,
+        sampling: SamplingParams,
+        budget: int,
+        form: OutputSpec = PLAIN,
+        prompt: Sequence[int] = (),
+    ) -> Steps:
+        """An answer of at most `budget` tokens, at least 1, for as long as its scripts are written.
+
+        One that ends by itself spends its last token on the end marker, which has no text, as vLLM counts it.
+        Raises ApiError for a form that nothing has.
+        """
+        thought: list[Segment] = []
+        if form.thinking is not None:
+            thought = thoughts(form.thinking, random, self.prose, budget)
+        left = budget - self._count(thought)
+        said = yield from self._said(random, sampling, left, form, prompt)
+        if said is None and not thought:
+            return self._plain(random, sampling, budget, form)
+        if said is None:
+            said = [Segment(Kind.CONTENT, "".join(self._prose(random, sampling, left, form)[0].pieces))]
+        names_function = form.tools is not None and form.tools.is_named
+        how = RenderOptions(self.tokenizer, sampling, budget, names_function)
+        return render_tokens([*thought, *said], how)
+
+    def is_long(self, sampling: SamplingParams, budget: int, form: OutputSpec, prompt: Sequence[int]) -> bool:
+        """Whether an answer takes more than a few milliseconds of its own, beside its jobs."""
+        allowed = sampling.allowed_token_ids
+        can_end = not sampling.ignore_eos and (allowed is None or self.tokenizer.eos_token_id in allowed)
+        least = max(sampling.min_tokens, self.fixed_tokens or 0, form.natural_tokens or 0) if can_end else budget
+        if self.quotes:
+            least = max(least, len(prompt))
+        return least > MOST_TOKENS_AT_ONCE or (sampling.repetition is not None and is_slow(sampling.repetition))
+
+    def _said(
+        self, random: Random, sampling: SamplingParams, left: int, form: OutputSpec, prompt: Sequence[int]
+    ) -> Generator[Job[Written], Written | None, list[Segment] | None]:
+        """Write what follows the reasoning, in at most `left` tokens if that can be; None for prose."""
+        known = self._known_text(form, prompt)
+        tools = form.tools
+        constraint = form.constraint
+        # A constraint leaves no room for a call unless calls take its place.
+        is_free = tools is not None and constraint is None and (tools.is_forced or known is None)
+        may_call = tools is not None and (tools.replaces_form or is_free)
+        num_calls = tools.num_calls(random) if tools is not None and may_call else 0
+        if tools is not None and num_calls:
+            functions = random.choices(tools.functions, k=num_calls)
+            return (yield from self._fitting(left, random, partial(calls_job, tools, functions)))
+        if constraint is not None:
+            return (yield from self._fitting(left, random, partial(content_job, constraint)))
+        if known is None:
+            return None
+        return [Segment(Kind.CONTENT, self._filled(known, left if sampling.ignore_eos else sampling.min_tokens))]
+
+    def _plain(self, random: Random, sampling: SamplingParams, budget: int, form: OutputSpec) -> Answer:
+        """Return prose only, token by token as it was written."""
+        answer = stopped(*self._prose(random, sampling, budget, form), sampling)
+        if not form.is_parsed:
+            return answer
+        script = [Segment(Kind.CONTENT, "".join(answer.texts))]
+        return answer._replace(deltas=sorted_by_kind(answer.texts, script))
+
+    def _prose(self, random: Random, sampling: SamplingParams, budget: int, form: OutputSpec) -> tuple[Split, Ending]:
+        num_tokens = self.fixed_tokens or form.natural_tokens or natural_length(random)
+        num_tokens = max(num_tokens, sampling.min_tokens + 1)
+        allowed = sampling.allowed_token_ids
+        can_end = allowed is None or self.tokenizer.eos_token_id in allowed
+        if sampling.ignore_eos or num_tokens > budget or not can_end:
+            return self._words(random, sampling, budget, form.goes_on), Ending("length")
+        said = self._words(random, sampling, num_tokens - 1, form.goes_on)
+        return Split([*said.ids, self.tokenizer.eos_token_id], [*said.pieces, ""]), Ending("stop")
+
+    def _words(self, random: Random, sampling: SamplingParams, num_tokens: int, goes_on: bool) -> Split:
+        """Words in plenty: any, or those that the request has left."""
+        if sampling.allowed_token_ids is not None:
+            return tokens_of(sampling.allowed_token_ids, self.tokenizer, random, num_tokens)
+        prose = self.prose.without(sampling.bad_words) if sampling.bad_words else self.prose
+        return prose.write(random, num_tokens, goes_on)
+
+    def _fitting(
+        self, left: int, random: Random, new_job: Callable[[Random, int, int], Job[Written]]
+    ) -> Generator[Job[Written], Written | None, list[Segment]]:
+        """Write with as many optional parts as leave room for the end marker, else with the least."""
+        script: list[Segment] = []
+        most_chars = (left + 1) * self.tokenizer.longest_piece_chars
+        for verbosity in VERBOSITIES:
+            written = yield new_job(random, verbosity, most_chars)
+            assert written is not None
+            script, random = written
+            if self._count(script) < left:
+                break
+        return script
+
+    def _count(self, script: Sequence[Segment]) -> int:
+        return self.tokenizer.count("".join(each.text for each in script)) if script else 0
+
+    def _known_text(self, form: OutputSpec, prompt: Sequence[int]) -> str | None:
+        """The text of a recording, an echo or the data set; None when there is none and the answer must be made up."""
+        scripted = SCRIPTED_TEXT.get()
+        if scripted is not None:
+            return scripted
+        if not self.quotes:
+            return None
+        asked = form.asked or (self.tokenizer.decode(prompt),)
+        if self.echoes:
+            return asked[0]
+        return None if self.dataset is None else self.dataset.answer(asked, prompt)
+
+    def _filled(self, text: str, least: int) -> str:
+        """`text`, said again and again if more must be said than it has."""
+        num_tokens = self.tokenizer.count(text)
+        if not num_tokens or num_tokens >= least:
+            return text
+        return " ".join([text] * math.ceil(least / num_tokens))
+
+
+def natural_length(random: Random) -> int:
+    """Return the tokens of an answer without a limit, the end marker included."""
+    return max(2, round(random.lognormvariate(_MEAN_OF_LOGARITHMS, OUTPUT_TOKENS_SIGMA)))

@@ -1,0 +1,189 @@
+"""Plausible prose of a given number of tokens: counting the text again gives that number."""
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+
+from mockserve.generation.tokenizer.tokenizer import WORDS, Split, Tokenizer
+
+FEWEST_WORDS = 16
+"""Least words of one token each: with fewer a vocabulary is not English, and its own pieces serve as words."""
+
+NUM_SENTENCES = 4096
+"""Sentences that there are: enough for texts to differ, few enough to be written once."""
+
+MOST_PROBED_TOKENS = 4000
+MOST_REPAIRS = 40
+
+FEW_TEXTS = 16
+"""Most texts that are searched for one by one; more are found by looking up every part of a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Pieces of one token each. `words` carry the space before them; `openers` may begin a text or a sentence.
+
+    `weights` are cumulative, one for each word.
+    """
+
+    words: Sequence[str]
+    openers: Sequence[str]
+    weights: Sequence[float]
+    comma: str = ""
+    full_stop: str = ""
+
+
+class Prose:
+    """Writes in the vocabulary of one tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._units = _units_of(tokenizer)
+        self._sentences: dict[int, list[str]] = {}
+        """Sentences written so far, by number."""
+        self.token_ids: Sequence[int] = sorted({each for word in self._units.words for each in tokenizer.encode(word)})
+        """Ids that a text may consist of."""
+
+    def write(self, random: Random, num_tokens: int, goes_on: bool = False) -> Split:
+        """A text of exactly `num_tokens` tokens, whose first `num_tokens` pieces are those a tokenizer makes of it.
+
+        One that goes on behind a word begins with the space between them, as models have it: joined with that word it
+        gives the same tokens. A vocabulary in which no text has that many tokens gives the nearest beginning of one.
+        """
+        if num_tokens < 1:
+            return Split([], [])
+        written = "".join(self._draft(random, num_tokens))
+        if goes_on:
+            written = " " + written
+        split = self._tokenizer.split(written)
+        for _ in range(MOST_REPAIRS):
+            if split.num_tokens == num_tokens:
+                return split
+            if split.num_tokens > num_tokens:
+                written = "".join(split.pieces[:num_tokens])
+            else:
+                written += "".join(self._draft(random, num_tokens - split.num_tokens + 1)[1:])
+            again = self._tokenizer.split(written)
+            if again.num_tokens < num_tokens <= split.num_tokens:
+                return self._completed(written, num_tokens) or split.first(num_tokens)
+            split = again
+        return split.first(num_tokens)
+
+    def without(self, bad_words: Sequence[str]) -> "Prose":
+        """Return this prose without the words that contain one of these; with all of them if none is left."""
+        units = self._units
+        bad = {each.strip() for each in bad_words}
+        kept = [index for index, word in enumerate(units.words) if not _has_any(word, bad)]
+        if not kept:
+            return self
+        found = copy(self)
+        found._sentences = {}
+        found._units = Units(
+            [units.words[index] for index in kept],
+            [each for each in units.openers if not _has_any(each, bad)],
+            list(accumulate(1 / (rank + 8) for rank in range(len(kept)))),
+            "" if units.comma in bad else units.comma,
+            "" if units.full_stop in bad else units.full_stop,
+        )
+        return found
+
+    def _completed(self, text: str, num_tokens: int) -> Split | None:
+        """`text`, cut shorter and shorter, with one word that makes the number come out right."""
+        for dropped in range(4):
+            kept = "".join(self._tokenizer.split(text).pieces[: num_tokens - 1 - dropped])
+            for word in (*self._units.words[:FEWEST_WORDS], *self._units.openers[:FEWEST_WORDS]):
+                split = self._tokenizer.split(kept + word * (dropped + 1))
+                if split.num_tokens == num_tokens:
+                    return split
+        return None
+
+    def _draft(self, random: Random, count: int) -> list[str]:
+        """The first `count` units of some sentences."""
+        units, known, draw = self._units, self._sentences, random.random
+        pieces: list[str] = []
+        while len(pieces) < count:
+            number = int(draw() * NUM_SENTENCES)
+            pieces += known.get(number) or self._sentence(number)
+        if units.openers and not units.full_stop:  # only the first token of a sentence is recognizable
+            pieces[0] = random.choice(units.openers)
+        if pieces[0].startswith(" "):
+            pieces[0] = pieces[0][1:]
+        return pieces[:count]
+
+    def _sentence(self, number: int) -> list[str]:
+        """One of the sentences that all texts consist of: 5 to 13 words, longer ones with a comma."""
+        units, random = self._units, Random(number)
+        length = random.randrange(5, 14)
+        sentence = random.choices(units.words, cum_weights=units.weights, k=length)
+        if units.openers and units.full_stop:
+            sentence[0] = random.choice(units.openers)
+        if length > 9 and units.comma:
+            sentence.insert(length // 2, units.comma)
+        if units.full_stop:
+            sentence.append(units.full_stop)
+        self._sentences[number] = sentence
+        return sentence
+
+
+def _has_any(word: str, texts: set[str]) -> bool:
+    """Whether one of `texts` is in `word`, at a cost that does not grow with their number."""
+    if len(texts) <= FEW_TEXTS:
+        return any(each in word for each in texts)
+    parts = (word[start:end] for start in range(len(word) + 1) for end in range(start, len(word) + 1))
+    return not texts.isdisjoint(parts)
+
+
+def tokens_of(allowed: Sequence[int], tokenizer: Tokenizer, random: Random, num_tokens: int) -> Split:
+    """Return `num_tokens` of the allowed tokens, in no order; marks and parts of characters have no text."""
+    ids = random.choices([each for each in allowed if each != tokenizer.eos_token_id] or allowed, k=num_tokens)
+    texts = {each: tokenizer.decode([each], skip_special_tokens=True) for each in set(ids)}
+    return Split(ids, ["" if "\ufffd" in texts[each] else texts[each] for each in ids])
+
+
+def _units_of(tokenizer: Tokenizer) -> Units:
+    """English words where the vocabulary has them, else what it has."""
+    words = [word for word in (" " + each for each in WORDS) if _is_one_token(tokenizer, word)]
+    if len(words) < FEWEST_WORDS:
+        return _units_of_vocabulary(tokenizer)
+    capitalized = [" " + word[1:].capitalize() for word in words]
+    openers = [each for each in capitalized if _is_one_token(tokenizer, each) and _opens(tokenizer, each)]
+    if not openers:
+        openers = [word for word in words if _opens(tokenizer, word)]
+    return Units(
+        words,
+        openers,
+        list(accumulate(1 / (rank + 8) for rank in range(len(words)))),
+        "," if _is_one_token(tokenizer, ",") else "",
+        "." if _is_one_token(tokenizer, ".") else "",
+    )
+
+
+def _is_one_token(tokenizer: Tokenizer, unit: str) -> bool:
+    """Whether `unit` is one token between words, and comes back as it was."""
+    text = f" of{unit} of{unit}"
+    split = tokenizer.split(text)
+    if list(split.pieces) != [" of", unit, " of", unit]:
+        return False
+    return tokenizer.decode(split.ids).strip() == text.strip()
+
+
+def _opens(tokenizer: Tokenizer, unit: str) -> bool:
+    """Whether `unit`, without the space before it, is one token at the beginning of a text."""
+    return list(tokenizer.split(unit.strip() + " of").pieces) == [unit.strip(), " of"]
+
+
+def _units_of_vocabulary(tokenizer: Tokenizer) -> Units:
+    """Pieces of the vocabulary that stay one token each beside one another, letters first."""
+    step = max(1, tokenizer.vocabulary_size // MOST_PROBED_TOKENS)
+    found = []
+    for token_id in range(0, tokenizer.vocabulary_size, step):
+        text = "" if token_id in tokenizer.special_ids else tokenizer.decode([token_id])
+        for unit in (text, " " + text):
+            if text.strip() and "\ufffd" not in text and list(tokenizer.split(unit * 3).ids) == [token_id] * 3:
+                found.append(unit)
+                break
+    found.sort(key=lambda unit: not unit.strip().isalpha())
+    letters = [unit for unit in found if unit.strip().isalpha()] or found or list("abcdefgh")
+    return Units(letters, [], list(accumulate(1 for _ in letters)))

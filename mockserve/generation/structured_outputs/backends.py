@@ -1,0 +1,342 @@
+"""Backends of structured outputs: vLLM's choice of one for a constraint, and what outlines and guidance refuse."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from random import Random
+from re import _constants, _parser  # type: ignore[attr-defined]
+from typing import Any
+
+from mockserve.generation.structured_outputs.demand import Demand, check_demand
+from mockserve.generation.structured_outputs.expressions import PRINTABLE
+from mockserve.generation.structured_outputs.xgrammar.features import XgrammarError, has_unsupported_features
+from mockserve.generation.structured_outputs.xgrammar.grammars import check_lark, is_likely_lark, parse_ebnf
+from mockserve.generation.structured_outputs.xgrammar.json_schema import check_json_schema
+from mockserve.generation.structured_outputs.xgrammar.regex import regex_to_ebnf
+from mockserve.generation.structured_outputs.xgrammar.structural_tag import check_structural_tag
+from mockserve.protocol.errors import ApiError, sanitized
+
+_CONSUMERS = (_parser.LITERAL, _parser.IN, _parser.ANY)
+_ASSERTIONS = (_constants.ASSERT, _constants.ASSERT_NOT)
+_GROUP_REFERENCES = (_parser.GROUPREF, _parser.GROUPREF_EXISTS)
+
+
+def check_outlines(demand: Demand) -> None:
+    """Raise ApiError, in vLLM's words, for what the outlines backend does not take."""
+    kind, value = demand.kind, demand.value
+    if kind == "regex":
+        _check_pattern(value)
+    elif kind == "json":
+        _check_pattern(_schema_pattern(value))
+    elif kind == "choice":
+        _check_pattern("(" + "|".join(re.escape(str(choice)) for choice in value) + ")")
+    else:
+        raise ApiError(f"Outlines structured outputs backend does not support {kind} specifications")
+
+
+def _schema_pattern(schema: Any) -> str:
+    from outlines_core.json_schema import build_regex_from_schema
+
+    if isinstance(schema, str):
+        try:
+            json.loads(schema)
+        except ValueError:
+            raise ApiError("Invalid JSON grammar specification.") from None
+    try:
+        return str(build_regex_from_schema(schema if isinstance(schema, str) else json.dumps(schema)))
+    except Exception as error:  # noqa: BLE001  (the library raises several types, all of which refuse the schema)
+        raise ApiError(f"Failed to transform json schema into a regex: {error}") from None
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        parsed = _parser.parse(pattern)
+    except re.error as error:
+        raise ApiError(f"Error parsing regex: {error}") from None
+    unsupported = next(_unsupported(parsed), None)
+    if unsupported is not None:
+        raise ApiError(
+            f"Regex uses unsupported feature for structured outputs: {unsupported}. "
+            "Only basic matching constructs are supported—lookarounds, "
+            "backreferences, and unicode boundaries are not."
+        )
+    if _needs_context(parsed):
+        raise ApiError(
+            "Regex does not have a anchored universal start state"
+            "This means that the Regex uses anchors (^) or look-arounds "
+            "in a way which requires context before any token is matched."
+            "structured outputs needs regexes that can match without needing "
+            "that context. Try rewriting the pattern without using these "
+            f"constructs. Pattern:\n{pattern}"
+        )
+
+
+def _unsupported(parsed: Any) -> Iterator[str]:
+    """Yield the constructs that the automaton of outlines lacks, in the order of the pattern."""
+    for kind, value in parsed:
+        if kind in _GROUP_REFERENCES:
+            yield "Backreferences are unsupported."
+        elif kind in _ASSERTIONS:
+            yield "Look-Around assertion are unsupported."
+        elif kind is _parser.AT and value in (_parser.AT_BOUNDARY, _parser.AT_NON_BOUNDARY):
+            yield "Unicode word boundaries are unsupported."
+        elif kind is _parser.BRANCH:
+            for branch in value[1]:
+                yield from _unsupported(branch)
+        else:
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, _parser.SubPattern):
+                    yield from _unsupported(part)
+
+
+def _consumes(parsed: Any) -> bool:
+    """Whether a match takes at least one character."""
+    return any(_item_consumes(kind, value) for kind, value in parsed)
+
+
+def _item_consumes(kind: Any, value: Any) -> bool:
+    if kind in _CONSUMERS:
+        return True
+    if kind is _parser.MAX_REPEAT:
+        return value[1] != 0 and _consumes(value[2])
+    if kind is _parser.BRANCH:
+        return any(map(_consumes, value[1]))
+    return kind is _parser.SUBPATTERN and _consumes(value[3])
+
+
+def _needs_context(parsed: Any) -> bool:
+    """Whether an anchor or a look-around stands before everything that takes a character."""
+    for kind, value in parsed:
+        if kind is _parser.AT or kind in _ASSERTIONS:
+            return True
+        if kind in _CONSUMERS:
+            return False
+        parts = _parts(kind, value)
+        for part in parts:
+            if _needs_context(part):
+                return True
+        if any(map(_consumes, parts)):
+            return False
+    return False
+
+
+def _parts(kind: Any, value: Any) -> list[Any]:
+    """Return the parts of a group, a repetition or an alternation."""
+    if kind is _parser.BRANCH:
+        return list(value[1])
+    return [value[3]] if kind is _parser.SUBPATTERN else [value[2]] if kind is _parser.MAX_REPEAT else []
+
+
+MOST_CHARS = 4000
+_CLOSING = '"]}>)'
+_USUAL = PRINTABLE.encode()
+_SPACE = ord(" ")
+
+
+def guided_text(grammar: str, random: Random, room: int) -> str:
+    """A text of the grammar, in llguidance's notation; what there is of it, where it does not end.
+
+    Beyond `room` characters, the text ends as soon as it may.
+    """
+    from llguidance import LLMatcher, LLTokenizer
+
+    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0)
+    written = bytearray()
+    while len(written) < MOST_CHARS and not matcher.is_stopped():
+        if matcher.is_accepting() and (len(written) >= room or random.random() < 0.2):
+            break
+        forced = matcher.compute_ff_bytes()
+        allowed = [forced[0]] if forced else _allowed(matcher.compute_bitmask())
+        if not allowed:
+            break
+        byte = _chosen(allowed, random, heads_for_end=len(written) >= room)
+        if not matcher.consume_token(byte):
+            break
+        written.append(byte)
+    return written.decode(errors="ignore")
+
+
+def _allowed(mask: bytes) -> list[int]:
+    return [byte for byte in range(256) if mask[byte >> 3] >> (byte & 7) & 1]
+
+
+def _chosen(allowed: list[int], random: Random, heads_for_end: bool) -> int:
+    if heads_for_end:
+        closing = [byte for byte in allowed if chr(byte) in _CLOSING]
+        if closing:
+            return closing[0]
+    usual = [byte for byte in _USUAL if byte in allowed and not (heads_for_end and byte == _SPACE)]
+    return random.choice(usual or allowed)
+
+
+MAX_ITEMS = 1_000_000
+"""The library allocates memory for every item of a bound: 4 GB are not enough for one of 10^9."""
+
+
+def check_guidance(demand: Demand) -> None:
+    """Raise ApiError, in vLLM's words, for what the guidance backend does not take."""
+    try:
+        grammar = guidance_grammar(demand)
+    except ApiError:
+        raise
+    except RecursionError:
+        raise ApiError("Invalid grammar specification: recursion limit exceeded") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ApiError(f"Invalid grammar specification: {error}") from None
+    from llguidance import LLMatcher
+
+    problem = LLMatcher.validate_grammar(grammar)
+    if problem:
+        raise ApiError(f"Grammar error: {problem}")
+
+
+def guidance_grammar(demand: Demand) -> str:
+    """The demand in llguidance's own notation. Raises whatever llguidance and the JSON parser raise."""
+    kind, value = demand.kind, demand.value
+    if kind == "json":
+        return _schema_grammar(value if isinstance(value, str) else json.dumps(value))
+    if kind == "json_object":
+        return _schema_grammar('{"type": "object"}')
+    if kind == "structural_tag":
+        return _tag_grammar(json.loads(value) if isinstance(value, str) else value)
+    from llguidance import grammar_from
+
+    if kind == "regex":
+        return str(grammar_from("regex", value))
+    return str(grammar_from("choice", json.dumps(value)) if kind == "choice" else grammar_from("grammar", value))
+
+
+def _schema_grammar(schema: Any) -> str:
+    from llguidance import LLMatcher
+
+    with suppress(ValueError):  # which llguidance words in its own way
+        _check_item_bounds(json.loads(schema) if isinstance(schema, str) else schema)
+    return str(LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_flexible": True}))
+
+
+def _tag_grammar(tag: Any) -> str:
+    triggers, structures = tag["triggers"], tag["structures"]
+    from llguidance import StructTag
+
+    tags: list[Any] = []
+    for structure in structures:
+        begin = structure["begin"]
+        trigger = next((each for each in triggers if begin.startswith(each)), None)
+        if trigger is None:
+            raise ApiError(f"Trigger {begin} not found in triggers {triggers}")
+        grammar = _schema_grammar(structure["schema"])
+        tags.append(StructTag(trigger=trigger, begin=begin, grammar=grammar, end=structure["end"]))
+    if not tags:
+        raise ApiError("No structural tags found in the grammar spec.")
+    return str(StructTag.to_grammar(tags))
+
+
+def _check_item_bounds(schema: Any) -> None:
+    pending = [schema]
+    while pending:
+        found = pending.pop()
+        if isinstance(found, list):
+            pending.extend(found)
+        elif isinstance(found, dict):
+            pending.extend(found.values())
+            for name in ("minItems", "maxItems"):
+                if isinstance(found.get(name), int) and found[name] > MAX_ITEMS:
+                    raise ApiError(f"Grammar error: {name} ({found[name]}) is greater than {MAX_ITEMS}")
+
+
+NOT_A_TEXT = "The schema should be a string or a Pydantic model."
+
+
+def resolve_backend(demand: Demand) -> str:
+    """The backend that the demand comes to. Raises ApiError, in vLLM's words, when there is none."""
+    try:
+        return _resolved(demand)
+    except ApiError as error:
+        raise ApiError(sanitized(error.message)) from None
+
+
+def _resolved(demand: Demand) -> str:
+    check_demand(demand)
+    backend = demand.config.backend
+    checks = {
+        "xgrammar": check_xgrammar,
+        "guidance": check_guidance,
+        "outlines": check_outlines,
+        "lm-format-enforcer": check_format_enforcer,
+    }
+    if backend in checks:
+        checks[backend](demand)
+        return backend
+    try:
+        check_xgrammar(demand)
+    except ApiError:
+        if demand.kind == "json" and has_patterns(_schema_of(demand.value)):
+            check_outlines(demand)
+            return "outlines"
+        check_guidance(demand)
+        return "guidance"
+    return "xgrammar"
+
+
+def check_xgrammar(demand: Demand) -> None:
+    """Raise ApiError, in vLLM's words, for what the xgrammar backend does not take."""
+    kind, value = demand.kind, demand.value
+    if kind == "regex":
+        try:
+            parse_ebnf(f"root ::= {regex_to_ebnf(value)}\n")
+        except XgrammarError as error:
+            raise ApiError(f"Failed to transform regex into a grammar: {error.message}") from None
+    elif kind == "json":
+        _check_schema(_schema_of(value))
+    elif kind == "grammar":
+        try:
+            check_lark(value) if is_likely_lark(value) else parse_ebnf(value)
+        except (XgrammarError, RecursionError):
+            raise ApiError("Invalid grammar specification.") from None
+    elif kind == "structural_tag":
+        try:
+            check_structural_tag(json.loads(value) if isinstance(value, str) else value)
+        except (ValueError, RecursionError):
+            raise ApiError("Invalid structural tag specification.") from None
+
+
+def check_format_enforcer(demand: Demand) -> None:
+    """Raise ApiError, in vLLM's words, for what the lm-format-enforcer backend does not take."""
+    if demand.kind == "json":
+        _schema_of(demand.value)
+    elif demand.kind in ("grammar", "structural_tag"):
+        raise ApiError(f"LM Format Enforcer structured outputs backend does not support {demand.kind} specifications")
+
+
+def has_patterns(schema: Any) -> bool:
+    """Whether `patternProperties` occurs in any object within `schema`; vLLM keeps such schemas from guidance."""
+    pending = [schema]
+    while pending:
+        found = pending.pop()
+        if isinstance(found, Mapping):
+            if "patternProperties" in found:
+                return True
+            for value in found.values():
+                pending.extend(value if isinstance(value, list) else [value])
+    return False
+
+
+def _schema_of(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ApiError("Invalid JSON grammar specification.") from None
+
+
+def _check_schema(schema: Any) -> None:
+    if has_unsupported_features(schema):
+        raise ApiError("The provided JSON schema contains features not supported by xgrammar.")
+    try:
+        if not isinstance(schema, Mapping):
+            raise XgrammarError(NOT_A_TEXT)
+        check_json_schema(schema)
+    except XgrammarError as error:
+        raise ApiError(f"Failed to transform json schema into a grammar: {error.message}") from None

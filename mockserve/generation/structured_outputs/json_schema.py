@@ -1,0 +1,336 @@
+"""Reading JSON schemas: references, combinations, errors in the words of vLLM's compiler, strings and numbers."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from random import Random
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+from uuid import UUID
+
+from mockserve.generation.structured_outputs.expressions import Grammar, matching_text
+from mockserve.generation.structured_outputs.regex_parser import parse_regex
+from mockserve.generation.tokenizer.tokenizer import WORDS
+
+Schema: TypeAlias = Mapping[str, Any] | bool
+
+TYPES = ("string", "integer", "number", "boolean", "null", "object", "array")
+MOST_NESTED = 64
+
+HINTS = {
+    "object": ("properties", "required", "additionalProperties", "patternProperties", "minProperties", "propertyNames"),
+    "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"),
+    "string": ("pattern", "format", "minLength", "maxLength"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}
+"""Keywords that imply the type of a schema without `type`."""
+
+LOWER_BOUNDS = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
+UPPER_BOUNDS = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+
+
+class SchemaError(ValueError):
+    """A schema that is none, or that nothing can satisfy."""
+
+
+class LoopError(SchemaError):
+    """A reference that leads back to itself."""
+
+
+def resolved(schema: Schema, root: Schema, num_around: int = 0) -> dict[str, Any]:
+    """The schema with its references replaced by what they name and `allOf` merged in; `num_around` have it as a part.
+
+    Raises SchemaError for one that leads nowhere or round in a circle.
+    """
+    found = _as_mapping(schema)
+    for _ in range(num_around, MOST_NESTED):
+        if "$ref" in found:
+            target = follow(found["$ref"], root)
+            found = merged(_as_mapping(target), {key: value for key, value in found.items() if key != "$ref"})
+        elif "allOf" in found:
+            parts = found.pop("allOf")
+            for part in _listed(parts, "allOf"):
+                found = merged(found, resolved(part, root, num_around + 1))
+        else:
+            return found
+    raise LoopError("Unsatisfiable schema: a reference that leads back to itself")
+
+
+def follow(reference: Any, root: Schema) -> Schema:
+    """Return the part of the document that a reference names."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        raise SchemaError(f"Failed to resolve reference: {reference}")
+    if len(reference) > 1 and reference[1] != "/":
+        return _anchored(reference[1:], root)
+    found: Any = root
+    for name in reference[1:].split("/")[1:]:
+        key = unquote(name).replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = found[int(key)]
+        elif isinstance(found, Mapping) and key in found:
+            found = found[key]
+        else:
+            raise SchemaError(f"Pointer '{reference[1:]}' does not exist")
+    if not isinstance(found, Mapping | bool):
+        raise SchemaError(f"Pointer '{reference[1:]}' is no schema")
+    return found
+
+
+def _anchored(name: str, root: Schema) -> Schema:
+    """The schema that has this `$anchor`."""
+    pending: list[Any] = [root]
+    while pending:
+        found = pending.pop()
+        if isinstance(found, Mapping):
+            if found.get("$anchor") == name:
+                return found
+            pending.extend(found.values())
+        elif isinstance(found, list):
+            pending.extend(found)
+    raise SchemaError(f"Failed to resolve reference: #{name}")
+
+
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema that asks for what both ask."""
+    both = {**first, **second}
+    if "type" in first and "type" in second:
+        both["type"] = _common_type(first["type"], second["type"])
+    if "properties" in first and "properties" in second:
+        both["properties"] = _merged_properties(first["properties"], second["properties"])
+    if "required" in first and "required" in second:
+        both["required"] = list(dict.fromkeys([*first["required"], *second["required"]]))
+    if "enum" in first and "enum" in second:
+        both["enum"] = [each for each in first["enum"] if each in second["enum"]]
+    if "allOf" in first and "allOf" in second:
+        both["allOf"] = [*first["allOf"], *second["allOf"]]
+    for name in LOWER_BOUNDS:
+        if name in first and name in second:
+            both[name] = max(first[name], second[name])
+    for name in UPPER_BOUNDS:
+        if name in first and name in second:
+            both[name] = min(first[name], second[name])
+    return both
+
+
+def type_options(schema: Mapping[str, Any]) -> Sequence[str]:
+    """The types a value may have. Raises SchemaError for a type that there is not."""
+    given = schema.get("type")
+    names = [given] if isinstance(given, str) else given
+    if isinstance(names, list):
+        for name in names:
+            if name not in TYPES:
+                raise SchemaError(f"Invalid type: {name}")
+        if not names:
+            raise SchemaError("Unsatisfiable schema: incompatible types")
+        return names
+    if given is not None:
+        raise SchemaError("type must be a string or array")
+    return [name for name, hints in HINTS.items() if any(hint in schema for hint in hints)] or ["string"]
+
+
+def options_of(schema: Mapping[str, Any]) -> list[Schema] | None:
+    """The alternatives of `anyOf` or `oneOf`, each with all else the schema asks."""
+    for name in ("anyOf", "oneOf"):
+        if name in schema:
+            rest = {key: value for key, value in schema.items() if key != name}
+            options = [option for option in _listed(schema[name], name) if option is not False]
+            return [_alternative(rest, option) for option in options]
+    return None
+
+
+def _alternative(rest: Mapping[str, Any], option: Schema) -> Schema:
+    if not rest or option is True:
+        return rest if option is True else option
+    # Merged only once its references are resolved: a reference stands for a whole schema.
+    return {"allOf": [dict(rest), option]}
+
+
+def _common_type(first: Any, second: Any) -> list[str]:
+    def listed(given: Any) -> list[str]:
+        return [given] if isinstance(given, str) else list(given)
+
+    one, other = listed(first), listed(second)
+    common = [each for each in one if each in other]
+    if "integer" in (*one, *other) and "number" in (*one, *other) and "integer" not in common:
+        common.append("integer")
+    if not common:
+        raise SchemaError("Unsatisfiable schema: incompatible types")
+    return common
+
+
+def _merged_properties(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    both = {**first, **second}
+    for name in first.keys() & second.keys():
+        both[name] = {"allOf": [first[name], second[name]]}
+    return both
+
+
+def _as_mapping(schema: Schema) -> dict[str, Any]:
+    if schema is False:
+        raise SchemaError("Unsatisfiable schema: schema is false")
+    if not isinstance(schema, Mapping | bool):
+        raise SchemaError("schema must be an object or a boolean")
+    return dict(schema) if isinstance(schema, Mapping) else {}
+
+
+def _listed(value: Any, name: str) -> Iterable[Schema]:
+    if not isinstance(value, list):
+        raise SchemaError(f"{name} must be an array")
+    if not value:
+        raise SchemaError(f"Unsatisfiable schema: {name} is empty")
+    return value
+
+
+MOST_TRIES = 50
+PATTERN_ROOM_CHARS = 24
+MOST_CHARS = 100_000
+MAX_WIDTH = 1_000_000
+"""A wider range between bounds is narrowed to the usual one."""
+
+
+def make_string(schema: Mapping[str, Any], random: Random, verbosity: int) -> str:
+    """A string of the pattern, format and length asked for; a few words where nothing is.
+
+    Raises SchemaError when there is none, RegexError for a pattern that is none.
+    """
+    least, most = _length_bounds(schema)
+    if "pattern" in schema:
+        return _matching_string(str(schema["pattern"]), random, least, most, verbosity)
+    if "format" in schema:
+        return make_formatted(schema["format"], random)
+    if verbosity == 0:
+        return ("x" * least) if least else ""
+    text = " ".join(random.choices(WORDS, k=random.randint(1, 1 + 2 * verbosity)))
+    while len(text) < least:
+        text += f" {random.choice(WORDS)}"
+    if most is not None and len(text) > most:
+        text = text[:most].rstrip()
+        text += "x" * (least - len(text))
+    return text
+
+
+def make_number(schema: Mapping[str, Any], random: Random, usual: tuple[float, float], integer: bool) -> float:
+    """A number within the bounds, or within the `usual` ones where there are none; with few digits if they allow it."""
+    low, high = _number_bounds(schema, usual, integer)
+    step = schema.get("multipleOf")
+    if isinstance(step, int | float) and math.isfinite(step) and step > 0:
+        if integer and not isinstance(step, int):
+            step = Fraction(repr(step)).numerator  # of all multiples the integers
+        first, last = math.ceil(low / step), math.floor(high / step)
+        if first > last:
+            raise SchemaError(f"Unsatisfiable schema: no multiple of {step} between {low} and {high}")
+        count = random.randint(first, last)
+        # Steps such as 0.1 are decimal fractions, so their multiples are rounded to as many digits.
+        return count * step if isinstance(step, int) else round(count * step, 10)
+    if integer:
+        return random.randint(math.ceil(low), math.floor(high))
+    for digits in (1, 2, 4, 8):
+        value = round(random.uniform(low, high), digits)
+        if _is_within(value, schema):
+            return value
+    return (low + high) / 2
+
+
+def make_formatted(name: Any, random: Random) -> str:
+    """A string of a named format. Raises SchemaError for a name that vLLM does not support."""
+    check_format(name)
+    return _FORMATS[name](random)
+
+
+def check_format(name: Any) -> None:
+    """Raise SchemaError for a name that vLLM does not support."""
+    if name not in _FORMATS:
+        raise SchemaError(f"Unknown format: {name}")
+
+
+def _matching_string(pattern: str, random: Random, least: int, most: int | None, verbosity: int) -> str:
+    grammar = Grammar(parse_regex(pattern))
+    if not grammar.can_end:
+        raise SchemaError(f"Unsatisfiable schema: {pattern} matches only texts that are too long")
+    room = max(least, PATTERN_ROOM_CHARS * verbosity)
+    for attempt in range(MOST_TRIES):
+        # Between none and ample room lies a text of the right length, if there is one.
+        text = matching_text(grammar, random, room if attempt == 0 else random.randint(0, max(room, most or 0) + 8))
+        if least <= len(text) and (most is None or len(text) <= most):
+            return text
+    raise SchemaError(f"Unsatisfiable schema: no text of length {least} to {most} matches {pattern}")
+
+
+def _length_bounds(schema: Mapping[str, Any]) -> tuple[int, int | None]:
+    least, most = schema.get("minLength", 0), schema.get("maxLength")
+    if most is not None and least > most:
+        raise SchemaError(f"Unsatisfiable schema: minLength ({least}) is greater than maxLength ({most})")
+    if least > MOST_CHARS:
+        raise SchemaError(f"minLength ({least}) is greater than {MOST_CHARS}")
+    return least, most
+
+
+def _number_bounds(schema: Mapping[str, Any], usual: tuple[float, float], integer: bool) -> tuple[float, float]:
+    """The closed range to draw from: the schema's, else the usual one, moved where the schema has only one end."""
+    lows = [schema[name] for name in ("minimum", "exclusiveMinimum") if _is_number(schema.get(name))]
+    highs = [schema[name] for name in ("maximum", "exclusiveMaximum") if _is_number(schema.get(name))]
+    if lows and highs and max(lows) > min(highs):
+        raise SchemaError(f"Unsatisfiable schema: minimum ({max(lows)}) is greater than maximum ({min(highs)})")
+    width = usual[1] - usual[0]
+    low: float = max(lows) if lows else min(usual[0], min(highs) - width) if highs else usual[0]
+    high: float = min(highs) if highs else max(usual[1], low + width)
+    if high - low > MAX_WIDTH and max(low, usual[0]) < min(high, usual[1]):
+        # Bounds as wide as those of a type of integers would give values that no person expects.
+        low, high = max(low, usual[0]), min(high, usual[1])
+    if integer:
+        low, high = math.ceil(low), math.floor(high)
+        low += not _is_within(low, schema)
+        high -= not _is_within(high, schema)
+    if low > high or not (integer or _is_within((low + high) / 2, schema)):
+        raise SchemaError(f"Unsatisfiable schema: no number between {low} and {high}")
+    return low, high
+
+
+def _is_within(value: float, schema: Mapping[str, Any]) -> bool:
+    checks: tuple[tuple[str, Callable[[float, float], bool]], ...] = (
+        ("minimum", lambda one, limit: one >= limit),
+        ("maximum", lambda one, limit: one <= limit),
+        ("exclusiveMinimum", lambda one, limit: one > limit),
+        ("exclusiveMaximum", lambda one, limit: one < limit),
+    )
+    return all(check(value, schema[name]) for name, check in checks if _is_number(schema.get(name)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _date(random: Random) -> str:
+    return f"20{random.randint(10, 29)}-{random.randint(1, 12):02}-{random.randint(1, 28):02}"
+
+
+def _time(random: Random) -> str:
+    return f"{random.randint(0, 23):02}:{random.randint(0, 59):02}:{random.randint(0, 59):02}Z"
+
+
+def _word(random: Random) -> str:
+    return random.choice(WORDS)
+
+
+_FORMATS: dict[str, Callable[[Random], str]] = {
+    "date-time": lambda random: f"{_date(random)}T{_time(random)}",
+    "date": _date,
+    "time": _time,
+    "duration": lambda random: f"P{random.randint(1, 9)}DT{random.randint(1, 23)}H",
+    "email": lambda random: f"{_word(random)}@{_word(random)}.com",
+    "idn-email": lambda random: f"{_word(random)}@{_word(random)}.com",
+    "hostname": lambda random: f"{_word(random)}.{_word(random)}.org",
+    "idn-hostname": lambda random: f"{_word(random)}.{_word(random)}.org",
+    "ipv4": lambda random: ".".join(str(random.randint(1, 254)) for _ in range(4)),
+    "ipv6": lambda random: ":".join(f"{random.randint(0x1000, 0xFFFF):x}" for _ in range(8)),
+    "uri": lambda random: f"https://{_word(random)}.org/{_word(random)}",
+    "uri-reference": lambda random: f"/{_word(random)}/{_word(random)}",
+    "uri-template": lambda random: f"/{_word(random)}/{{{_word(random)}}}",
+    "iri": lambda random: f"https://{_word(random)}.org/{_word(random)}",
+    "iri-reference": lambda random: f"/{_word(random)}/{_word(random)}",
+    "uuid": lambda random: str(UUID(int=random.getrandbits(128), version=4)),
+    "json-pointer": lambda random: f"/{_word(random)}/{random.randint(0, 9)}",
+    "relative-json-pointer": lambda random: f"{random.randint(0, 3)}/{_word(random)}",
+    "regex": lambda random: f"{_word(random)}+",
+    "unknown": _word,
+}

@@ -1,0 +1,290 @@
+"""The form that a request demands of its answer: JSON, a regular expression, a choice, a grammar or structural tags."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from typing import Any, TypeAlias
+
+from mockserve.generation.structured_outputs.backends import (
+    check_guidance,
+    check_xgrammar,
+    guidance_grammar,
+    guided_text,
+    resolve_backend,
+)
+from mockserve.generation.structured_outputs.demand import Demand, check_demand, demand_of, prompted_schema
+from mockserve.generation.structured_outputs.expressions import EMPTY, Choice, Grammar, Text, matching_text
+from mockserve.generation.structured_outputs.grammars import GrammarError, parse_grammar
+from mockserve.generation.structured_outputs.json_instances import instance_text, lenient_text
+from mockserve.generation.structured_outputs.json_schema import LoopError, SchemaError
+from mockserve.generation.structured_outputs.json_schema_check import TOO_DEEP, check_schema
+from mockserve.generation.structured_outputs.regex_parser import RegexError, parse_regex
+from mockserve.generation.structured_outputs.size import is_small_demand
+from mockserve.generation.structured_outputs.structural_tags import TagError, tag_text
+from mockserve.generation.structured_outputs.xgrammar.grammars import is_likely_lark, parse_ebnf
+from mockserve.generation.structured_outputs.xgrammar.regex import regex_to_ebnf
+from mockserve.options.content import ANY, AUTO, ArgumentRanges, StructuredOutputsConfig
+from mockserve.protocol.errors import ApiError, bad_value, internal_error, late
+from mockserve.protocol.json_text import compact_json
+
+ROOM_CHARS = 120
+VERBOSITIES = (2, 1, 0)
+"""Numbers of optional parts to write, the most first."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonForm:
+    """A value of a JSON schema."""
+
+    schema: Any
+    taste: ArgumentRanges = ANY
+    backend: str | None = None
+    is_compact: bool = False
+    """Whether the JSON has no spaces."""
+    prompted: Any = None
+    """A value after which a value of the schema is modelled, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarForm:
+    """A sentence of a grammar; choices and regular expressions are grammars too."""
+
+    grammar: Grammar
+    backend: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GuidedForm:
+    """A sentence of a grammar that llguidance reads and this package does not."""
+
+    grammar: str
+    backend: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TagForm:
+    """Free text with structural tags."""
+
+    tag: Any
+    backend: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredForm:
+    """A demand that is read when a text is written: it may take long to read.
+
+    `demand` has its kind, its value and what the prompt describes, as JSON.
+    """
+
+    demand: bytes
+    config: StructuredOutputsConfig = AUTO
+    backend: None = None
+    """Reading the demand finds its backend."""
+
+
+Constraint: TypeAlias = JsonForm | GrammarForm | GuidedForm | TagForm | DeferredForm
+
+
+def constrained_text(constraint: Constraint, random: Random, verbosity: int) -> str:
+    """A text of the form: about the least for `verbosity` 0, most of what is optional for 2.
+
+    Raises ApiError when nothing has that form.
+    """
+    room = ROOM_CHARS * verbosity // 2
+    try:
+        match constraint:
+            case JsonForm():
+                return _json_text(constraint, random, verbosity)
+            case GrammarForm(grammar):
+                return matching_text(grammar, random, room)
+            case GuidedForm(source):
+                return guided_text(source, random, room)
+            case TagForm(tag):
+                try:
+                    return tag_text(tag, random, verbosity)
+                except TagError:
+                    return ""  # xgrammar reads formats of which no text is made here
+            case DeferredForm():
+                return constrained_text(read_deferred(constraint), random, verbosity)
+    except (SchemaError, RegexError):
+        # vLLM accepts the constraint, and its engine finds no token to go on with.
+        raise late(internal_error()) from None
+
+
+def _json_text(form: JsonForm, random: Random, verbosity: int) -> str:
+    """JSON of the form; without a backend, of the schema taken by itself.
+
+    Where a backend accepts a schema for which no value is found, the text is what its grammar allows.
+    """
+    if form.prompted is not None:
+        with suppress(ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
+            check_schema(form.prompted)
+            return instance_text(form.prompted, random, verbosity, form.taste, form.is_compact)
+    try:
+        return instance_text(form.schema, random, verbosity, form.taste, form.is_compact)
+    except LoopError:
+        if form.backend == "guidance":
+            return ""  # llguidance stops at once where xgrammar finds no token
+        if form.backend != "xgrammar":
+            raise  # xgrammar knows no anchors: a circle that leads by way of one is none to it
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
+        if form.backend is None:
+            raise SchemaError("Unsatisfiable schema") from None
+    if form.backend == "guidance":
+        return guided_text(guidance_grammar(Demand("json", form.schema)), random, 0)
+    return lenient_text(form.schema, random, form.taste)
+
+
+def demanded_form(
+    body: Mapping[str, Any], config: StructuredOutputsConfig = AUTO, texts: Callable[[], Sequence[str]] = tuple
+) -> Constraint | None:
+    """The form that `read_constraint` finds, but what may take long to read, or needs a library, is deferred.
+
+    `texts` gives the texts of the prompt, for an object of any form to be like what they describe.
+    """
+    demand = demand_of(body, config)
+    if demand is None:
+        return None
+    if demand.kind == "json_object":
+        demand = demand._replace(prompted=prompted_schema(texts()))
+    is_small = is_small_demand(demand.kind, demand.value) and is_small_demand("json", demand.prompted or {})
+    if config.backend not in ("auto", "xgrammar") or not is_small:
+        return _deferred(demand)
+    try:
+        check_demand(demand)
+    except ApiError as error:
+        raise late(error) from None
+    try:
+        check_xgrammar(demand)
+    except ApiError:
+        return _deferred(demand)
+    return _form(demand, "xgrammar")
+
+
+def _deferred(demand: Demand) -> DeferredForm:
+    try:
+        return DeferredForm(compact_json([demand.kind, demand.value, demand.prompted]), demand.config)
+    except RecursionError:
+        raise late(ApiError(TOO_DEEP)) from None
+
+
+@lru_cache(maxsize=1)
+def read_deferred(form: DeferredForm) -> Constraint:
+    """The form that `read_demand` finds, which for the latest demand is not done again."""
+    kind, value, prompted = json.loads(form.demand)
+    return read_demand(Demand(kind, value, form.config, prompted))
+
+
+def takes_form(form: DeferredForm) -> bool:
+    """Whether xgrammar takes the form."""
+    kind, value, _ = json.loads(form.demand)
+    demand = Demand(kind, value, form.config)
+    try:
+        check_demand(demand)
+        check_xgrammar(demand)
+    except ApiError:
+        return False
+    return True
+
+
+def read_constraint(body: Mapping[str, Any], config: StructuredOutputsConfig = AUTO) -> Constraint | None:
+    """Return the constraint of `response_format` and `structured_outputs`, if there is one. Raises ApiError in vLLM's
+    words."""
+    demand = demand_of(body, config)
+    return None if demand is None else read_demand(demand)
+
+
+def read_demand(demand: Demand) -> Constraint:
+    """The form that is demanded. Raises ApiError in vLLM's words."""
+    if demand.kind == "structural_tag":
+        check_tag_of(demand)
+    try:
+        backend = resolve_backend(demand)
+    except ApiError as error:
+        raise late(error) from None
+    return _form(demand, backend)
+
+
+def check_tag_of(demand: Demand) -> None:
+    """Raise ApiError for a structural tag that is none, which vLLM refuses while it reads the body."""
+    field = "structured_outputs" if isinstance(demand.value, str) else "response_format"
+    try:
+        check_xgrammar(demand)
+    except ApiError:
+        raise bad_value(f"Invalid {field} structural_tag specification.", field) from None
+
+
+def _form(demand: Demand, backend: str) -> Constraint:
+    kind, value, config, prompted = demand
+    if kind == "json_object":
+        return JsonForm({"type": "object"}, ANY, backend, config.disable_any_whitespace, prompted)
+    if kind == "json":
+        schema = json.loads(value) if isinstance(value, str) else value
+        if backend == "guidance" and config.disable_additional_properties:
+            schema = without_further_members(schema)
+        return JsonForm(schema, ANY, backend, config.disable_any_whitespace)
+    if kind == "structural_tag":
+        return TagForm(json.loads(value) if isinstance(value, str) else value, backend)
+    try:
+        grammar = _grammar(kind, value, backend)
+    except (RegexError, GrammarError, RecursionError):
+        check_guidance(demand)
+        return GuidedForm(guidance_grammar(demand), backend)
+    if not (grammar.can_end or grammar.can_begin):
+        # xgrammar finds no first token, and the engine fails; llguidance stops at once.
+        if backend != "guidance":
+            raise late(internal_error())
+        return GrammarForm(Grammar(EMPTY), backend)
+    return GrammarForm(grammar, backend)
+
+
+def _grammar(kind: str, value: Any, backend: str) -> Grammar:
+    if kind == "choice":
+        return Grammar(Choice(tuple(map(Text, value))))
+    if kind == "regex":
+        return (
+            parse_ebnf(f"root ::= {regex_to_ebnf(value)}\n") if backend == "xgrammar" else Grammar(parse_regex(value))
+        )
+    return parse_grammar(value) if backend != "xgrammar" or is_likely_lark(value) else parse_ebnf(value)
+
+
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+_PARTS = (
+    "additionalProperties",
+    "unevaluatedProperties",
+    "propertyNames",
+    "contains",
+    "additionalItems",
+    "unevaluatedItems",
+    "not",
+    "if",
+    "then",
+    "else",
+    "contentSchema",
+    "items",
+    "prefixItems",
+    "allOf",
+    "anyOf",
+    "oneOf",
+)
+
+
+def without_further_members(schema: Any) -> Any:
+    """Return `schema` with `additionalProperties` false wherever it names members and does not set it."""
+    if isinstance(schema, list):
+        return [without_further_members(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found = dict(schema)
+    for name in _MAPS:
+        if isinstance(found.get(name), Mapping):
+            found[name] = {key: without_further_members(each) for key, each in found[name].items()}
+    for name in _PARTS:
+        if name in found:
+            found[name] = without_further_members(found[name])
+    if any(isinstance(found.get(name), Mapping) for name in ("properties", "patternProperties")):
+        found.setdefault("additionalProperties", False)
+    return found

@@ -1,0 +1,172 @@
+"""Structural tags: free text with parts in it that must have a form, as `structural_tag` describes them."""
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+from mockserve.generation.structured_outputs.expressions import Grammar, matching_text
+from mockserve.generation.structured_outputs.grammars import parse_grammar
+from mockserve.generation.structured_outputs.json_instances import instance_text
+from mockserve.generation.structured_outputs.json_schema_check import check_schema
+from mockserve.generation.structured_outputs.regex_parser import parse_regex
+from mockserve.generation.tokenizer.tokenizer import WORDS
+
+ROOM_CHARS = 40
+MOST_TAGS = 2
+MOST_MORE = 3
+MOST_REPEATS = 1000
+
+
+class TagError(ValueError):
+    """An invalid structural tag."""
+
+
+def tag_text(tag: Any, random: Random, verbosity: int) -> str:
+    """A text of the form. `verbosity` 0 gives about the least, 2 a longer one."""
+    if not isinstance(tag, Mapping):
+        raise TagError("a structural tag must be an object")
+    writer = _Writer(random, verbosity)
+    if "structures" in tag:
+        return writer.structures(tag)
+    return writer.write(tag.get("format"))
+
+
+class _Writer:
+    """Writes the formats of one tag."""
+
+    def __init__(self, random: Random, verbosity: int) -> None:
+        self._random = random
+        self._verbosity = verbosity
+
+    def structures(self, tag: Mapping[str, Any]) -> str:
+        """The older form: free text, and after each trigger one of the structures that begin with it."""
+        structures, triggers = _list(tag, "structures"), _list(tag, "triggers")
+        for each in structures:
+            if not any(_text(each, "begin").startswith(str(trigger)) for trigger in triggers):
+                raise TagError("every structure must begin with a trigger")
+            check_schema(each.get("schema", True))
+        if not structures or not triggers:
+            raise TagError("structures and triggers must not be empty")
+        chosen = self._random.choices(structures, k=max(1, self._random.randint(0, self._verbosity)))
+        return self._prose() + "".join(map(self._structure, chosen))
+
+    def _structure(self, structure: Mapping[str, Any]) -> str:
+        inner = instance_text(structure.get("schema", True), self._random, self._verbosity)
+        return f"{structure['begin']}{inner}{_text(structure, 'end')}"
+
+    def write(self, form: Any) -> str:
+        """A text of one format."""
+        writers: dict[Any, Callable[[Mapping[str, Any]], str]] = {
+            "const_string": lambda form: _text(form, "value"),
+            "json_schema": self._json,
+            "qwen_xml_parameter": self._json,
+            "any_text": lambda _: self._prose(least=1),
+            "any_tokens": lambda _: self._prose(least=1),
+            "exclude_token": lambda _: self._random.choice(WORDS),
+            "token": lambda form: str(form.get("token", "")),
+            "grammar": self._grammar,
+            "regex": self._regex,
+            "sequence": lambda form: "".join(map(self.write, _list(form, "elements"))),
+            "or": lambda form: self.write(self._random.choice(_list(form, "elements"))),
+            "tag": self._tag,
+            "triggered_tags": self._triggered,
+            "token_triggered_tags": self._triggered,
+            "tags_with_separator": self._separated,
+            "optional": lambda form: self._several(form, 0, 1),
+            "plus": lambda form: self._several(form, 1, 1 + MOST_MORE),
+            "star": lambda form: self._several(form, 0, MOST_MORE),
+            "repeat": self._repeat,
+            "dispatch": lambda _: self._prose(least=1),
+            "token_dispatch": lambda _: self._prose(least=1),
+        }
+        kind = form.get("type", _type_by_fields(form)) if isinstance(form, Mapping) else None
+        if not isinstance(kind, str) or kind not in writers:
+            raise TagError(f"unknown format {kind!r}")
+        return writers[kind](form)
+
+    def _prose(self, least: int = 0) -> str:
+        """Words: at least so many, for an answer that is nothing but free text is not empty."""
+        return " ".join(self._random.choices(WORDS, k=max(least, self._random.randint(0, 3 * self._verbosity))))
+
+    def _json(self, form: Mapping[str, Any]) -> str:
+        schema = form.get("json_schema", True)
+        check_schema(schema)
+        return instance_text(schema, self._random, self._verbosity)
+
+    def _grammar(self, form: Mapping[str, Any]) -> str:
+        return matching_text(parse_grammar(_text(form, "grammar")), self._random, ROOM_CHARS * self._verbosity)
+
+    def _regex(self, form: Mapping[str, Any]) -> str:
+        grammar = Grammar(parse_regex(_text(form, "pattern")))
+        return matching_text(grammar, self._random, ROOM_CHARS * self._verbosity)
+
+    def _tag(self, form: Mapping[str, Any]) -> str:
+        begin, end = form.get("begin"), form.get("end")
+        end = end[0] if isinstance(end, list) and end else end
+        return f"{_mark(begin)}{self.write(form.get('content'))}{_mark(end)}"
+
+    def _triggered(self, form: Mapping[str, Any]) -> str:
+        tags = _list(form, "tags")
+        least = 1 if form.get("at_least_one") else 0
+        most = 1 if form.get("stop_after_first") else MOST_TAGS
+        count = self._random.randint(least, max(least, min(most, self._verbosity))) if tags else 0
+        before = "" if form.get("at_least_one") else self._prose(least=0 if count else 1)
+        return before + "".join(self._tag(self._random.choice(tags)) for _ in range(count))
+
+    def _separated(self, form: Mapping[str, Any]) -> str:
+        tags = _list(form, "tags")
+        least = 1 if form.get("at_least_one") else 0
+        count = 1 if form.get("stop_after_first") and tags else self._random.randint(least, max(least, self._verbosity))
+        return str(form.get("separator", "")).join(self._tag(self._random.choice(tags)) for _ in range(count))
+
+    def _several(self, form: Mapping[str, Any], least: int, most: int) -> str:
+        count = self._random.randint(least, max(least, min(most, least + self._verbosity)))
+        return "".join(self.write(form.get("content")) for _ in range(count))
+
+    def _repeat(self, form: Mapping[str, Any]) -> str:
+        least, most = form.get("min", 0), form.get("max", -1)
+        if type(least) is not int or type(most) is not int or not 0 <= least <= MOST_REPEATS:
+            raise TagError("min and max of a repetition must be small integers")
+        return self._several(form, least, least + MOST_MORE if most < 0 else most)
+
+
+_TYPES_BY_FIELD = {
+    "begin": "tag",
+    "value": "const_string",
+    "json_schema": "json_schema",
+    "excludes": "any_text",
+    "elements": "sequence",
+    "triggers": "triggered_tags",
+    "separator": "tags_with_separator",
+    "min": "repeat",
+    "content": "optional",
+    "rules": "dispatch",
+}
+
+
+def _type_by_fields(form: Mapping[str, Any]) -> str | None:
+    """The type of a format that does not name it, found as xgrammar finds it: by the fields that it has."""
+    return next((kind for field, kind in _TYPES_BY_FIELD.items() if field in form), None)
+
+
+def _list(form: Mapping[str, Any], name: str) -> list[Any]:
+    value = form.get(name)
+    if not isinstance(value, list) or not all(isinstance(each, Mapping | str) for each in value):
+        raise TagError(f"{name} must be a list")
+    return value
+
+
+def _text(form: Any, name: str) -> str:
+    value = form.get(name) if isinstance(form, Mapping) else None
+    if not isinstance(value, str):
+        raise TagError(f"{name} must be a string")
+    return value
+
+
+def _mark(value: Any) -> str:
+    """The text at an edge of a tag: a string, or a token by its text."""
+    if isinstance(value, Mapping):
+        return str(value.get("token", ""))
+    if not isinstance(value, str):
+        raise TagError("a tag must begin and end with a string")
+    return value

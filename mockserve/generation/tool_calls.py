@@ -1,0 +1,210 @@
+"""Calls of the functions that a request offers, with arguments that their schemas accept."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from mockserve.generation.answer import Kind
+from mockserve.generation.held_calls import PauseState, listed_schema
+from mockserve.generation.script import Segment
+from mockserve.generation.structured_outputs.demand import Demand
+from mockserve.generation.structured_outputs.json_schema import SchemaError
+from mockserve.generation.structured_outputs.json_schema_check import check_schema
+from mockserve.generation.structured_outputs.kinds import JsonForm, constrained_text
+from mockserve.generation.structured_outputs.regex_parser import RegexError
+from mockserve.generation.structured_outputs.size import is_small_schema
+from mockserve.options.content import ANY, ArgumentRanges, StructuredOutputsConfig
+from mockserve.protocol.errors import ApiError, late
+from mockserve.protocol.forced_calls import forced_schema
+from mockserve.protocol.json_text import compact_json
+
+MOST_CALLS = 8
+RESULT_ROLES = ("tool", "function")
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that may be called. `schema` describes the object of its arguments, strictly or as a hint."""
+
+    name: str
+    schema: Any
+    is_strict: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The JSON text of a schema unpickles in a tenth of the time of its objects.
+        return _unpacked_function, (self.name, compact_json(self.schema), self.is_strict)
+
+    def is_small(self, taste: ArgumentRanges) -> bool:
+        """Whether arguments are written in a few milliseconds, whatever the schema is."""
+        return is_small_schema(self.schema, taste)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolUse:
+    """Which functions may be called and how. `probability` is that of a call at all, `extra_probability` that of one
+    more after each; neither counts where a call is forced or calls may not be parallel.
+    """
+
+    functions: tuple[Function, ...]
+    is_forced: bool = False
+    is_named: bool = False
+    is_parallel: bool = True
+    hold: PauseState = PauseState.NOTHING
+    probability: float = 1.0
+    extra_probability: float = 0.0
+    taste: ArgumentRanges = ANY
+
+    @property
+    def is_json(self) -> bool:
+        """Whether calls are bare JSON: a list of them, or the arguments of a named function."""
+        return self.hold is PauseState.SCHEMA
+
+    @property
+    def replaces_form(self) -> bool:
+        """Whether the answer is calls whatever form the request demands of it."""
+        return self.is_forced and self.hold is not PauseState.NOTHING
+
+    def num_calls(self, random: Random) -> int:
+        """Return the number of calls to make; 0 for an answer in words."""
+        if not self.is_forced and random.random() >= self.probability:
+            return 0
+        count = 1
+        while self._may_call_again(count) and random.random() < self.extra_probability:
+            count += 1
+        return count
+
+    def _may_call_again(self, count: int) -> bool:
+        return self.is_parallel and not self.is_named and count < MOST_CALLS
+
+
+def read_tool_use(
+    body: Mapping[str, Any], probability: float, extra_probability: float, taste: ArgumentRanges = ANY
+) -> ToolUse | None:
+    """The calls that a body asks for or allows; None if there are to be none.
+
+    Where calling is up to the model, it answers in words once it has the result of a call: loops come to an end.
+
+    Raises ApiError for a named function that is offered more than once.
+    """
+    functions = tuple(found for each in _listed(body.get("tools")) if (found := _function(each)) is not None)
+    choice = body.get("tool_choice", "auto")
+    if not functions or choice in (None, "none"):
+        return None
+    if isinstance(choice, Mapping):
+        name = _mapping(choice.get("function")).get("name")
+        functions = tuple(each for each in functions if each.name == name) or functions
+        if sum(each.name == name for each in functions) > 1:
+            raise ApiError("Forced tool choice must resolve to exactly one tool.")
+    messages = _listed(body.get("messages"))
+    has_result = bool(messages) and _mapping(messages[-1]).get("role") in RESULT_ROLES
+    return ToolUse(
+        functions=functions,
+        is_forced=choice != "auto",
+        is_named=isinstance(choice, Mapping),
+        is_parallel=body.get("parallel_tool_calls") is not False,
+        probability=0.0 if has_result else probability,
+        extra_probability=extra_probability,
+        taste=taste,
+    )
+
+
+def call_script(use: ToolUse, functions: Sequence[Function], random: Random, verbosity: int) -> list[Segment]:
+    """Calls of these functions, one after the other, as Hermes models write them or as the JSON they are held to."""
+    arguments = [_arguments(use, function, random, verbosity) for function in functions]
+    if use.is_json:
+        return _json_calls(use, functions, arguments)
+    return _marked_calls(use, functions, arguments)
+
+
+def _marked_calls(use: ToolUse, functions: Sequence[Function], arguments: Sequence[str]) -> list[Segment]:
+    script: list[Segment] = []
+    for call, (function, given) in enumerate(zip(functions, arguments, strict=True)):
+        # Models put calls on lines of their own; vLLM's grammar for calls that are forced has nothing between them.
+        opening = "<tool_call>\n" if call == 0 or use.is_forced else "\n<tool_call>\n"
+        script += [
+            Segment(Kind.MARKUP, f'{opening}{{"name": "'),
+            # The name is known to be complete with the quotation mark after it.
+            Segment(Kind.TOOL_NAME, f'{function.name}"', call, shown=function.name),
+            Segment(Kind.MARKUP, ', "arguments": '),
+            Segment(Kind.TOOL_ARGUMENTS, given, call),
+            Segment(Kind.MARKUP, "}\n</tool_call>"),
+        ]
+    return script
+
+
+def _json_calls(use: ToolUse, functions: Sequence[Function], arguments: Sequence[str]) -> list[Segment]:
+    """A list of calls; of a function that the client named the arguments alone, with a name that takes no token."""
+    if use.is_named:
+        name = functions[0].name
+        return [Segment(Kind.TOOL_NAME, "", shown=name), Segment(Kind.TOOL_ARGUMENTS, arguments[0])]
+    script: list[Segment] = []
+    for call, (function, given) in enumerate(zip(functions, arguments, strict=True)):
+        script += [
+            Segment(Kind.MARKUP, '[{"name": "' if call == 0 else '}, {"name": "'),
+            Segment(Kind.TOOL_NAME, f'{function.name}"', call, shown=function.name),
+            Segment(Kind.MARKUP, ', "parameters": '),
+            Segment(Kind.TOOL_ARGUMENTS, given, call),
+        ]
+    return [*script, Segment(Kind.MARKUP, "}]")]
+
+
+def _unpacked_function(name: str, schema: bytes, is_strict: bool) -> Function:
+    return Function(name, json.loads(schema), is_strict)
+
+
+def tool_demand(use: ToolUse, config: StructuredOutputsConfig) -> Demand | None:
+    """Return the structural tag or the JSON schema that vLLM holds calls to; None where it holds them to nothing.
+
+    Raises ApiError for forced calls whose functions have definitions that differ.
+    """
+    if use.hold is PauseState.NOTHING:
+        return None
+    if use.hold is PauseState.TAG:
+        schemas = [each.schema if each.is_strict else True for each in use.functions]
+        elements = [{"type": "json_schema", "json_schema": schema} for schema in schemas]
+        tag = {"type": "structural_tag", "format": {"type": "or", "elements": elements}}
+        return Demand("structural_tag", tag, config)
+    tools = [{"function": {"name": each.name, "parameters": each.schema}} for each in use.functions]
+    choice = {"function": {"name": use.functions[0].name}} if use.is_named else "required"
+    if use.hold is PauseState.LIST:
+        return Demand("json", listed_schema({"tools": tools, "tool_choice": choice}), config)
+    return Demand("json", forced_schema(tools, choice, use.is_parallel), config)
+
+
+def _arguments(use: ToolUse, function: Function, random: Random, verbosity: int) -> str:
+    """The arguments as JSON. A schema that cannot be met spoils only a call that is held to it."""
+    is_strict = function.is_strict and use.hold is PauseState.TAG
+    is_held = is_strict or use.hold in (PauseState.SCHEMA, PauseState.LIST)
+    try:
+        if not is_held:
+            check_schema(function.schema)
+        return constrained_text(
+            JsonForm(function.schema, use.taste, "xgrammar" if is_held else None), random, verbosity
+        )
+    except (ApiError, SchemaError, RegexError) as error:
+        if isinstance(error, ApiError) and (is_strict or (use.is_json and use.is_named)):
+            raise late(error) from None
+        return "{}"
+
+
+def _function(tool: Any) -> Function | None:
+    found = _mapping(_mapping(tool).get("function"))
+    name = found.get("name")
+    if not isinstance(name, str) or not name:
+        return None
+    parameters = found.get("parameters")
+    schema = parameters if isinstance(parameters, Mapping) and parameters else _NO_ARGUMENTS
+    return Function(name, schema, found.get("strict") is True)
+
+
+_NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,273 @@
+"""The form that a request asks of its answer, and the writing of such answers as jobs, in place or in a worker."""
+
+import json
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from mockserve.generation.answer import Answer, Kind
+from mockserve.generation.held_calls import hold_of
+from mockserve.generation.script import Segment, Thinking, read_thinking
+from mockserve.generation.structured_outputs.backends import resolve_backend
+from mockserve.generation.structured_outputs.demand import Demand, demand_of
+from mockserve.generation.structured_outputs.kinds import (
+    Constraint,
+    DeferredForm,
+    constrained_text,
+    demanded_form,
+    read_deferred,
+    takes_form,
+)
+from mockserve.generation.tool_calls import Function, ToolUse, call_script, read_tool_use, tool_demand
+from mockserve.options.content import (
+    AUTO,
+    ONE_CALL_PARSERS,
+    ContentOptions,
+    StructuredOutputsConfig,
+    json_object,
+)
+from mockserve.protocol.completions.messages import effort_arguments, read_messages
+from mockserve.protocol.errors import ApiError, late
+from mockserve.protocol.json_text import compact_json
+from mockserve.workers.job import Job
+
+
+class OutputSpec(NamedTuple):
+    """`asked` is what the answer replies to: the last user message or the prompt, then the whole prompt.
+
+    `is_parsed`: the server has a parser for tool calls or reasoning, which all chat answers go through.
+    """
+
+    constraint: Constraint | None = None
+    structured_outputs: StructuredOutputsConfig = AUTO
+    tools: ToolUse | None = None
+    thinking: Thinking | None = None
+    asked: tuple[str, ...] = ()
+    is_parsed: bool = False
+    natural_tokens: int | None = None
+    """Length of an answer that ends by itself, where what is asked sets it."""
+    goes_on: bool = False
+    """Whether it stands right behind a word of the prompt, as completions do."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is demanded of the answer that a worker might have to write."""
+        return self.tools is None and not isinstance(self.constraint, DeferredForm)
+
+
+PLAIN = OutputSpec()
+
+
+class AnswerSettings(NamedTuple):
+    """The server's settings of answers, with what follows from them for every request."""
+
+    options: ContentOptions
+    structured_outputs: StructuredOutputsConfig
+    calls_tools: bool
+    parses_answers: bool
+
+
+def answer_settings(options: ContentOptions) -> AnswerSettings:
+    """Derive the settings once for all requests."""
+    return AnswerSettings(options, options.structured_outputs.config, options.tools.calls_tools, options.parses_answers)
+
+
+def completion_form(body: Mapping[str, Any], prompt: str | None, settings: AnswerSettings) -> OutputSpec:
+    """The form of an answer to POST /v1/completions; `prompt` is None for token ids.
+
+    Raises ApiError for a form that is none.
+    """
+    return OutputSpec(
+        constraint=_constraint(body, settings.structured_outputs, lambda: [prompt or ""]),
+        asked=() if prompt is None else (prompt,),
+        goes_on=prompt is not None and prompt[-1:].strip() != "",
+    )
+
+
+def chat_form(body: Mapping[str, Any], prompt: str, settings: AnswerSettings, quotes: bool) -> OutputSpec:
+    """The form of an answer in a conversation; `prompt` is the whole of it as the template put it.
+
+    Only a server that `quotes` looks at what is asked.
+
+    Raises ApiError for a form that is none.
+    """
+    config = settings.structured_outputs
+    tools = _tools(body, settings.options) if settings.calls_tools else None
+    constraint = _constraint(body, config, lambda: _texts(body))
+    # What holds forced calls replaces any other form; a structural tag is read first, and refused if it is none.
+    is_replaced = tools is not None and tools.replaces_form and not _is_tag(body)
+    return OutputSpec(
+        constraint=None if is_replaced else constraint,
+        structured_outputs=config,
+        tools=tools,
+        thinking=_thinking(body, settings.options),
+        asked=(_last_words(body), prompt) if quotes else (),
+        is_parsed=settings.parses_answers,
+    )
+
+
+def _constraint(
+    body: Mapping[str, Any], config: StructuredOutputsConfig, texts: Callable[[], Sequence[str]]
+) -> Constraint | None:
+    """The constraint of the answer; most requests have none. `texts` gives the texts of the prompt."""
+    if body.get("structured_outputs") is None and body.get("response_format") is None:
+        return None
+    return demanded_form(body, config, texts)
+
+
+def _is_tag(body: Mapping[str, Any]) -> bool:
+    """Whether the form that a body demands is a structural tag."""
+    demand = demand_of(body)
+    return demand is not None and demand.kind == "structural_tag"
+
+
+def _tools(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:
+    tools = options.tools
+    found = read_tool_use(body, tools.tool_call_probability, tools.tool_call_extra_probability, tools.arguments.taste)
+    if found is None:
+        return None
+    found = replace(found, hold=hold_of(tools.tool_call_parser, body))
+    is_single = not found.is_forced and tools.tool_call_parser in ONE_CALL_PARSERS
+    return replace(found, is_parallel=False) if is_single else found
+
+
+def _thinking(body: Mapping[str, Any], options: ContentOptions) -> Thinking | None:
+    parser = options.reasoning.reasoning_parser
+    if parser is None:
+        return None
+    given = body.get("chat_template_kwargs")
+    given = given if isinstance(given, Mapping) else {}
+    variables = json_object("--default-chat-template-kwargs", options.default_chat_template_kwargs)
+    variables |= {**given, **effort_arguments(body.get("reasoning_effort"), given)}
+    return read_thinking(body, variables, options.reasoning.default_reasoning_tokens, parser)
+
+
+def _last_words(body: Mapping[str, Any]) -> str:
+    """Return the last message of the user; the last message of any role if there is none of the user."""
+    messages = read_messages(body.get("messages") or [])
+    return next((each.content for each in reversed(messages) if each.role == "user"), messages[-1].content)
+
+
+def _texts(body: Mapping[str, Any]) -> list[str]:
+    """The texts of all messages."""
+    return [each.content for each in read_messages(body.get("messages") or [])]
+
+
+MOST_TEXT_CHARS = 1_000_000
+"""The longest text that is written whole; of a longer one only what fits the answer, if that is not as long."""
+
+Script: TypeAlias = list[Segment]
+Write: TypeAlias = Callable[[Random, int], Script]
+Written: TypeAlias = tuple[Script, Random]
+"""A script, and the random numbers that come after those it took."""
+
+Steps: TypeAlias = Generator[Job[Written], Written | None, Answer]
+"""An answer in the making: it asks for its scripts one after the other, and is sent each when it is written."""
+
+Result = TypeVar("Result")
+
+
+def constrained_script(constraint: Constraint, random: Random, verbosity: int) -> Script:
+    """A text of the form, as an answer's content."""
+    return [Segment(Kind.CONTENT, constrained_text(constraint, random, verbosity))]
+
+
+def content_job(constraint: Constraint, random: Random, verbosity: int, most_chars: int) -> Job[Written]:
+    """Return the job that writes a text of the form: of a long one the first `most_chars` characters."""
+    is_small = not isinstance(constraint, DeferredForm)
+    return Job(_written, (constrained_script, (constraint,), random, verbosity, most_chars), is_small)
+
+
+def calls_job(
+    use: ToolUse, functions: Sequence[Function], random: Random, verbosity: int, most_chars: int
+) -> Job[Written]:
+    """Return the job that writes calls of these functions."""
+    is_small = all(each.is_small(use.taste) for each in functions)
+    called = replace(use, functions=())  # those that are not called need not go to a worker
+    return Job(_written, (call_script, (called, functions), random, verbosity, most_chars), is_small)
+
+
+def form_checks(form: OutputSpec) -> Iterator[Job[str | None]]:
+    """Yield the jobs that find the backend which constrains an answer, and raise ApiError unless the answer can have
+    the form.
+
+    Forms that were read already need no check. The backend that is found last counts.
+    """
+    tools, constraint = form.tools, form.constraint
+    demand = None if tools is None else tool_demand(tools, form.structured_outputs)
+    if tools is None or demand is None:
+        if isinstance(constraint, DeferredForm):
+            yield Job(deferred_backend, (constraint,), is_small=False)
+        return
+    held = (demand.kind, compact_json(demand.value), demand.config)
+    if isinstance(constraint, DeferredForm):
+        yield Job(either_backend, (constraint, *held), is_small=False)
+        return
+    is_small = all(each.is_small(tools.taste) for each in tools.functions if each.is_strict or demand.kind == "json")
+    yield Job(tool_backend, held, is_small)
+
+
+def deferred_backend(form: DeferredForm) -> str | None:
+    """The backend of a demand. Raises ApiError unless the demand can be met."""
+    return read_deferred(form).backend
+
+
+def either_backend(form: DeferredForm, kind: str, value: bytes, config: StructuredOutputsConfig) -> str | None:
+    """Return the backend of an answer that may be calls or of a form.
+
+    vLLM holds it to either where xgrammar takes the form, whatever the backend is, and to the form alone elsewhere.
+    Raises ApiError where there is no backend.
+    """
+    if takes_form(form):
+        return tool_backend(kind, value, config)
+    return deferred_backend(form)
+
+
+def tool_backend(kind: str, value: bytes, config: StructuredOutputsConfig) -> str:
+    """The backend of the structural tag or the schema, as JSON, that calls are held to.
+
+    Raises ApiError when there is none.
+    """
+    try:
+        return resolve_backend(Demand(kind, json.loads(value), config))
+    except ApiError as error:
+        raise late(error) from None
+
+
+def advanced(steps: Steps, written: Written | None) -> Job[Written] | Answer:
+    """The next job of an answer, or the answer once there is none."""
+    try:
+        return steps.send(written)
+    except StopIteration as finished:
+        answer: Answer = finished.value
+        return answer
+
+
+def _written(
+    write: Callable[..., Script], arguments: tuple[object, ...], random: Random, verbosity: int, most_chars: int
+) -> Written:
+    script = write(*arguments, random, verbosity)
+    num_chars = sum(len(each.text) for each in script)
+    if num_chars <= MOST_TEXT_CHARS:
+        return script, random
+    if most_chars > MOST_TEXT_CHARS:
+        raise too_big()
+    return _first_chars(script, most_chars), random
+
+
+def _first_chars(script: Script, most_chars: int) -> Script:
+    kept: Script = []
+    for each in script:
+        if len(each.text) >= most_chars:
+            return [*kept, Segment(each.kind, each.text[:most_chars], each.call)]
+        kept.append(each)
+        most_chars -= len(each.text)
+    return kept
+
+
+def too_big() -> ApiError:
+    """The refusal of a demand beyond the limits, in the words of vLLM's compiler about its own."""
+    return late(
+        ApiError("Grammar error: initial lexer configuration (grammar) too big (limit for this grammar: 1000000)")
+    )

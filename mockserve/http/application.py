@@ -1,0 +1,383 @@
+"""The HTTP application: its routes, and what happens around every handler: errors, API keys, CORS, faults, load."""
+
+import asyncio
+import logging
+import secrets
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import formatdate
+from functools import partial
+from hashlib import sha256
+from http import HTTPStatus
+from http.client import responses
+from typing import TypeAlias
+
+from aiohttp import HttpVersion11, web
+from yarl import URL
+
+from blis_sim.options import OptionError
+from mockserve.faults.shaping import HEADER as FAULT_HEADER
+from mockserve.faults.shaping import STATUS_HEADER, ShapedTransport
+from mockserve.log_lines import fields
+from mockserve.metrics.server import NO_ROUTE
+from mockserve.options.faults import ERRORS, FaultSettings
+from mockserve.protocol.errors import ApiError, engine_dead, internal_error
+from mockserve.realtime.interface import EngineFailedError
+from mockserve.routes.control import OPENAPI, OpenApiText
+from mockserve.routes.shared import ID_HEADER, ROOM_TAKEN, UNTYPED, Handler, json_response
+from mockserve.routes.table import ROUTES, Route
+from mockserve.serving.service import SERVICE, Service
+from mockserve.transport.aiohttp_internals import (
+    LibraryConnection,
+    UnreadableBodyError,
+    name_http_1_1,
+    writing_through,
+)
+from mockserve.transport.headers import SERVER_NAME, Network, header_text, write_as_uvicorn
+
+MESSAGE = "Invalid HTTP request received."
+
+
+class PlainErrors(LibraryConnection):
+    """A connection of the library that answers what cannot be parsed in one line."""
+
+    __slots__ = ()
+
+    def refusal(self) -> web.Response:
+        return refusal()
+
+
+def refusal() -> web.Response:
+    """Return the answer to bytes that are not HTTP, after which the connection is closed."""
+    headers = {
+        "date": formatdate(usegmt=True),
+        "server": SERVER_NAME,
+        "content-length": str(len(MESSAGE)),
+        "content-type": "text/plain; charset=utf-8",
+        "connection": "close",
+    }
+    response = web.Response(status=HTTPStatus.BAD_REQUEST, body=MESSAGE.encode(), headers=headers)
+    response.force_close()
+    return response
+
+
+MODEL_PREFIXES = ("/v1/", "/v2/", "/inference/")
+MODEL_PATHS = frozenset({"/invocations", "/pooling", "/classify", "/score", "/rerank"})
+
+
+@web.middleware
+async def inject_faults(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer with the fault that the request has drawn, if any. Only requests to a model draw by chance."""
+    service = request.app[SERVICE]
+    try:
+        by_chance = bool(service.faults.settings.rates) and _is_for_model(request, service.network)
+        asks_for_fault = FAULT_HEADER in request.headers or STATUS_HEADER in request.headers
+        drawn = service.faults.draw(request.headers, by_chance) if by_chance or asks_for_fault else None
+    except OptionError as error:
+        return json_response(400, ApiError(str(error)).body())
+    if drawn is None:
+        return await handler(request)
+    kind, settings = drawn
+    if kind in ERRORS:
+        return _error(kind, settings)
+    return await _shaped(request, handler, kind, settings)
+
+
+def _is_for_model(request: web.Request, network: Network) -> bool:
+    path = network.route_path(request.path)
+    return request.method == "POST" and (path.startswith(MODEL_PREFIXES) or path in MODEL_PATHS)
+
+
+def _error(kind: str, settings: FaultSettings) -> web.Response:
+    fault = ERRORS[kind]
+    headers = {"Retry-After": str(settings.retry_after_s)} if fault.asks_to_retry else None
+    return json_response(fault.status, fault.error().body(), headers)
+
+
+async def _shaped(request: web.Request, handler: Handler, kind: str, settings: FaultSettings) -> web.StreamResponse:
+    if request.transport is None:
+        raise ConnectionResetError("the client left before its request was read")
+    shaped = ShapedTransport(request.transport, kind, settings)
+    with writing_through(request, shaped):
+        try:
+            response = await handler(request)
+            with suppress(ConnectionResetError):
+                await response.prepare(request)
+                await response.write_eof()
+            await shaped.drained()
+        except asyncio.CancelledError:
+            shaped.stop()
+            raise
+    return response
+
+
+GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere", "/blis")
+"""Whether a path requires an API key: where vLLM requires one, and for routes that only this server has."""
+
+_PASSED_ON = (ConnectionResetError, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+"""Exceptions that end a handler without a reply."""
+
+_logger = logging.getLogger(__name__)
+
+
+class OutsideCors(web.Response):
+    """A reply that vLLM makes outside of what adds the headers for browsers."""
+
+
+@web.middleware
+async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """The one place where an exception becomes a reply."""
+    try:
+        _check_size(request)
+        request.app[SERVICE].lifecycle.refuse_while_stopping(request)
+        return await handler(request)
+    except ApiError as error:
+        _forget_frames(error)
+        _note_death(request, error)
+        return _refused(error)
+    except web.HTTPNotFound:
+        return await _moved(request) or json_response(404, {"detail": "Not Found"})
+    except web.HTTPMethodNotAllowed as error:
+        allowed = await _declared_methods(request) or sorted(error.allowed_methods)
+        return json_response(405, {"detail": "Method Not Allowed"}, {"Allow": ", ".join(allowed)})
+    except web.HTTPException as error:
+        refused = ApiError(error.reason, status=error.status, kind=error.reason)
+        return json_response(error.status, refused.body())
+    except _PASSED_ON:
+        raise
+    except UnreadableBodyError:
+        return refusal()
+    except EngineFailedError:
+        dead = engine_dead()
+        _note_death(request, dead)
+        return json_response(dead.status, dead.body())
+    except BaseException as error:  # a panic of a library in Rust is no Exception
+        _logger.exception("%s %s failed", request.method, request.path)
+        _forget_frames(error)
+        return json_response(500, internal_error(str(error)).body(), kind=OutsideCors)
+    finally:
+        if ROOM_TAKEN in request:
+            request[ROOM_TAKEN].leave()
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Free what the functions had that `error` came through.
+
+    A function that raises an error it was given makes a cycle of references, and the collector never looks at what
+    large work has made.
+    """
+    error.__traceback__ = error.__context__ = None
+
+
+def _refused(error: ApiError) -> web.Response:
+    """`error` as a reply, or why it cannot be sent: its message may repeat what has no UTF-8."""
+    try:
+        return json_response(error.status, error.body(), kind=OutsideCors if error.is_unhandled else web.Response)
+    except ApiError as unsendable:
+        return json_response(unsendable.status, unsendable.body())
+
+
+def _check_size(request: web.Request) -> None:
+    """Refuse a body whose announced length is too large before any of it is kept."""
+    length, most = request.content_length, request.client_max_size
+    if length is not None and length > most:
+        raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=length)
+
+
+def _note_death(request: web.Request, error: ApiError) -> None:
+    service = request.app[SERVICE]
+    if error.status == HTTPStatus.INTERNAL_SERVER_ERROR and service.delivery.driver.failure is not None:
+        service.lifecycle.death_reported.set()
+
+
+async def _moved(request: web.Request) -> web.StreamResponse | None:
+    """Return the redirect of a path with a slash too many or too few at its end; None if that leads nowhere."""
+    path = request.path
+    other = path.rstrip("/") if path.endswith("/") else path + "/"
+    if not other:
+        return None
+    try:
+        target = request.url.with_path(other).with_query(request.query)
+        found = await request.app.router.resolve(request.clone(rel_url=target.relative()))
+    except ValueError:  # a path that no URL can have
+        return None
+    if isinstance(found.http_exception, web.HTTPNotFound):
+        return None
+    return web.Response(status=307, headers={"Location": str(target), "Content-Length": "0"})
+
+
+async def _declared_methods(request: web.Request) -> list[str]:
+    """Return the methods of the first declaration of a path; HEAD belongs to a GET that has it.
+
+    vLLM's framework declares one method at a time and reports the first declaration only. Our own control routes are
+    reported whole, as HTTP requires.
+    """
+    for resource in request.app.router.resources():
+        _, allowed = await resource.resolve(request)
+        if allowed:
+            first = next(iter(resource)).method
+            if "/blis/" in resource.canonical:
+                return sorted(allowed)
+            return [first, "HEAD"] if first == "GET" and "HEAD" in allowed else [first]
+    return []
+
+
+def _lacks_key(request: web.Request, service: Service) -> bool:
+    """Whether a guarded path is asked for without one of the keys."""
+    if not service.api_keys:
+        return False
+    path = service.network.route_path(request.path)
+    if not path.startswith(GUARDED_PREFIXES) or request.method == "OPTIONS":
+        return False
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    # Compare with every key, in constant time: the duration reveals nothing about the keys.
+    digest = sha256(given.encode("utf-8", "surrogateescape")).digest()
+    matches = [secrets.compare_digest(digest, sha256(key.encode()).digest()) for key in service.api_keys]
+    return scheme.lower() != "bearer" or not any(matches)
+
+
+def _preflight(request: web.Request, network: Network) -> web.Response | None:
+    """The reply to a CORS preflight; None for any other request."""
+    found = network.cors.preflight(request.headers) if request.method == "OPTIONS" else None
+    if found is None:
+        return None
+    status, text, headers = found
+    return web.Response(status=status, text=text, headers=headers)
+
+
+async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Headers that every reply of vLLM has."""
+    assert isinstance(request, web.Request)
+    network = request.app[SERVICE].network
+    headers = response.headers
+    headers["Server"] = SERVER_NAME
+    if not isinstance(response, OutsideCors):
+        # A preflight has a `Vary` header already, which lists more than that of other replies.
+        found = network.cors.reply_headers(request.headers.get("Origin"))
+        headers.update({name: value for name, value in found.items() if name not in headers})
+    headers.update(network.further_headers)
+    if headers.get("Content-Type") == UNTYPED:
+        del headers["Content-Type"]
+    if network.adds_request_ids:
+        headers["X-Request-Id"] = request.headers.get("X-Request-Id") or uuid.uuid4().hex
+    if request.version != HttpVersion11:
+        _answer_in_http_1_1(request, response)
+    write_as_uvicorn(headers)
+
+
+def _answer_in_http_1_1(request: web.Request, response: web.StreamResponse) -> None:
+    """Name HTTP/1.1 in the status line, as uvicorn does whatever version a client names."""
+    name_http_1_1(request)
+    if not response.keep_alive:
+        response.headers.setdefault("Connection", "close")
+
+
+def _route_of(request: web.Request, network: Network) -> str:
+    resource = request.match_info.route.resource
+    return NO_ROUTE if resource is None else network.route_path(resource.canonical)
+
+
+@web.middleware
+async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Check keys, answer browsers, and count all others under their routes: refused ones are not, as in vLLM."""
+    service = request.app[SERVICE]
+    if request.version > HttpVersion11:
+        name_http_1_1(request)  # which it is, whatever it names: the library could not frame a reply
+    if _lacks_key(request, service):
+        return json_response(401, {"error": "Unauthorized"}, kind=OutsideCors)
+    asked_by_browser = _preflight(request, service.network)
+    if asked_by_browser is not None:
+        return asked_by_browser
+    started_s = time.monotonic()
+    status, sent_bytes = 200, 0
+    try:
+        response = await handler(request)
+        status, sent_bytes = response.status, response.content_length or 0
+        return response
+    finally:
+        path, lasted_s = _route_of(request, service.network), time.monotonic() - started_s
+        if status != HTTPStatus.SWITCHING_PROTOCOLS:  # vLLM counts no WebSockets
+            service.metrics_source.http.observe(
+                path, request.method, status, request.content_length or 0, sent_bytes, lasted_s
+            )
+        if service.options.observability.access_log:
+            _log_access(request, status, lasted_s)
+
+
+def _log_access(request: web.Request, status: int, lasted_s: float) -> None:
+    """Log a request that has been answered, in the form of uvicorn's access log."""
+    peer = request.transport.get_extra_info("peername") if request.transport is not None else None
+    client = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
+    found = fields(
+        client=client, method=request.method, path=request.path_qs, status=status, duration_ms=round(lasted_s * 1e3, 3),
+        request_id=header_text(request, ID_HEADER),
+    )  # fmt: skip
+    phrase = responses.get(status, "")
+    _logger.info('%s - "%s %s HTTP/1.1" %d %s', client, request.method, request.path_qs, status, phrase, extra=found)
+
+
+MIDDLEWARES = (admit, inject_faults, errors)
+"""Middlewares from the outside inwards; each is a coroutine of every request."""
+
+
+def build_app(service: Service) -> web.Application:
+    """The application that serves `service`."""
+    app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.options.process.max_body_mb * 2**20)
+    app[SERVICE] = service
+    app[OPENAPI] = OpenApiText()
+    handler_of = _played_handler if service.playback is not None else _own_handler
+    taken: set[tuple[str, str]] = set()
+    for route in ROUTES:
+        if route.condition in service.conditions and (route.method, route.path) not in taken:
+            taken.add((route.method, route.path))
+            for path in service.network.paths_of(route.path):
+                app.router.add_route(route.method, path, handler_of(route))
+    app.on_response_prepare.append(sign)
+    return app
+
+
+def _own_handler(route: Route) -> Handler:
+    return route.handler
+
+
+def _played_handler(route: Route) -> Handler:
+    """Return the handler of a route, behind recorded replies where it may have them."""
+    from mockserve.http.playing import is_played, play_back  # few servers have recorded replies
+
+    return partial(play_back, handler=route.handler) if is_played(route.method, route.path) else route.handler
+
+
+Respond: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontRoute:
+    """One path, and what answers it: the handler within all that goes on around every handler."""
+
+    url: URL
+    app: web.Application
+    match_info: web.UrlMappingMatchInfo
+    respond: Respond
+
+
+def front_routes(app: web.Application) -> Mapping[tuple[str, str], FrontRoute]:
+    """The routes of `app` whose path has no parameters, by method and path."""
+    found = {}
+    for route in app.router.routes():
+        resource = route.resource
+        if isinstance(resource, web.PlainResource):
+            found[route.method, resource.canonical] = _front_route(app, route, resource.canonical)
+    return found
+
+
+def _front_route(app: web.Application, route: web.AbstractRoute, path: str) -> FrontRoute:
+    match_info = web.UrlMappingMatchInfo({}, route)
+    match_info.add_app(app)
+    match_info.freeze()
+    respond: Respond = route.handler
+    for middleware in reversed(MIDDLEWARES):
+        respond = partial(middleware, handler=respond)
+    return FrontRoute(URL.build(path=path, encoded=True), app, match_info, respond)

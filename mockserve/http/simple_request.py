@@ -1,0 +1,143 @@
+"""Parses usual requests. Pure: bytes in, a request out, or a mark that aiohttp must parse them."""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from aiohttp import hdrs
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from blis_sim.options.memo import Memo
+
+LARGEST_HEAD_BYTES = 8192
+LARGEST_BODY_BYTES = 256 * 1024
+"""Larger ones come in many parts, and reading them costs more than the rest."""
+
+MOST_KNOWN_HEADS = 512
+
+END_OF_HEAD = b"\r\n\r\n"
+_LINE = re.compile(rb"(GET|POST|HEAD|OPTIONS|PUT|PATCH|DELETE) (/[!-~]*) HTTP/1\.1\r\n")
+_FIELD = re.compile(r"^([A-Za-z0-9_-]+): ?([!-~](?:[ -~]*[!-~])?)\r\n", re.MULTILINE)
+_SMALL_NUMBER = re.compile(r"[0-9]{1,9}")
+_CLOSES = {"keep-alive": False, "close": True}
+_FIRST_COUNTS = frozenset({"content-type", "user-agent"})
+"""Fields that some clients send twice; vLLM goes by the first."""
+_BESIDE_THE_USUAL = frozenset(
+    {
+        "content-encoding", "expect", "http2-settings", "proxy-connection", "te", "trailer", "transfer-encoding",
+        "upgrade",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a request."""
+
+    most_head_bytes: int = LARGEST_HEAD_BYTES
+    most_fields: int = 128
+    most_body_bytes: int = LARGEST_BODY_BYTES
+
+
+class ParseStatus(Enum):
+    """Why bytes are no usual request."""
+
+    PART = "the beginning of what may become one"
+    OTHER = "something else"
+
+
+class UsualHead(NamedTuple):
+    """The head of a usual request, and its length."""
+
+    method: str
+    path: str
+    headers: "CIMultiDictProxy[str]"
+    num_body_bytes: int
+    closes: bool
+    """Whether the connection ends with the reply."""
+
+
+class SimpleRequest(NamedTuple):
+    """One request that has been received completely."""
+
+    head: UsualHead
+    body: bytes
+    num_bytes: int
+    """Length of the whole request."""
+
+
+class RequestReader:
+    """Finds usual requests. Equal heads are read once, since many clients send the same with every request."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._known = Memo[bytes, UsualHead](MOST_KNOWN_HEADS)
+
+    def first(self, data: bytes) -> SimpleRequest | ParseStatus:
+        """The request that `data` begins with."""
+        end = data.find(END_OF_HEAD) + 2
+        if end < 2:
+            return ParseStatus.PART if len(data) <= self._limits.most_head_bytes else ParseStatus.OTHER
+        head = self._head(data[:end])
+        if head is None:
+            return ParseStatus.OTHER
+        begin = end + 2
+        num_bytes = begin + head.num_body_bytes
+        if len(data) < num_bytes:
+            return ParseStatus.PART
+        return SimpleRequest(head, data[begin:num_bytes], num_bytes)
+
+    def _head(self, data: bytes) -> UsualHead | None:
+        found = self._known.get(data)
+        if found is None:
+            found = usual_head(data, self._limits)
+            if found is not None:
+                self._known.keep(data, found)
+        return found
+
+
+def usual_head(data: bytes, limits: Limits) -> UsualHead | None:
+    """The head in `data`, whose last line ends with it; None if it is not usual."""
+    line = _LINE.match(data)
+    if line is None or len(data) > limits.most_head_bytes:
+        return None
+    fields = data[line.end() :].decode("latin-1")
+    pairs: list[tuple[str, str]] = _FIELD.findall(fields)
+    # A line that is no field is for others to judge.
+    if not len(pairs) == fields.count("\n") <= limits.most_fields:
+        return None
+    headers = _headers(pairs)
+    if headers is None:
+        return None
+    size, closes = _body_bytes(headers), _CLOSES.get(headers.get(hdrs.CONNECTION, "keep-alive").lower())
+    if size is None or size > limits.most_body_bytes or closes is None:
+        return None
+    method, path = line.groups()
+    return UsualHead(method.decode(), path.decode(), headers, size, closes)
+
+
+def for_library(usual: SimpleRequest) -> bytes:
+    """Check `usual` as strict parsers do: no field twice, and a host."""
+    head = usual.head
+    named = {} if hdrs.HOST in head.headers else {hdrs.HOST: "localhost"}
+    fields = [f"{name}: {value}" for name, value in (*named.items(), *head.headers.items())]
+    lines = [f"{head.method} {head.path} HTTP/1.1", *fields, "", ""]
+    return "\r\n".join(lines).encode("latin-1") + usual.body
+
+
+def _headers(pairs: list[tuple[str, str]]) -> "CIMultiDictProxy[str] | None":
+    """Fields by name; None if one is not usual or repeated."""
+    once: dict[str, tuple[str, str]] = {}
+    for name, value in pairs:
+        lower = name.lower()
+        if lower in _BESIDE_THE_USUAL or (lower in once and lower not in _FIRST_COUNTS):
+            return None
+        once.setdefault(lower, (name, value))
+    return CIMultiDictProxy(CIMultiDict(once.values()))
+
+
+def _body_bytes(headers: "CIMultiDictProxy[str]") -> int | None:
+    """The body's length in the head; None if that is no plain number."""
+    said = headers.get(hdrs.CONTENT_LENGTH, "0")
+    return int(said) if _SMALL_NUMBER.fullmatch(said) else None

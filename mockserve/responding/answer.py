@@ -1,0 +1,329 @@
+"""From a planned reply to an HTTP response: submitted, delivered, and freed when the client leaves; or sent whole."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from aiohttp import HttpVersion11, web
+from multidict import istr
+
+from blis_sim.engine.stats import EngineStats
+from blis_sim.engine.units import Micros
+from mockserve.in_flight_request import Reply, new_siblings
+from mockserve.protocol.bodies import Choice
+from mockserve.protocol.errors import ApiError, paused
+from mockserve.protocol.json_text import reply_blocks, reply_json
+from mockserve.realtime.cluster import ClusterDriver
+from mockserve.replies.choices import CollectedChoice, LateChoices, StreamedChoice
+from mockserve.replies.event_stream import EventStream, HeldStream, LongEventStream
+from mockserve.replies.frames import DONE, event
+from mockserve.replies.generation import Generation, PlannedPrompt
+from mockserve.replies.reply_set import ReplyJob, ReplySet
+from mockserve.responding.sse_writer import EventOutlet, SSEWriter
+from mockserve.responding.submission import fly_in_turn
+from mockserve.serving.service import SERVICE, ReplyDelivery
+from mockserve.transport.clients import ANYBODY, Caller, caller_of
+
+COMMENT = b": keep-alive\n\n"
+"""vLLM's comment; readers of events ignore it."""
+
+
+class KeepAlive:
+    """While this is open, a comment leaves `outlet` whenever nothing has for `interval_s` seconds; 0 for never."""
+
+    def __init__(self, outlet: SSEWriter, interval_s: int) -> None:
+        self._outlet = outlet
+        self._interval_s = interval_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_s = 0.0
+
+    def note_activity(self) -> None:
+        """Note that a chunk leaves."""
+        self._last_s = asyncio.get_running_loop().time()
+
+    def __enter__(self) -> Self:
+        if self._interval_s:
+            self._outlet.keep_alive = self
+            self.note_activity()
+            self._wait()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._outlet.keep_alive = None
+
+    def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(self._last_s + self._interval_s, self._look)
+
+    def _look(self) -> None:
+        if asyncio.get_running_loop().time() >= self._last_s + self._interval_s:
+            self._outlet.send(COMMENT)
+        self._wait()
+
+
+async def answer(
+    request: web.Request,
+    delivery: ReplyDelivery,
+    job: ReplyJob,
+    arrived_at: Micros,
+    headers: Mapping[str, str] | None = None,
+) -> web.StreamResponse:
+    """Reply to `request`. `headers` are for a whole reply.
+
+    `arrived_at` is when the request came in on the driver's clock, so that reading it costs no simulated time.
+    """
+    caller = caller_of(request)
+    if job.delivery.stream:
+        with delivery.open_replies:
+            return await _stream(request, delivery, ReplySet(job, caller), arrived_at)
+    replies, choices = await collect(delivery, job, arrived_at, caller)
+
+    def whole() -> dict[str, Any]:
+        return job.bodies.whole(choices, replies.usage(is_stream=False), replies.metrics(is_stream=False))
+
+    return await json_body(request, whole, job.is_long, headers)
+
+
+async def refuse(
+    request: web.Request, error: ApiError, is_stream: bool, events: Sequence[bytes] = ()
+) -> web.StreamResponse:
+    """Answer a request with an error. Raises `error` unless it belongs into the events of a stream.
+
+    `events` replace those of OpenAI's API.
+    """
+    if not (is_stream and error.is_late):
+        raise error
+    async with EventOutlet(request) as outlet:
+        for each in events or (event(error.body()), DONE):
+            outlet.send(each)
+    return outlet.response
+
+
+async def collect(
+    delivery: ReplyDelivery, job: ReplyJob, arrived_at: Micros, caller: Caller = ANYBODY
+) -> tuple[ReplySet, Sequence[Choice] | LateChoices]:
+    """Return all choices of a reply once they are complete, and what they have cost. Raises ApiError if one fails.
+
+    The choices of a long reply are written when they are iterated over, which is for another thread to do.
+    """
+    replies = ReplySet(job, caller)
+    if job.is_long:
+        late = LateChoices(replies)
+        with delivery.open_replies:
+            if delivery.suspension.rejects_new:
+                raise paused()
+            await fly_in_turn(delivery, replies, late.reply, arrived_at)
+        return replies, late
+    choices = [
+        CollectedChoice(replies, job.new_writer(prompt, each), each)
+        for prompt in job.prompts
+        for each in prompt.generations
+    ]
+    with delivery.open_replies:
+        if delivery.suspension.rejects_new:
+            raise paused()
+        await fly(delivery, replies, choices, arrived_at)
+    return replies, [each.choice for each in choices if each.choice is not None]
+
+
+async def _stream(
+    request: web.Request, delivery: ReplyDelivery, replies: ReplySet, arrived_at: Micros
+) -> web.StreamResponse:
+    asks_engine = not (delivery.suspension.rejects_new or replies.job.is_empty)
+    if replies.job.is_long and asks_engine:
+        return await _stream_in_turn(request, delivery, replies, arrived_at)
+    driver = delivery.driver
+    if isinstance(driver, ClusterDriver) and asks_engine:
+        return await _stream_once_routed(request, delivery, driver, replies, arrived_at)
+    async with EventOutlet(request) as outlet:
+        stream = EventStream(replies, outlet, outlet.chunked)
+        choices = _streamed_choices(stream)
+        if delivery.suspension.rejects_new:
+            stream.fail(replies.job.errors.paused())
+        else:
+            with KeepAlive(outlet, delivery.keep_alive_s):
+                await fly(delivery, replies, choices, arrived_at)
+    return outlet.response
+
+
+async def _stream_in_turn(
+    request: web.Request, delivery: ReplyDelivery, replies: ReplySet, arrived_at: Micros
+) -> web.StreamResponse:
+    """A long stream: its choices come in turn, and its long events are made on another thread."""
+    job = replies.job
+    async with EventOutlet(request) as outlet:
+        stream = LongEventStream(replies, outlet, outlet.chunked, partial(delivery.aside.run, True))
+
+        def choice(index: int, prompt: PlannedPrompt, number: int, generation: Generation) -> StreamedChoice:
+            return StreamedChoice(stream, job.new_writer(prompt, generation), prompt, number, index)
+
+        with KeepAlive(outlet, delivery.keep_alive_s):
+            await fly_in_turn(delivery, replies, choice, arrived_at)
+    return outlet.response
+
+
+async def _stream_once_routed(
+    request: web.Request, delivery: ReplyDelivery, driver: ClusterDriver, replies: ReplySet, arrived_at: Micros
+) -> web.StreamResponse:
+    """A router answers a request that comes to no instance with a status, so nothing is sent before that is known."""
+    stream = HeldStream(replies, request.version >= HttpVersion11)
+    started_ns = time.time_ns() if delivery.observers else 0
+    try:
+        _submit(delivery, replies, _streamed_choices(stream), arrived_at)
+        await driver.until_routed([each.request.id for prompt in replies.job.prompts for each in prompt.generations])
+        if replies.done.done():
+            await replies.done  # which may raise
+        async with EventOutlet(request) as outlet:
+            stream.let_go(outlet)
+            with KeepAlive(outlet, delivery.keep_alive_s):
+                await replies.done
+        if started_ns:
+            _note_completed(delivery, replies, started_ns)
+    finally:
+        _free(delivery, replies)
+    return outlet.response
+
+
+def _streamed_choices(stream: EventStream) -> list[StreamedChoice]:
+    job, choices = stream.job, list[StreamedChoice]()
+    for prompt in job.prompts:
+        for number, generation in enumerate(prompt.generations):
+            writer = job.new_writer(prompt, generation)
+            choices.append(StreamedChoice(stream, writer, prompt, number, len(choices)))
+    return choices
+
+
+async def fly(delivery: ReplyDelivery, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
+    """Submit every choice and wait for the last. Whatever ends the wait, what is still in the engine is freed."""
+    if replies.job.is_empty:
+        for choice in choices:
+            choice.finish(0)
+        return
+    started_ns = time.time_ns() if delivery.observers else 0
+    try:
+        _submit(delivery, replies, choices, arrived_at)
+        await replies.done
+        if started_ns:
+            _note_completed(delivery, replies, started_ns)
+    finally:
+        _free(delivery, replies)
+
+
+def _note_completed(delivery: ReplyDelivery, replies: ReplySet, started_ns: int) -> None:
+    flights = iter(replies.flights)
+    for number, prompt in enumerate(replies.job.prompts):
+        for generation, flight in zip(prompt.generations, flights, strict=False):
+            for observer in delivery.observers:
+                observer.completed(replies.job, number, generation, flight, replies.caller, started_ns)
+
+
+def _submit(delivery: ReplyDelivery, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
+    driver, caller = delivery.driver, replies.caller
+    for observer in delivery.observers:
+        observer.received(replies.job)
+    waiting = iter(choices)
+    for prompt in replies.job.prompts:
+        siblings = new_siblings(len(prompt.generations))
+        for generation in prompt.generations:
+            request = caller.named_in(generation.request)
+            replies.add_flight(driver.submit(request, next(waiting), arrived_at, siblings, caller.rank))
+
+
+def _free(delivery: ReplyDelivery, replies: ReplySet) -> None:
+    """Abort the requests of a reply that are still in the engine, and drop their choices."""
+    replies.done.cancel()
+    for prompt in replies.job.prompts:
+        for generation in prompt.generations:
+            delivery.driver.abort(generation.request.id)
+    replies.let_go()
+
+
+ASKED_BY = istr("endpoint-load-metrics-format")
+ANSWERED_IN = "endpoint-load-metrics"
+
+
+class Counted(Protocol):
+    """An engine with statistics, which are computed when they are read."""
+
+    @property
+    def stats(self) -> EngineStats: ...
+
+
+def load_headers(asked: str | None, engine: Counted) -> Mapping[str, str]:
+    """The header in the format asked for, `TEXT` or `JSON`; none for any other."""
+    if not asked:
+        return {}
+    stats = engine.stats
+    metrics = {
+        "num_requests_waiting": float(stats.num_waiting),
+        "kv_cache_usage_perc": float(stats.kv_usage_fraction),
+    }
+    wanted = asked.upper()
+    if wanted == "TEXT":
+        named = ", ".join(f"named_metrics.{name}={value}" for name, value in metrics.items())
+        return {ANSWERED_IN: f"TEXT {named}"}
+    if wanted == "JSON":
+        return {ANSWERED_IN: f"JSON {json.dumps({'named_metrics': metrics})}"}
+    return {}
+
+
+JSON = "application/json"
+WHOLE_BYTES = 1 << 20
+"""A longer body is sent in parts."""
+PART_BYTES = 1 << 18
+
+
+async def json_body(
+    request: web.Request, make: Callable[[], Any], is_long: bool, headers: Mapping[str, str] | None = None
+) -> web.StreamResponse:
+    """Respond to `request` with the JSON of what `make` returns."""
+    if not is_long:
+        return web.Response(body=reply_json(make()), content_type=JSON, headers=headers)
+    parts = _Parts(make)
+    aside = request.app[SERVICE].delivery.aside
+    first = await aside.run(True, parts.next, WHOLE_BYTES)
+    if parts.have_ended:
+        return web.Response(body=first, content_type=JSON, headers=headers)
+    response = web.StreamResponse(headers={**(headers or {}), "Content-Type": JSON})
+    if request.version >= HttpVersion11:
+        response.enable_chunked_encoding()
+    else:
+        response.force_close()
+    await response.prepare(request)
+    await response.write(first)
+    while not parts.have_ended:
+        await response.write(await aside.run(True, parts.next, PART_BYTES))
+    await response.write_eof()
+    return response
+
+
+class _Parts:
+    """The text of a JSON value, part by part."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._blocks: Iterator[bytes] | None = None
+        self.have_ended = False
+
+    def next(self, least_bytes: int) -> bytes:
+        """The next so many bytes or a few more; fewer at the end."""
+        if self._blocks is None:
+            self._blocks = reply_blocks(self._make())
+        found: list[bytes] = []
+        num_bytes = 0
+        for each in self._blocks:
+            found.append(each)
+            num_bytes += len(each)
+            if num_bytes >= least_bytes:
+                break
+        else:
+            self.have_ended = True
+        return b"".join(found)

@@ -1,0 +1,212 @@
+"""Streams of typed events: one choice of a response or message, or a transcription chunk by chunk."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from blis_sim.engine.units import Micros
+from mockserve.planning.speech import SpeechPlan
+from mockserve.protocol.bodies import Ending, Event, EventEncoder, Usage
+from mockserve.protocol.errors import ApiError, paused
+from mockserve.protocol.speech import SpeechChunks, SpeechRequest
+from mockserve.replies.choice_writer import ChoiceWriter
+from mockserve.replies.choices import PlannedChoice, failure
+from mockserve.replies.frames import named_event
+from mockserve.replies.generation import Generation, PlannedPrompt
+from mockserve.replies.reply_set import ReplyJob, ReplySet
+from mockserve.responding.answer import fly
+from mockserve.responding.sse_writer import EventOutlet
+from mockserve.serving.service import ReplyDelivery
+from mockserve.transport.clients import caller_of
+
+SendEvent = Callable[[Event], None]
+
+
+class BrokenOffError(Exception):
+    """A stream ends without its end."""
+
+
+class _StepwiseChoice(PlannedChoice):
+    """A streamed choice that takes its tokens one by one."""
+
+    is_streamed = True
+
+    @abstractmethod
+    def token(self, number: int) -> None:
+        """Send the tokens up to `number`, counted from 1."""
+
+    def tokens(self, first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            self.token(number)
+
+
+class EncodedChoice(_StepwiseChoice):
+    """The only choice of a reply, passed to `send` event by event."""
+
+    def __init__(self, replies: ReplySet, encoder: EventEncoder, send: SendEvent) -> None:
+        self._prompt: PlannedPrompt = replies.job.prompts[0]
+        super().__init__(self._prompt.generations[0])
+        self._replies = replies
+        self._encoder = encoder
+        self._send = send
+        self._writer: ChoiceWriter = replies.job.new_writer(self._prompt, self._generation)
+        self._num_sent = 0
+        self._is_open = False
+        if encoder.opens_at_once:
+            self._open()
+
+    def token(self, number: int) -> None:
+        self._open()
+        piece = self._writer.piece(self._num_sent, number)
+        self._num_sent = number
+        if piece is not None:
+            self._send_all(self._encoder.said(piece))
+
+    def fail(self, message: str, status: int) -> None:
+        self.give_up(failure(message, status))
+
+    def give_up(self, error: ApiError) -> None:
+        """End the reply with an error."""
+        self._send_all(self._encoder.failed(error))
+        self._replies.resolve()
+
+    def _open(self) -> None:
+        if not self._is_open:
+            self._is_open = True
+            self._send_all(self._encoder.opening(self._replies.job.accounting.running_usage(self._prompt, 0, 0)))
+
+    def _end(self, num_tokens: int, ending: Ending) -> None:
+        self._open()
+        self._send_all(self._encoder.said(self._writer.last_piece(self._num_sent, num_tokens)))
+        self._replies.choice_finished(num_tokens)
+        self._send_all(self._encoder.ended(ending, self._replies.usage(is_stream=True)))
+        self._replies.resolve()
+
+    def _send_all(self, events: list[Event]) -> None:
+        for each in events:
+            self._send(each)
+
+
+async def stream_events(
+    delivery: ReplyDelivery, replies: ReplySet, encoder: EventEncoder, send: SendEvent, arrived_at: Micros
+) -> None:
+    """Pass the events of a reply to `send` as tokens come. Cancelling frees the request in the engine.
+
+    Raises BrokenOffError for a reply that a paused server refuses, where the narrator has no words for that.
+    """
+    choice = EncodedChoice(replies, encoder, send)
+    if delivery.suspension.rejects_new:
+        if encoder.breaks_off_refused:
+            raise BrokenOffError
+        choice.give_up(paused("InternalServerError"))
+    else:
+        await fly(delivery, replies, [choice], arrived_at)
+
+
+async def stream_to_client(
+    request: web.Request, delivery: ReplyDelivery, job: ReplyJob, encoder: EventEncoder, arrived_at: Micros
+) -> web.StreamResponse:
+    """Stream a reply as the response to `request`."""
+    with delivery.open_replies:
+        async with EventOutlet(request) as outlet:
+            replies = ReplySet(job, caller_of(request))
+            try:
+                await stream_events(
+                    delivery, replies, encoder, lambda event: outlet.send(named_event(event)), arrived_at
+                )
+            except BrokenOffError:
+                outlet.break_off()
+        return outlet.response
+
+
+class SpokenStream:
+    """The events of one stream. What a later stretch brings waits until those before it have ended."""
+
+    def __init__(
+        self,
+        replies: ReplySet,
+        plan: SpeechPlan,
+        asked: SpeechRequest,
+        chunks: SpeechChunks,
+        send: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._replies = replies
+        self._plan = plan
+        self._asked = asked
+        self.chunks = chunks
+        self._send = send
+        self._current = 0
+        self._waiting: list[list[tuple[str, Ending | None, int]]] = [[] for _ in plan.job.prompts]
+        self._num_tokens = 0
+
+    def replies(self) -> list["SpokenStretch"]:
+        """Where the tokens of each stretch go."""
+        generations = [each.generations[0] for each in self._plan.job.prompts]
+        return [SpokenStretch(self, number, each, self._asked.separator) for number, each in enumerate(generations)]
+
+    def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
+        """Add new text of chunk `number`."""
+        self._waiting[number].append((text, ending, num_new))
+        while self._current < len(self._waiting) and self._waiting[self._current]:
+            self._send_text(*self._waiting[self._current].pop(0))
+
+    def fail(self, error: ApiError) -> None:
+        """The status has been sent, so the error is an event."""
+        self._send(error.body())
+        self._replies.resolve()
+
+    def _send_text(self, text: str, ending: Ending | None, num_new: int) -> None:
+        self._num_tokens += num_new
+        usage = Usage(len(self._plan.job.prompts[self._current].token_ids), self._num_tokens)
+        if text or ending is not None:
+            self._send(self.chunks.text(text, ending, usage if self._asked.continuous_usage else None))
+        if ending is None:
+            return
+        self._current += 1
+        if self._current == len(self._waiting):
+            if self._asked.include_usage:
+                self._send(self.chunks.usage(usage))
+            self._replies.resolve()
+
+
+class Listener(Protocol):
+    """A taker of the text of stretches."""
+
+    def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
+        """Take new text of stretch `number`."""
+        ...
+
+    def fail(self, error: ApiError) -> None:
+        """End all stretches with an error."""
+        ...
+
+
+class SpokenStretch(_StepwiseChoice):
+    """One stretch of a stream, with `separator` between its text and that of the stretch before it."""
+
+    def __init__(self, stream: Listener, number: int, generation: Generation, separator: str = "") -> None:
+        super().__init__(generation)
+        self._stream = stream
+        self._separator = separator
+        self._number = number
+        self._num_sent = 0
+        self._has_text = number == 0
+
+    def token(self, number: int) -> None:
+        self._add(number, None)
+
+    def fail(self, message: str, status: int) -> None:
+        self._stream.fail(failure(message, status))
+
+    def _end(self, num_tokens: int, ending: Ending) -> None:
+        self._add(num_tokens, ending)
+
+    def _add(self, number: int, ending: Ending | None) -> None:
+        text = "".join(self._generation.answer.texts[self._num_sent : number])
+        if text and not self._has_text:
+            self._has_text = True
+            text = self._separator + text
+        self._stream.add(self._number, text, ending, number - self._num_sent)
+        self._num_sent = number

@@ -1,0 +1,371 @@
+"""Handing requests to the engine: choices of a large reply in turn, and prompts that only need their prefill."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from blis_sim.engine.request import Request
+from blis_sim.engine.units import Micros
+from mockserve.in_flight_request import ENDED_REPLY, InFlightRequest, Reply, Siblings, new_siblings
+from mockserve.protocol.errors import ApiError, internal_error, paused
+from mockserve.replies.choices import failure
+from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
+from mockserve.replies.reply_set import ReplySet
+from mockserve.serving.planner import (
+    BESIDE_TOKENS,
+    MOST_PLANNED_TOKENS,
+    PROMPT_TOKENS_PER_ANSWER_TOKEN,
+    Planner,
+    RequestContext,
+)
+from mockserve.serving.service import ReplyDelivery
+from mockserve.transport.clients import ANYBODY, Caller
+
+MOST_OPEN = 512
+"""Choices or prompts of one HTTP request in the engine at a time: a step that ends more would delay other requests."""
+
+PLANNING_S = 0.05
+"""Seconds for which choices or prompts become requests before the first of them goes to the engine."""
+
+SLICE_S = 0.005
+"""Seconds for which the event loop submits requests without a pause for other work."""
+
+PROMPT_TOKENS_AT_ONCE = 32_768
+PAUSE_S = 0.01
+"""Prompt tokens after which the engine gets a moment for a step: a step looks up each of their blocks."""
+
+NewReply: TypeAlias = Callable[[int, PlannedPrompt, int, Generation], Reply]
+"""Where the tokens of a choice go: its index among all, its prompt, its number among those of the prompt, itself."""
+
+
+class _Place(NamedTuple):
+    """One choice to come."""
+
+    choice: int
+    prompt: PlannedPrompt
+    prompt_number: int
+    number: int
+    siblings: Siblings
+
+
+class _Planned(NamedTuple):
+    """One choice that is ready for the engine."""
+
+    place: _Place
+    generation: Generation
+    reply: Reply
+
+    @property
+    def size_tokens(self) -> int:
+        """Return its size in memory, in tokens of an answer."""
+        request = self.generation.request
+        return BESIDE_TOKENS + request.output_tokens + request.input_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
+
+
+class _InTurn:
+    """A choice in the engine: its tokens go where they belong, and its end makes room for another."""
+
+    __slots__ = ("_end", "_reply", "token", "tokens")
+
+    def __init__(self, reply: Reply, end: Callable[[], None]) -> None:
+        self._reply = reply
+        self._end = end
+        self.token = reply.token
+        self.tokens = reply.tokens
+
+    @property
+    def finish_reason(self) -> str:
+        return self._reply.finish_reason
+
+    @property
+    def is_streamed(self) -> bool:
+        return self._reply.is_streamed
+
+    def finish(self, num_tokens: int) -> None:
+        self._reply.finish(num_tokens)
+        self._end()
+
+    def abort(self, num_tokens: int) -> None:
+        self._reply.abort(num_tokens)
+        self._end()
+
+    def fail(self, message: str, status: int) -> None:
+        self._reply.fail(message, status)
+        self._end()
+
+
+class _Turns:
+    """The choices of one reply on their way through the engine."""
+
+    def __init__(self, delivery: ReplyDelivery, replies: ReplySet, new_reply: NewReply, arrived_at: Micros) -> None:
+        self._delivery = delivery
+        self._replies = replies
+        self._new_reply = new_reply
+        self._arrived_at = arrived_at
+        self._started_ns = time.time_ns()
+        self._places = _places(replies)
+        self._open: dict[str, InFlightRequest] = {}
+        self._open_tokens = 0
+        self._moved = asyncio.Event()
+
+    async def submit_all(self) -> None:
+        """Return when every choice is in the engine, or the reply has ended."""
+        planned: deque[_Planned] = deque()
+        done = self._replies.done
+        num_prompt_tokens = 0
+        while not done.done():
+            if not planned:
+                planned = await self._delivery.aside.run(True, self._plan_some)
+                if not planned:
+                    return
+            until_s = time.monotonic() + SLICE_S
+            while planned and self._has_room(planned[0]) and not done.done():
+                num_prompt_tokens += self._submit(planned.popleft())
+                is_much = num_prompt_tokens >= PROMPT_TOKENS_AT_ONCE
+                if is_much or time.monotonic() >= until_s:
+                    await asyncio.sleep(PAUSE_S if is_much else 0)
+                    num_prompt_tokens = 0 if is_much else num_prompt_tokens
+                    until_s = time.monotonic() + SLICE_S
+            if planned:
+                await self._room()
+
+    def free(self) -> None:
+        """Abort the requests of the batch that are still in the engine."""
+        for request_id, flight in self._open.items():
+            self._delivery.driver.abort(request_id)
+            flight.reply = ENDED_REPLY
+        self._open.clear()
+
+    def _plan_some(self) -> deque[_Planned]:
+        """The next choices, at least one unless all have been planned."""
+        until_s = time.monotonic() + PLANNING_S
+        found: deque[_Planned] = deque()
+        size_tokens = 0
+        for place in self._places:
+            generation = _kept(place.prompt.generations, place.number)
+            planned = _Planned(place, generation, self._new_reply(place.choice, place.prompt, place.number, generation))
+            found.append(planned)
+            size_tokens += planned.size_tokens
+            if time.monotonic() >= until_s or size_tokens >= MOST_PLANNED_TOKENS // 4:
+                break
+        return found
+
+    def _has_room(self, planned: _Planned) -> bool:
+        fits = len(self._open) < MOST_OPEN and self._open_tokens + planned.size_tokens <= MOST_PLANNED_TOKENS
+        return fits or not self._open
+
+    async def _room(self) -> None:
+        """Return when a choice, or the reply, has ended."""
+        self._moved.clear()
+        await self._moved.wait()
+
+    def _submit(self, planned: _Planned) -> int:
+        """Prompt tokens that the engine gets with a choice."""
+        place, generation, reply = planned
+        caller = self._replies.caller
+        request = caller.named_in(generation.request)
+
+        def end() -> None:
+            flight = self._open.pop(request.id, None)
+            if flight is not None:
+                flight.reply = ENDED_REPLY
+                if flight.e2e_latency_us:
+                    job, prompt_number = self._replies.job, place.prompt_number
+                    for observer in self._delivery.observers:
+                        observer.completed(job, prompt_number, generation, flight, caller, self._started_ns)
+            self._open_tokens -= planned.size_tokens
+            if isinstance(place.prompt.generations, LateGenerations):
+                place.prompt.generations.forget(place.number)
+            self._moved.set()
+
+        in_turn = _InTurn(reply, end)
+        flight = self._delivery.driver.submit(request, in_turn, self._arrived_at, place.siblings, caller.rank)
+        self._open[request.id] = flight
+        self._open_tokens += planned.size_tokens
+        self._replies.add_in_turn(flight, generation.answer.num_reasoning_tokens)
+        return request.input_tokens
+
+
+async def fly_in_turn(delivery: ReplyDelivery, replies: ReplySet, new_reply: NewReply, arrived_at: Micros) -> None:
+    """Submit every choice in turn and wait for the last. Whatever ends the wait, what is in the engine is freed."""
+    for observer in delivery.observers:
+        observer.received(replies.job)
+    turns = _Turns(delivery, replies, new_reply, arrived_at)
+    submitting = asyncio.ensure_future(turns.submit_all())
+    try:
+        await asyncio.wait((submitting, replies.done), return_when=asyncio.FIRST_COMPLETED)
+        if submitting.done():
+            submitting.result()
+        await replies.done
+    finally:
+        submitting.cancel()
+        turns.free()
+        replies.done.cancel()
+        replies.let_go()
+
+
+def _kept(generations: Generations, number: int) -> Generation:
+    return generations.keep(number) if isinstance(generations, LateGenerations) else generations[number]
+
+
+def _places(replies: ReplySet) -> Iterator[_Place]:
+    """Every choice in its order."""
+    index = 0
+    for prompt_number, prompt in enumerate(replies.job.prompts):
+        siblings = new_siblings(len(prompt.generations))
+        for number in range(len(prompt.generations)):
+            yield _Place(index, prompt, prompt_number, number, siblings)
+            index += 1
+
+
+PROMPTS_AT_ONCE = 256
+"""Prompts that become requests to the engine at a time."""
+
+LONG_TOKENS = 20_000
+"""Naming the blocks of more tokens takes milliseconds."""
+
+
+class _Batch:
+    """The prompts of one HTTP request."""
+
+    def __init__(self, num_requests: int, note: Callable[[InFlightRequest], None] | None = None) -> None:
+        """`note` gets each request that has been read."""
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.open: set[str] = set()
+        """Ids of those in the engine."""
+        self._flights: dict[str, InFlightRequest] = {}
+        self._note = note
+        self._num_left = num_requests
+        self._moved = asyncio.Event()
+
+    async def moved(self) -> None:
+        """Return when a request has ended."""
+        self._moved.clear()
+        await self._moved.wait()
+
+    def submitted(self, flight: InFlightRequest) -> None:
+        """Keep a request that is in the engine, if there is a receiver of those that have been read."""
+        if self._note is not None:
+            self._flights[flight.request.id] = flight
+
+    def one_done(self, request_id: str) -> None:
+        self.open.discard(request_id)
+        if self._note is not None and (flight := self._flights.pop(request_id, None)) is not None:
+            self._note(flight)
+        self._moved.set()
+        self._num_left -= 1
+        if not self._num_left and not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self, error: ApiError) -> None:
+        self._moved.set()
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class _Prefill:
+    """One prompt. Its only token stands for the end of prefill."""
+
+    is_streamed = False
+
+    def __init__(self, batch: _Batch, request_id: str, finish_reason: str) -> None:
+        self._batch = batch
+        self._request_id = request_id
+        self.finish_reason = finish_reason
+
+    def token(self, number: int) -> None:
+        pass
+
+    def tokens(self, first: int, last: int) -> None:
+        pass
+
+    def finish(self, num_tokens: int) -> None:
+        self._batch.one_done(self._request_id)
+
+    def abort(self, num_tokens: int) -> None:
+        self._batch.fail(internal_error("Failed to generate results for all prompts"))
+
+    def fail(self, message: str, status: int) -> None:
+        self._batch.fail(failure(message, status))
+
+
+async def prefill(
+    delivery: ReplyDelivery,
+    planner: Planner,
+    prompts: Sequence[Sequence[int]],
+    num_tokens: int,
+    terms: RequestContext,
+    arrived_at: Micros,
+    finish_reason: str = "stop",
+    caller: Caller = ANYBODY,
+) -> None:
+    """Return when the engine has read all prompts. Whatever ends the wait, what is still in the engine is freed.
+
+    With many prompts, only some are in the engine at a time. `num_tokens` is the length of all prompts together. The
+    metrics page counts the requests under `finish_reason`; spans are children of that of `caller`.
+
+    Raises ApiError when the engine refuses a prompt.
+    """
+    if delivery.suspension.rejects_new:
+        raise paused()
+    observers, started_ns = delivery.observers, time.time_ns()
+
+    def note(flight: InFlightRequest) -> None:
+        for observer in observers:
+            observer.prefilled(flight, caller, started_ns)
+
+    batch = _Batch(len(prompts), note if observers else None)
+    try:
+        with delivery.open_replies:
+            await _submit_all(
+                delivery, planner, batch, prompts, num_tokens > LONG_TOKENS, terms, arrived_at, finish_reason
+            )
+            await batch.done
+    finally:
+        batch.done.cancel()
+        for request_id in batch.open:
+            delivery.driver.abort(request_id)
+
+
+async def _submit_all(
+    delivery: ReplyDelivery,
+    planner: Planner,
+    batch: _Batch,
+    prompts: Sequence[Sequence[int]],
+    is_long: bool,
+    terms: RequestContext,
+    arrived_at: Micros,
+    finish_reason: str,
+) -> None:
+    until_s = time.monotonic() + SLICE_S
+    num_planned = 0
+    while num_planned < len(prompts):
+        some = partial(_some_requests, planner, prompts, num_planned, terms)
+        requests = await delivery.aside.run(len(prompts) > PROMPTS_AT_ONCE, some) if is_long else some()
+        num_planned += len(requests)
+        for request in requests:
+            while len(batch.open) >= MOST_OPEN and not batch.done.done():
+                await batch.moved()
+            if batch.done.done():
+                return
+            batch.open.add(request.id)
+            batch.submitted(delivery.driver.submit(request, _Prefill(batch, request.id, finish_reason), arrived_at))
+            if time.monotonic() >= until_s:
+                await asyncio.sleep(0)
+                until_s = time.monotonic() + SLICE_S
+
+
+def _some_requests(
+    planner: Planner, prompts: Sequence[Sequence[int]], first: int, terms: RequestContext
+) -> list[Request]:
+    """Requests to the engine for the next prompts, at least one of them."""
+    until_s = time.monotonic() + PLANNING_S
+    found: list[Request] = []
+    for index in range(first, min(len(prompts), first + PROMPTS_AT_ONCE)):
+        found.append(planner.prompt_only(prompts[index], terms))
+        if time.monotonic() >= until_s:
+            break
+    return found

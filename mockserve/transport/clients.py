@@ -1,0 +1,257 @@
+"""Clients of connections: arrival of their bytes, the caller in their headers, bounds for slow readers."""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiohttp import web
+from multidict import istr
+
+from blis_sim.engine.request import Request
+from blis_sim.engine.units import Micros
+from mockserve.realtime.deliveries import WriteCoalescer
+from mockserve.realtime.interface import Driver
+from mockserve.transport.aiohttp_internals import BaseProtocol
+from mockserve.transport.headers import header_text
+
+CREDIBLE_WAY_S = 0.05
+"""A send time further back than this is not believed."""
+
+RANK_HEADER = istr("X-data-parallel-rank")
+START_HEADER = istr("X-Request-Start")
+
+LOOPBACK = frozenset({"127.0.0.1", "::1"})
+
+
+class BacklogWatcher(Protocol):
+    """Bytes that wait to be sent."""
+
+    def began(self) -> None:
+        """Note that more bytes wait than the transport's limit."""
+        ...
+
+    def ended(self) -> None:
+        """Few are left."""
+        ...
+
+
+class StampedConnection(BaseProtocol):
+    """Remembers when data last came, and reports bytes that wait for the client to a watcher."""
+
+    __slots__ = ("_wire", "backlog", "received_at_s")
+
+    def __init__(self, wire: WriteCoalescer) -> None:
+        super().__init__(asyncio.get_running_loop())
+        self.received_at_s: float | None = None
+        """Reading of the monotonic clock."""
+        self.backlog: BacklogWatcher | None = None
+        """A watcher of bytes that the client does not read as fast as they are written."""
+        self._wire = wire
+
+    def data_received(self, data: bytes) -> None:
+        self.received_at_s = time.monotonic()
+        self._wire.num_received += 1
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self.backlog is not None:
+            self.backlog.began()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.backlog is not None:
+            self.backlog.ended()
+
+
+def arrived_at(request: web.Request, driver: Driver) -> Micros:
+    """The arrival of `request`, whose body has been read, on the driver's clock: the instant of its last byte.
+
+    A client on this machine may send the instant of sending in the header that proxies use. What the machine took to
+    carry the bytes over is then no part of the simulation, so that equal loads give equal runs.
+    """
+    transport = request.transport
+    connection = transport.get_protocol() if transport is not None else None
+    if not isinstance(connection, StampedConnection) or connection.received_at_s is None:
+        return driver.clock()
+    received_at_s = connection.received_at_s
+    sent_at_s = _sent_at(request)
+    if sent_at_s is not None and 0 <= received_at_s - sent_at_s <= CREDIBLE_WAY_S:
+        return driver.instant_at(sent_at_s)
+    return driver.instant_at(received_at_s)
+
+
+def requested_rank(request: web.Request) -> int | None:
+    """The data-parallel rank in a header; None without the header or with a value that is no number."""
+    wanted = header_text(request, RANK_HEADER)
+    try:
+        return None if wanted is None else int(wanted)
+    except ValueError:
+        return None
+
+
+def _sent_at(request: web.Request) -> float | None:
+    """The monotonic clock at the instant of sending that a client on this machine reports in a header."""
+    stamp = request.headers.get(START_HEADER, "")
+    if not stamp.startswith("t=") or request.remote not in LOOPBACK:
+        return None
+    try:
+        unix_time_s = int(stamp[2:]) / 1e6
+    except ValueError:
+        return None
+    return unix_time_s - time.time() + time.monotonic()
+
+
+CLASS_HEADER = istr("X-Gateway-Inference-Objective")
+TENANT_HEADER = istr("X-Gateway-Inference-Fairness-Id")
+TARGET_HEADER = istr("X-Slo-Ttft-Ms")
+E2E_TARGET_HEADER = istr("X-Slo-E2e-Ms")
+"""Names that gateways for inference read, and `blis observe` sends."""
+TRACE_PARENT_HEADER = istr("traceparent")
+TRACE_STATE_HEADER = istr("tracestate")
+"""Headers of W3C trace context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Caller metadata from headers; defaults mean absent."""
+
+    rank: int | None = None
+    """The data-parallel rank, or instance, that is to answer; None leaves it to the server."""
+    slo_class: str = ""
+    tenant: str = ""
+    slo_target_us: Micros = 0
+    slo_e2e_us: Micros = 0
+    traceparent: str = ""
+    """The W3C trace context of the client's span."""
+    tracestate: str = ""
+
+    def named_in(self, request: Request) -> Request:
+        """The request with the caller's metadata, for admission and scheduling."""
+        if not (self.slo_class or self.tenant or self.slo_target_us or self.slo_e2e_us):
+            return request
+        # Requests without a priority have a priority of 0.
+        priority = None if self.slo_class and not request.priority else request.priority
+        return request._replace(
+            slo_class=self.slo_class,
+            tenant=self.tenant,
+            slo_target_us=self.slo_target_us,
+            slo_e2e_us=self.slo_e2e_us or request.slo_e2e_us,
+            priority=priority,
+        )
+
+
+ANYBODY = Caller()
+
+
+def caller_of(request: web.Request) -> Caller:
+    """The caller of a request. A target that is no number counts as none."""
+    headers = request.headers
+    rank, target_ms = requested_rank(request), headers.get(TARGET_HEADER, "")
+    slo_class, tenant = headers.get(CLASS_HEADER, ""), headers.get(TENANT_HEADER, "")
+    e2e_ms, traceparent = headers.get(E2E_TARGET_HEADER, ""), headers.get(TRACE_PARENT_HEADER, "")
+    if rank is None and not (target_ms or slo_class or tenant or e2e_ms or traceparent):
+        return ANYBODY
+    return Caller(
+        rank=rank,
+        slo_class=slo_class,
+        tenant=tenant,
+        slo_target_us=_target_us(target_ms),
+        slo_e2e_us=_target_us(e2e_ms),
+        traceparent=traceparent,
+        tracestate=headers.get(TRACE_STATE_HEADER, ""),
+    )
+
+
+def _target_us(milliseconds: str) -> Micros:
+    """A target of a header; 0 for text that is no number of milliseconds, which are at most 11 days."""
+    found = _MILLISECONDS.fullmatch(milliseconds)
+    return 0 if found is None else int(found[1]) * 1000 + int((found[2] or "").ljust(3, "0"))
+
+
+_MILLISECONDS = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,3}))?")
+
+LOOK_EVERY_S = 0.1
+"""Seconds between two looks at a stream that has fallen behind."""
+REPORT_AFTER_S = 1.0
+"""Cuts within this time share a line of the log."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Backlog:
+    """The bytes of one stream that the kernel does not take: allowed up to a limit, whatever the size of one event.
+
+    Nothing is looked at before half of the limit waits, so a stream that is read costs nothing.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, connection: StampedConnection, limit_bytes: int, cut: Callable[[], None]
+    ) -> None:
+        connection.backlog = self
+        self._transport = transport
+        self._connection = connection
+        self._limit_bytes = limit_bytes
+        self._allowed_bytes = limit_bytes
+        self._cut = cut
+        self._timer: asyncio.TimerHandle | None = None
+        transport.set_write_buffer_limits(limit_bytes // 2)
+
+    def began(self) -> None:
+        """More than half of the limit waits; one large event may be as much as that by itself."""
+        waiting = self._transport.get_write_buffer_size()
+        self._allowed_bytes = max(self._limit_bytes, waiting + self._limit_bytes // 2)
+        self._look_later()
+
+    def ended(self) -> None:
+        """The client has caught up, or the stream has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def leave(self) -> None:
+        """Watch no longer."""
+        self._connection.backlog = None
+        self.ended()
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._transport.is_closing():
+            return
+        if self._transport.get_write_buffer_size() > self._allowed_bytes:
+            self._transport.abort()
+            self._cut()
+        else:
+            self._look_later()
+
+
+class SlowReaders:
+    """The limit of unsent bytes that each stream of a server has, and how many streams were cut for it."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.num_cut = 0
+        self._num_reported = 0
+
+    def watch(self, transport: asyncio.Transport) -> Backlog | None:
+        """Return a context in which the connection is cut when its client leaves too much unread."""
+        connection = transport.get_protocol()
+        if not isinstance(connection, StampedConnection):
+            return None
+        return Backlog(transport, connection, self.limit_bytes, self._cut)
+
+    def _cut(self) -> None:
+        if self.num_cut == self._num_reported:
+            asyncio.get_running_loop().call_later(REPORT_AFTER_S, self._report)
+        self.num_cut += 1
+
+    def _report(self) -> None:
+        num_new, self._num_reported = self.num_cut - self._num_reported, self.num_cut
+        limit = f"more than {self.limit_bytes // 1024:,} KiB unread"
+        _logger.warning("streams cut because their clients left %s: %d", limit, num_new)

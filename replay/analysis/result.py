@@ -1,0 +1,292 @@
+"""The result of a run as typed figures: latencies with percentiles, rates, verdicts on targets, and each instance."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from blis_sim.engine.cluster.snapshot import instance_name
+from blis_sim.engine.core import Engine
+from blis_sim.engine.scheduler.interface import KVUsage
+from blis_sim.engine.sequence import Outcome
+from blis_sim.options.addition import added_up
+from replay.analysis.clusters import disaggregation_of, without_prompts
+from replay.analysis.columns import columns_of
+from replay.analysis.steady import Overload, SteadyState, overload, steady_state
+from replay.analysis.totals import totals_of
+from replay.report_options import LEAST_ATTAINMENT
+from replay.simulation.pool import Pool, pool_of
+from replay.simulation.record import NEVER, Ints, Record
+from replay.simulation.simulate import Simulated
+from traces import SloTargets
+
+if TYPE_CHECKING:
+    from replay.analysis.on_demand import Goodput
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """The distribution of a latency over its sample, in milliseconds; 0 where the sample is empty."""
+
+    count: int
+    mean_ms: float
+    p50_ms: float
+    p90_ms: float
+    p95_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCounts:
+    """Requests by what has become of them."""
+
+    arrived: int
+    completed: int
+    waiting: int
+    """Requests in a wait queue at the end of the run."""
+    running: int
+    length_capped: int
+    """Completed requests that were cut at the end of the context."""
+    timed_out: int
+    dropped: int
+    """Requests that no instance could ever serve."""
+    rejected: int
+    """Requests that a cluster or its gateway turned away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceResult:
+    """The figures of one instance of a cluster."""
+
+    name: str
+    role: str
+    """`prefill`, `decode` or `both` with separate pools, else empty."""
+    completed: int
+    waiting: int
+    running: int
+    requests_per_s: float
+    output_tokens_per_s: float
+    ttft: Latency
+    itl: Latency
+    e2e: Latency
+    busy_fraction: float
+    """The share of the whole run in which a step was under way."""
+    preemptions: int
+    cache_hit_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The judgement of one SLO class by its targets."""
+
+    slo_class: str
+    targets: SloTargets
+    count: int
+    attainment: float
+    """The share of its requests that met all targets."""
+    attainment_by_target: Mapping[str, float]
+    """The share of the answered requests that met each target: `ttft`, `itl` (mean per request), `e2e`."""
+    least_attainment: float
+    """The share from which the targets count as met."""
+
+    @property
+    def is_met(self) -> bool:
+        """Whether enough requests met all targets. Without a request nothing is missed."""
+        return not self.count or self.attainment >= self.least_attainment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """The figures of a simulated run."""
+
+    requests: RequestCounts
+    duration_s: float
+    """Instant of the last event."""
+    input_tokens: int
+    output_tokens: int
+    requests_per_s: float
+    """Completed requests over the whole run, as are the tokens."""
+    output_tokens_per_s: float
+    offered_per_s: float
+    """Requests that arrive, from the first to the last."""
+    steady: SteadyState | None
+    """None where the run is too short for it."""
+    overload: Overload | None
+    """None where the queue does not grow beyond chance."""
+    ttft: Latency
+    itl: Latency
+    """All gaps between tokens."""
+    mean_itl_per_request: Latency
+    """Each request's mean gap, which vLLM calls TPOT."""
+    e2e: Latency
+    scheduling_delay: Latency
+    preemptions: int
+    cache_hit_rate: float
+    goodput_per_s: float | None
+    """Requests within their targets; None without targets."""
+    attainment: float | None
+    verdicts: Sequence[Verdict]
+    instances: Sequence[InstanceResult]
+    """The instances of a cluster; empty for a single one."""
+
+    @property
+    def meets_targets(self) -> bool | None:
+        """Whether all classes with targets met them; None where no request has targets."""
+        judged = [each.is_met for each in self.verdicts if each.count]
+        return all(judged) if judged else None
+
+
+def result_of(
+    simulated: Simulated,
+    targets: Mapping[str, SloTargets],
+    goodput: "Goodput | None" = None,
+    least_attainment: float = LEAST_ATTAINMENT,
+) -> RunResult:
+    """Return the figures of a finished run. `goodput` is the one for `targets`."""
+    simulation, record = simulated.simulation, simulated.requests
+    engines = simulation.instances
+    totals = without_prompts(totals_of(engines), simulation)
+    columns = columns_of(simulated)
+    completed = int(columns.is_completed.sum())
+    duration_s = simulation.clock / 1e6
+    return RunResult(
+        requests=RequestCounts(
+            arrived=len(record),
+            completed=completed,
+            waiting=totals.num_waiting,
+            running=totals.num_running,
+            length_capped=totals.ended[Outcome.LENGTH_CAPPED],
+            timed_out=totals.ended[Outcome.TIMED_OUT],
+            dropped=totals.ended[Outcome.DROPPED],
+            rejected=record.count(Outcome.REJECTED),
+        ),
+        duration_s=duration_s,
+        input_tokens=totals.input_tokens,
+        output_tokens=totals.output_tokens,
+        requests_per_s=_rate(completed, duration_s),
+        output_tokens_per_s=_rate(totals.output_tokens if completed else 0, duration_s),
+        offered_per_s=_offered_per_s(record),
+        steady=steady_state(record),
+        overload=overload(record),
+        ttft=_known(columns.ttft_us),
+        itl=latency_of(record.gaps.pool()),
+        mean_itl_per_request=_mean_itls(record),
+        e2e=latency_of(pool_of(columns.e2e_us[columns.is_completed])),
+        scheduling_delay=_known(columns.scheduling_delay_us),
+        preemptions=totals.num_preemptions,
+        cache_hit_rate=added_up(map(_hit_rate, engines)) / len(engines) if engines else 0.0,
+        goodput_per_s=None if goodput is None else goodput.per_s,
+        attainment=None if goodput is None else goodput.share,
+        verdicts=tuple(verdicts_of(targets, goodput, least_attainment)),
+        instances=tuple(_instance(simulated, number) for number in range(len(engines))) if len(engines) > 1 else (),
+    )
+
+
+def verdicts_of(
+    targets: Mapping[str, SloTargets], goodput: "Goodput | None", least_attainment: float
+) -> Iterator[Verdict]:
+    """Yield the judgement of each class with targets."""
+    for name, of_class in ({} if goodput is None else goodput.classes).items():
+        yield Verdict(
+            slo_class=name,
+            targets=targets[name],
+            count=of_class.count,
+            attainment=of_class.attained.share,
+            attainment_by_target=of_class.attained.by_limit,
+            least_attainment=least_attainment,
+        )
+
+
+def latency_of(pool: Pool) -> Latency:
+    """Return the figures of a sample."""
+    return Latency(
+        count=len(pool),
+        mean_ms=pool.mean_ms(),
+        p50_ms=pool.percentile_ms(50),
+        p90_ms=pool.percentile_ms(90),
+        p95_ms=pool.percentile_ms(95),
+        p99_ms=pool.percentile_ms(99),
+    )
+
+
+def _instance(simulated: Simulated, number: int) -> InstanceResult:
+    engine = simulated.simulation.instances[number]
+    totals, columns = totals_of([engine]), columns_of(simulated, number)
+    completed = int(columns.is_completed.sum())
+    duration_s, run_s = engine.clock / 1e6, simulated.simulation.clock / 1e6
+    disaggregation = disaggregation_of(simulated.simulation)
+    roles = () if disaggregation is None else disaggregation.roles
+    return InstanceResult(
+        name=instance_name(number),
+        role=(roles[number] or "") if number < len(roles) else "",
+        completed=completed,
+        waiting=totals.num_waiting,
+        running=totals.num_running,
+        requests_per_s=_rate(completed, duration_s),
+        output_tokens_per_s=_rate(totals.output_tokens if completed else 0, duration_s),
+        ttft=_known(columns.ttft_us),
+        itl=latency_of(simulated.requests.gaps.pool(number)),
+        e2e=latency_of(pool_of(columns.e2e_us[columns.is_completed])),
+        busy_fraction=min(1.0, _busy_s(engine) / run_s) if run_s else 0.0,
+        preemptions=totals.num_preemptions,
+        cache_hit_rate=_hit_rate(engine),
+    )
+
+
+def _offered_per_s(record: Record) -> float:
+    arrived_at = record.arrived_at
+    return _rate(len(record) - 1, float(arrived_at.max() - arrived_at.min()) / 1e6) if len(record) else 0.0
+
+
+def _busy_s(engine: Engine) -> float:
+    """Return for how long a step was under way; steps of several stages, which overlap, count from the last end on."""
+    starts, ends = engine.steps.span(0, len(engine.steps))
+    if not len(ends):
+        return 0.0
+    begins = np.maximum(starts, np.concatenate([starts[:1], ends[:-1]]))
+    return float(np.clip(ends - begins, 0, None).sum()) / 1e6
+
+
+def _mean_itls(record: Record) -> Latency:
+    has_gaps = record.is_completed & (record.output_tokens > 1)
+    return latency_of(pool_of(np.rint(record.itl_mean_us[has_gaps]).astype(np.int64)))
+
+
+def _known(column_us: Ints) -> Latency:
+    return latency_of(pool_of(column_us[column_us != NEVER]))
+
+
+def _hit_rate(engine: Engine) -> float:
+    kv: KVUsage = engine.kv
+    return kv.hit_tokens / kv.queried_tokens if kv.queried_tokens else 0.0
+
+
+def _rate(amount: float, duration_s: float) -> float:
+    return amount / duration_s if duration_s > 0 else 0.0
+
+
+def mean_result(results: Sequence[Result]) -> Result:
+    """Return the mean of the results of runs that differ in chance alone; counts are rounded, words are the first's."""
+    return _mean(results)  # type: ignore[no-any-return]
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if is_dataclass(first) and not isinstance(first, type):
+        if any(each is None for each in values):
+            return None
+        names = [each.name for each in fields(first)]
+        return type(first)(**{name: _mean([getattr(value, name) for value in values]) for name in names})
+    if isinstance(first, tuple):
+        return tuple(_mean(each) for each in zip(*values, strict=True))
+    if isinstance(first, Mapping):
+        return {key: _mean([value[key] for value in values]) for key in first if all(key in each for each in values)}
+    if isinstance(first, bool):
+        return sum(values) * 2 > len(values)
+    if isinstance(first, int | float):
+        mean = added_up(values) / len(values)
+        return round(mean) if isinstance(first, int) else mean
+    return first

@@ -1,0 +1,135 @@
+"""How long tokens wait until the others of their step have been handed to their clients.
+
+That depends on how many requests a step produced tokens for, which is known once all of them have been seen.
+"""
+
+from array import array
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+
+import numpy as np
+import numpy.typing as npt
+
+from blis_sim.engine.core import Engine
+from blis_sim.engine.delivery import output_waits
+from blis_sim.engine.latency.host_waits import output_turn_us
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.units import Micros
+
+Ints = npt.NDArray[np.int64]
+
+
+class OutputSerialization:
+    """Waits of tokens for each other, by instance."""
+
+    __slots__ = ("_engines", "_of_instance")
+
+    def __init__(self, engines: SequenceOf[Engine]) -> None:
+        """`engines` may grow."""
+        self._engines = engines
+        self._of_instance: dict[int, InstanceTurns] = {}
+
+    def add(self, place: int, sequence: Sequence) -> None:
+        """Note the steps of the request at `place` of the record."""
+        turns = self._of_instance.get(sequence.instance)
+        if turns is None:
+            turns = self._of_instance[sequence.instance] = InstanceTurns(self._engines[sequence.instance])
+        turns.add(place, sequence)
+
+    def delays(self) -> Iterator[tuple[int, Micros, Micros]]:
+        """Places in the record, and for each how long its first and its last token wait."""
+        for turns in self._of_instance.values():
+            yield from zip(*(column.tolist() for column in turns.delays()), strict=True)
+
+
+class InstanceTurns:
+    """On one instance: the first and last token's step of each request, and in which steps it had a token."""
+
+    __slots__ = ("_counts", "_engine", "_firsts", "_last_steps", "_numbers", "_places", "_steps")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._places = array("q")
+        self._steps = array("q")
+        """Waits of the first token, by request."""
+        self._last_steps = array("q")
+        self._firsts = array("q")
+        """First step and length of each stretch in which a request had a token in every step."""
+        self._counts = array("q")
+        self._numbers = array("q")
+        """Running numbers, by request."""
+
+    def add(self, place: int, sequence: Sequence) -> None:
+        """Note the steps of the request at `place` of the record."""
+        step = sequence.first_token_step
+        if step is None:
+            return
+        runs = [(step, 1), *((first, count) for first, count in sequence.token_runs)]
+        for first, count in runs:
+            self._firsts.append(first)
+            self._counts.append(count)
+        self._places.append(place)
+        self._numbers.append(sequence.running_number)
+        self._steps.append(step)
+        self._last_steps.append(sum(runs[-1]) - 1)
+
+    def delays(self) -> tuple[Ints, Ints, Ints]:
+        """Places in the record, and for each how long its first and its last token wait, in microseconds."""
+        latency, log = self._engine.latency, self._engine.steps
+        changes = np.zeros(len(log) + 1, np.int64)
+        firsts, counts = np.array(self._firsts, np.int64), np.array(self._counts, np.int64)
+        np.add.at(changes, firsts, 1)
+        np.add.at(changes, firsts + counts, -1)
+        num_outputs = np.cumsum(changes[:-1])
+        waits_us = num_outputs * latency.output_sequence_time
+        steps, last_steps = np.array(self._steps, np.int64), np.array(self._last_steps, np.int64)
+        first_us, last_us = waits_us[steps], waits_us[last_steps]
+        if turn_us := output_turn_us(latency):
+            queued_us = output_waits(log.output_instants(), num_outputs, turn_us)
+            first_turns, last_turns = turns_in(steps, last_steps, np.array(self._numbers, np.int64))
+            first_us = first_us + (queued_us[steps] + first_turns * turn_us).astype(np.int64)
+            last_us = last_us + (queued_us[last_steps] + last_turns * turn_us).astype(np.int64)
+        return np.array(self._places, np.int64), first_us, last_us
+
+
+def turns_in(first_steps: Ints, last_steps: Ints, running_numbers: Ints) -> tuple[Ints, Ints]:
+    """Return, for each request, when its turn comes among the tokens of its first and of its last step, from 1 on.
+
+    Requests have a token in every step between, and stand in the batch in the order of their running numbers: those of
+    before a preemption count as the last ones.
+    """
+    order = np.argsort(running_numbers, kind="stable")
+    firsts, lasts = first_steps[order], last_steps[order]
+    num_earlier = np.arange(len(order))
+    if (np.diff(firsts) >= 0).all():  # as mostly: whichever came earlier has a token by now
+        at_first = num_earlier - np.sort(lasts).searchsorted(firsts)
+        at_last = num_earlier - num_below_before(lasts, lasts)
+    else:
+        at_first = num_below_before(firsts, firsts + 1) - num_below_before(lasts, firsts)
+        at_last = num_below_before(firsts, lasts + 1) - num_below_before(lasts, lasts)
+    first_turns, last_turns = np.empty_like(num_earlier), np.empty_like(num_earlier)
+    first_turns[order], last_turns[order] = at_first + 1, at_last + 1
+    return first_turns, last_turns
+
+
+def num_below_before(values: Ints, limits: Ints) -> Ints:
+    """Return for each of `limits`, which are as many, how many of the values before its place are below it.
+
+    Cost: O(n log^2 n).
+    """
+    size = 1 << max(0, len(values) - 1).bit_length()
+    if not len(values):
+        return np.zeros(0, np.int64)
+    lowest, highest = min(values.min(), limits.min()), max(values.max(), limits.max())
+    span = int(highest - lowest) + 2
+    sources, queries = np.full(size, span - 1, np.int64), np.zeros(size, np.int64)
+    sources[: len(values)], queries[: len(values)] = values - lowest, limits - lowest
+    counts = np.zeros(size, np.int64)
+    width = 1
+    while width < size:
+        left, right = sources.reshape(-1, 2, width)[:, 0], queries.reshape(-1, 2, width)[:, 1]
+        rows = np.arange(len(left))[:, None]
+        below = (np.sort(left, axis=1) + rows * span).ravel().searchsorted((right + rows * span).ravel())
+        counts.reshape(-1, 2, width)[:, 1] += below.reshape(-1, width) - rows * width
+        width *= 2
+    return counts[: len(values)]

@@ -1,0 +1,48 @@
+"""Priority inversions, counted fast and counted one by one."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay.analysis.on_demand import priority_inversions
+from replay.simulation.record import Measured
+from replay.simulation.simulate import Simulated
+from tests.fakes import request
+from tests.replay.labelled_runs import labelled_runs, ran
+
+
+def pairs(completed: list[Measured]) -> int:
+    """Pairs of one class of which the one that arrived first took more than twice as long."""
+    in_order = sorted(completed, key=lambda each: (each.arrived_at, each.id))
+    return sum(
+        (earlier.e2e_us or 0) > 2 * (later.e2e_us or 0)
+        for place, earlier in enumerate(in_order)
+        for later in in_order[place + 1 :]
+        if (earlier.row.slo_class or "default") == (later.row.slo_class or "default")
+    )
+
+
+def test_an_earlier_request_that_takes_more_than_twice_as_long_is_one() -> None:
+    run = ran((0, request("a", output_tokens=9), {}), (5, request("b", output_tokens=1), {}))
+    assert priority_inversions(run.requests) == 1
+
+
+def test_requests_of_different_classes_are_not_compared() -> None:
+    run = ran((0, request("a", output_tokens=9), {"slo_class": "batch"}), (5, request("b", output_tokens=1), {}))
+    assert priority_inversions(run.requests) == 0
+
+
+def test_no_requests_are_in_no_order() -> None:
+    assert priority_inversions(ran().requests) == 0
+
+
+@given(labelled_runs())
+@settings(max_examples=50, deadline=None)
+def test_counting_fast_counts_all_pairs(run: Simulated) -> None:
+    assert priority_inversions(run.requests) == pairs([each for each in run.requests if each.is_completed])
+
+
+@given(st.lists(st.integers(1, 40), min_size=100, max_size=300))
+@settings(max_examples=20, deadline=None)
+def test_many_requests_are_counted_as_few_are(lengths: list[int]) -> None:
+    run = ran(*((10 * n, request(f"r{n}", 1, length), {}) for n, length in enumerate(lengths)), max_num_seqs=4)
+    assert priority_inversions(run.requests) == pairs(list(run.requests))

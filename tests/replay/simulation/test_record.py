@@ -1,0 +1,112 @@
+"""The record of a run: one entry per request that has arrived, with the numbers of its tokens."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event, Finished, Preempted, StepDone
+from replay.arrivals.arrival import Arrival
+from replay.simulation.measure import COMPLETED
+from replay.simulation.record import NEVER
+from replay.simulation.simulate import Simulated, simulate
+from replay.simulation.token_gaps import TokenGaps
+from tests.fakes import request
+from tests.replay.generated_requests import sent
+from tests.replay.labelled_runs import HORIZON_US, labelled_runs, ran
+from tests.replay.small_traces import row
+from tests.replay.step_by_step import drained
+from tests.strategies import Workload, workloads
+
+
+def test_a_row_of_a_trace_keeps_its_number_and_a_generated_request_has_its_place() -> None:
+    run = ran((0, request("a"), {}))
+    assert [each.number for each in run.requests] == [0]
+    engine = Engine(run.engine.config, run.engine.latency)
+    arrivals = [Arrival(0, request("a"), row(7)), Arrival(1, request("b"), sent(1))]
+    assert [each.number for each in simulate(engine, arrivals).requests] == [7, 1]
+
+
+def test_columns_equal_entries() -> None:
+    record = ran(
+        (0, request("a"), {}), (5, request("b", input_tokens=10_000), {}), (5_000, request("c", 9), {})
+    ).requests
+    assert record.arrived_at.tolist() == [each.arrived_at for each in record] == [0, 5, 5_000]
+    assert record.ttft_us.tolist() == [1_000, NEVER, 1_000]
+    assert [each.ttft_us for each in record] == [1_000, None, 1_000]
+    assert record.is_completed.tolist() == [each.is_completed for each in record] == [True, False, True]
+    assert record.itl_mean_us.tolist() == [each.itl_mean_us for each in record] == [1_000, 0, 1_000]
+
+
+def test_places_by_id_follow_the_text_of_ids() -> None:
+    run = ran(*((number, request(f"request_{number}"), {}) for number in range(12)))
+    assert run.requests.by_id.tolist() == [0, 1, 10, 11, *range(2, 10)]
+
+
+@pytest.mark.parametrize("scheduling", ["blis", "vllm"])
+@given(workload=workloads(with_hang_ups=False, with_speculation=False))
+@settings(max_examples=60, deadline=None)
+def test_token_times_are_those_of_the_tokens_one_by_one(scheduling: str, workload: Workload) -> None:
+    workload.settings["engine"] = scheduling
+    if scheduling == "vllm":
+        workload.settings["total_kv_blocks"] = int(workload.settings["total_kv_blocks"]) + 1
+    engine, events = drained(workload)
+    reported: dict[int, list[int]] = {}
+    arrivals = [Arrival(at, each, row(number)) for number, (at, each) in enumerate(workload.arrivals)]
+    simulate(
+        workload.engine(), arrivals, on_tokens=lambda number, times_us: reported.update({number: times_us.tolist()})
+    )
+    assert reported == {
+        number: times_one_by_one(engine, events, each.id)
+        for number, (_, each) in enumerate(workload.arrivals)
+        if any(
+            isinstance(event, Finished) and event.outcome in COMPLETED and _is_of(event, each.id) for event in events
+        )
+    }
+
+
+def times_one_by_one(engine: Engine, events: list[Event], request_id: str) -> list[int]:
+    """When the tokens of a request that stayed arrived at its client, from the events alone."""
+    steps: list[StepDone] = []
+    for event in events:
+        if isinstance(event, StepDone) and any(each.request.id == request_id for each in event.emitted):
+            steps.append(event)
+        elif isinstance(event, Preempted) and _is_of(event, request_id) and engine.config.engine == "blis":
+            steps = []  # all tokens are generated again
+    overhead_us = engine.latency.output_token_time
+    if engine.config.engine == "vllm":
+        return [step.at + overhead_us for step in steps]
+    times_us = [step.at + overhead_us for step in steps[:1]]
+    for step in steps[1:]:
+        times_us.append(times_us[-1] + step.at - step.started_at + overhead_us)
+    return times_us
+
+
+def _is_of(event: Finished | Preempted, request_id: str) -> bool:
+    return event.sequence.request.id == request_id
+
+
+@given(labelled_runs())
+@settings(max_examples=60, deadline=None)
+def test_a_request_that_completes_has_all_its_latencies(run: Simulated) -> None:
+    for each in run.requests:
+        assert each.is_completed == (each.e2e_us is not None)
+        if each.e2e_us is not None:
+            assert each.ttft_us is not None
+            assert each.scheduling_delay_us is not None
+            assert 0 <= each.scheduling_delay_us <= each.ttft_us <= each.e2e_us
+            assert each.output_tokens <= each.planned_output_tokens
+
+
+@given(workloads(with_hang_ups=False), st.integers(1, 7))
+@settings(max_examples=40, deadline=None)
+def test_gaps_counted_in_blocks_of_steps_are_the_same_gaps(workload: Workload, steps_at_once: int) -> None:
+    arrivals = [Arrival(at, each, row(number)) for number, (at, each) in enumerate(workload.arrivals)]
+    gaps = simulate(workload.engine(), arrivals, HORIZON_US).requests.gaps
+    whole, pieces = gaps.pool(), gaps.pool(steps_at_once=steps_at_once)
+    assert [whole.at_rank(rank) for rank in range(len(whole))] == [pieces.at_rank(rank) for rank in range(len(pieces))]
+    assert whole.mean_ms() == pieces.mean_ms()
+
+
+def test_without_requests_there_are_no_gaps() -> None:
+    assert len(TokenGaps([ran().engine]).pool()) == 0
