@@ -7,7 +7,6 @@ from random import Random
 from typing import Any
 
 from mockserve.generation.answer import Kind
-from mockserve.generation.held_calls import PauseState, listed_schema
 from mockserve.generation.script import Segment
 from mockserve.generation.structured_outputs.demand import Demand
 from mockserve.generation.structured_outputs.json_schema import SchemaError
@@ -15,6 +14,7 @@ from mockserve.generation.structured_outputs.json_schema_check import check_sche
 from mockserve.generation.structured_outputs.kinds import JsonForm, constrained_text
 from mockserve.generation.structured_outputs.regex_parser import RegexError
 from mockserve.generation.structured_outputs.size import is_small_schema
+from mockserve.generation.tool_constraints import ToolConstraint, listed_schema
 from mockserve.options.content import ANY, ArgumentRanges, StructuredOutputsConfig
 from mockserve.protocol.errors import ApiError, late
 from mockserve.protocol.forced_calls import forced_schema
@@ -51,7 +51,7 @@ class ToolUse:
     is_forced: bool = False
     is_named: bool = False
     is_parallel: bool = True
-    hold: PauseState = PauseState.NOTHING
+    hold: ToolConstraint = ToolConstraint.NOTHING
     probability: float = 1.0
     extra_probability: float = 0.0
     taste: ArgumentRanges = ANY
@@ -59,12 +59,12 @@ class ToolUse:
     @property
     def is_json(self) -> bool:
         """Whether calls are bare JSON: a list of them, or the arguments of a named function."""
-        return self.hold is PauseState.SCHEMA
+        return self.hold is ToolConstraint.SCHEMA
 
     @property
     def replaces_form(self) -> bool:
         """Whether the answer is calls whatever form the request demands of it."""
-        return self.is_forced and self.hold is not PauseState.NOTHING
+        return self.is_forced and self.hold is not ToolConstraint.NOTHING
 
     def num_calls(self, random: Random) -> int:
         """Return the number of calls to make; 0 for an answer in words."""
@@ -159,24 +159,24 @@ def tool_demand(use: ToolUse, config: StructuredOutputsConfig) -> Demand | None:
 
     Raises ApiError for forced calls whose functions have definitions that differ.
     """
-    if use.hold is PauseState.NOTHING:
+    if use.hold is ToolConstraint.NOTHING:
         return None
-    if use.hold is PauseState.TAG:
+    if use.hold is ToolConstraint.TAG:
         schemas = [each.schema if each.is_strict else True for each in use.functions]
         elements = [{"type": "json_schema", "json_schema": schema} for schema in schemas]
         tag = {"type": "structural_tag", "format": {"type": "or", "elements": elements}}
         return Demand("structural_tag", tag, config)
     tools = [{"function": {"name": each.name, "parameters": each.schema}} for each in use.functions]
     choice = {"function": {"name": use.functions[0].name}} if use.is_named else "required"
-    if use.hold is PauseState.LIST:
+    if use.hold is ToolConstraint.LIST:
         return Demand("json", listed_schema({"tools": tools, "tool_choice": choice}), config)
     return Demand("json", forced_schema(tools, choice, use.is_parallel), config)
 
 
 def _arguments(use: ToolUse, function: Function, random: Random, verbosity: int) -> str:
     """The arguments as JSON. A schema that cannot be met spoils only a call that is held to it."""
-    is_strict = function.is_strict and use.hold is PauseState.TAG
-    is_held = is_strict or use.hold in (PauseState.SCHEMA, PauseState.LIST)
+    is_strict = function.is_strict and use.hold is ToolConstraint.TAG
+    is_held = is_strict or use.hold in (ToolConstraint.SCHEMA, ToolConstraint.LIST)
     try:
         if not is_held:
             check_schema(function.schema)

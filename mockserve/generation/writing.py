@@ -7,7 +7,6 @@ from random import Random
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from mockserve.generation.answer import Answer, Kind
-from mockserve.generation.held_calls import hold_of
 from mockserve.generation.script import Segment, Thinking, read_thinking
 from mockserve.generation.structured_outputs.backends import resolve_backend
 from mockserve.generation.structured_outputs.demand import Demand, demand_of
@@ -20,6 +19,7 @@ from mockserve.generation.structured_outputs.kinds import (
     takes_form,
 )
 from mockserve.generation.tool_calls import Function, ToolUse, call_script, read_tool_use, tool_demand
+from mockserve.generation.tool_constraints import tool_constraint_of
 from mockserve.options.content import (
     AUTO,
     ONE_CALL_PARSERS,
@@ -127,7 +127,7 @@ def _tools(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:
     found = read_tool_use(body, tools.tool_call_probability, tools.tool_call_extra_probability, tools.arguments.taste)
     if found is None:
         return None
-    found = replace(found, hold=hold_of(tools.tool_call_parser, body))
+    found = replace(found, hold=tool_constraint_of(tools.tool_call_parser, body))
     is_single = not found.is_forced and tools.tool_call_parser in ONE_CALL_PARSERS
     return replace(found, is_parallel=False) if is_single else found
 

@@ -92,7 +92,7 @@ class ArgumentRanges:
 
     `array_lengths` of None makes arrays a little longer than they must be; `optional_probability` and
     `optional_field_probability` of None, that of a value and of a field within an object among them, follow the
-    generosity.
+    verbosity.
     """
 
     integers: tuple[int, int] = (0, 100)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mockserve.generation.held_calls import PauseState, hold_of
+from mockserve.generation.tool_constraints import ToolConstraint, tool_constraint_of
 from mockserve.generation.writing import OutputSpec, chat_form
 from mockserve.in_flight_request import new_id, unix_time
 from mockserve.metrics.server import CHAT, RESPONSES
@@ -146,16 +146,16 @@ def _form(model: ServedModel, body: Mapping[str, Any], text: str) -> OutputSpec:
 
 def forced_calls_schema(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the schema that forced calls are held to; None where none is forced or the parser reads them itself."""
-    if hold_of_calls(model, body) is not PauseState.SCHEMA:
+    if hold_of_calls(model, body) is not ToolConstraint.SCHEMA:
         return None
     return forced_schema(body["tools"], body.get("tool_choice"), body.get("parallel_tool_calls"))
 
 
-def hold_of_calls(model: ServedModel, body: Mapping[str, Any]) -> PauseState:
+def hold_of_calls(model: ServedModel, body: Mapping[str, Any]) -> ToolConstraint:
     """Return what the tools of a chat hold its answer to, in place of any form that the chat demands."""
     if not model.answers.calls_tools:
-        return PauseState.NOTHING
-    return hold_of(model.options.content.tools.tool_call_parser, body)
+        return ToolConstraint.NOTHING
+    return tool_constraint_of(model.options.content.tools.tool_call_parser, body)
 
 
 def _style(model: ServedModel, form: OutputSpec, chat: ChatRequest, body: Mapping[str, Any]) -> CallStyle:
@@ -278,7 +278,7 @@ async def plan_response(
         created=unix_time(),
         model=model.reply_name(adapter),
         asked=_without_form(asked)
-        if hold_of_calls(model, body) is PauseState.TAG
+        if hold_of_calls(model, body) is ToolConstraint.TAG
         else _with_forced_form(asked, schema),
         sampling=chat.sampling,
         budget=0,

@@ -7,9 +7,9 @@ from typing import Any
 
 from aiohttp import web
 
-from mockserve.generation.held_calls import PauseState, listed_schema
 from mockserve.generation.script import END, START
 from mockserve.generation.tokenizer.tokenizer import Tokenizer
+from mockserve.generation.tool_constraints import ToolConstraint, listed_schema
 from mockserve.in_flight_request import new_id, unix_time
 from mockserve.options.content import ToolOptions
 from mockserve.planning.chat import forced_calls_schema, hold_of_calls
@@ -103,9 +103,9 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
     arguments = template_arguments(body, planner.conversations.default_arguments)
     schema, hold = forced_calls_schema(model, body), hold_of_calls(model, body)
     held, shown = body, body
-    if hold is PauseState.TAG:
+    if hold is ToolConstraint.TAG:
         held = {**body, "structured_outputs": None, "response_format": None}
-    elif hold is PauseState.LIST:
+    elif hold is ToolConstraint.LIST:
         held = {**body, "structured_outputs": {"json": listed_schema(body)}, "response_format": None}
     elif schema is not None:
         held = {**body, "structured_outputs": {"json": schema}, "response_format": None}

@@ -9,10 +9,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mockserve.generation.answer import Kind
-from mockserve.generation.held_calls import hold_of
 from mockserve.generation.script import RenderOptions, Segment, render_tokens
 from mockserve.generation.tokenizer.tokenizer import BuiltinTokenizer
 from mockserve.generation.tool_calls import MOST_CALLS, ToolUse, call_script, read_tool_use
+from mockserve.generation.tool_constraints import tool_constraint_of
 from mockserve.generation.writing import OutputSpec, answer_settings, chat_form, form_checks
 from mockserve.options.content import ContentOptions, ToolOptions
 from mockserve.protocol.bodies import Ending
@@ -83,7 +83,7 @@ def test_the_result_of_a_call_is_answered_in_words() -> None:
     assert counts(required(messages=[*messages, {"role": "user", "content": "and now?"}])) == {1}
 
 
-@pytest.mark.parametrize("generosity", [0, 1, 2])
+@pytest.mark.parametrize("verbosity", [0, 1, 2])
 def test_arguments_are_valid_under_their_schema(verbosity: int) -> None:
     found = required()
     for seed in range(40):
@@ -102,7 +102,7 @@ def use_of(schema: Any, choice: str, strict: bool) -> ToolUse:
     body = {"tools": offered(schema, strict=strict), "tool_choice": choice}
     found = read_tool_use(body, 1, 0)
     assert found is not None
-    return replace(found, hold=hold_of("hermes", body))
+    return replace(found, hold=tool_constraint_of("hermes", body))
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])

@@ -90,7 +90,7 @@ SCHEMAS: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: json.dumps(schema)[:40])
-@pytest.mark.parametrize("generosity", [0, 1, 2])
+@pytest.mark.parametrize("verbosity", [0, 1, 2])
 def test_made_instances_are_valid(schema: Any, verbosity: int) -> None:
     validator = Draft202012Validator(schema)
     for seed in range(40):
@@ -160,7 +160,7 @@ def test_strings_have_the_format_asked_for(name: str, pattern: str) -> None:
         ({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "Unsatisfiable schema"),
     ],
 )
-@pytest.mark.parametrize("generosity", [0, 2])
+@pytest.mark.parametrize("verbosity", [0, 2])
 def test_an_unsatisfiable_schema_is_refused_in_vllms_words(schema: Any, reason: str, verbosity: int) -> None:
     with pytest.raises(SchemaError, match=re.escape(reason)):
         instance_text(schema, Random(1), verbosity)

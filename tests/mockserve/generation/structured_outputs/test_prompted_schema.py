@@ -90,7 +90,7 @@ def test_looks_at_both_ends_of_a_long_message() -> None:
     assert prompted_schema([INSTRUCTOR + "x " * MAX_CHARS]) == PERSON
 
 
-@pytest.mark.parametrize("generosity", [0, 1, 2])
+@pytest.mark.parametrize("verbosity", [0, 1, 2])
 def test_an_object_of_any_form_follows_the_prompt(verbosity: int) -> None:
     body = {"response_format": {"type": "json_object"}}
     for seed in range(20):

@@ -23,7 +23,7 @@ WITHOUT_LIMIT = frozenset({"beam", "cohere_command3", "cohere_command4", "hf"})
 LISTED = "mistral"
 
 
-class PauseState(Enum):
+class ToolConstraint(Enum):
     """The grammar of an answer with tools."""
 
     NOTHING = auto()
@@ -35,17 +35,17 @@ class PauseState(Enum):
     """The JSON schema of `listed_schema`, which the parser reads."""
 
 
-def hold_of(parser: str | None, body: Mapping[str, Any]) -> PauseState:
+def tool_constraint_of(parser: str | None, body: Mapping[str, Any]) -> ToolConstraint:
     """Return what the answer to a chat is held to by its tools."""
     choice = body.get("tool_choice", "auto")
     if not body.get("tools") or choice in (None, "none") or parser in UNHELD:
-        return PauseState.NOTHING
+        return ToolConstraint.NOTHING
     is_forced = choice != "auto"
     if parser in FORCED_AS_JSON:
-        return PauseState.SCHEMA if is_forced else PauseState.NOTHING
+        return ToolConstraint.SCHEMA if is_forced else ToolConstraint.NOTHING
     if parser == LISTED:
-        return PauseState.LIST if is_forced and not _keeps_form(body) else PauseState.NOTHING
-    return PauseState.TAG if is_forced or _is_tagged(parser, body) else PauseState.NOTHING
+        return ToolConstraint.LIST if is_forced and not _keeps_form(body) else ToolConstraint.NOTHING
+    return ToolConstraint.TAG if is_forced or _is_tagged(parser, body) else ToolConstraint.NOTHING
 
 
 def has_form(body: Mapping[str, Any]) -> bool:

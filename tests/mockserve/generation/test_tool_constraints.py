@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from mockserve.generation.composer import Composer
-from mockserve.generation.held_calls import PauseState, hold_of, listed_schema
 from mockserve.generation.prose import Prose
 from mockserve.generation.tokenizer.tokenizer import BuiltinTokenizer
+from mockserve.generation.tool_constraints import ToolConstraint, listed_schema, tool_constraint_of
 from mockserve.generation.writing import OutputSpec, answer_settings, chat_form, form_checks
 from mockserve.options.content import (
     TOOL_CALL_PARSERS,
@@ -116,10 +116,10 @@ def test_form_gives_way_to_forced_calls_that_are_held(parser: str, calls: bool) 
 
 
 def test_list_of_mistral_has_the_schemas_of_the_functions_that_may_be_called() -> None:
-    assert hold_of("mistral", required()) is PauseState.LIST
-    assert hold_of("mistral", required(response_format={"type": "json_object"})) is PauseState.LIST
+    assert tool_constraint_of("mistral", required()) is ToolConstraint.LIST
+    assert tool_constraint_of("mistral", required(response_format={"type": "json_object"})) is ToolConstraint.LIST
     tag = {"type": "structural_tag", "format": {"type": "any_text"}}
-    assert hold_of("mistral", required(response_format=tag)) is PauseState.NOTHING
+    assert tool_constraint_of("mistral", required(response_format=tag)) is ToolConstraint.NOTHING
     found = listed_schema(required())
     assert found["items"]["anyOf"][0]["properties"]["arguments"] == {"type": "object", "$defs": {}}
     named = listed_schema({"tools": [{"function": {"name": "a"}}, {"function": {"name": "b"}}], "tool_choice": NAMED})
