@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 INDEPENDENT_SHARE = 0.3
 """Requests that run together share their steps and so their errors: they weigh as much as this share of independent
-ones."""
+ones. Requests of a recording with n times as many in flight as the least busy recording has weigh at most an n-th."""
 MOST_INDEPENDENT = 1_200
 """More requests make chance smaller, but not the errors of the model itself. Without this limit, small effects that no
 term describes would be forced upon terms that the recordings hardly determine."""
@@ -31,7 +31,8 @@ MOST_INDEPENDENT_STRETCHES = 100
 OUTLIER_SPREADS = 3.0
 """Beyond so many spreads an error counts less, the less the larger it is (Huber)."""
 PHASE_SPREAD = 0.4
-"""Standard deviation of a time to first token, in steps: two uniform phases differ by as much."""
+"""Standard deviation of a time to first token, in steps: two uniform phases differ by as much. A request that finds an
+idle server waits for no step."""
 RELATIVE_SPREAD_TTFT = 0.02
 RELATIVE_SPREAD_DECODE = 0.01
 SPREAD_STRETCH = 0.01
@@ -92,9 +93,11 @@ def improved(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, share: f
     _add_turns(information, pull, pairs, terms, places, now)
     num_requests = sum(int(np.isfinite(pair.recording.ttft_us).sum()) for pair in pairs)
     independent = min(INDEPENDENT_SHARE, MOST_INDEPENDENT / max(1, num_requests))
+    least_in_flight = min((pair.recording.mean_in_flight for pair in pairs), default=1.0)
     for number, pair in enumerate(pairs):
         members = spans.memberships(number, len(pair.recording.arrivals))
-        for errors in _all_errors(pair, now, members, independent, places, len(terms.step)):
+        weight = min(independent, least_in_flight / pair.recording.mean_in_flight)
+        for errors in _all_errors(pair, now, members, weight, places, len(terms.step)):
             information += errors.instruments.T @ (errors.slopes * errors.weights[:, None])
             pull += errors.instruments.T @ (errors.weights * errors.errors_us)
     # The two directions of each pair are each other's transpose but for the weights.
@@ -144,11 +147,12 @@ def _all_errors(
     pair: Pair, now: Estimate, members: Floats, independent: float, places: Floats, num_step_terms: int
 ) -> Iterator[_Errors]:
     speeds = _Speeds(now, members, places, num_step_terms)
+    has_phase = ~(pair.one.found_idle & pair.other.found_idle & pair.recording.found_idle)
     for trial, other in ((pair.one, pair.other), (pair.other, pair.one)):
-        phase_us = PHASE_SPREAD * trial.typical_step_us
-        for measured_us, slopes, others, relative in (
-            (pair.recording.ttft_us, trial.ttft, other.ttft, RELATIVE_SPREAD_TTFT),
-            (pair.recording.decode_us, trial.decode, other.decode, RELATIVE_SPREAD_DECODE),
+        step_us = PHASE_SPREAD * trial.typical_step_us
+        for measured_us, slopes, others, phase_us, relative in (
+            (pair.recording.ttft_us, trial.ttft, other.ttft, step_us * has_phase, RELATIVE_SPREAD_TTFT),
+            (pair.recording.decode_us, trial.decode, other.decode, step_us, RELATIVE_SPREAD_DECODE),
         ):
             yield _errors(measured_us, slopes, others, np.hypot(phase_us, relative * measured_us), independent, speeds)
         stretches = pair.recording.stretches

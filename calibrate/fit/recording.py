@@ -46,6 +46,32 @@ class Recording:
         """Requests with a measured time to the first token."""
         return int(np.isfinite(self.ttft_us).sum())
 
+    @property
+    def sent_us(self) -> Floats:
+        """When the recording client sent each request; without send times, when each is simulated to arrive."""
+        sent_us = np.array([_sent_us(arrival) for arrival in self.arrivals], np.float64)
+        return sent_us if sent_us.any() else np.array([arrival.at for arrival in self.arrivals], np.float64)
+
+    @property
+    def mean_in_flight(self) -> float:
+        """How many requests were in flight on average, by the times of the recording; at least 1."""
+        known = np.isfinite(self.ttft_us)
+        if not known.any():
+            return 1.0
+        sent_us, lasted_us = self.sent_us[known], self.ttft_us[known] + np.nan_to_num(self.decode_us[known])
+        return max(1.0, float(lasted_us.sum() / ((sent_us + lasted_us).max() - sent_us.min())))
+
+    @property
+    def found_idle(self) -> npt.NDArray[np.bool_]:
+        """Requests that were sent when all before were answered, by the times of the recording."""
+        sent_us = self.sent_us
+        ended_us = np.nan_to_num(sent_us + self.ttft_us + np.nan_to_num(self.decode_us), nan=-np.inf)
+        order = np.argsort(sent_us, kind="stable")
+        all_ended_us = np.maximum.accumulate(np.concatenate([[-np.inf], ended_us[order][:-1]]))
+        idle = np.zeros(len(sent_us), np.bool_)
+        idle[order] = sent_us[order] > all_ended_us
+        return idle
+
     def refusals(self, config: EngineConfig) -> list[str]:
         """Why a server with this configuration refuses requests, for each that it does."""
         requests = (arrival.request for arrival in self.arrivals)

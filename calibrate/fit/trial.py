@@ -26,6 +26,7 @@ from calibrate.fit.terms import Learnable, Terms
 _DECODES = BatchShape._fields.index("decode_requests")
 _CONTEXT = BatchShape._fields.index("decode_context_tokens")
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
@@ -108,6 +109,8 @@ class Trial:
     stretches: Slopes | None
     """A row per stretch of measured steps; None without token times."""
     typical_step_us: float
+    found_idle: Bools
+    """Requests that were queued while no step was under way."""
     largest: BatchShape
     """The largest value of each sum."""
 
@@ -129,6 +132,7 @@ def run_trial(recording: Recording, deployed: Learnable, config: EngineConfig, v
         decode=_decode(steps, requests, values, turns),
         stretches=_stretches(recording, run, deployed, values),
         typical_step_us=float(np.median(steps.ends - steps.starts)),
+        found_idle=requests.known & (steps.starts[steps.under_way(requests)] >= requests.queued),
         largest=BatchShape(*shapes.max(axis=0).tolist()),
     )
 
@@ -148,6 +152,11 @@ class _Steps:
         self.before = np.vstack([np.zeros(basis.shape[1]), np.cumsum(basis, axis=0)])
         """Sums of the basis over all steps before each."""
         self.num_outputs = run.outputs_by_step()
+
+    def under_way(self, requests: "_Requests") -> Ints:
+        """Return the step under way when each request is queued, or else the next one."""
+        steps: Ints = np.minimum(self.ends.searchsorted(requests.queued, side="right"), requests.first)
+        return steps
 
     def between(self, first: Ints, end: Ints) -> Floats:
         """Sum of the basis over the steps from `first` up to, not including, `end`."""
@@ -205,7 +214,7 @@ def _turns(steps: _Steps, requests: _Requests, values: Floats) -> OutputSerializ
 def _ttft(steps: _Steps, requests: _Requests, values: Floats, turns: OutputSerialization | None) -> Slopes:
     """The rest of the step under way when the request is queued, the steps up to the one with its first token, and what
     passes before and after."""
-    under_way = np.minimum(steps.ends.searchsorted(requests.queued, side="right"), requests.first)
+    under_way = steps.under_way(requests)
     ends, starts = steps.ends[under_way], steps.starts[under_way]
     rest = np.clip((ends - requests.queued) / np.maximum(ends - starts, 1), 0, 1)
     terms = steps.terms

@@ -122,6 +122,21 @@ def test_a_server_that_becomes_faster_does_not_bend_the_coefficients() -> None:
     assert step_times(found.estimate.values, decodes) == pytest.approx(step_times(VALUES, decodes), rel=0.004)
 
 
+def test_what_an_idle_start_costs_is_learned_from_the_requests_that_wait_for_no_step() -> None:
+    found = learn([recording(400, rate=2.0, seed=1)], DEPLOYED, CONFIG, budget=Budget(400, 400, 1200))
+    place = TERMS.place("idle_start_us")
+    assert found.estimate.spreads[place] < 500  # 840 if they weighed as much as those that wait for a step
+    assert found.estimate.values[place] == pytest.approx(1800, abs=2 * found.estimate.spreads[place])
+
+
+def test_requests_that_share_their_steps_with_many_decide_less_than_those_of_a_quiet_server() -> None:
+    quiet, saturated = recording(150, rate=2.0), recording(300, rate=60.0, seed=1)
+    assert saturated.mean_in_flight > 50 * quiet.mean_in_flight
+    found = learn([quiet, saturated], DEPLOYED, CONFIG, budget=Budget(2000, 2000, 6000))
+    kv = found.estimate.values[TERMS.place("kv")]
+    assert kv == pytest.approx(KNOWN["kv"], abs=0.03)  # 1.014 if all requests weighed as much
+
+
 def test_coefficients_that_a_single_gpu_cannot_separate_stay_as_expected() -> None:
     found = learn([recording(60)], DEPLOYED, CONFIG, budget=SMALL)
     assert found.estimate.values[TERMS.place("all_reduce")] == EXPECTED["all_reduce"].mean

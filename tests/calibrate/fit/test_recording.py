@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from blis_sim.engine.config import EngineConfig
 from calibrate.fit.recording import recording_of
@@ -73,3 +74,25 @@ def test_with_a_cap_requests_arrive_by_schedule(tmp_path: Path) -> None:
     found = recording_of(trace(tmp_path, late), MODEL, CONFIG, {}, max_concurrency=1)
     assert [arrival.at for arrival in found.arrivals] == [10, 20]
     assert found.ttft_us.tolist() == [50, 50]
+
+
+def test_requests_that_were_sent_after_all_answers_found_an_idle_server(tmp_path: Path) -> None:
+    rows = [answered(0, 10), answered(1, 200), answered(2, 600), answered(3, 850), answered(4, 851), answered(5, 1101)]
+    found = recording_of(trace(tmp_path, rows), MODEL, CONFIG, {})
+    assert found.found_idle.tolist() == [True, False, True, False, False, False]
+    assert recording_of(trace(tmp_path, [*rows, answered(6, 1352)]), MODEL, CONFIG, {}).found_idle[-1]
+
+
+def test_a_request_that_was_not_answered_keeps_no_server_busy(tmp_path: Path) -> None:
+    found = recording_of(trace(tmp_path, [row(0, 10, send_time_us=10), answered(1, 20)]), MODEL, CONFIG, {})
+    assert found.found_idle.tolist() == [True, True]
+
+
+def test_requests_in_flight_are_counted_on_average(tmp_path: Path) -> None:
+    found = recording_of(trace(tmp_path, [answered(0, 10), answered(1, 20), answered(2, 260)]), MODEL, CONFIG, {})
+    assert found.mean_in_flight == pytest.approx(3 * 250 / 500)
+
+
+def test_at_least_one_request_is_in_flight_on_average(tmp_path: Path) -> None:
+    rows = [answered(0, 10), answered(1, 5000)]
+    assert recording_of(trace(tmp_path, rows), MODEL, CONFIG, {}).mean_in_flight == 1
