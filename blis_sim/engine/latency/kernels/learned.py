@@ -28,8 +28,9 @@ def shipped_learned(model: ModelSpec) -> tuple[HostOverheads, KernelScales]:
     the GPU computes the one before, so what a step takes longer than its kernels is mostly the GPU's: gaps and cold
     caches between the kernels of a layer, and sampling from the logits of a request. Both carry over in proportion.
     """
-    learned = read_coefficients(LEARNED_COEFFICIENTS)
-    arrival_us, arrival_token_us = _arrival(learned.request, learned.seen_prompts)
+    fitted = read_mapping(LEARNED_COEFFICIENTS)
+    learned = read_coefficients(LEARNED_COEFFICIENTS, fitted)
+    arrival_us, arrival_token_us = _arrival(learned.request, surest_prompt_tokens(fitted))
     of_requests = {
         "arrival_us": arrival_us,
         "arrival_token_us": arrival_token_us,
@@ -44,14 +45,20 @@ def shipped_learned(model: ModelSpec) -> tuple[HostOverheads, KernelScales]:
     return replace(host, step_us=host.step_us * layers, request_us=host.request_us * logits), scales
 
 
-def _arrival(request: RequestCoefficients, seen_prompts: tuple[int, int] | None) -> tuple[float, float]:
+def surest_prompt_tokens(fitted: Mapping[str, Any]) -> float:
+    """Return the length of prompt at which the time before a request is queued is surest, from a file's errors."""
+    spread = fitted["spread"]
+    places = {name: place for place, name in enumerate(spread)}
+    correlation = fitted["correlation"][places["arrival_token_us"]][places["arrival_us"]]
+    return float(-correlation * spread["arrival_us"] / spread["arrival_token_us"])
+
+
+def _arrival(request: RequestCoefficients, tokens: float) -> tuple[float, float]:
     """Return the times before a request is queued, alone and per token.
 
-    Prompts of one length determine their sum alone, which is kept; the time of a tokenizer was measured.
+    Prompts of mostly one length determine the sum at that length alone, which is kept; the time of a tokenizer was
+    measured.
     """
-    if seen_prompts is None:
-        return request.arrival_us, request.arrival_token_us
-    tokens = sum(seen_prompts) / 2
     sum_us = request.arrival_us + request.arrival_token_us * tokens
     token_us = min(_TOKENIZER_US, sum_us / tokens)
     return sum_us - token_us * tokens, token_us
