@@ -2,18 +2,13 @@
 
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.gateway.options import DEFAULT_MAX_CONCURRENCY, GatewayOptions
-from blis_sim.engine.cluster.options import ClusterOptions
-from blis_sim.engine.cluster.settings import DEFAULT_SEED
-from blis_sim.engine.units import LONGEST_DELAY_US
-from blis_sim.options import OptionError, check_options, option, section
-from replay.report_options import ReportOptions
-from traces import beside
+from blis_sim.options import OptionError
+from replay.replay_options import ReplayOptions
 from traces.collector import no_cycle_search
 
 if TYPE_CHECKING:
@@ -34,126 +29,6 @@ if TYPE_CHECKING:
     from replay.simulation.record import OnTokens
     from replay.simulation.simulate import Simulated
     from traces import SloTargets, Trace, TraceHeader
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayGatewayOptions(GatewayOptions):
-    """The settings of a gateway in `blis replay`, where one flag limits the client or the gateway."""
-
-    max_concurrency: int | None = option(
-        None,
-        "With --reissue: most requests in flight; others wait in line (default: 0, which is no limit). With "
-        "--saturation-detector concurrency: requests in flight for each instance at which it says saturated (default: "
-        f"{DEFAULT_MAX_CONCURRENCY}).",
-        at_least=0,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayClusterOptions(ClusterOptions):
-    """The settings of a cluster in `blis replay`."""
-
-    gateway: ReplayGatewayOptions = section(ReplayGatewayOptions)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOptions:
-    """The settings of `blis replay`: which trace, through which engine, to which files."""
-
-    cluster: ReplayClusterOptions = section(ReplayClusterOptions)
-    report: ReportOptions = section(ReportOptions)
-    trace: str | None = option(
-        None, "Header file (YAML) of the trace to replay.", positional=True, metavar="TRACE.yaml"
-    )
-    trace_header: str | None = option(
-        None, "Header file of the trace, in place of the argument.", hidden=True, heading="Replay"
-    )
-    trace_data: str | None = option(
-        None, "Data file (CSV) of the trace. Default: beside the header, with its name.", metavar="FILE"
-    )
-    horizon: int | None = option(
-        None, "Stop the simulated clock here, in microseconds. Default: run until drained.", above=0, metavar="US"
-    )
-    reissue: bool = option(
-        False,
-        "Send by the recorded schedule and --max-concurrency, as the recording client did, "
-        "instead of at the recorded send times.",
-    )
-    session_mode: str = option(
-        "fixed",
-        "When rounds of conversations and agents are sent: at their recorded times, or when the simulated replies that "
-        "they wait for have come and the recorded pause is over.",
-        choices=("fixed", "closed-loop"),
-    )
-    think_time_ms: int | None = option(
-        None,
-        "With --session-mode closed-loop: the pause before each request that waits. Default: as recorded.",
-        at_least=0,
-        at_most=LONGEST_DELAY_US // 1000,
-    )
-    phase_average: int = option(
-        1,
-        "Average over so many runs that differ in the phase of the engine's steps, which is chance in a real server.",
-        at_least=1,
-        at_most=10_000,
-        metavar="K",
-    )
-    intervals: int = option(
-        0,
-        "With --latency-model fitted: print between which values figures lie in nine cases of ten, by so many further "
-        "replays with coefficients drawn within their spread, servers of other speed and other phases of the steps.",
-        at_least=0,
-        at_most=10_000,
-        metavar="DRAWS",
-    )
-    seed: int = option(DEFAULT_SEED, "Seed of the draws by which a router breaks ties, and of --intervals.")
-    ignore_server_settings: bool = option(
-        False, "Take no settings of the engine from the recording; without it flags that are not given are."
-    )
-    include_failed: bool = option(False, "Also replay rows of a real recording whose status is error or timeout.")
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        at_gateway = self.cluster.gateway.counts_requests_in_flight
-        max_concurrency = self.cluster.gateway.max_concurrency
-        if max_concurrency and not self.reissue and not at_gateway:
-            raise OptionError(
-                "--max-concurrency needs --reissue, for recorded send times are under their cap already, "
-                "or --flow-control with --saturation-detector concurrency"
-            )
-        if max_concurrency is not None and self.reissue and at_gateway:
-            raise OptionError("--max-concurrency could mean the client's with --reissue or the gateway's: use only one")
-        if self.session_mode == "closed-loop" and self.reissue:
-            raise OptionError(
-                "--reissue and --session-mode closed-loop exclude each other: both decide when rounds are sent"
-            )
-        if self.think_time_ms is not None and self.session_mode != "closed-loop":
-            raise OptionError("--think-time-ms needs --session-mode closed-loop")
-        if self.phase_average > 1 and self.report.itl_path is not None:
-            raise OptionError("--phase-average cannot be used with --record-itl: tokens have no average times")
-        if self.phase_average > 1 and self.report.metrics_dir is not None:
-            raise OptionError("--phase-average cannot be used with --metrics-dir: batches have no average times")
-        if self.phase_average > 1 and self.report.graph_output is not None:
-            raise OptionError("--phase-average cannot be used with --graph-output: tasks have no average times")
-        self.report.check_files(self, *beside(self.trace, self.trace_header, self.trace_data))
-
-    @property
-    def decides_sending(self) -> bool:
-        """Whether the run itself decided when its requests were sent, so that its results hold these times."""
-        return self.reissue or self.session_mode != "fixed"
-
-    @property
-    def max_in_flight(self) -> int:
-        """Requests that the client may have in flight with --reissue; 0 is no limit."""
-        return self.cluster.gateway.max_concurrency or 0
-
-    @property
-    def header_path(self) -> Path:
-        """The trace's header, however it was given. Raises OptionError when it was not, or twice."""
-        given = [path for path in (self.trace, self.trace_header) if path is not None]
-        if len(given) != 1:
-            raise OptionError("give the trace's header file once, as in `blis replay trace.yaml`")
-        return Path(given[0])
 
 
 def rewritten(arguments: list[str]) -> list[str]:

@@ -121,8 +121,9 @@ def replay(trace: str | PathLike[str], **settings: Unpack[ReplaySettings]) -> Ru
     Files that settings name are written; nothing is printed. Raises BlisError for bad input.
     """
     from blis_sim.engine.cluster.settings import SeededTieBreaker
-    from replay.command import ReplayOptions, simulate_replay
+    from replay.command import simulate_replay
     from replay.progress import no_progress
+    from replay.replay_options import ReplayOptions
 
     options = options_given(ReplayOptions, settings, "replay", trace=fspath(trace))
     notes: list[str] = []

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from blis_sim.options import options_from, options_of
-from replay.command import ReplayOptions
+from replay.replay_options import ReplayOptions
 
 
 class RecordedDraws:

@@ -7,8 +7,9 @@ import pytest
 
 from blis_sim.cli.main import run
 from blis_sim.options import options_from
-from replay.command import ReplayOptions, replay
+from replay.command import replay
 from replay.command import run as run_replay
+from replay.replay_options import ReplayOptions
 from tests.golden.cluster_cases import recorded_draws, replay_options
 from tests.golden.same_files import assert_printed, assert_same_files, by_id, read_json
 

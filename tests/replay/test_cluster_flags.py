@@ -15,7 +15,7 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.peak_watch import PeakWatch
 from blis_sim.options import BlisError, options_from
-from replay.command import ReplayOptions
+from replay.replay_options import ReplayOptions
 from tests import coefficients_file
 
 POOLS = ["--num-instances", "4", "--prefill-instances", "2", "--decode-instances", "2"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from blis_sim.options import OptionError, options_from
-from replay.command import ReplayOptions
+from replay.replay_options import ReplayOptions
 from replay.report_options import ReportOptions
 from traces import SloTargets
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from blis_sim.cli.main import run
-from replay.command import ReplayOptions, rewritten
+from replay.command import rewritten
+from replay.replay_options import ReplayOptions
 from replay.server_settings import taken_settings
 
 Captured = pytest.CaptureFixture[str]

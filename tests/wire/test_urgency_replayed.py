@@ -15,8 +15,8 @@ from mockserve.in_flight_request import InFlightRequest
 from mockserve.realtime.cluster import ClusterDriver
 from observe.command import ObserveOptions
 from observe.command import run as observe
-from replay.command import ReplayOptions
 from replay.command import run as replay
+from replay.replay_options import ReplayOptions
 from tests.wire.serving import running_server
 from traces import SloTargets, TraceHeader, TraceRow, read_trace, write_trace
 

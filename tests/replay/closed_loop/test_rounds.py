@@ -14,9 +14,9 @@ from blis_sim.options import BlisError, options_from
 from replay.arrivals.recorded import arrivals_of
 from replay.closed_loop.closed_loop import run_closed_loop
 from replay.closed_loop.rounds import RecordedRounds
-from replay.command import ReplayOptions
 from replay.output.findings import Questions, examine
 from replay.output.summary import summary
+from replay.replay_options import ReplayOptions
 from replay.simulation.simulate import Simulated
 from tests.fakes import TestLatency, config
 from tests.golden.same_files import assert_printed
