@@ -80,7 +80,7 @@ def _taken_by(options_class: type, arguments: Sequence[str]) -> tuple[Path | Non
     if read.asks_for_help or not first:
         return None, {}
     header = Path(first)
-    if not header.exists():  # else the flags that it would have set would be missed first
+    if not header.exists() and "model" not in given:  # else a flag that it would have set would be missed first
         raise TraceError(f"{first}: no such file")
     if not header.is_file():
         return None, {}

@@ -45,7 +45,7 @@ class OutputSerialization:
 class InstanceTurns:
     """On one instance: the first and last token's step of each request, and in which steps it had a token."""
 
-    __slots__ = ("_counts", "_engine", "_firsts", "_last_steps", "_numbers", "_places", "_steps")
+    __slots__ = ("_counts", "_engine", "_firsts", "_last_steps", "_num_runs", "_numbers", "_places", "_steps")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -56,6 +56,8 @@ class InstanceTurns:
         self._firsts = array("q")
         """First step and length of each stretch in which a request had a token in every step."""
         self._counts = array("q")
+        self._num_runs = array("q")
+        """Number of these stretches, by request."""
         self._numbers = array("q")
         """Running numbers, by request."""
 
@@ -68,6 +70,7 @@ class InstanceTurns:
         for first, count in runs:
             self._firsts.append(first)
             self._counts.append(count)
+        self._num_runs.append(len(runs))
         self._places.append(place)
         self._numbers.append(sequence.running_number)
         self._steps.append(step)
@@ -86,7 +89,14 @@ class InstanceTurns:
         first_us, last_us = waits_us[steps], waits_us[last_steps]
         if turn_us := output_turn_us(latency):
             queued_us = output_waits(log.output_instants(), num_outputs, turn_us)
-            first_turns, last_turns = turns_in(steps, last_steps, np.array(self._numbers, np.int64))
+            numbers = np.array(self._numbers, np.int64)
+            num_runs = np.array(self._num_runs, np.int64)
+            if counts.sum() == (last_steps - steps + 1).sum():
+                first_turns, last_turns = turns_in(steps, last_steps, numbers)
+            else:
+                first_turns, last_turns = turns_with_gaps(
+                    steps, last_steps, numbers, firsts, counts, np.repeat(numbers, num_runs)
+                )
             first_us = first_us + (queued_us[steps] + first_turns * turn_us).astype(np.int64)
             last_us = last_us + (queued_us[last_steps] + last_turns * turn_us).astype(np.int64)
         return np.array(self._places, np.int64), first_us, last_us
@@ -110,6 +120,30 @@ def turns_in(first_steps: Ints, last_steps: Ints, running_numbers: Ints) -> tupl
     first_turns, last_turns = np.empty_like(num_earlier), np.empty_like(num_earlier)
     first_turns[order], last_turns[order] = at_first + 1, at_last + 1
     return first_turns, last_turns
+
+
+def turns_with_gaps(
+    first_steps: Ints, last_steps: Ints, running_numbers: Ints, run_firsts: Ints, run_counts: Ints, run_numbers: Ints
+) -> tuple[Ints, Ints]:
+    """Return what `turns_in` returns where requests lack tokens in steps between: with pipeline stages, preemptions.
+
+    The last three arrays have a place for each stretch of steps with a token: its first step, its length and the
+    running number of its request. Cost: O(n log n) in the tokens of steps in which a request had its first or last token.
+    """
+    asked = np.unique(np.concatenate((first_steps, last_steps)))
+    begins, ends = asked.searchsorted(run_firsts), asked.searchsorted(run_firsts + run_counts)
+    lengths = ends - begins
+    places = np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+    lowest = running_numbers.min()
+    span = running_numbers.max() - lowest + 1
+    keys = np.sort(places * span + np.repeat(run_numbers - lowest, lengths))
+
+    def turns(steps: Ints) -> Ints:
+        begin = asked.searchsorted(steps) * span
+        found: Ints = keys.searchsorted(begin + running_numbers - lowest) - keys.searchsorted(begin) + 1
+        return found
+
+    return turns(first_steps), turns(last_steps)
 
 
 def num_below_before(values: Ints, limits: Ints) -> Ints:

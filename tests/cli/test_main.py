@@ -98,7 +98,7 @@ def test_every_command_requires_an_argument(blis: Blis, command: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ([], "--model"),
+        ([], "trace.yaml: no such file"),
         (["--model", "qwen/qwen3-14b", "--tp", "two"], "--tp"),
         (["--model", "qwen/qwen3-14b", "--tp", "-1"], "--tp must be at least 0, got -1"),
         (["--model", "qwen/qwen3-14b", "--scheduler", "lifo"], "--scheduler must be one of fcfs, "),

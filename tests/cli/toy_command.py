@@ -15,7 +15,7 @@ class ToyOptions:
     max_num_seqs: int = option(help="Requests in a step.", at_least=1)
     rate: float = option(1.5, "Requests per second.", above=0)
     horizon: int | None = option(None, "When to stop.")
-    label: str | None = option(None, "What to call it (default: nothing).", heading="ArgumentRanges")
+    label: str | None = option(None, "What to call it (default: nothing).", heading="Taste")
     streaming: bool = option(True, "Whether to stream.")
     quiet: bool = option(False, "Whether to print less.")
     weights: tuple[float, ...] = option((1.0, 2.5), "Coefficients.")

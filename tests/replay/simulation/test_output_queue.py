@@ -1,6 +1,7 @@
 """Tokens that wait for their turn in the API server process."""
 
 from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from blis_sim.engine.delivery import OutputQueue, output_waits
 from blis_sim.engine.events import StepDone
 from blis_sim.engine.latency.wrapped import ApiServers, WrappedLatency
 from replay.arrivals.arrival import Arrival
-from replay.simulation.output_serialization import num_below_before, turns_in
+from replay.simulation.output_serialization import num_below_before, turns_in, turns_with_gaps
 from replay.simulation.simulate import simulate
 from tests.fakes import TestLatency, config, request, run
 from tests.replay.small_traces import row
@@ -92,6 +93,25 @@ def test_turns_are_places_in_the_batch(spans: list[tuple[int, int]], is_in_order
     for place, life in enumerate(lives):
         for turns, step in zip(found, life, strict=True):
             assert turns[place] == 1 + sum(first <= step <= last for first, last in lives[:place])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sets(st.integers(0, 12), min_size=1), min_size=1), st.randoms())
+def test_turns_count_only_requests_with_a_token_in_the_step(tokens: list[set[int]], random: Random) -> None:
+    numbers = random.sample(range(3, 3 + 2 * len(tokens)), len(tokens))
+    steps = [(place, step) for place, each in enumerate(tokens) for step in sorted(each)]
+    found = turns_with_gaps(
+        np.array([min(each) for each in tokens], np.int64),
+        np.array([max(each) for each in tokens], np.int64),
+        np.array(numbers, np.int64),
+        np.array([step for _, step in steps], np.int64),
+        np.ones(len(steps), np.int64),
+        np.array([numbers[place] for place, _ in steps], np.int64),
+    )
+    for place, each in enumerate(tokens):
+        for turns, step in zip(found, (min(each), max(each)), strict=True):
+            earlier = [other for other, has in enumerate(tokens) if numbers[other] < numbers[place] and step in has]
+            assert turns[place] == 1 + len(earlier)
 
 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(-7, 7))))
