@@ -128,7 +128,7 @@ def turns_with_gaps(
     """Return what `turns_in` returns where requests lack tokens in steps between: with pipeline stages, preemptions.
 
     The last three arrays have a place for each stretch of steps with a token: its first step, its length and the
-    running number of its request. Cost: O(n log n) in the tokens of steps in which a request had its first or last token.
+    running number of its request. Cost: O(n log n) in the tokens of steps with a first or last token of a request.
     """
     asked = np.unique(np.concatenate((first_steps, last_steps)))
     begins, ends = asked.searchsorted(run_firsts), asked.searchsorted(run_firsts + run_counts)
