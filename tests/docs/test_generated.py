@@ -112,15 +112,18 @@ def test_the_readme_has_the_errors_of_the_page_of_figures() -> None:
     *ordinary, worst = errors
     e2e, ttft = [each[0] for each in ordinary], [each[1] for each in ordinary]
     text = " ".join((PROJECT / "README.md").read_text().split())
-    assert f"duration is off by {min(e2e):.0f} to {max(e2e):.0f} %" in text
-    assert f"first token by {min(ttft):.0f} to {max(ttft):.0f} %" in text
+    assert f"off by {min(e2e):.0f} to {max(e2e):.0f} % and by {min(ttft):.0f} to {max(ttft):.0f} %" in text
     assert f"by {worst[0]:.0f} and {worst[1]:.0f} %" in text
     assert f"by up to {max(row[1] for row in saturated):.0f} and {max(row[0] for row in saturated):.0f} %" in text
-    fitted, default = (
-        last_figures(row_of(section(page("published.md"), model), "**median"))[1]
-        for model in ("fitted", "trained-physics")
-    )
-    assert f"median error of the mean duration is {fitted:.0f} %, by default {default:.0f} %" in text
+    learned = section(page("accuracy.md"), "Learned coefficients").splitlines()
+    (ttft_6, e2e_6, *_), (ttft_w7, e2e_w7, *_) = (percentages(row) for row in learned if "**not seen**" in row)
+    assert f"off by {e2e_6} and {e2e_w7} % in the duration of a request and by {ttft_6} and {ttft_w7} %" in text
+    kernels = section(page("published.md"), "kernels")
+    largest = max(float(each) for each in re.findall(r"[+-]([\d.]+)% \| [+-][\d.]+% \|$", kernels, re.MULTILINE))
+    median = last_figures(row_of(kernels, "**median"))[1]
+    assert f"by {median} % in the median and at most {largest} %" in text
+    of_silicon = re.findall(r"([\d.]+)%", row_of(section(page("silicon.md"), "kernels"), "**main**"))
+    assert f"INT4 by {of_silicon[0]} % in the median" in text
 
 
 def test_the_page_of_models_has_the_errors_of_the_pages_of_figures() -> None:
