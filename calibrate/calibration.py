@@ -197,8 +197,8 @@ def _check_pairs(trace: Trace, pairing: Pairing) -> None:
         "have no usable times": pairing.num_without_times + pairing.num_matched,
         "have a request_id the results lack": pairing.num_unmatched_rows - pairing.num_matched,
     }
-    reported = ", ".join(f"{count} {fate}" for fate, count in fates.items() if count > 0)
-    raise CalibrateError(f"no row of {trace.data_path} can be compared: of {len(trace.rows)}, {reported}")
+    counts = ", ".join(f"{count} {fate}" for fate, count in fates.items() if count > 0)
+    raise CalibrateError(f"no row of {trace.data_path} can be compared: of {len(trace.rows)}, {counts}")
 
 
 def _groups(names: list[str], comparable: np.ndarray, times: Latencies) -> dict[str, Group]:

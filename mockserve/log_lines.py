@@ -24,7 +24,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line of JSON."""
-        reported: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -32,8 +32,8 @@ class JsonLines(logging.Formatter):
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            reported["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(reported, default=str).decode()
+            entry["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(entry, default=str).decode()
 
 
 def fields(**values: Any) -> Mapping[str, Any]:

@@ -45,17 +45,17 @@ class Steps:
 def steps_of(arrivals: Sequence[Arrival], chunks: Mapping[int, Sequence[int]], config: EngineConfig) -> Steps | None:
     """The steps between the token times `chunks` of each request; None without any."""
     tokens = [_token_times(each, chunks) for each in arrivals]
-    reported = [place for place, times in enumerate(tokens) if len(times)]
-    if not reported:
+    with_tokens = [place for place, times in enumerate(tokens) if len(times)]
+    if not with_tokens:
         return None
-    counts = np.array([len(tokens[place]) for place in reported])
+    counts = np.array([len(tokens[place]) for place in with_tokens])
     starts = np.cumsum(counts) - counts
-    times = np.concatenate([tokens[place] for place in reported])
+    times = np.concatenate([tokens[place] for place in with_tokens])
     steps, ends_us = _clustered(times, starts)
-    input_tokens = np.array([arrivals[place].request.input_tokens for place in reported])
+    input_tokens = np.array([arrivals[place].request.input_tokens for place in with_tokens])
     first, last = steps[starts], steps[starts + counts - 1]
     num_steps = len(ends_us)
-    decodes = _covered(first + 1, last + 1, np.ones(len(reported), np.int64), num_steps)
+    decodes = _covered(first + 1, last + 1, np.ones(len(with_tokens), np.int64), num_steps)
     # A request has its prompt and one token less than there are steps from its first to this one.
     behind = _covered(first + 1, last + 1, input_tokens - first - 1, num_steps)
     plain = decodes > 0
@@ -70,7 +70,7 @@ def steps_of(arrivals: Sequence[Arrival], chunks: Mapping[int, Sequence[int]], c
         context_tokens=behind + decodes * np.arange(num_steps),
         plain=plain,
         prompt_steps=first[by_step],
-        prompt_requests=np.array(reported)[by_step],
+        prompt_requests=np.array(with_tokens)[by_step],
         prompt_tokens=input_tokens[by_step],
         turn_us=_turn_us(times, steps, num_steps),
     )

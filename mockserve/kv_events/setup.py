@@ -34,8 +34,10 @@ class KVTransfer:
         """Return the part of a prompt that another instance has computed, according to a request."""
         if not params or not params.get("do_remote_prefill") or not params.get("remote_block_ids"):
             return None
-        reported = params.get("remote_num_tokens")
-        num_tokens = min(prompt_tokens, reported) if isinstance(reported, int) and reported > 0 else prompt_tokens
+        stated_tokens = params.get("remote_num_tokens")
+        num_tokens = (
+            min(prompt_tokens, stated_tokens) if isinstance(stated_tokens, int) and stated_tokens > 0 else prompt_tokens
+        )
         transfer_us = self.latency_us + round(
             self.num_prompt_blocks(num_tokens) * self.bytes_per_block / (self.gb_per_s * 1e3)
         )

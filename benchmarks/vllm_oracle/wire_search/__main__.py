@@ -127,13 +127,13 @@ def reply_of_genuine(
 ) -> Reply:
     """Return the reply of the genuine server, whose model writes our server's answer."""
     words = _words(question, parsers, ours, tokenizer)
-    reported = dict(question.body)
-    if "sampling_params" in reported:
-        reported["sampling_params"] = {**reported["sampling_params"], "extra_args": words}
+    asked_body = dict(question.body)
+    if "sampling_params" in asked_body:
+        asked_body["sampling_params"] = {**asked_body["sampling_params"], "extra_args": words}
     elif question.path.startswith("/v1/") and not question.path.endswith(("render", "count_tokens")):
-        given = reported.get("vllm_xargs", {})
-        reported["vllm_xargs"] = {**given, **words} if isinstance(given, dict) else given
-    return genuine.ask(question.path, reported, parsers.headers)
+        given = asked_body.get("vllm_xargs", {})
+        asked_body["vllm_xargs"] = {**given, **words} if isinstance(given, dict) else given
+    return genuine.ask(question.path, asked_body, parsers.headers)
 
 
 def _words(question: Question, parsers: Parsers, ours: Server, tokenizer: Tokenizer) -> dict[str, object]:

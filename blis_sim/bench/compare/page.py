@@ -14,7 +14,7 @@ def write_comparison(sides: Sequence[Side], runs: Runs, origin: Provenance, path
     """Write the table, the pictures of the first run, and the flags of each side. Raises TraceError."""
     head, rows = rows_of(sides, runs)
     lead = [f"{side.name}: {side.flags or 'the defaults'}" for side in sides]
-    reported = f"Means of {len(runs)} seeds. The pictures show the first one." if len(runs) > 1 else ""
-    parts = [table_html(TextTable(head, rows)), f"<p>{reported}</p>", figures_html(panels_of(sides, runs[0]))]
+    remark = f"Means of {len(runs)} seeds. The pictures show the first one." if len(runs) > 1 else ""
+    parts = [table_html(TextTable(head, rows)), f"<p>{remark}</p>", figures_html(panels_of(sides, runs[0]))]
     title = f"Comparison of {' and '.join(side.name for side in sides)}"
     write_page(path, page(title, origin, (), parts, lead))

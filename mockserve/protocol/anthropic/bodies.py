@@ -71,18 +71,18 @@ class AnthropicEvents:
         return [{"type": "message_start", "message": body}]
 
     def said(self, piece: Piece) -> list[Event]:
-        reported: list[Event] = []
+        events: list[Event] = []
         delta = piece.delta
         if delta.get("reasoning"):
-            reported += self._in_block("thinking", "thinking_delta", "thinking", delta["reasoning"])
+            events += self._in_block("thinking", "thinking_delta", "thinking", delta["reasoning"])
         if delta.get("content"):
             if self._open == "tool_use":
                 self._waiting += delta["content"]
             else:
-                reported += self._in_block("text", "text_delta", "text", delta["content"])
+                events += self._in_block("text", "text_delta", "text", delta["content"])
         for call in delta.get("tool_calls") or ():
-            reported += self._tool_call(call)
-        return reported
+            events += self._tool_call(call)
+        return events
 
     def ended(self, ending: Ending, usage: Usage) -> list[Event]:
         uses_tool = self._call >= 0
@@ -102,17 +102,17 @@ class AnthropicEvents:
         return [*opened, self._delta({"type": kind, key: text})]
 
     def _tool_call(self, call: Mapping[str, Any]) -> list[Event]:
-        reported: list[Event] = []
+        events: list[Event] = []
         function = call["function"]
         if call.get("id") is not None:
-            reported += self._end_block()
+            events += self._end_block()
             self._call, self._arguments = call["index"], ""
-            reported.append(self._begin({"type": "tool_use", "id": call["id"], "name": function["name"], "input": {}}))
+            events.append(self._begin({"type": "tool_use", "id": call["id"], "name": function["name"], "input": {}}))
         arguments = function.get("arguments")
         if arguments:
             self._arguments += arguments
-            reported.append(self._delta({"type": "input_json_delta", "partial_json": arguments}))
-        return reported
+            events.append(self._delta({"type": "input_json_delta", "partial_json": arguments}))
+        return events
 
     def _begin(self, block: dict[str, Any]) -> Event:
         self._open = block["type"]
@@ -123,17 +123,17 @@ class AnthropicEvents:
 
     def _end_block(self) -> list[Event]:
         """The end of the open block, and all of one for the text that waited."""
-        reported: list[Event] = []
+        events: list[Event] = []
         if self._open is not None:
             if self._open == "thinking":
-                reported.append(self._delta({"type": "signature_delta", "signature": self._reply.new_signature()}))
-            reported.append({"type": "content_block_stop", "index": self._index})
+                events.append(self._delta({"type": "signature_delta", "signature": self._reply.new_signature()}))
+            events.append({"type": "content_block_stop", "index": self._index})
             self._open = None
             self._index += 1
         if self._waiting:
             text, self._waiting = self._waiting, ""
-            reported += [*self._in_block("text", "text_delta", "text", text), *self._end_block()]
-        return reported
+            events += [*self._in_block("text", "text_delta", "text", text), *self._end_block()]
+        return events
 
 
 def _head(reply: AnthropicReply) -> dict[str, Any]:

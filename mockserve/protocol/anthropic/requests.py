@@ -173,9 +173,9 @@ class AnthropicError(ApiError):
 def anthropic_error(error: ApiError) -> AnthropicError:
     """Return the error in the form of Anthropic's API."""
     kind = ERROR_KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-    reported = AnthropicError(error.message, status=error.status, kind=kind)
-    reported.is_late = error.is_late
-    return reported
+    reworded = AnthropicError(error.message, status=error.status, kind=kind)
+    reworded.is_late = error.is_late
+    return reworded
 
 
 def check_messages(body: Mapping[str, Any]) -> None:

@@ -211,54 +211,54 @@ class ResponseEvents:
         return [self._event("response.created", response=body), self._event("response.in_progress", response=body)]
 
     def said(self, piece: Piece) -> list[Event]:
-        reported: list[Event] = []
+        events: list[Event] = []
         delta = piece.delta
         if delta.get("reasoning") is not None:
-            reported += self._reasoning(delta["reasoning"])
+            events += self._reasoning(delta["reasoning"])
         if delta.get("content"):
-            reported += self._content(delta["content"], piece.logprobs)
+            events += self._content(delta["content"], piece.logprobs)
         for call in delta.get("tool_calls") or ():
-            reported += self._call(call)
-        return reported
+            events += self._call(call)
+        return events
 
     def ended(self, ending: Ending, usage: Usage) -> list[Event]:
         status = INCOMPLETE if ending.finish_reason == "length" else COMPLETED
-        reported = self._end_item(status)
+        events = self._end_item(status)
         self.final = self.response.body(status, self.output, usage, raw=self.raw)
-        return [*reported, self._event(f"response.{status}", response=self.final)]
+        return [*events, self._event(f"response.{status}", response=self.final)]
 
     def failed(self, error: ApiError) -> list[Event]:
         self.final = self.response.body("failed", self.output)
         return [{"type": "error", **error.body()}]
 
     def _reasoning(self, text: str) -> list[Event]:
-        reported: list[Event] = []
+        events: list[Event] = []
         if self._open is None or self._open.kind != "reasoning":
-            reported += self._begin(_Open("reasoning", f"rs_{self.new_id()}"))
-        return [*reported, self._grown(text, "response.reasoning_text.delta", content_index=0)]
+            events += self._begin(_Open("reasoning", f"rs_{self.new_id()}"))
+        return [*events, self._grown(text, "response.reasoning_text.delta", content_index=0)]
 
     def _content(self, text: str, logprobs: Mapping[str, Any] | None) -> list[Event]:
-        reported: list[Event] = []
+        events: list[Event] = []
         if self._open is None or self._open.kind != "message":
-            reported += self._begin(_Open("message", f"msg_{self.new_id()}"))
+            events += self._begin(_Open("message", f"msg_{self.new_id()}"))
         if logprobs is not None and self._open is not None:
             self._open.logprobs = self._open.logprobs or EncodedItems()
             self._open.logprobs.add(full_logprobs(logprobs))
         shown = delta_logprobs(logprobs)
-        return [*reported, self._grown(text, "response.output_text.delta", content_index=0, logprobs=shown)]
+        return [*events, self._grown(text, "response.output_text.delta", content_index=0, logprobs=shown)]
 
     def _call(self, call: Mapping[str, Any]) -> list[Event]:
-        reported: list[Event] = []
+        events: list[Event] = []
         function = call["function"]
         if call.get("id") is not None:
-            reported += self._begin(self._new_call(function["name"], call["id"]))
+            events += self._begin(self._new_call(function["name"], call["id"]))
         arguments, item = function.get("arguments"), self._open
         if arguments and item is not None and item.kind == "custom call":
             item.text += arguments
-            reported += self._custom_input(item, begun_input(item.text))
+            events += self._custom_input(item, begun_input(item.text))
         elif arguments:
-            reported.append(self._grown(arguments, "response.function_call_arguments.delta"))
-        return reported
+            events.append(self._grown(arguments, "response.function_call_arguments.delta"))
+        return events
 
     def _new_call(self, name: str, call_id: str) -> _Open:
         names = self._names = self._names or self.response.tool_names
@@ -278,12 +278,12 @@ class ResponseEvents:
         return [self._event("response.custom_tool_call_input.delta", delta=delta, **where)]
 
     def _begin(self, item: _Open) -> list[Event]:
-        reported = self._end_item(COMPLETED)
+        events = self._end_item(COMPLETED)
         self._open = item
-        reported.append(self._item_event("response.output_item.added", _begun(item)))
+        events.append(self._item_event("response.output_item.added", _begun(item)))
         if item.kind not in CALLS:
-            reported.append(self._part_event("response.content_part.added", item, _part(item, EncodedItems())))
-        return reported
+            events.append(self._part_event("response.content_part.added", item, _part(item, EncodedItems())))
+        return events
 
     def _grown(self, text: str, kind: str, **more: Any) -> Event:
         item = self._open
@@ -296,13 +296,13 @@ class ResponseEvents:
         if item is None:
             return []
         self._open = None
-        reported = self._end_text(item)
+        events = self._end_text(item)
         if item.kind not in CALLS:
-            reported.append(self._part_event("response.content_part.done", item, _part(item, item.logprobs)))
+            events.append(self._part_event("response.content_part.done", item, _part(item, item.logprobs)))
         done = _done(item, status)
-        reported.append(self._item_event("response.output_item.done", done))
+        events.append(self._item_event("response.output_item.done", done))
         self.output.append(done)
-        return reported
+        return events
 
     def _end_text(self, item: _Open) -> list[Event]:
         where: dict[str, Any] = {"item_id": item.id, "output_index": len(self.output)}
