@@ -132,7 +132,7 @@ def usual_workloads(draw: st.DrawFn, scheduling: str = "vllm") -> Workload:
         queueing_us=draw(st.sampled_from([0, 700])),
     )
     count = draw(st.integers(1, 16))
-    kinds = draw(st.sampled_from([["own"], ["own"], ["own", "own", "own", "prefix"]]))
+    kinds = draw(st.sampled_from([["own"], ["own"], ["own", "own", "own", "prefix"], ["own", "talk"]]))
     arrivals = []
     for index in range(count):
         at = draw(st.integers(0, 80)) * GRID_US
@@ -146,6 +146,23 @@ def usual_workloads(draw: st.DrawFn, scheduling: str = "vllm") -> Workload:
         )
     )
     return Workload(settings, latency, sorted(arrivals, key=lambda arrival: arrival[0]), sorted(hang_ups))
+
+
+@st.composite
+def talks(draw: st.DrawFn) -> Workload:
+    """Long replies that later requests find: steps are short, so that many of them lie between arrivals."""
+    usual = draw(usual_workloads())
+    size, capacity = usual.settings["block_size_tokens"], (usual.settings["total_kv_blocks"] - 1)
+    capacity *= size
+    arrivals = []
+    for at, request in usual.arrivals:
+        output_tokens = draw(st.integers(0, max(0, min(60, capacity - request.input_tokens - 1))))
+        named = _blocks(draw, request.id, size, request.input_tokens, output_tokens, "talk")
+        budget = draw(st.sampled_from([output_tokens, 0]))
+        changed = request._replace(output_tokens=output_tokens, max_output_tokens=budget, blocks=named, deadline_us=0)
+        arrivals.append((at, changed))
+    latency = replace(usual.latency, step_us=draw(st.sampled_from([30, 90])), prefill_token_us=0)
+    return replace(usual, arrivals=arrivals, latency=latency)
 
 
 @st.composite

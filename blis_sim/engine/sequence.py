@@ -71,6 +71,8 @@ class DecodeSpan:
     """Whether the scheduler sees that end coming; otherwise steps are composed with it until that token has come."""
     is_over: bool = False
     """Whether no further step is composed with it."""
+    fills_at: int = -1
+    """The steps, modulo the block size, with which a block is full that other requests may find; -1 for none."""
 
 
 class Sequence:

@@ -30,7 +30,7 @@ from tests.oracle_scheduler.blis import PlainBlisScheduler
 from tests.oracle_scheduler.blis_tiered import PlainTieredBlisScheduler
 from tests.oracle_scheduler.vllm import PlainVllmScheduler
 from tests.oracle_scheduler.vllm_speculative import PlainSpeculativeScheduler
-from tests.strategies import GRID_US, Workload, usual_workloads, workloads
+from tests.strategies import GRID_US, Workload, talks, usual_workloads, workloads
 
 MANY_STEPS = 20_000
 EXAMPLES = int(os.environ.get("BLIS_FAST_EXAMPLES", "100"))
@@ -235,6 +235,14 @@ def test_a_cohort_changes_no_result_where_nearly_all_sequences_only_decode(
     check(workload, Driving(chunk_us))
 
 
+@given(talks(), CHUNKS)
+@settings(max_examples=EXAMPLES)
+def test_a_cohort_changes_no_result_where_requests_find_the_replies_of_others(
+    workload: Workload, chunk_us: Micros
+) -> None:
+    check(workload, Driving(chunk_us))
+
+
 @given(workloads(schedulings=("vllm",), with_speculation=False), st.lists(st.integers(0, 3), min_size=12, max_size=12))
 @settings(max_examples=EXAMPLES)
 def test_a_cohort_changes_no_result_with_prompts_computed_elsewhere(workload: Workload, transfers: list[int]) -> None:
@@ -257,7 +265,7 @@ def interferences(draw: st.DrawFn, withholds: bool = True) -> tuple[Interference
     return tuple(replace(draw(kinds), at=at) for at in instants)
 
 
-@given(st.one_of(workloads(schedulings=("vllm",), with_speculation=False), usual_workloads()), interferences())
+@given(st.one_of(workloads(schedulings=("vllm",), with_speculation=False), usual_workloads(), talks()), interferences())
 @settings(max_examples=EXAMPLES)
 def test_a_cohort_changes_no_result_under_holds_resets_and_withheld_blocks(
     workload: Workload, interfering: tuple[Interference, ...]

@@ -14,7 +14,7 @@ from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 from tests.laws.test_cohort import Driving, result
-from tests.strategies import GRID_US, Workload, usual_workloads, workloads
+from tests.strategies import GRID_US, Workload, talks, usual_workloads, workloads
 
 
 class Traced(BatchScheduler):
@@ -37,6 +37,16 @@ class Traced(BatchScheduler):
         if any(each.num_tokens == 0 for each in self.flight[-1][2]) if self.flight else False:
             self.taken.add("a prompt found whole")
         return is_scheduled
+
+    def fill_blocks(self, first_step: int, end: int) -> None:
+        super().fill_blocks(first_step, end)
+        self.taken.add("blocks filled in a step" if end == first_step + 1 else "blocks filled in a leap")
+
+    def _fills_first(self) -> bool:
+        is_first = super()._fills_first()
+        if not is_first:
+            self.taken.add("blocks filled in order of admission")
+        return is_first
 
     def materialize_all(self) -> None:
         if self.cohort.members:
@@ -92,12 +102,13 @@ WAYS = (
     *("newcomers", "no newcomers", "cohort and others", "nothing", "materialize all", "blocked", "not blocked"),
     *("preemption", "preemption beside the cohort", "leap", "leap to a foreseen end"),
 )
+FILLING = ("blocks filled in a step", "blocks filled in a leap", "blocks filled in order of admission")
 
 
 @pytest.mark.parametrize(
     ("scheduling", "way"),
     [
-        *(("vllm", way) for way in (*WAYS, "late tokens")),
+        *(("vllm", way) for way in (*WAYS, *FILLING, "late tokens")),
         *(("blis", way) for way in (*WAYS, "a prompt found whole", "a reservation taken")),
     ],
 )
@@ -117,6 +128,7 @@ def test_the_workloads_reach_each_way_of_composing(scheduling: str, way: str) ->
         st.one_of(
             workloads("reservation" not in way, schedulings=(scheduling,), with_speculation=False),
             usual,
+            *([talks()] if way in FILLING else []),
         ),
         takes_it,
         settings=settings(max_examples=3000, phases=[Phase.generate], derandomize=True, deadline=None),

@@ -31,7 +31,7 @@ class BatchScheduler(CohortScheduler):
     """
 
     __slots__ = (
-        *("_blocked", "_blocks", "_budget", "_by_priority", "_config", "_drafter_rows", "_encoder", "_granted"),
+        *("_blocks", "_budget", "_by_priority", "_config", "_drafter_rows", "_encoder", "_granted"),
         *("_had_prefill", "_hold_prompt", "_late", "_limit", "_limits_admission", "_longest_joining"),
         *("_newcomer_placeholders", "_num_admissions", "_order", "_prompt_blocks", "_resumes"),
         *("_threshold_when_alone", "_token_budget"),
@@ -93,8 +93,6 @@ class BatchScheduler(CohortScheduler):
         self._had_prefill = False
         self._late: dict[int, list[ScheduledTokens]] = {}
         """Tokens in flight, by step, of sequences that were in the cohort when that step was composed."""
-        self._blocked: tuple[Sequence, int, int] | None = None
-        """The sequence that found too few blocks, the length of the queue and the number of cache changes then."""
 
     @abstractmethod
     def next_tokens(self, sequence: Sequence) -> int:
@@ -190,7 +188,8 @@ class BatchScheduler(CohortScheduler):
         """
         cohort, step = self.cohort, self.next_step
         num_blocks = cohort.needs[step % self._block_size]
-        if not self._cohort_goes_first(num_blocks):
+        fills = cohort.num_filling > 0
+        if not self._cohort_goes_first(num_blocks) or (fills and not self._fills_first()):
             self.materialize_all()
             return 0, 0
         while True:
@@ -204,15 +203,13 @@ class BatchScheduler(CohortScheduler):
                 num_blocks -= cohort.needs_block(victim, step)
                 self.materialize(victim)
             self.preempt(victim)
+        if fills:
+            self.fill_blocks(step, step + 1)
         num_decodes, context = cohort.num_decodes, cohort.offset + cohort.num_decodes * step
         self._budget -= num_decodes
         if step in cohort.ends:
             cohort.composed(step)
         return num_decodes, context
-
-    def _cohort_is_first(self) -> bool:
-        """Whether all other sequences were admitted after those of the cohort."""
-        return not self.explicit or self.explicit[0].running_number > self.cohort.latest_number
 
     def _cohort_goes_first(self, num_blocks: int) -> bool:
         """Whether granting tokens to the cohort before all others is the same as granting in order of admission."""
@@ -301,6 +298,8 @@ class BatchScheduler(CohortScheduler):
         # The scheduler sees the declared budget and the context window, not where a sequence stops.
         is_foreseen = 0 < budget <= last_token or last_token == most
         self.cohort.join(sequence, DecodeSpan(sequence, step, step + last_token - num_tokens_due - 1, is_foreseen))
+        if sequence.num_shareable_blocks:
+            self.expect_fills(sequence)
         return True
 
     def compose_newcomers(self, at: Micros) -> bool:
@@ -319,6 +318,8 @@ class BatchScheduler(CohortScheduler):
         instance, num_placeholders = self._instance, self._newcomer_placeholders
         newcomers: list[Sequence] = []
         hold_prompt, take_blocks = self._hold_prompt, self._take_blocks
+        if cohort.num_filling:
+            self.fill_blocks(step, step + 1)
         self.flight.append((num_decodes, cohort.offset + num_decodes * step, NO_TOKENS, newcomers))
         self.next_step = step + 1
         if step in cohort.ends:
@@ -383,14 +384,9 @@ class BatchScheduler(CohortScheduler):
             self.waiting.clear()
             self.waiting.extend(ordered)
 
-    def is_blocked(self) -> bool:
+    def is_full(self) -> bool:
         if len(self.explicit) + len(self.cohort.members) >= self._most_running or not self._admits:
             return True
-        if self._blocked is not None:
-            head, num_waiting, num_changes = self._blocked
-            waiting = self.waiting
-            if waiting[0] is head and num_changes == self._free.num_changes and num_waiting == len(waiting):
-                return True
         return self._limits_admission and not self.may_admit()
 
     def _note_blocked(self, sequence: Sequence, num_hits: int) -> None:

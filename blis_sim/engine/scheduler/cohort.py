@@ -20,10 +20,12 @@ class DecodeCohort:
         "calm_from",
         "end_heap",
         "ends",
+        "fills",
         "latest_number",
         "members",
         "needs",
         "num_decodes",
+        "num_filling",
         "offset",
     )
 
@@ -45,6 +47,10 @@ class DecodeCohort:
         """No member joins later than for this step, and only members compute from it on, as far as is composed."""
         self.end_heap: list[int] = []
         """The steps of `ends`, the first one first, and some that are no more."""
+        self.fills: list[dict[Sequence, None]] = [{} for _ in range(block_size_tokens)]
+        """Members that fill blocks which others may find, by `fills_at` of their spans."""
+        self.num_filling = 0
+        """Number of these."""
 
     def join(self, sequence: Sequence, span: DecodeSpan) -> None:
         """`sequence` decodes from `span.first_step` on, before which it has computed `num_computed_tokens`."""
@@ -65,10 +71,44 @@ class DecodeCohort:
         else:
             ending.append(span)
 
+    def expect_fills(self, sequence: Sequence, num_unknown: int) -> None:
+        """A member that has just joined fills blocks which others may find, from when all their tokens are known.
+
+        When a step has been composed, so many of the tokens computed up to it are not known.
+        """
+        span = sequence.span
+        assert span is not None
+        span.fills_at = (num_unknown - 1 - sequence.num_computed_tokens + span.first_step) % self._block_size
+        self.fills[span.fills_at][sequence] = None
+        self.num_filling += 1
+
+    def expect_no_fills(self, sequence: Sequence) -> None:
+        """A member has filled the last block which others may find."""
+        span = sequence.span
+        assert span is not None
+        del self.fills[span.fills_at][sequence]
+        span.fills_at = -1
+        self.num_filling -= 1
+
+    def filling(self, step: int) -> list[Sequence]:
+        """Return the members of which a block that others may find is full with `step`, in order of admission."""
+        members = self.fills[step % self._block_size]
+        if not members:
+            return []
+        found: list[Sequence] = []
+        for sequence in members:
+            span = sequence.span
+            if span is not None and (not span.is_over or step <= span.last_step):
+                found.append(sequence)
+        found.sort(key=running_number)
+        return found
+
     def leave(self, sequence: Sequence) -> None:
         """Forget a member. Its span stays listed among the ends and is ignored there."""
         span = sequence.span
         assert span is not None
+        if span.fills_at >= 0:
+            self.expect_no_fills(sequence)
         if not span.is_over:
             self._subtract(span)
         del self.members[sequence]

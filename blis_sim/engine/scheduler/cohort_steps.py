@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import StepsDone
+from blis_sim.engine.kv_cache.counting import CountingKVCache
 from blis_sim.engine.kv_cache.free_runs import FreeRuns
 from blis_sim.engine.scheduler.cohort import DecodeCohort, running_number
 from blis_sim.engine.scheduler.leap import MAX_LEAP_STEPS, MIN_LEAP_STEPS, MultiStep
@@ -21,12 +22,13 @@ class CohortSteps(ABC):
     """The cohort beside the other sequences, and the steps in flight, at most `depth`."""
 
     __slots__ = (
-        *("_admits", "_block_size", "_composes", "_counts_taken_blocks", "_depth", "_free", "_instance"),
+        *("_admits", "_block_size", "_blocked", "_composes", "_counts_taken_blocks", "_depth", "_free", "_instance"),
         *(
             "_max_decodes",
             "_most_calm",
             "_most_running",
             "_must_update",
+            "_names",
             "_reports_steps",
             "_take_blocks",
         ),
@@ -69,6 +71,10 @@ class CohortSteps(ABC):
         """Whether waiting sequences may join."""
         self._composes = True
         """Whether steps may be composed."""
+        self._names: CountingKVCache | None = None
+        """Names the blocks of members that other requests may find; None where no such sequence may be a member."""
+        self._blocked: tuple[Sequence, int, int] | None = None
+        """The sequence that found too few blocks, the length of the queue and the number of cache changes then."""
         self._must_update = False
         """Whether the end of the executing step changes more than the number of tokens."""
         self._reports_steps = reports_steps
@@ -79,16 +85,56 @@ class CohortSteps(ABC):
         """Compose a step of the cohort and of sequences that join it at once. False, and nothing changed, otherwise."""
 
     @abstractmethod
+    def is_full(self) -> bool:
+        """Whether no waiting sequence can join whatever blocks are free and can be found."""
+
     def is_blocked(self) -> bool:
         """Whether no waiting sequence can join while nothing but the number of tokens changes."""
+        if self._blocked is not None:
+            head, num_waiting, num_changes = self._blocked
+            waiting = self.waiting
+            if waiting[0] is head and num_changes == self._free.num_changes and num_waiting == len(waiting):
+                return True
+        return self.is_full()
+
+    def expect_fills(self, sequence: Sequence) -> None:
+        """Expect a sequence that has just joined the cohort to fill blocks, if others may find them."""
+        if self._names is not None and self._names.will_share(sequence):
+            self.cohort.expect_fills(sequence, self._depth - 1)
+
+    def fill_blocks(self, first_step: int, end: int) -> None:
+        """Name the blocks of members that are full with steps from `first_step` on, before `end`.
+
+        Cost: O(blocks named) and a look at each step.
+        """
+        cohort, names, num_unknown = self.cohort, self._names, self._depth - 1
+        assert names is not None
+        for step in range(first_step, end):
+            for sequence in cohort.filling(step):
+                span = sequence.span
+                assert span is not None
+                num_tokens = sequence.num_computed_tokens + step + 1 - span.first_step
+                names.register(sequence, num_tokens - num_unknown)
+                if not names.will_share(sequence):
+                    cohort.expect_no_fills(sequence)
+
+    def _fills_first(self) -> bool:
+        """Whether members fill blocks with the next step as if granted their tokens one by one, in order of
+        admission: of equal blocks a search finds the one that was filled first."""
+        is_due = bool(self.cohort.fills[self.next_step % self._block_size])
+        return len(self.flight) == self._depth - 1 and (not is_due or self._cohort_is_first())
+
+    def _cohort_is_first(self) -> bool:
+        """Whether all other sequences were admitted after those of the cohort."""
+        return not self.explicit or self.explicit[0].running_number > self.cohort.latest_number
 
     def compose_cohort(self, at: Micros) -> bool:
         """Compose a step of the cohort and newcomers to it. False, and nothing changed, if others may compute, too."""
         cohort, step = self.cohort, self.next_step
-        num_decodes = cohort.num_decodes
-        if num_decodes > self._max_decodes or not self._composes:
+        num_decodes, fills = cohort.num_decodes, cohort.num_filling > 0
+        if num_decodes > self._max_decodes or not self._composes or (fills and len(self.flight) != self._depth - 1):
             return False
-        if self.waiting and not self.is_blocked():
+        if self.waiting and not (self.is_full() if fills else self.is_blocked()):
             return self.compose_newcomers(at)
         num_blocks, free = cohort.needs[step % self._block_size], self._free
         if num_blocks > free.num_free or not num_decodes:
@@ -96,6 +142,8 @@ class CohortSteps(ABC):
         if num_blocks:
             take_blocks = self._take_blocks
             take_blocks(num_blocks)
+        if fills:
+            self.fill_blocks(step, step + 1)
         self.flight.append((num_decodes, cohort.offset + num_decodes * step, NO_TOKENS, NO_NEWCOMERS))
         self.next_step = step + 1
         if step in cohort.ends:
@@ -107,7 +155,9 @@ class CohortSteps(ABC):
         cohort, step, depth = self.cohort, self.next_step, self._depth
         if cohort.calm_from > step - depth or self.explicit or self._must_update:
             return 0
-        if len(self.flight) < depth or (self.waiting and not self.is_blocked()):
+        if len(self.flight) < depth:
+            return 0
+        if self.waiting and not (self.is_full() if cohort.num_filling else self.is_blocked()):
             return 0
         if self._reports_steps and (not self._instance.leaps or most > MOST_TOLD_STEPS):
             most = MOST_TOLD_STEPS if self._instance.leaps else 0
@@ -157,6 +207,8 @@ class CohortSteps(ABC):
             last_context = context + num_decodes * (count - 1)
             flight[0] = num_decodes, last_context, NO_TOKENS, NO_NEWCOMERS
         self.next_step = last_step + 1
+        if cohort.num_filling:
+            self.fill_blocks(step, last_step + 1)
         if last_step in ending:
             cohort.composed(last_step)
         if self._reports_steps:

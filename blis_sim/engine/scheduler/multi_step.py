@@ -163,7 +163,7 @@ class CohortScheduler(CohortSteps):
                     if not flight:
                         self._stop(at, instants, 0 if tokens or newcomers else num_decodes, context)
                         return
-                most_calm = most_decodes if self._composes and not self.explicit and len(flight) == depth else 0
+                most_calm = most_decodes if self._is_calm() else 0
             else:  # as in `compose_cohort`
                 if counts_taken:
                     take_blocks(num_blocks)
@@ -188,7 +188,7 @@ class CohortScheduler(CohortSteps):
                 at, last = (self._end_early if ends_early else self._end_late)(ends_at, at, last, instants)
                 if at > last:
                     return
-                index, most_calm = self.next_step - len(flight), 0 if self.explicit else most_calm
+                index, most_calm = self.next_step - len(flight), most_calm if self._is_calm() else 0
                 continue
             if ends_at > last and ends_at > (last := self._caught_up(ends_at)):
                 self._pause(ends_at, at, instants)
@@ -205,6 +205,10 @@ class CohortScheduler(CohortSteps):
                     for sequence in cohort.pop_ended(index):
                         self.complete(sequence, at, self._instance.events)
             index += 1
+
+    def _is_calm(self) -> bool:
+        """Whether the cohort alone computes, and takes blocks by their sums alone."""
+        return self._composes and not self.explicit and not self.cohort.num_filling and len(self.flight) == self._depth
 
     def _end_late(self, ends_at: Micros, at: Micros, last: Micros, instants: list[Micros]) -> tuple[Micros, Micros]:
         """Begin the second step in flight at `ends_at`, the end of the first, which began at `at`, and process the

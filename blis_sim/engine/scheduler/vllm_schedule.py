@@ -6,6 +6,7 @@ catch up. Facts and order of rules: vllm/v1/core/sched/scheduler.py, `schedule`.
 
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Preempted, Scheduled
+from blis_sim.engine.kv_cache.counting import CountingKVCache
 from blis_sim.engine.kv_cache.interface import SlotCache
 from blis_sim.engine.kv_cache.slot_caches import new_cohort_cache, new_slot_cache
 from blis_sim.engine.pipeline import Pipeline
@@ -43,6 +44,7 @@ class VllmComposition(BatchScheduler):
         super().__init__(
             instance, reports_steps, config.max_concurrent_batches, config.limit_tokens, self.kv, free, take, hold
         )
+        self._names = counting if isinstance(counting, CountingKVCache) else None
         self._pipeline = None if config.pipeline is None else Pipeline(config.pipeline)
         self.num_compositions = 0
         """Number of times that a step was to be composed, with several pipeline stages."""
@@ -91,7 +93,7 @@ class VllmComposition(BatchScheduler):
             if sequence.is_prefilling
             or sequence.num_stale_tokens
             or self._encoder.holds(sequence)
-            or (sequence.num_shareable_blocks and counting.will_share(sequence))
+            or (sequence.num_shareable_blocks and self._names is None and counting.will_share(sequence))
             or not self._join(sequence, sequence.num_output_tokens + sequence.num_placeholders + num_sampling)
         ]
 
