@@ -19,7 +19,7 @@ from blis_sim.engine.units import Micros
 def simulated_story(workload: Workload) -> Story:
     """Return our engine's record, from the first arrival until it is idle."""
     engine = _engine(workload, reports_steps=True)
-    scheduler = _reporting(engine._instance, workload)
+    scheduler = _reporting(engine._context, workload)
     engine._scheduler = scheduler
     contents = Contents()
     while not scheduler.story.is_endless and (due_at := engine.next_event_at()) is not None:

@@ -60,10 +60,10 @@ class Engine:
         self.latency = latency
         self.now: Micros | None = None
         """How far the engine has been advanced; None before the first time."""
-        self._instance = EngineContext(config, latency, self._catch_up, steps, reports_admissions)
-        self._instance.reports_batches = reports_batches
-        self._queue = self._instance.queue
-        self._scheduler = ENGINES[config.engine](self._instance, reports_steps)
+        self._context = EngineContext(config, latency, self._catch_up, steps, reports_admissions)
+        self._context.reports_batches = reports_batches
+        self._queue = self._context.queue
+        self._scheduler = ENGINES[config.engine](self._context, reports_steps)
         self._reports_steps, self._ends_late_requests = reports_steps, config.urgency.ends_late_requests
         self._num_surely_served = num_surely_served(config)
         self._priority = PRIORITIES[config.priority_policy](config.slo_priorities)
@@ -89,7 +89,7 @@ class Engine:
 
         Returns when the first of them joins the wait queue.
         """
-        live, queueing_time = self._instance.live, queueing_timer(self.latency)
+        live, queueing_time = self._context.live, queueing_timer(self.latency)
         now = -1 if self.now is None else self.now
         instants: list[Micros] = []
         try:
@@ -114,7 +114,7 @@ class Engine:
 
         Returns when it joins the wait queue.
         """
-        request, live = sequence.request, self._instance.live
+        request, live = sequence.request, self._context.live
         queued_at = at + self.queueing_time(request)
         self._demand_future(queued_at)
         request_id = request.id
@@ -209,14 +209,14 @@ class Engine:
 
         With `leaps` steps in which every request decodes may be reported together, as `StepsDone`.
         """
-        instance = self._instance
-        instance.leaps = leaps
-        events = instance.events  # some there already when a reset preempted
-        instance.until = until
+        context = self._context
+        context.leaps = leaps
+        events = context.events  # some there already when a reset preempted
+        context.until = until
         self._catch_up(until)
         if self.now is None or until > self.now:
             self.now = until
-        instance.events = []
+        context.events = []
         return events
 
     def forwards(self) -> "BatchQueueScheduler":
@@ -239,19 +239,19 @@ class Engine:
     @property
     def live(self) -> Mapping[str, Sequence]:
         """Requests that have come here and not ended, by id."""
-        return self._instance.live
+        return self._context.live
 
     @property
     def clock(self) -> Micros:
         """Instant of the last thing that happened: the simulated run ends here."""
         # An arrival that has passed is something that happened, though nothing follows from it yet.
         passed = (at for at in self._queue.ranks(_QUEUED) if self.now is not None and at <= self.now)
-        return max(self._instance.clock, max(passed, default=0))
+        return max(self._context.clock, max(passed, default=0))
 
     @property
     def steps(self) -> StepLog:
         """When each step started and ended."""
-        return self._instance.steps
+        return self._context.steps
 
     @property
     def num_begun_steps(self) -> int:
@@ -262,7 +262,7 @@ class Engine:
     @property
     def counters(self) -> EngineCounters:
         """Return the counters of all that has happened so far."""
-        return self._instance.counters
+        return self._context.counters
 
     @property
     def kv(self) -> KVUsage:
@@ -272,7 +272,7 @@ class Engine:
     @property
     def last_shape(self) -> BatchShape:
         """Return the shape of the latest step."""
-        return self._instance.last_shape
+        return self._context.last_shape
 
     @property
     def stats(self) -> EngineStats:
@@ -300,8 +300,8 @@ class Engine:
 
     def release(self) -> None:
         """Free the step log of an idle engine that does nothing more, and the cycle of references that holds it."""
-        self._instance.steps = StepLog()
-        self._instance.catch_up = nothing_due
+        self._context.steps = StepLog()
+        self._context.catch_up = nothing_due
 
     def _demand_future(self, at: Micros) -> None:
         if self.now is not None and at <= self.now:
@@ -321,14 +321,14 @@ class Engine:
 
     def _catch_up(self, until: Micros) -> Micros | None:
         """Do everything due up to and including `until`. Returns when something is due next."""
-        instance = self._instance
+        context = self._context
         pop_due, step_ended, enqueue = self._queue.pop_due, self._scheduler.step_ended, self._enqueue
         while (entry := pop_due(until)) is not None:
             at, due, _, _, payload = entry
             if due == _STEP_END:
                 step_ended(payload, at)
             elif due == _QUEUED:
-                instance.clock = at
+                context.clock = at
                 enqueue(payload, at)
             else:
                 self._execute(at, due, payload)
@@ -342,18 +342,18 @@ class Engine:
             assert isinstance(payload, Sequence)
             self._accept(payload, at)
         elif isinstance(payload, Sequence):
-            self._instance.clock = at
+            self._context.clock = at
             self._scheduler.remove(payload, Outcome.TIMED_OUT, at)
         else:
-            self._instance.clock = at
+            self._context.clock = at
             if due == Due.STEP:
                 self._scheduler.step(at)
 
     def _enqueue(self, sequence: Sequence, at: Micros) -> None:
         if sequence.outcome is not None:
             return
-        instance, request, priority = self._instance, sequence.request, self._priority
-        counters, input_tokens, most = instance.counters, request.input_tokens, self._num_surely_served
+        context, request, priority = self._context, sequence.request, self._priority
+        counters, input_tokens, most = context.counters, request.input_tokens, self._num_surely_served
         counters.num_enqueued += 1
         is_usual = 0 < input_tokens <= most and 0 < sequence.max_output_tokens <= most
         if not is_usual and not self._is_let_in(sequence, at):
@@ -362,7 +362,7 @@ class Engine:
         deadline_us = request.deadline_us
         if deadline_us > 0 and self._ends_late_requests:
             if deadline_us <= at:
-                instance.end_now(sequence, Outcome.TIMED_OUT, at)
+                context.end_now(sequence, Outcome.TIMED_OUT, at)
                 return
             self._queue.push(deadline_us, _DEADLINE, sequence)
         sequence.priority = priority(request, sequence.arrived_at)
@@ -376,25 +376,25 @@ class Engine:
             sequence.max_output_tokens = max_model_len - input_tokens
         reason = refusal(self.config, input_tokens, sequence.max_output_tokens)
         if reason is not None:
-            self._instance.end_now(sequence, Outcome.DROPPED, at, reason)
+            self._context.end_now(sequence, Outcome.DROPPED, at, reason)
         return reason is None
 
     def _accept(self, sequence: Sequence, at: Micros) -> None:
         """A request whose prompt has come computed joins the wait queue."""
-        self._instance.clock = at
-        self._instance.live[sequence.request.id] = sequence
+        self._context.clock = at
+        self._context.live[sequence.request.id] = sequence
         self.counters.num_enqueued += 1
         sequence.priority = self._priority(sequence.request, sequence.arrived_at)
         sequence.queued_at = at
         self._scheduler.enqueue(sequence, at)
 
     def _hang_up(self, request_id: str, outcome: Outcome, at: Micros) -> None:
-        sequence = self._instance.live.get(request_id)
+        sequence = self._context.live.get(request_id)
         if sequence is None or at < sequence.arrived_at:
             return
-        self._instance.clock = at
+        self._context.clock = at
         if sequence.queued_at is None:
             self.counters.num_enqueued += 1  # it never reached the queue, yet it ends here and must be counted
-            self._instance.end_now(sequence, outcome, at)
+            self._context.end_now(sequence, outcome, at)
         else:
             self._scheduler.remove(sequence, outcome, at)

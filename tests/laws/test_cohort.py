@@ -97,7 +97,7 @@ def submit(workload: Workload, engine: Engine, driving: Driving) -> list[Event]:
 def result(workload: Workload, new_scheduler: NewScheduler, driving: Driving) -> dict[str, object]:
     """Everything that can be observed of a run, as plain values."""
     engine = Engine(workload.config(), workload.latency)
-    engine._scheduler = new_scheduler(engine._instance)
+    engine._scheduler = new_scheduler(engine._context)
     events = [submit(workload, engine, driving)]
     for at, request_id in workload.hang_ups:
         engine.abort(request_id, at)

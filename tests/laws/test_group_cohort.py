@@ -38,7 +38,7 @@ def history(workload: Workload, reports_steps: bool, has_cohort: bool, chunk_us:
 
 
 def _instance(engine: Engine) -> EngineContext:
-    return engine._instance
+    return engine._context
 
 
 def _is_of_steps(event: Event) -> bool:

@@ -29,7 +29,7 @@ class AdaptiveScheduler:
     """One worker with a number of places. Each prompt, verification and decode pass is a step of the log."""
 
     __slots__ = (
-        *("_acceptance", "_config", "_hold", "_instance", "_is_pass_due", "_is_planned", "_kept", "_leaving"),
+        *("_acceptance", "_config", "_hold", "_context", "_is_pass_due", "_is_planned", "_kept", "_leaving"),
         *("_limit", "_newcomers", "_number_of", "_numbers", "_order", "_pass", "_places", "_reports_steps"),
         *("_running", "_speculation", "_step", "_times_of_few", "_urgency", "_waiting", "kv"),
     )
@@ -37,21 +37,21 @@ class AdaptiveScheduler:
     num_deferred = 0
     rests = False
 
-    def __init__(self, instance: EngineContext, reports_steps: bool) -> None:
-        config = instance.config
+    def __init__(self, context: EngineContext, reports_steps: bool) -> None:
+        config = context.config
         self.kv = PromptStore(config.total_kv_blocks - 1, config.block_size_tokens)
-        self._instance = instance
+        self._context = context
         self._config = config
         self._limit = config.limit_tokens
         self._reports_steps = reports_steps
-        self._times_of_few = few_decodes_timer(instance.latency)
+        self._times_of_few = few_decodes_timer(context.latency)
         self._order = ORDERS[config.scheduler]
         self._urgency = Urgency(config.urgency) if config.priority_policy == "slo-urgency" else None
         self._places = Places(config.urgency.min_preempt_gap) if config.preemption_policy == "gap" else None
         self._speculation = config.speculation
         self._acceptance = None if config.speculation is None else Acceptance(config.speculation)
         if config.speculation is not None:
-            instance.counters.num_accepted_per_position = [0] * config.speculation.num_tokens
+            context.counters.num_accepted_per_position = [0] * config.speculation.num_tokens
         self._numbers = itertools.count()
         self._number_of: dict[Sequence, int] = {}
         self._waiting: list[Sequence] = []
@@ -81,7 +81,7 @@ class AdaptiveScheduler:
 
     @property
     def num_begun_steps(self) -> int:
-        return len(self._instance.steps)
+        return len(self._context.steps)
 
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         sequence.deadline_at = self._config.urgency.deadline_of(sequence.request, sequence.arrived_at)
@@ -131,11 +131,11 @@ class AdaptiveScheduler:
     def _plan(self, at: Micros) -> None:
         if self._step is None and not self._is_planned:
             self._is_planned = True
-            self._instance.queue.push(self._tick(at), Due.STEP)
+            self._context.queue.push(self._tick(at), Due.STEP)
 
     def _go_on(self, at: Micros) -> None:
         """Take steps from `at` on, at which none executes, up to the first during which something else is due."""
-        instance = self._instance
+        context = self._context
         while self._hold is not PauseState.EVERYTHING:
             if not (self._pass or self._newcomers or (self._is_pass_due and self._running)):
                 self._admit(at)
@@ -148,13 +148,13 @@ class AdaptiveScheduler:
                 ends_at = self._begin_pass(at)
             else:
                 break
-            next_at = instance.queue.next_at()
-            if ends_at > instance.until or (next_at is not None and next_at <= ends_at):
-                instance.queue.push(ends_at, Due.STEP_END)
+            next_at = context.queue.next_at()
+            if ends_at > context.until or (next_at is not None and next_at <= ends_at):
+                context.queue.push(ends_at, Due.STEP_END)
                 break
             at = ends_at
             self._end_step(at)
-        instance.clock = max(at, instance.clock)
+        context.clock = max(at, context.clock)
 
     def _admit(self, at: Micros) -> None:
         """Give places to waiting requests, those of less urgent requests, too."""
@@ -176,8 +176,8 @@ class AdaptiveScheduler:
                 self._running.append(sequence)
             else:
                 self._newcomers.append(sequence)
-            if self._instance.reports_admissions:
-                self._instance.events.append(Scheduled(at, sequence))
+            if self._context.reports_admissions:
+                self._context.events.append(Scheduled(at, sequence))
 
     def _take_places(self, at: Micros) -> int:
         """Let urgent requests take the places of others. Returns how many they took."""
@@ -199,12 +199,12 @@ class AdaptiveScheduler:
         victim.running = False
         victim.num_preemptions += 1
         self._wait(victim)
-        self._instance.counters.num_preemptions += 1
-        self._instance.events.append(Preempted(at, victim))
+        self._context.counters.num_preemptions += 1
+        self._context.events.append(Preempted(at, victim))
 
     def _begin(self, at: Micros, duration_us: Micros, sequences: list[tuple[Sequence, int]], is_prompt: bool) -> Micros:
         ends_at = self._tick(at + duration_us)
-        self._instance.steps.append(at, ends_at)
+        self._context.steps.append(at, ends_at)
         self._step = at, sequences, is_prompt
         return ends_at
 
@@ -216,19 +216,19 @@ class AdaptiveScheduler:
             sequence.num_cached_tokens = cached
         new = max(0, request.input_tokens - cached)
         shape = BatchShape(num_active, new, new * new, cached, new * cached, new * request.input_tokens)
-        self._instance.last_shape = shape
+        self._context.last_shape = shape
         # A prompt that is found whole takes the time of one token's share, which is the shortest there is.
-        duration_us = self._instance.latency.step_time(shape if new else shape._replace(prefill_tokens=1))
+        duration_us = self._context.latency.step_time(shape if new else shape._replace(prefill_tokens=1))
         return self._begin(at, duration_us, [(sequence, 0)], is_prompt=True)
 
     def _begin_pass(self, at: Micros) -> Micros:
         if not self._pass:
             self._compose_passes(at)
         group = self._pass[0]
-        context = sum([sequence.num_computed_tokens for sequence in self._running])
-        shape = decodes(len(self._running), context)
-        self._instance.last_shape = shape
-        duration_us = self._instance.latency.step_time(shape)
+        context_tokens = sum([sequence.num_computed_tokens for sequence in self._running])
+        shape = decodes(len(self._running), context_tokens)
+        self._context.last_shape = shape
+        duration_us = self._context.latency.step_time(shape)
         if group[0][1] and self._speculation is not None:
             at_verification = self._tick(at + self._speculation.drafting_us(duration_us))
             duration_us += at_verification - at
@@ -241,18 +241,18 @@ class AdaptiveScheduler:
         """
         if self._pass or self._waiting or self._leaving or self._reports_steps or not self._is_without_drafts():
             return at
-        instance, most, context = self._instance, self._limit, 0
+        context, most, context_tokens = self._context, self._limit, 0
         for sequence in self._running:
             request, num_tokens = sequence.request, sequence.num_output_tokens
             most = min(most, request.output_tokens - num_tokens, self._limit - request.input_tokens - num_tokens)
             if most < _FEWEST_PASSES:
                 return at
-            context += sequence.num_computed_tokens
-        next_at = instance.queue.next_at()
-        last = instance.until if next_at is None else min(instance.until, next_at - 1)
-        steps, tick = instance.steps, self._tick
+            context_tokens += sequence.num_computed_tokens
+        next_at = context.queue.next_at()
+        last = context.until if next_at is None else min(context.until, next_at - 1)
+        steps, tick = context.steps, self._tick
         first, num_passes = len(steps), 0
-        for duration_us in self._decode_times(len(self._running), context, min(most - 1, _MOST_PASSES)):
+        for duration_us in self._decode_times(len(self._running), context_tokens, min(most - 1, _MOST_PASSES)):
             ends_at = tick(at + duration_us)
             if ends_at > last:
                 break
@@ -268,11 +268,11 @@ class AdaptiveScheduler:
             sequence.num_computed_tokens += num_passes
         return at
 
-    def _decode_times(self, sequences: int, context: int, steps: int) -> list[Micros]:
+    def _decode_times(self, sequences: int, context_tokens: int, steps: int) -> list[Micros]:
         times_of_few = self._times_of_few
         if times_of_few is not None:
-            return times_of_few(sequences, context, steps)
-        times: list[Micros] = self._instance.latency.decode_times(decodes(sequences, context), steps).tolist()
+            return times_of_few(sequences, context_tokens, steps)
+        times: list[Micros] = self._context.latency.decode_times(decodes(sequences, context_tokens), steps).tolist()
         return times
 
     def _is_without_drafts(self) -> bool:
@@ -308,7 +308,7 @@ class AdaptiveScheduler:
         assert self._step is not None
         started_at, sequences, is_prompt = self._step
         self._step = None
-        instance, index = self._instance, len(self._instance.steps) - 1
+        context, index = self._context, len(self._context.steps) - 1
         for sequence, outcome in self._leaving:
             if sequence.outcome is None:
                 self._take_out(sequence, outcome, at)
@@ -328,7 +328,7 @@ class AdaptiveScheduler:
                         sequence.add_extra_tokens(index, num_tokens - 1)
                     emitted.append(sequence)
         if self._reports_steps:
-            instance.events.append(StepDone(at, index, started_at, emitted))
+            context.events.append(StepDone(at, index, started_at, emitted))
         limit = self._limit
         for sequence in emitted:
             request, num_tokens = sequence.request, sequence.num_output_tokens
@@ -353,7 +353,7 @@ class AdaptiveScheduler:
         assert self._acceptance is not None
         # Each step has draws of its own: a draft that missed may be drafted again, as no token takes its place.
         accepted = self._acceptance.num_accepted(self._number_of[sequence], index * num_drafts, num_drafts)
-        self._instance.counters.count_drafts(num_drafts, accepted)
+        self._context.counters.count_drafts(num_drafts, accepted)
         num_left = sequence.request.output_tokens - sequence.num_output_tokens
         return max(1, min(accepted, num_left))
 
@@ -364,16 +364,16 @@ class AdaptiveScheduler:
         sequence.num_output_tokens = min(sequence.num_output_tokens, request.output_tokens)
         self._running.remove(sequence)
         self._forget(sequence)
-        self._instance.counters.output_tokens += sequence.num_output_tokens
-        self._instance.end(sequence, outcome)
-        self._instance.events.append(Finished(at, sequence, outcome))
+        self._context.counters.output_tokens += sequence.num_output_tokens
+        self._context.end(sequence, outcome)
+        self._context.events.append(Finished(at, sequence, outcome))
 
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         for place in (self._waiting, self._newcomers, self._running):
             if sequence in place:
                 place.remove(sequence)
         self._forget(sequence)
-        self._instance.end_now(sequence, outcome, at)
+        self._context.end_now(sequence, outcome, at)
 
     def _forget(self, sequence: Sequence) -> None:
         sequence.running = False

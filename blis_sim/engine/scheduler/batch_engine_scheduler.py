@@ -48,11 +48,11 @@ class RunningBatch:
 class BatchEngineScheduler:
     """Takes steps of `rules`; as many run at once as there are pipeline stages, each of which has a queue."""
 
-    def __init__(self, instance: EngineContext, reports_steps: bool, rules: BatchRules) -> None:
-        config = instance.config
+    def __init__(self, context: EngineContext, reports_steps: bool, rules: BatchRules) -> None:
+        config = context.config
         self.num_deferred = 0
         self.rules = rules
-        self._instance = instance
+        self._context = context
         self._reports_steps = reports_steps
         self._limit_tokens = config.limit_tokens
         self._num_stages = config.num_stages
@@ -63,7 +63,7 @@ class BatchEngineScheduler:
         self._planned = False
         self._hold = PauseState.NONE
         self._num_admissions = 0
-        self._take_steps = MultiStep(instance).take
+        self._take_steps = MultiStep(context).take
 
     @property
     def kv(self) -> BlockCounts:
@@ -79,7 +79,7 @@ class BatchEngineScheduler:
 
     @property
     def num_begun_steps(self) -> int:
-        return len(self._instance.steps)
+        return len(self._context.steps)
 
     @property
     def rests(self) -> bool:
@@ -98,7 +98,7 @@ class BatchEngineScheduler:
             _leave(running.batch, job)
         self.rules.drop(job)
         sequence.running = False
-        self._instance.end_now(sequence, outcome, at)
+        self._context.end_now(sequence, outcome, at)
         self._plan(at)
 
     def set_hold(self, hold: PauseState, at: Micros) -> None:
@@ -132,23 +132,23 @@ class BatchEngineScheduler:
     def _plan(self, at: Micros) -> None:
         if not self._planned and len(self._running) < self._num_stages:
             self._planned = True
-            self._instance.queue.push(at, Due.STEP)
+            self._context.queue.push(at, Due.STEP)
 
     def _go_on(self, at: Micros) -> None:
         """Compose batches from `at` on, and end those of a single stage that end before something else is due."""
-        instance = self._instance
+        context = self._context
         while True:
-            instance.clock = max(at, instance.clock)
+            context.clock = max(at, context.clock)
             while len(self._running) < self._num_stages and (batch := self._compose(at)) is not None:
                 running = self._begin(batch, at)
                 self._running.append(running)
                 if self._num_stages > 1:
-                    instance.queue.push(running.ends_at, Due.STEP_END, running)
+                    context.queue.push(running.ends_at, Due.STEP_END, running)
             if self._num_stages > 1 or not self._running:
                 return
             running = self._running[0]
             if running.ends_at > self._last_free_instant():
-                instance.queue.push(running.ends_at, Due.STEP_END, running)
+                context.queue.push(running.ends_at, Due.STEP_END, running)
                 return
             at = running.ends_at
             self._end(self._running.popleft(), at)
@@ -169,14 +169,14 @@ class BatchEngineScheduler:
 
     def _report(self, at: Micros) -> None:
         """Report which requests began, and which lost their blocks."""
-        instance = self._instance
+        context = self._context
         for job in self.rules.restarted:
             sequence = _sequence(job)
             sequence.running = False
             sequence.num_computed_tokens = 0
             sequence.num_preemptions += 1
-            instance.counters.num_preemptions += 1
-            instance.events.append(Preempted(at, sequence))
+            context.counters.num_preemptions += 1
+            context.events.append(Preempted(at, sequence))
         for job in self.rules.started:
             sequence = _sequence(job)
             self._num_admissions += 1
@@ -185,44 +185,44 @@ class BatchEngineScheduler:
             if sequence.scheduled_at is None:
                 sequence.scheduled_at = at
                 sequence.num_cached_tokens = sequence.num_external_tokens = job.processed
-            if instance.reports_admissions:
-                instance.events.append(Scheduled(at, sequence))
+            if context.reports_admissions:
+                context.events.append(Scheduled(at, sequence))
 
     def _begin(self, batch: Batch, at: Micros) -> RunningBatch:
         """Begin a batch, and take those that are equal to it while nothing else is due."""
-        instance = self._instance
+        context = self._context
         if self._num_stages == 1 and not batch.prefills:
             most = self._num_at_once(batch)
             if most >= MIN_LEAP_STEPS:
                 return self._leap(batch, at, most)
-        shape = shape_of(batch, instance.recent_prompts.tokens_at(at) if batch.prefills else 0)
-        instance.last_shape = shape
+        shape = shape_of(batch, context.recent_prompts.tokens_at(at) if batch.prefills else 0)
+        context.last_shape = shape
         started_at = at if self._pipeline is None else self._pipeline.start(at)
-        duration_us = instance.latency.step_time(shape) or 1
+        duration_us = context.latency.step_time(shape) or 1
         computed_at = ends_at = started_at + duration_us
         if self._pipeline is not None:
             computed_at, ends_at = self._pipeline.enter(started_at, duration_us, shape.num_tokens, samples=False)
         if shape.prefill_tokens:
-            instance.recent_prompts.add(shape.prefill_tokens, computed_at)
+            context.recent_prompts.add(shape.prefill_tokens, computed_at)
         stages = [] if self._pipeline is None else self._pipeline.passages
-        return RunningBatch(batch, instance.steps.append(started_at, ends_at), ends_at, shape, stages)
+        return RunningBatch(batch, context.steps.append(started_at, ends_at), ends_at, shape, stages)
 
     def _num_at_once(self, batch: Batch) -> int:
         """How many batches can be taken at once: `batch` and those equal to it."""
-        instance = self._instance
-        is_reported = self._reports_steps and not instance.leaps
-        if self._hold is not PauseState.NONE or is_reported or instance.reports_batches:
+        context = self._context
+        is_reported = self._reports_steps and not context.leaps
+        if self._hold is not PauseState.NONE or is_reported or context.reports_batches:
             return 1
         most = 1 + self.rules.num_equal_batches(batch)
         return min(most, MOST_TOLD_STEPS + 1) if self._reports_steps else most
 
     def _leap(self, batch: Batch, at: Micros, most: int) -> RunningBatch:
         """Take up to `most` equal batches, each of which begins before something else is due."""
-        instance, decodes = self._instance, batch.decodes
-        first = len(instance.steps)
-        context = batch.decode_context_tokens - decodes
-        count, started_at, ends_at = self._take_steps(at, max(at, self._last_free_instant()), decodes, context, most)
-        instance.clock = max(started_at, instance.clock)
+        context, decodes = self._context, batch.decodes
+        first = len(context.steps)
+        num_tokens = batch.decode_context_tokens - decodes
+        count, started_at, ends_at = self._take_steps(at, max(at, self._last_free_instant()), decodes, num_tokens, most)
+        context.clock = max(started_at, context.clock)
         if count > 1:
             self.rules.repeat(batch, count - 1)
             sequences = [_sequence(job) for job in batch.jobs]
@@ -231,19 +231,19 @@ class BatchEngineScheduler:
                 sequence.num_output_tokens += count - 1
                 sequence.num_computed_tokens += count - 1
             if self._reports_steps:
-                ends = [instance.steps.end(index) for index in range(first, first + count - 1)]
-                instance.events.append(StepsDone(ends, first, sequences))
-        instance.last_shape = shape = shape_of(batch, 0)
+                ends = [context.steps.end(index) for index in range(first, first + count - 1)]
+                context.events.append(StepsDone(ends, first, sequences))
+        context.last_shape = shape = shape_of(batch, 0)
         return RunningBatch(batch, first + count - 1, ends_at, shape, [])
 
     def _end(self, running: RunningBatch, at: Micros) -> None:
         """Process what a batch brings its requests."""
-        instance, batch, index = self._instance, running.batch, running.index
-        reported = self._batch_done(running, at) if instance.reports_batches else None
+        context, batch, index = self._context, running.batch, running.index
+        reported = self._batch_done(running, at) if context.reports_batches else None
         complete = self.rules.end(batch)
         if reported is not None:
             reported.num_blocks_after = self.kv.num_used_blocks
-            instance.events.append(reported)
+            context.events.append(reported)
         emitted: list[Sequence] = []
         for job, count in zip(batch.jobs, batch.tokens, strict=True):
             sequence = _sequence(job)
@@ -258,7 +258,7 @@ class BatchEngineScheduler:
             if sequence.request.output_tokens > 0:
                 emitted.append(sequence)
         if self._reports_steps:
-            instance.events.append(StepDone(at, index, instance.steps.start(index), emitted))
+            context.events.append(StepDone(at, index, context.steps.start(index), emitted))
         for job in complete:
             self._complete(_sequence(job), at)
 
@@ -272,7 +272,7 @@ class BatchEngineScheduler:
                 prompts.append((sequence, count))
             else:
                 decoding.append(sequence)
-        started_at, num_used_blocks = self._instance.steps.start(running.index), self.kv.num_used_blocks
+        started_at, num_used_blocks = self._context.steps.start(running.index), self.kv.num_used_blocks
         return BatchDone(
             at,
             running.index,
@@ -288,12 +288,12 @@ class BatchEngineScheduler:
     def _complete(self, sequence: Sequence, at: Micros) -> None:
         del self._jobs[sequence]
         sequence.running = False
-        most, instance = sequence.request.output_tokens, self._instance
+        most, context = sequence.request.output_tokens, self._context
         outcome = Outcome.COMPLETED if sequence.num_output_tokens >= most else Outcome.LENGTH_CAPPED
         sequence.num_output_tokens = min(sequence.num_output_tokens, most)
-        instance.end(sequence, outcome)
-        instance.counters.output_tokens += sequence.num_output_tokens
-        instance.events.append(Finished(at, sequence, outcome))
+        context.end(sequence, outcome)
+        context.counters.output_tokens += sequence.num_output_tokens
+        context.events.append(Finished(at, sequence, outcome))
 
     def _sort_waiting(self) -> None:
         order = self._order
@@ -302,7 +302,7 @@ class BatchEngineScheduler:
 
     def _last_free_instant(self) -> Micros:
         """Up to when steps may be taken without looking at anything else."""
-        others_at, until = self._instance.queue.next_at(), self._instance.until
+        others_at, until = self._context.queue.next_at(), self._context.until
         return until if others_at is None or others_at > until else others_at - 1
 
 

@@ -25,9 +25,9 @@ BATCH_RULES: Mapping[str, type[BatchRules]] = {
 }
 
 
-def new_batch_engine(instance: "EngineContext", reports_steps: bool) -> BatchEngineScheduler:
+def new_batch_engine(context: "EngineContext", reports_steps: bool) -> BatchEngineScheduler:
     """Return what takes the steps of the engine that the configuration names."""
-    config = instance.config
+    config = context.config
     limits = BatchLimits(
         num_blocks=config.total_kv_blocks,
         block_size_tokens=config.block_size_tokens,
@@ -36,4 +36,4 @@ def new_batch_engine(instance: "EngineContext", reports_steps: bool) -> BatchEng
         max_model_len=config.limit_tokens,
         num_stages=config.num_stages,
     )
-    return BatchEngineScheduler(instance, reports_steps, BATCH_RULES[config.engine](limits))
+    return BatchEngineScheduler(context, reports_steps, BATCH_RULES[config.engine](limits))

@@ -27,14 +27,14 @@ class FixedTimingScheduler:
     The index of such a step is the number of tokens that its request had before.
     """
 
-    def __init__(self, instance: EngineContext) -> None:
-        config = instance.config
+    def __init__(self, context: EngineContext) -> None:
+        config = context.config
         assert config.timing is not None
-        self.kv = new_slot_cache(config, instance.cache_changes)
+        self.kv = new_slot_cache(config, context.cache_changes)
         self.num_deferred = 0
         self._timing = config.timing
         self._even_gap = config.timing.even_gap
-        self._instance = instance
+        self._context = context
         self._order = ORDERS[config.scheduler]
         self._waiting: deque[Sequence] = deque()
         self._running: dict[Sequence, int] = {}
@@ -58,7 +58,7 @@ class FixedTimingScheduler:
 
     @property
     def num_begun_steps(self) -> int:
-        return len(self._instance.steps)
+        return len(self._context.steps)
 
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         self._waiting.append(sequence)
@@ -69,7 +69,7 @@ class FixedTimingScheduler:
             self._leave(sequence)
         else:
             self._waiting.remove(sequence)
-        self._instance.end_now(sequence, outcome, at)
+        self._context.end_now(sequence, outcome, at)
         self._plan(at)
 
     def step(self, at: Micros) -> None:
@@ -79,7 +79,7 @@ class FixedTimingScheduler:
         if self._order is not None:
             self._waiting = deque(sorted(self._waiting, key=self._order))
         passed_over: deque[Sequence] = deque()
-        while self._waiting and len(self._running) < self._instance.config.max_num_seqs:
+        while self._waiting and len(self._running) < self._context.config.max_num_seqs:
             sequence = self._waiting[0]
             if not self._finds_adapter_slot(sequence.request.adapter):
                 passed_over.appendleft(self._waiting.popleft())
@@ -104,7 +104,7 @@ class FixedTimingScheduler:
         self._hold = hold
         if hold is not PauseState.EVERYTHING:
             for report in self._held_back:
-                self._instance.queue.push(at, Due.STEP_END, report, self._running.get(report[0], 0))
+                self._context.queue.push(at, Due.STEP_END, report, self._running.get(report[0], 0))
             self._held_back = []
         self._plan(at)
 
@@ -114,8 +114,8 @@ class FixedTimingScheduler:
             sequence.running = False
             sequence.num_preemptions += 1
             self._waiting.appendleft(sequence)
-            self._instance.events.append(Preempted(at, sequence))
-        self._instance.counters.num_preemptions += len(self._running)
+            self._context.events.append(Preempted(at, sequence))
+        self._context.counters.num_preemptions += len(self._running)
         self._running.clear()
         self._plan(at)
 
@@ -125,10 +125,10 @@ class FixedTimingScheduler:
         self._plan(at)
 
     def _plan(self, at: Micros) -> None:
-        self._instance.queue.push(at, Due.STEP)
+        self._context.queue.push(at, Due.STEP)
 
     def _finds_adapter_slot(self, adapter: str) -> bool:
-        lora = self._instance.config.lora
+        lora = self._context.config.lora
         if lora is None or not adapter:
             return True
         running = {sequence.request.adapter for sequence in self._running} - {""}
@@ -151,8 +151,8 @@ class FixedTimingScheduler:
         sequence.running = True
         self._running[sequence] = self._num_started
         self._num_started += 1
-        if self._instance.reports_admissions:
-            self._instance.events.append(Scheduled(at, sequence))
+        if self._context.reports_admissions:
+            self._context.events.append(Scheduled(at, sequence))
         self._await_token(sequence, self._first_token_time(sequence, start), at)
         return True
 
@@ -166,33 +166,33 @@ class FixedTimingScheduler:
         # Its own instant comes first, so a token is never due at the instant it begins to be awaited. The earliest
         # started of several that are due at one instant is first, however far each has been taken at once.
         report = sequence, sequence.num_preemptions
-        self._instance.queue.push(at + max(1, wait), Due.STEP_END, report, self._running[sequence])
+        self._context.queue.push(at + max(1, wait), Due.STEP_END, report, self._running[sequence])
 
     def _leap(self, sequence: Sequence, at: Micros) -> bool:
         """Take many tokens at once, the first of which is due at `at`, but for a first and a last one.
 
         Only if the driver allows it and nothing but the clock decides when they come.
         """
-        instance, gap = self._instance, self._even_gap
-        if not instance.leaps or gap is None or sequence.first_token_step is None or instance.queue.num_aborts:
+        context, gap = self._context, self._even_gap
+        if not context.leaps or gap is None or sequence.first_token_step is None or context.queue.num_aborts:
             return False
         request, first = sequence.request, sequence.num_output_tokens
-        last = min(request.output_tokens, instance.config.limit_tokens - request.input_tokens)
-        count = min(MOST_TOKENS, last - 1 - first, (instance.until - at) // gap + 1)
-        if count < FEWEST_TOKENS or request.deadline_us or instance.cache_changes:
+        last = min(request.output_tokens, context.config.limit_tokens - request.input_tokens)
+        count = min(MOST_TOKENS, last - 1 - first, (context.until - at) // gap + 1)
+        if count < FEWEST_TOKENS or request.deadline_us or context.cache_changes:
             return False
         ends = range(at, at + count * gap, gap)
         for end in ends:
-            instance.steps.append(end, end)
+            context.steps.append(end, end)
         sequence.num_output_tokens += count
         sequence.add_token_steps(first, count)
-        instance.events.append(StepsDone(ends, first, [sequence]))
+        context.events.append(StepsDone(ends, first, [sequence]))
         self._await_token(sequence, gap, ends[-1])
         return True
 
     def _add_token(self, sequence: Sequence, at: Micros) -> None:
-        instance = self._instance
-        instance.steps.append(at, at)
+        context = self._context
+        context.steps.append(at, at)
         # Among the steps of all, those of one request would be runs of one step each, to be counted at every token.
         index = sequence.num_output_tokens
         sequence.num_output_tokens += 1
@@ -202,7 +202,7 @@ class FixedTimingScheduler:
         else:
             sequence.add_token_step(index)
         emitted = [sequence] if sequence.request.output_tokens > 0 else []
-        instance.events.append(StepDone(at, index, at, emitted))
+        context.events.append(StepDone(at, index, at, emitted))
         self._report_cache_changes(at)
         outcome = self._ending(sequence)
         if outcome is None:
@@ -211,15 +211,15 @@ class FixedTimingScheduler:
             return
         self._leave(sequence)
         sequence.num_output_tokens = min(sequence.num_output_tokens, sequence.request.output_tokens)
-        instance.end(sequence, outcome)
-        instance.counters.output_tokens += sequence.num_output_tokens
-        instance.events.append(Finished(at, sequence, outcome))
+        context.end(sequence, outcome)
+        context.counters.output_tokens += sequence.num_output_tokens
+        context.events.append(Finished(at, sequence, outcome))
         self._plan(at)
 
     def _ending(self, sequence: Sequence) -> Outcome | None:
         if sequence.num_output_tokens >= sequence.request.output_tokens:
             return Outcome.COMPLETED
-        if sequence.num_tokens >= self._instance.config.limit_tokens:
+        if sequence.num_tokens >= self._context.config.limit_tokens:
             return Outcome.LENGTH_CAPPED
         return None
 
@@ -229,7 +229,7 @@ class FixedTimingScheduler:
         self.kv.release(sequence)
 
     def _report_cache_changes(self, at: Micros) -> None:
-        changes = self._instance.cache_changes
+        changes = self._context.cache_changes
         if changes:
-            self._instance.events.append(CacheChanged(at, tuple(changes)))
+            self._context.events.append(CacheChanged(at, tuple(changes)))
             changes.clear()

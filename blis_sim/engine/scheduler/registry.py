@@ -13,53 +13,53 @@ if TYPE_CHECKING:
     from blis_sim.engine.context import EngineContext
 
 
-def new_vllm(instance: "EngineContext", reports_steps: bool) -> Scheduler:
+def new_vllm(context: "EngineContext", reports_steps: bool) -> Scheduler:
     """vLLM's rules, step by step; or, where times are set request by request, its queue alone."""
-    config = instance.config
+    config = context.config
     if config.timing is not None:
         from blis_sim.engine.scheduler.fixed_timing import FixedTimingScheduler
 
-        return FixedTimingScheduler(instance)
+        return FixedTimingScheduler(context)
     if config.speculation is not None:
         from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
 
-        return SpeculativeScheduler(instance, reports_steps)
+        return SpeculativeScheduler(context, reports_steps)
     if config.kv_groups:
         from blis_sim.engine.scheduler.vllm_groups import GroupedScheduler
 
-        return GroupedScheduler(instance, reports_steps)
+        return GroupedScheduler(context, reports_steps)
     if config.offload is not None:
         from blis_sim.engine.scheduler.vllm_offloading import OffloadingScheduler
 
-        return OffloadingScheduler(instance, reports_steps, config.offload)
+        return OffloadingScheduler(context, reports_steps, config.offload)
     from blis_sim.engine.scheduler.vllm import VllmScheduler
 
-    return VllmScheduler(instance, reports_steps)
+    return VllmScheduler(context, reports_steps)
 
 
-def new_blis(instance: "EngineContext", reports_steps: bool) -> Scheduler:
+def new_blis(context: "EngineContext", reports_steps: bool) -> Scheduler:
     """BLIS's rules, with a CPU tier if there is one."""
-    if instance.config.cpu_tier is not None:
+    if context.config.cpu_tier is not None:
         from blis_sim.engine.scheduler.blis_tiered import TieredBlisScheduler
 
-        return TieredBlisScheduler(instance, reports_steps, instance.config.cpu_tier)
+        return TieredBlisScheduler(context, reports_steps, context.config.cpu_tier)
     from blis_sim.engine.scheduler.blis import BlisScheduler
 
-    return BlisScheduler(instance, reports_steps)
+    return BlisScheduler(context, reports_steps)
 
 
-def new_batches(instance: "EngineContext", reports_steps: bool) -> Scheduler:
+def new_batches(context: "EngineContext", reports_steps: bool) -> Scheduler:
     """The rules of a scheduler that Vidur has, by the name of the engine."""
     from blis_sim.engine.scheduler.batch_engines import new_batch_engine
 
-    return new_batch_engine(instance, reports_steps)
+    return new_batch_engine(context, reports_steps)
 
 
-def new_adaptive(instance: "EngineContext", reports_steps: bool) -> Scheduler:
+def new_adaptive(context: "EngineContext", reports_steps: bool) -> Scheduler:
     """The worker of the published adaptive scheduler."""
     from blis_sim.engine.scheduler.adaptive import AdaptiveScheduler
 
-    return AdaptiveScheduler(instance, reports_steps)
+    return AdaptiveScheduler(context, reports_steps)
 
 
 ENGINES = Registry[Callable[["EngineContext", bool], Scheduler]]("blis.schedulers") | {

@@ -32,7 +32,7 @@ def outcome(
     if is_literal:  # a compiled scheduler takes no cache that is not compiled
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(OFFLOAD_POLICIES, "mirror", LiteralTiers)
-            engine._scheduler = PlainTieredBlisScheduler(engine._instance, tier)
+            engine._scheduler = PlainTieredBlisScheduler(engine._context, tier)
     for at, request in workload.arrivals:
         engine.submit(request, at)
     for at, request_id in workload.hang_ups:
