@@ -15,7 +15,7 @@ _BRACKETS_OR_TEXT = re.compile(r'[{}\[\]]|"(?:[^"\\]|\\.)*"?')
 
 
 def read_answer(text: str, has_reasoning: bool, has_calls: bool, is_whole: bool) -> list[Delta]:
-    """The parts of a text in order. More text only adds to them.
+    """Return the parts of a text in order. More text only adds to them; marks of reasoning, single tokens, come whole.
 
     Without the mark that ends it all is reasoning. A whole text with a call that is no JSON has no calls but words.
     """

@@ -71,7 +71,9 @@ def test_values_fit_their_schema_and_others_do_not() -> None:
 
 def test_templates_name_values_that_exist() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in (CHART / "templates").iterdir())
-    for name in re.findall(r"\.Values\.([\w.]+)", text):
+    names = re.findall(r"\.Values\.([\w.]+)", text)
+    assert {"model", "flags", "autoscaling.enabled"} <= set(names)
+    for name in names:
         found: Any = values()
         for part in name.split("."):
             found = found[part]

@@ -36,8 +36,11 @@ def test_requests_that_take_blocks_from_each_other_for_ever_are_an_error() -> No
         list(run_virtual(engine, arrivals()))
 
 
-def test_with_a_horizon_they_are_none() -> None:
-    list(run_virtual(turn_and_turn_about("priority"), arrivals(), horizon_us=100_000_000))
+def test_requests_that_take_blocks_from_each_other_until_the_horizon_are_no_error() -> None:
+    engine = turn_and_turn_about("priority")
+    list(run_virtual(engine, arrivals(), horizon_us=100_000_000))
+    assert engine.counters.num_preemptions > 0
+    assert len(engine.live) == len(PROMPTS)
 
 
 def test_preemptions_that_let_requests_end_are_no_error() -> None:

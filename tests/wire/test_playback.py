@@ -132,7 +132,7 @@ def test_another_form_and_another_tokenization_say_the_same(tmp_path: Path) -> N
         assert whole["choices"][0]["message"]["content"] == "Hello"
         stream = ask(server, ASKED)[1]
         assert stream != b"".join(data for _, data in STREAM)
-        assert b"Hello" in stream or b"Hel" in stream
+        assert b"Hel" in stream
         message = json.loads(ask(server, {**ASKED, "stream": False, "max_tokens": 9, "model": "m"}, "/v1/messages")[1])
         assert message["content"][0]["text"] == "Hello"
 

@@ -115,6 +115,7 @@ def test_time_is_that_of_prefill_alone() -> None:
 
 def test_classes_have_names_and_probabilities(classifier: TestServer) -> None:
     found = call(classifier, "POST", "/classify", {"input": ["a", "b"]}).json["data"]
+    assert len(found) == 2
     for each in found:
         assert each["num_classes"] == 2
         assert each["label"] == ("calm", "cross")[int(np.argmax(each["probs"]))]

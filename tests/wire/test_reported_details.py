@@ -100,7 +100,9 @@ def test_a_beam_shows_candidates_among_twice_as_many_as_beams(
     server: TestServer, num_beams: int, asked: int, num_shown: int
 ) -> None:
     body = {"prompt": "hi", "max_tokens": 30, "ignore_eos": True, "n": num_beams, "use_beam_search": True}
-    for choice in call(server, "POST", "/v1/completions", {**body, "logprobs": asked}).json["choices"]:
+    choices = call(server, "POST", "/v1/completions", {**body, "logprobs": asked}).json["choices"]
+    assert len(choices) == num_beams
+    for choice in choices:
         assert {len(each) for each in choice["logprobs"]["top_logprobs"]} == {num_shown}
         for shown in choice["logprobs"]["top_logprobs"]:
             assert list(shown.values()) == sorted(shown.values(), reverse=True)

@@ -50,6 +50,7 @@ def test_steps_that_take_a_fifth_longer_leave_the_intervals(deployment: Deployme
 def test_coefficients_that_were_learned_elsewhere_make_wide_intervals() -> None:
     other = resolve(DeploymentOptions(model="llama-3.1-8b", hardware="A100-SXM", tp=1, latency_model="fitted"))
     found = comparison(readings_of(other, rate=6, seconds=45, every_s=2), other)
+    assert [each.name for each in found.figures] == ["TTFT", "E2E", "ITL"]
     assert all(each.interval.high_s / max(1e-3, each.interval.low_s) > 2 for each in found.figures), list(found.lines)
 
 

@@ -52,6 +52,7 @@ def test_the_busiest_gets_it_and_the_first_of_equals() -> None:
 
 def test_at_random_all_get_their_share() -> None:
     counts = Counter(places(Random(SeededTieBreaker(3)), 3_000, 5, 0, 0))
+    assert len(counts) == 3
     assert all(900 < count < 1_100 for count in counts.values())
 
 

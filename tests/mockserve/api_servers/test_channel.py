@@ -3,13 +3,16 @@
 import asyncio
 import socket
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mockserve.api_servers.channel import Channel, open_channel
+from mockserve.api_servers.channel import open_channel
 from tests.patience import PATIENCE_S
 
 SMALL_BUFFER_BYTES = 4096
+NUM_WRITES_BEFORE_WARNING = 5
+"""asyncio warns when a lost connection has been written to more often."""
 
 
 async def heard_of(turns: list[list[bytes]]) -> tuple[list[bytes], int]:
@@ -52,8 +55,18 @@ async def test_the_closing_end_is_not_notified_and_the_other_end_is() -> None:
     assert not here_ended.is_set()
 
 
-async def test_a_message_to_a_closed_end_is_dropped() -> None:
-    channel = Channel(print, lambda: None)
-    channel.send("the other end is gone")
-    await asyncio.sleep(0)
-    channel.close()
+async def test_a_message_to_a_closed_end_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    received: list[object] = []
+    here_ended, there_ended = asyncio.Event(), asyncio.Event()
+    ends = socket.socketpair()
+    here = await open_channel(ends[0], print, here_ended.set)
+    there = await open_channel(ends[1], received.append, there_ended.set)
+    here.send("in time")
+    await here.leave()
+    for _ in range(NUM_WRITES_BEFORE_WARNING + 1):
+        here.send("too late")
+        await asyncio.sleep(0)
+    await asyncio.wait_for(there_ended.wait(), PATIENCE_S)
+    there.close()
+    assert received == ["in time"]
+    assert caplog.messages == []

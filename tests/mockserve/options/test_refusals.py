@@ -46,7 +46,7 @@ def test_a_variable_in_the_way_is_named(variable: str, field: str) -> None:
         check_processes(options, environment)
 
 
-def test_everything_else_is_fine() -> None:
+def test_tls_and_data_parallel_ranks_are_accepted_in_several_processes() -> None:
     certificate = str(Path("certificate.pem"))
     options = options_from(ServeOptions, model="qwen/qwen3-14b", api_server_count=8, dp=2, ssl_certfile=certificate)
     check_processes(options, ServerEnvironment())

@@ -73,6 +73,7 @@ def case_of(asked: Asked) -> Case:
 def test_replies_to_captured_requests_come_byte_for_byte(reference: Path, tmp_path: Path) -> None:
     cases = [*read_cases([reference / "oracle" / f"{name}.py" for name in _FILES]), *map(case_of, response_cases())]
     cases = cases if os.environ.get("BLIS_ALL_CASES") else cases[::16]
+    assert len(cases) > 16
     with running_server(speed=50.0) as server:
         relay = Relay(server.port)
         with running_proxy(relay.url, tmp_path / "r") as proxy:

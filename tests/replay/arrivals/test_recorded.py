@@ -205,7 +205,9 @@ def test_sent_requests_keep_their_gaps_and_begin_at_the_first_arrival(rows: list
 @given(_rows)
 def test_unsent_requests_come_at_their_scheduled_arrival(rows: list[TraceRow]) -> None:
     found = arrivals_of(Trace(TraceHeader(), rows, Path("t.yaml"), Path("t.csv")), MODEL, LIMITS)
-    assert all(at == row.arrival_time_us for at, row in recorded(found) if row.send_time_us == 0)
+    unsent = [(at, row.arrival_time_us) for at, row in recorded(found) if row.send_time_us == 0]
+    assert len(unsent) == sum(row.send_time_us == 0 for row in rows)
+    assert all(at == arrival_time_us for at, arrival_time_us in unsent)
 
 
 @pytest.mark.parametrize(("prefix_tokens", "plain", "ahead"), [(7, 1, 1), (8, 2, 1), (9, 2, 2)])

@@ -95,7 +95,9 @@ def test_a_folder_of_metrics_changes_no_result(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_pool_of_prompts_and_one_of_answers_show_in_the_rows_of_requests(tmp_path: Path) -> None:
     results(tmp_path, *SETTINGS["separate pools"])
-    for row in rows(tmp_path / "m" / "request_metrics.csv"):
+    found = rows(tmp_path / "m" / "request_metrics.csv")
+    assert len(found) == 40
+    for row in found:
         assert (row["prefill_replica_id"], row["decode_replica_id"] in ("1", "2")) == ("0", True)
         assert float(row["arrived_at"]) < float(row["decode_arrived_at"]) < float(row["completed_at"])
         rate = float(row["pd_p2p_comm_size"]) / float(row["pd_p2p_comm_time"])

@@ -31,7 +31,9 @@ def test_a_request_on_one_instance_is_a_chain_of_its_prompt_and_its_tokens(tmp_p
 
 
 def test_a_prompt_computed_elsewhere_is_transferred_before_its_tokens_begin(tmp_path: Path) -> None:
-    for graph in graphs(tmp_path, *SPLIT):
+    found = graphs(tmp_path, *SPLIT)
+    assert len(found) == 6
+    for graph in found:
         prompt, flow, tokens = graph["nodes"]
         assert [each["type"] for each in graph["links"]] == ["flow", "flow"]
         assert (flow["type"], flow["src"], flow["dest"]) == (
