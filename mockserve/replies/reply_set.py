@@ -14,7 +14,7 @@ from mockserve.protocol.sampling.sampling import Delivery, SamplingParams
 from mockserve.replies.call_style import CALL_KINDS
 from mockserve.replies.choice_writer import NewWriter
 from mockserve.replies.frames import CHAT_ERRORS, EventTemplates, StreamErrors
-from mockserve.replies.generation import PlannedPrompt
+from mockserve.replies.generation import Generation, PlannedPrompt
 from mockserve.transport.clients import ANYBODY, Caller
 
 
@@ -160,6 +160,17 @@ class ReplyJob(NamedTuple):
     @property
     def num_choices(self) -> int:
         return sum(len(prompt.generations) for prompt in self.prompts)
+
+
+class CompletedChoice(NamedTuple):
+    """A choice of prompt `prompt_number` with its last token. `started_ns` is the Unix time of its submission."""
+
+    job: ReplyJob
+    prompt_number: int
+    generation: Generation
+    flight: InFlightRequest
+    caller: Caller
+    started_ns: int
 
 
 class ReplySet:

@@ -22,7 +22,7 @@ from mockserve.replies.choices import CollectedChoice, LateChoices, StreamedChoi
 from mockserve.replies.event_stream import EventStream, HeldStream, LongEventStream
 from mockserve.replies.frames import DONE, event
 from mockserve.replies.generation import Generation, PlannedPrompt
-from mockserve.replies.reply_set import ReplyJob, ReplySet
+from mockserve.replies.reply_set import CompletedChoice, ReplyJob, ReplySet
 from mockserve.responding.sse_writer import EventOutlet, SSEWriter
 from mockserve.responding.submission import fly_in_turn
 from mockserve.serving.service import SERVICE, ReplyDelivery
@@ -221,8 +221,9 @@ def _note_completed(delivery: ReplyDelivery, replies: ReplySet, started_ns: int)
     flights = iter(replies.flights)
     for number, prompt in enumerate(replies.job.prompts):
         for generation, flight in zip(prompt.generations, flights, strict=False):
+            choice = CompletedChoice(replies.job, number, generation, flight, replies.caller, started_ns)
             for observer in delivery.observers:
-                observer.completed(replies.job, number, generation, flight, replies.caller, started_ns)
+                observer.completed(choice)
 
 
 def _submit(delivery: ReplyDelivery, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
@@ -266,11 +267,11 @@ def load_headers(asked: str | None, engine: Counted) -> Mapping[str, str]:
         "num_requests_waiting": float(stats.num_waiting),
         "kv_cache_usage_perc": float(stats.kv_usage_fraction),
     }
-    wanted = asked.upper()
-    if wanted == "TEXT":
+    requested = asked.upper()
+    if requested == "TEXT":
         named = ", ".join(f"named_metrics.{name}={value}" for name, value in metrics.items())
         return {ANSWERED_IN: f"TEXT {named}"}
-    if wanted == "JSON":
+    if requested == "JSON":
         return {ANSWERED_IN: f"JSON {json.dumps({'named_metrics': metrics})}"}
     return {}
 

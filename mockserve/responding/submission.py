@@ -13,7 +13,7 @@ from mockserve.in_flight_request import ENDED_REPLY, InFlightRequest, Reply, Sib
 from mockserve.protocol.errors import ApiError, internal_error, paused
 from mockserve.replies.choices import failure
 from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
-from mockserve.replies.reply_set import ReplySet
+from mockserve.replies.reply_set import CompletedChoice, ReplySet
 from mockserve.serving.planner import (
     BESIDE_TOKENS,
     MOST_PLANNED_TOKENS,
@@ -174,8 +174,9 @@ class _Turns:
                 flight.reply = ENDED_REPLY
                 if flight.e2e_latency_us:
                     job, prompt_number = self._replies.job, place.prompt_number
+                    choice = CompletedChoice(job, prompt_number, generation, flight, caller, self._started_ns)
                     for observer in self._delivery.observers:
-                        observer.completed(job, prompt_number, generation, flight, caller, self._started_ns)
+                        observer.completed(choice)
             self._open_tokens -= planned.size_tokens
             if isinstance(place.prompt.generations, LateGenerations):
                 place.prompt.generations.forget(place.number)

@@ -8,8 +8,8 @@ from mockserve.in_flight_request import InFlightRequest
 from mockserve.log_lines import fields
 from mockserve.options.observability import ObservabilityOptions
 from mockserve.protocol.sampling.sampling import SamplingParams
-from mockserve.replies.generation import Generation, external_id
-from mockserve.replies.reply_set import ReplyJob
+from mockserve.replies.generation import external_id
+from mockserve.replies.reply_set import CompletedChoice, ReplyJob
 from mockserve.transport.clients import Caller
 
 _logger = logging.getLogger(__name__)
@@ -22,16 +22,8 @@ class RequestObserver(Protocol):
         """A reply's requests are about to go to the engine."""
         ...
 
-    def completed(
-        self,
-        job: ReplyJob,
-        prompt_number: int,
-        generation: Generation,
-        flight: InFlightRequest,
-        caller: Caller,
-        started_ns: int,
-    ) -> None:
-        """A choice of prompt `prompt_number` is complete. `started_ns` is the Unix time of its submission."""
+    def completed(self, choice: CompletedChoice) -> None:
+        """A choice is complete."""
         ...
 
     def prefilled(self, flight: InFlightRequest, caller: Caller, started_ns: int) -> None:
@@ -97,22 +89,14 @@ class RequestLog:
             message = "Received request %s: params: %s, lora_request: %s."
             _logger.info(message, name, params, request.adapter or None, extra=fields(request_id=name))
 
-    def completed(
-        self,
-        job: ReplyJob,
-        prompt_number: int,
-        generation: Generation,
-        flight: InFlightRequest,
-        caller: Caller,
-        started_ns: int,
-    ) -> None:
+    def completed(self, choice: CompletedChoice) -> None:
         if not self._logs_outputs:
             return
-        answer = generation.answer
-        text = "".join(answer.texts[: flight.num_tokens])[: self._max_log_len]
-        is_streamed = bool(job.delivery.stream)
+        answer = choice.generation.answer
+        text = "".join(answer.texts[: choice.flight.num_tokens])[: self._max_log_len]
+        is_streamed = bool(choice.job.delivery.stream)
         reason = "streaming_complete" if is_streamed else answer.ending.finish_reason
-        name = external_id(generation, prompt_number)
+        name = external_id(choice.generation, choice.prompt_number)
         message = "Generated response %s%s: output: %r, finish_reason: %s"
         kind = " (streaming complete)" if is_streamed else ""
         _logger.info(message, name, kind, text, reason, extra=fields(request_id=name, finish_reason=reason))

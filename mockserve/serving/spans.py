@@ -15,8 +15,8 @@ from blis_sim.engine.units import Micros
 from blis_sim.options.otlp import new_exporter
 from mockserve.in_flight_request import InFlightRequest
 from mockserve.protocol.sampling.sampling import SamplingParams
-from mockserve.replies.generation import Generation, external_id
-from mockserve.replies.reply_set import ReplyJob
+from mockserve.replies.generation import external_id
+from mockserve.replies.reply_set import CompletedChoice, ReplyJob
 from mockserve.transport.clients import Caller
 
 MOST_QUEUED = 8192
@@ -48,17 +48,10 @@ class RequestSpans:
     def received(self, job: ReplyJob) -> None:
         """Do nothing: a span is made when it has ended."""
 
-    def completed(
-        self,
-        job: ReplyJob,
-        prompt_number: int,
-        generation: Generation,
-        flight: InFlightRequest,
-        caller: Caller,
-        started_ns: int,
-    ) -> None:
-        attributes = latency_attributes(flight) | {"gen_ai.request.id": external_id(generation, prompt_number)}
-        self._end(attributes | sampling_attributes(job.sampling, flight), caller, started_ns)
+    def completed(self, choice: CompletedChoice) -> None:
+        name, flight = external_id(choice.generation, choice.prompt_number), choice.flight
+        attributes = latency_attributes(flight) | {"gen_ai.request.id": name}
+        self._end(attributes | sampling_attributes(choice.job.sampling, flight), choice.caller, choice.started_ns)
 
     def prefilled(self, flight: InFlightRequest, caller: Caller, started_ns: int) -> None:
         name, _, _ = flight.request.id.rpartition("-")
