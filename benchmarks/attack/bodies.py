@@ -4,7 +4,7 @@
 
 The requests are mutations of valid ones, of their JSON text, of HTTP itself and of uploads, and heavy kinds: few bytes
 that ask for much work. Equal arguments send equal bytes. Without --url a server of `blis` is started for each set-up.
-While the requests are sent, a process of its own reads streams and asks for /health; quiet times of the same run are
+While the requests are sent, a process of its own reads streams and polls /health; quiet times of the same run are
 what its figures are compared with. The time that the server's main thread waited for a processor meanwhile is the
 machine's load, and is subtracted unless --as-measured is given. The exit code is 1 when a bound is broken.
 

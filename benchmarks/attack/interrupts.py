@@ -62,7 +62,7 @@ class Ended:
 
 
 def commands(url: str) -> tuple[Command, ...]:
-    """The commands, of which `observe` asks the server at `url`."""
+    """The commands, of which `observe` sends requests to the server at `url`."""
     model = ("qwen/qwen3-14b",)
     load = (
         "--server-url",

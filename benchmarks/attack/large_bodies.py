@@ -1,4 +1,4 @@
-"""Requests that are proportional to something: each asks for as much of one thing as it can."""
+"""Requests of the greatest size in one respect each."""
 
 import json
 from collections.abc import Callable, Mapping

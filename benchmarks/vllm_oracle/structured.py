@@ -3,7 +3,7 @@
     python -m benchmarks.vllm_oracle.structured --genuine http://127.0.0.1:8000 --ours http://127.0.0.1:8001
 
 Both servers must serve the same model folder under the name `m`, with the same `--structured-outputs-config`. The
-genuine one may have an executor that obeys grammars and no GPU. Compared are the status and the text of every error;
+genuine one may have an executor that applies grammars and no GPU. Compared are the status and the text of every error;
 the content of each of our replies that ended by itself must be of the form demanded. Exit code 1 for differences.
 """
 
