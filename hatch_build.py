@@ -40,21 +40,21 @@ class CompiledEngine(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile into a folder that lasts as long as the build."""
-        wanted = os.environ.get("BLIS_COMPILE", "")
-        if wanted not in ("", "0", "1"):
-            raise ValueError(f"BLIS_COMPILE must be 0 or 1, got {wanted!r}")
+        requested = os.environ.get("BLIS_COMPILE", "")
+        if requested not in ("", "0", "1"):
+            raise ValueError(f"BLIS_COMPILE must be 0 or 1, got {requested!r}")
         if version == "editable":
             return
         self._folder = tempfile.TemporaryDirectory()
         search_path = Path(self._folder.name) / SEARCH_PATH_FILE
         search_path.write_text(f"{PACKAGES_FOLDER}\n")
         build_data["force_include"][str(search_path)] = SEARCH_PATH_FILE
-        if wanted == "0":
+        if requested == "0":
             return
         try:
             libraries = compiled(Path(self.root), self.config["modules"], Path(self._folder.name))
         except CannotCompileError as error:
-            if wanted == "1":
+            if requested == "1":
                 raise
             reason = str(error).partition("\n")[0]
             self.app.display_warning(f"The engine stays plain Python, which is slower than compiled: {reason}")

@@ -61,10 +61,10 @@ OTHERS = (
 
 def main() -> int:
     """Write the files, and print which deployments have none and why."""
-    wanted = [(model, *(default_deployment(model) or ("", 0))) for model in COMMON]
+    common = [(model, *(default_deployment(model) or ("", 0))) for model in COMMON]
     PROFILES.mkdir(exist_ok=True)
     written = set()
-    for name, gpu_name, tp in (*wanted, *OTHERS):
+    for name, gpu_name, tp in (*common, *OTHERS):
         model, gpu = load_model(name), load_gpu(gpu_name)
         placement = KernelPlacement(tp=tp)
         try:

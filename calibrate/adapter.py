@@ -41,15 +41,15 @@ def compare_adapter(
     """Compare mean TTFT and output throughput of a simulation with a reference file. Raises CalibrateError."""
     metrics = []
     for name, key in _METRICS:
-        wanted = _positive(reference, f"adapter_aware.{key}")
+        reference_value = _positive(reference, f"adapter_aware.{key}")
         simulated = _simulated(aware, name)
-        error = abs(simulated - wanted) / wanted
+        error = abs(simulated - reference_value) / reference_value
         delta = None
         if blind is not None:
-            wanted_change = wanted / _positive(reference, f"adapter_blind.{key}")
+            reference_change = reference_value / _positive(reference, f"adapter_blind.{key}")
             change = simulated / _above_zero(blind, name, _simulated(blind, name))
-            delta = abs(change - wanted_change) / wanted_change
-        metrics.append(AdapterMetric(name, wanted, simulated, error, error <= threshold, delta))
+            delta = abs(change - reference_change) / reference_change
+        metrics.append(AdapterMetric(name, reference_value, simulated, error, error <= threshold, delta))
     return AdapterComparison(str(reference.values.get("model", "")), threshold, metrics)
 
 

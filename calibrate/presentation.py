@@ -25,7 +25,7 @@ def write_all(
     compat: bool,
     origin: Provenance,
 ) -> None:
-    """Write what is asked for. `compat` keeps the JSON to the keys of the original tool."""
+    """Write what is requested. `compat` keeps the JSON to the keys of the original tool."""
     if report is not None:
         write_text(Path(report), dump_json(json_content(found, noise_floor, compat)))
     if html is None and plots is None:

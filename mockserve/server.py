@@ -41,21 +41,21 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
     first = all_options[0]
     check_processes(first, environment)
     shared = deployment_of(first)
-    wanted = [(options, shared if _is_alike(options, first) else deployment_of(options)) for options in all_options]
+    deployed = [(options, shared if _is_alike(options, first) else deployment_of(options)) for options in all_options]
     set_up_logging(all_options[0].process.log_format)
-    for options, deployment in wanted[:1] if all(each is shared for _, each in wanted) else wanted:
+    for options, deployment in deployed[:1] if all(each is shared for _, each in deployed) else deployed:
         for problem in startup_problems(options, deployment, environment):
             refuse_start(options, problem)
-    for note in (*wanted[0][1].notes, *notes_on_cluster(first.cluster, wanted[0][1]), *_notes(first)):
+    for note in (*deployed[0][1].notes, *notes_on_cluster(first.cluster, deployed[0][1]), *_notes(first)):
         _say(note)
     raise_file_limit()
     return_large_blocks()
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         if first.network.api_server_count > 1:
-            code = runner.run(_serve_in_processes(*wanted[0], environment))
+            code = runner.run(_serve_in_processes(*deployed[0], environment))
         else:
-            code = runner.run(_serve_until_signal(wanted, environment))
-    for note in dict.fromkeys(note for _, deployment in wanted for note in notes_after(deployment)):
+            code = runner.run(_serve_until_signal(deployed, environment))
+    for note in dict.fromkeys(note for _, deployment in deployed for note in notes_after(deployment)):
         _say(note)
     return code
 
@@ -131,45 +131,47 @@ _MOST_LINES = 16
 """Servers of one process that have a line each when they listen."""
 
 
-def _say_range(wanted: Sequence[tuple[ServeOptions, Deployment]], servers: Sequence[ListeningServer]) -> None:
+def _say_range(deployed: Sequence[tuple[ServeOptions, Deployment]], servers: Sequence[ListeningServer]) -> None:
     """Log one line for servers that are too many for lines of their own."""
-    (options, deployment), ports = wanted[0], [server.port for server in servers]
+    (options, deployment), ports = deployed[0], [server.port for server in servers]
     shown = f"{min(ports)}-{max(ports)}" if max(ports) - min(ports) == len(ports) - 1 else ", ".join(map(str, ports))
     where = address(options, servers[0].host, 0).removesuffix("0") + shown
     _logger.info(startup_line(options, deployment, where), extra=fields(model=options.model_names[0], address=where))
 
 
-async def _serve_until_signal(wanted: Sequence[tuple[ServeOptions, Deployment]], environment: ServerEnvironment) -> int:
+async def _serve_until_signal(
+    deployed: Sequence[tuple[ServeOptions, Deployment]], environment: ServerEnvironment
+) -> int:
     stopping, at_once = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         # A second signal ends the wait.
         loop.add_signal_handler(number, lambda: (at_once if stopping.is_set() else stopping).set())
     with suppress(TimeoutError):
-        await asyncio.wait_for(stopping.wait(), wanted[0][0].process.startup_s)
+        await asyncio.wait_for(stopping.wait(), deployed[0][0].process.startup_s)
     servers: list[ListeningServer] = []
     try:
         if not stopping.is_set():
-            for options, deployment in wanted:
+            for options, deployment in deployed:
                 like = servers[0].service if servers and options.instances.is_endpoint else None
                 servers.append(await start(options, deployment, environment, like))
             keep_what_exists()
-            for (options, deployment), server in zip(wanted, servers, strict=True):
+            for (options, deployment), server in zip(deployed, servers, strict=True):
                 where = address(options, server.host, server.port)
-                reported = fields(model=options.model_names[0], address=where)
+                log_fields = fields(model=options.model_names[0], address=where)
                 if len(servers) <= _MOST_LINES:
-                    _logger.info(startup_line(options, deployment, where), extra=reported)
+                    _logger.info(startup_line(options, deployment, where), extra=log_fields)
                 for instance, port in server.instance_ports.items():
                     _logger.info("instance %d listens on %s", instance, address(options, server.host, port))
             if len(servers) > _MOST_LINES:
-                _say_range(wanted, servers)
-        if len(servers) > 1 and wanted[0][0].instances.is_endpoint:
+                _say_range(deployed, servers)
+        if len(servers) > 1 and deployed[0][0].instances.is_endpoint:
             await _until_all_have_ended(stopping, servers)
         else:
             await _until_it_must_end(stopping, servers)
     finally:
         if num_open := sum(server.service.delivery.open_replies.number for server in servers):
-            within_s = wanted[0][0].network.shutdown_timeout
+            within_s = deployed[0][0].network.shutdown_timeout
             _logger.info("stopping: open replies: %d, cut after %d s", num_open, within_s, extra=fields(open=num_open))
         await asyncio.gather(*(server.stop(at_once) for server in servers))
     return 0

@@ -24,8 +24,8 @@ def allow_many_connections() -> None:
     """Each request in flight has a connection; the usual limit of open files is 1024."""
     most = 1 << 20
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = most if hard == resource.RLIM_INFINITY else min(hard, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

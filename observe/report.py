@@ -51,7 +51,7 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
 
 
 def _draw(stats: RunStats, workload: Workload, summary: str) -> None:
-    """Draw the picture and write the page that are asked for."""
+    """Draw the picture and write the page that are requested."""
     options, model = workload.options, workload.style.model
     if options.plot is None and options.html is None:
         return

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SERVICE = "blis-observe"
 OPERATIONS = {"chat": "chat", "completions": "text_completion"}
-"""The names of OpenTelemetry's conventions for what is asked of each interface."""
+"""OpenTelemetry's names of the operation of each interface."""
 _AT_ONCE = 512
 
 

@@ -31,7 +31,7 @@ def parse_weights(text: str) -> dict[str, float]:
         if not math.isfinite(weight) or weight < 0:
             raise OptionError(f"--fitness-weights must be metric:weight[,metric:weight], weights from 0, got {pair!r}")
         if metric not in METRICS:
-            raise OptionError(f"--fitness-weights knows {', '.join(METRICS)}, got {metric!r}")
+            raise OptionError(f"--fitness-weights has the metrics {', '.join(METRICS)}, got {metric!r}")
         if metric in weights:
             raise OptionError(f"--fitness-weights names {metric} twice")
         weights[metric] = weight

@@ -75,7 +75,7 @@ class TraceRow:
         0, "when the client gives up, on the clock of arrivals, 0 for never", at_least=0, at_most=LATEST_US
     )
     slo_target_us: int = _column(
-        0, "the wanted time to the first token, 0 for none", at_least=0, at_most=LATEST_US, on_request=True
+        0, "the target time to the first token, 0 for none", at_least=0, at_most=LATEST_US, on_request=True
     )
     server_input_tokens: int = _column(
         0, "prompt tokens as the server counted them, 0 if unknown", at_least=0, at_most=MOST_TOKENS
@@ -107,7 +107,7 @@ class TraceRow:
         on_request=True,
     )
     slo_e2e_us: int = _column(
-        0, "the wanted time to the last token, 0 for none", at_least=0, at_most=LATEST_US, on_request=True
+        0, "the target time to the last token, 0 for none", at_least=0, at_most=LATEST_US, on_request=True
     )
     parents: str = _column(
         "", "ids of the requests that must be answered before it is sent, with a blank between them", on_request=True
@@ -140,9 +140,9 @@ def columns_worth_writing(rows: Iterable[TraceRow], mode: str) -> tuple[str, ...
     A trace of mode `real` always has x_request_id, and vllm_priority as soon as a row has an SLO class.
     """
     real = mode == "real"
-    wanted = {"x_request_id"} if real else set()
+    written = {"x_request_id"} if real else set()
     for row in rows:
         if row.vllm_priority or (real and row.slo_class):
-            wanted.add("vllm_priority")
-        wanted |= {name for name in _WHERE_SET if getattr(row, name)}
-    return tuple(column.name for column in TRACE_COLUMNS if column.name in wanted)
+            written.add("vllm_priority")
+        written |= {name for name in _WHERE_SET if getattr(row, name)}
+    return tuple(column.name for column in TRACE_COLUMNS if column.name in written)

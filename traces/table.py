@@ -28,7 +28,7 @@ class Column(NamedTuple):
     `choices` closes the set of texts.
 
     A column that is not required may be absent, and its cells may be empty: both give `default`. Text that is
-    `trimmed` loses the space around it; columns `on_request` are only written when asked for.
+    `trimmed` loses the space around it; columns `on_request` are only written when requested.
     """
 
     name: str
@@ -148,9 +148,9 @@ def _header(table: Table, reader: Any) -> list[str]:
 def _places(path: Path, names: list[str], columns: Sequence[Column]) -> dict[str, int]:
     known = {column.name for column in columns}
     if not known.intersection(names):
-        wanted = ", ".join(column.name for column in columns if column.required)
+        required = ", ".join(column.name for column in columns if column.required)
         found = _shown(",".join(names))
-        raise TraceError(f"{path} line 1: expected a header row with the columns {wanted}, got {found}")
+        raise TraceError(f"{path} line 1: expected a header row with the columns {required}, got {found}")
     places: dict[str, int] = {}
     for place, name in enumerate(names):
         if name in known and name in places:

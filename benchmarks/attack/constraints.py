@@ -55,8 +55,8 @@ def demand(**kinds: Any) -> dict[str, Any]:
 
 def answer_of(schema: Any) -> dict[str, Any]:
     """A chat whose answer has to be a value of a schema."""
-    wanted = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
-    return {"messages": USER, "max_tokens": 2000, "response_format": wanted}
+    response_format = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    return {"messages": USER, "max_tokens": 2000, "response_format": response_format}
 
 
 def call_of(schema: Any, **fields: Any) -> dict[str, Any]:

@@ -37,9 +37,11 @@ def constrained(**kinds: Any) -> dict[str, Any]:
     return completion(max_tokens=64, structured_outputs=kinds)
 
 
-def schema(wanted: Any) -> dict[str, Any]:
+def schema(json_schema: Any) -> dict[str, Any]:
     """A chat whose answer follows a JSON schema."""
-    return chat(response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": wanted}}, max_tokens=64)
+    return chat(
+        response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": json_schema}}, max_tokens=64
+    )
 
 
 def doubling(keyword: str, levels: int) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def run_program(arguments: list[str], program: str) -> int:
 
 
 def _answer(row: CommandRow | None, name: str, given: list[str], program: str) -> int:
-    """Run the command, or print what was asked for instead."""
+    """Run the command, or print what was requested instead."""
     if row is not None:
         with blaming_foreign_modules():
             return _run_command(row, given, program)

@@ -377,9 +377,9 @@ def _cpu_tier(options: DeploymentOptions) -> "CpuTierConfig | None":
 
 def _max_model_len(options: DeploymentOptions, model: ModelSpec, capacity: int, notes: list[str]) -> int:
     """The flag's, else the model's, cut to what the KV cache holds."""
-    wanted = options.max_model_len or model.max_model_len
-    if wanted <= capacity:
-        return wanted
+    requested = options.max_model_len or model.max_model_len
+    if requested <= capacity:
+        return requested
     origin = "--max-model-len" if options.max_model_len else f"the context window of {model.name}"
-    notes.append(f"{origin}, {wanted} tokens, is cut to the {capacity} tokens that the KV cache holds")
+    notes.append(f"{origin}, {requested} tokens, is cut to the {capacity} tokens that the KV cache holds")
     return capacity

@@ -344,11 +344,11 @@ class DeploymentOptions:
         if meant is None:
             return
         given = (("scheduler", self.scheduler), ("preemption_policy", self.preemption_policy))
-        for (name, value), wanted in zip(given, meant, strict=True):
-            if value not in ("fcfs", wanted):
+        for (name, value), implied in zip(given, meant, strict=True):
+            if value not in ("fcfs", implied):
                 flag = "--" + name.replace("_", "-")
-                raise OptionError(f"--scheduling-policy {self.scheduling_policy} means {flag} {wanted}, got {value}")
-            object.__setattr__(self, name, wanted)
+                raise OptionError(f"--scheduling-policy {self.scheduling_policy} means {flag} {implied}, got {value}")
+            object.__setattr__(self, name, implied)
 
     @property
     def memory_utilization(self) -> float:

@@ -82,7 +82,7 @@ class LockstepReports:
         """The loads before the latest forward pass that a rank reported from; None once they were passed on."""
         self._stamp = (0, 0)
         self._has_changed = False
-        self._heard_at: Micros = 0
+        self._changed_at: Micros = 0
         """Instant of the latest report."""
         self._reported_at: Micros = -IDLE_REPORT_INTERVAL_US
 
@@ -97,21 +97,21 @@ class LockstepReports:
             self._stamp = stamp
         self._loads[rank] = load
         self._has_changed = True
-        self._heard_at = at
+        self._changed_at = at
 
     def due_at(self) -> Micros:
         """Return when the next report to the front ends is due, unless a report of a rank comes before."""
         if self._before is not None:
-            return max(self._heard_at, self._reported_at + REPORT_INTERVAL_US)
+            return max(self._changed_at, self._reported_at + REPORT_INTERVAL_US)
         interval = REPORT_INTERVAL_US if self._has_changed else IDLE_REPORT_INTERVAL_US
-        return max(max(self._heard_at, self._reported_at) + STEP_REPORTS_US, self._reported_at + interval)
+        return max(max(self._changed_at, self._reported_at) + STEP_REPORTS_US, self._reported_at + interval)
 
     def loads_due(self, at: Micros) -> tuple[RankLoad, ...]:
         """Return the loads reported to the front ends at `at`."""
         self._reported_at = at
         if self._before is not None:
-            reported, self._before = self._before, None
-            return reported
+            loads, self._before = self._before, None
+            return loads
         self._has_changed = False
         return tuple(self._loads)
 

@@ -65,9 +65,9 @@ def drafter_of(options: DeploymentOptions) -> "DrafterRequest | None":
 
 def is_async(options: DeploymentOptions, speculation: "Speculation | None", notes: list[str]) -> bool:
     """Whether steps are composed ahead: vLLM's older model runner does so neither for suffixes nor with stages."""
-    wanted = flag_or(options.async_scheduling, options.release.async_scheduling)
-    if speculation is None or not wanted:
-        return wanted
+    requested = flag_or(options.async_scheduling, options.release.async_scheduling)
+    if speculation is None or not requested:
+        return requested
     drafter = _drafter(speculation)
     is_parallel = speculation.parallel_drafting and not drafter.has_own_pass
     if drafter.is_async and not (is_parallel and options.pp > 1):
@@ -79,14 +79,14 @@ def is_async(options: DeploymentOptions, speculation: "Speculation | None", note
 
 def scheduled_tokens(options: DeploymentOptions, speculation: "Speculation | None", notes: list[str]) -> int:
     """Return the tokens of requests in a step where these are limited apart from the room of a step; else 0."""
-    wanted = options.max_num_scheduled_tokens or 0
-    if wanted and speculation is not None and speculation.rows_per_request:
+    requested = options.max_num_scheduled_tokens or 0
+    if requested and speculation is not None and speculation.rows_per_request:
         notes.append(
             f"warning: --max-num-scheduled-tokens is ignored with {speculation.method}, whose drafts take room in a "
             "step: a step has --max-num-batched-tokens for both"
         )
         return 0
-    return wanted
+    return requested
 
 
 def active_seqs(options: DeploymentOptions, max_num_seqs: int, tokens: int, speculation: "Speculation | None") -> int:

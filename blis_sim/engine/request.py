@@ -116,7 +116,7 @@ class Request(NamedTuple):
     priority: int | None = None
     """Smaller is more urgent; None derives it from the SLO class."""
     reads_prefix_cache: bool = True
-    """False computes the whole prompt, as vLLM does when prompt log-probabilities are asked for."""
+    """False computes the whole prompt, as vLLM does when prompt log-probabilities are requested."""
     adapter: str = ""
     """The LoRA adapter it needs; empty for none."""
     external: ExternalPrompt | None = None

@@ -169,7 +169,7 @@ def _gates(fields: _Fields, num_tokens: int) -> SpeculationGates | None:
         return None
     for name, value in given.items():
         if name not in _GATES:
-            refuse(f"gates knows {', '.join(_GATES)}, got {name}")
+            refuse(f"gates has the keys {', '.join(_GATES)}, got {name}")
         is_whole = name in ("min_priority", "min_tokens_left")
         fits = value is None or (_is_number(value) and (not is_whole or isinstance(value, int)))
         if not fits or (name != "min_priority" and value is not None and not 0 <= value <= _LARGEST_GATE):

@@ -83,8 +83,8 @@ class StepLog:
 
     def span(self, first: int, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Starts and ends of `count` steps from `first` on, as new arrays."""
-        wanted = slice(first, first + count)
-        return np.array(self._starts[wanted], np.int64), np.array(self._ends[wanted], np.int64)
+        part = slice(first, first + count)
+        return np.array(self._starts[part], np.int64), np.array(self._ends[part], np.int64)
 
     def ends_in(self, runs: list[list[int]]) -> npt.NDArray[np.int64]:
         """Ends of the steps of `runs`, each a first step and how many in a row, as a new array."""

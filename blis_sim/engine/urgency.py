@@ -71,7 +71,7 @@ DEFAULT_URGENCY = UrgencySettings()
 
 
 class Urgency:
-    """Raises waiting requests whose deadline is near. Each rise has its instant, so it does not matter who asks when.
+    """Raises waiting requests whose deadline is near. Each rise has its instant, whenever it is queried.
 
     Cost: O(log waiting) for each rise and each request that begins to wait.
     """

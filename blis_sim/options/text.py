@@ -30,8 +30,8 @@ def read_number(kind: Callable[[Any], Any], label: str, text: Any, infinity: str
     try:
         return kind(text)
     except ValueError as error:
-        wanted = NUMBERS[kind] if infinity is None else f"{NUMBERS[kind]} or {infinity}"
-        raise OptionError(f"{label} must be {wanted}, got {text!r}") from error
+        expected = NUMBERS[kind] if infinity is None else f"{NUMBERS[kind]} or {infinity}"
+        raise OptionError(f"{label} must be {expected}, got {text!r}") from error
 
 
 def read_list(element: Callable[[str], Any], label: str, text: str) -> tuple[Any, ...]:
@@ -77,12 +77,12 @@ def value_of_yaml(setting: Setting, value: Any) -> Any:
 
 def setting_named(options_class: type, name: str) -> Setting:
     """The setting of this name, or with this flag, dashes or underscores alike. Raises OptionError."""
-    wanted = name.replace("_", "-").removeprefix("--")
+    spelling = name.replace("_", "-").removeprefix("--")
     for setting in options_of(options_class):
         spellings = {
             setting.name.replace("_", "-"),
             *(flag.removeprefix("--") for flag in (*setting.flags, *setting.former_flags)),
         }
-        if wanted in spellings:
+        if spelling in spellings:
             return setting
     raise OptionError(f"no setting is called {name!r}")

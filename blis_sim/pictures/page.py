@@ -81,13 +81,13 @@ def page(
     style = f":root {{ color-scheme: light dark; {_LIGHT} }}\n"
     style += f"@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}"
     style += Template(_STYLE).substitute({name: f"var(--{name})" for name in _NAMES})
-    reported = "".join(f'<li class="{_mood(line)}">{escape(line)}</li>' for line in remarks)
+    items = "".join(f'<li class="{_mood(line)}">{escape(line)}</li>' for line in remarks)
     facts = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in origin.rows)
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="origin">{escape(origin.title)}</p>' if origin.title else "",
         *(f"<p>{escape(line)}</p>" for line in lead),
-        f'<ul class="remarks">{reported}</ul>' if reported else "",
+        f'<ul class="remarks">{items}</ul>' if items else "",
         *parts,
         f'<h2>Origin</h2><div class="wide"><table class="facts">{facts}</table></div>',
     ]

@@ -1,1 +1,1 @@
-"""Generated content: text that obeys the request, token by token."""
+"""Generated content: text that meets the constraints of the request, token by token."""

@@ -186,9 +186,9 @@ def stopped(said: Split, ending: Ending, sampling: SamplingParams) -> Answer:
 
 
 def _cut_at_repetition(
-    said: Split, ending: Ending, sampling: SamplingParams, wanted: Repetition
+    said: Split, ending: Ending, sampling: SamplingParams, repetition: Repetition
 ) -> tuple[Split, Ending]:
-    num_tokens = first_repetition(said.ids, wanted)
+    num_tokens = first_repetition(said.ids, repetition)
     if num_tokens is None or not sampling.min_tokens <= num_tokens < said.num_tokens:
         return said, ending
     return said.first(num_tokens), Ending("repetition", STOP_REASON)
@@ -248,25 +248,25 @@ MOST_COMPARISONS = 32_768
 """Most pattern sizes of which each is searched for on its own."""
 
 
-def is_slow(wanted: Repetition) -> bool:
+def is_slow(repetition: Repetition) -> bool:
     """Whether looking for repetition may take more than a few milliseconds."""
-    return wanted.max_pattern_size - wanted.min_pattern_size >= FEW_SIZES
+    return repetition.max_pattern_size - repetition.min_pattern_size >= FEW_SIZES
 
 
-def first_repetition(token_ids: Sequence[int], wanted: Repetition) -> int | None:
-    """Return how many tokens an answer has when it first ends in a pattern repeated `wanted.min_count` times in a row.
+def first_repetition(token_ids: Sequence[int], repetition: Repetition) -> int | None:
+    """Return how many tokens an answer has when it first ends in a pattern repeated `min_count` times in a row.
 
     None if it never does. Cost: the number of tokens times its logarithm.
     """
     num_tokens = len(token_ids)
-    longest = min(wanted.max_pattern_size, num_tokens // wanted.min_count)
-    sizes = range(max(1, wanted.min_pattern_size), longest + 1)
+    longest = min(repetition.max_pattern_size, num_tokens // repetition.min_count)
+    sizes = range(max(1, repetition.min_pattern_size), longest + 1)
     if len(sizes) * num_tokens <= MOST_COMPARISONS:
-        found = (_first_of_size(token_ids, size, wanted.min_count) for size in sizes)
+        found = (_first_of_size(token_ids, size, repetition.min_count) for size in sizes)
         return min((each for each in found if each is not None), default=None)
     from mockserve.generation.pattern_search import PatternSearch  # needs numpy, which a worker process rarely does
 
-    return PatternSearch(token_ids, wanted.min_count).first(sizes)
+    return PatternSearch(token_ids, repetition.min_count).first(sizes)
 
 
 def _first_of_size(token_ids: Sequence[int], size: int, min_count: int) -> int | None:

@@ -90,19 +90,19 @@ class PatternSearch:
         return equal
 
     def _look(self, size: int, index: int) -> None:
-        """Measure the run of equal tokens around an index, and remember where it is long enough."""
+        """Measure the run of equal tokens around an index, and keep where it is long enough."""
         if index >= self._end:
             return
-        wanted = size * (self._min_count - 1)
-        first = max(size, index - wanted)
-        end = min(self._end, index + wanted)
+        num_needed = size * (self._min_count - 1)
+        first = max(size, index - num_needed)
+        end = min(self._end, index + num_needed)
         differ = np.flatnonzero(self._ids[first:end] != self._ids[first - size : end - size]) + first
         before = differ[differ < index]
         after = differ[differ >= index]
         start = int(before[-1]) + 1 if len(before) else first
         stop = int(after[0]) if len(after) else end
-        if stop - start >= wanted and start + wanted <= self._end:
-            self._end = start + wanted
+        if stop - start >= num_needed and start + num_needed <= self._end:
+            self._end = start + num_needed
             self._is_found = True
 
 

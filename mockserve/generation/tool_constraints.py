@@ -88,8 +88,8 @@ def _keeps_form(body: Mapping[str, Any]) -> bool:
 
 
 def _format_type(body: Mapping[str, Any]) -> Any:
-    wanted = body.get("response_format")
-    return wanted.get("type") if isinstance(wanted, Mapping) else None
+    requested = body.get("response_format")
+    return requested.get("type") if isinstance(requested, Mapping) else None
 
 
 def _function(tool: Any) -> Mapping[str, Any]:

@@ -46,7 +46,7 @@ class OutputSpec(NamedTuple):
     asked: tuple[str, ...] = ()
     is_parsed: bool = False
     natural_tokens: int | None = None
-    """Length of an answer that ends by itself, where what is asked sets it."""
+    """Length of an answer that ends by itself, where the request sets it."""
     goes_on: bool = False
     """Whether it stands right behind a word of the prompt, as completions do."""
 
@@ -88,7 +88,7 @@ def completion_form(body: Mapping[str, Any], prompt: str | None, settings: Answe
 def chat_form(body: Mapping[str, Any], prompt: str, settings: AnswerSettings, quotes: bool) -> OutputSpec:
     """The form of an answer in a conversation; `prompt` is the whole of it as the template put it.
 
-    Only a server that `quotes` looks at what is asked.
+    Only a server that `quotes` looks at the conversation.
 
     Raises ApiError for a form that is none.
     """

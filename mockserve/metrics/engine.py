@@ -67,12 +67,12 @@ class Histogram:
 
         0 when there are none.
         """
-        wanted = fraction * self.count
+        rank = fraction * self.count
         seen = 0
         lower = 0.0
         for bound, count in zip(self.bounds, self.counts, strict=False):
-            if count and seen + count >= wanted:
-                return lower + (bound - lower) * (wanted - seen) / count
+            if count and seen + count >= rank:
+                return lower + (bound - lower) * (rank - seen) / count
             seen += count
             lower = bound
         return lower if self.count else 0.0

@@ -131,18 +131,18 @@ def _steps(options: "ServeOptions", deployment: Deployment) -> Iterator[str]:
 
 def _context_beyond_cache(options: "ServeOptions", deployment: Deployment) -> Iterator[str]:
     """A request as long as the context must fit, unless the context shall be what fits."""
-    wanted = options.deployment.max_model_len or deployment.model.max_model_len
+    requested = options.deployment.max_model_len or deployment.model.max_model_len
     config = deployment.config
-    if options.fits_max_model_len or wanted <= config.kv_capacity_tokens:
+    if options.fits_max_model_len or requested <= config.kv_capacity_tokens:
         return
     size = config.block_size_tokens
     block_bytes = bytes_per_block(deployment.model, deployment.tp, config.engine, size, deployment.memory)
-    needed, available = math.ceil(wanted / size) * block_bytes, config.kv_capacity_tokens / size * block_bytes
+    needed, available = math.ceil(requested / size) * block_bytes, config.kv_capacity_tokens / size * block_bytes
     if config.kv_groups:
-        needed = most_blocks(config.kv_groups, wanted, config.max_in_flight_tokens) * block_bytes
+        needed = most_blocks(config.kv_groups, requested, config.max_in_flight_tokens) * block_bytes
         available = (config.total_kv_blocks - 1) * block_bytes
     yield (
-        f"To serve at least one request with the model's max seq len ({wanted}), ({_gib(needed)} GiB KV cache is "
+        f"To serve at least one request with the model's max seq len ({requested}), ({_gib(needed)} GiB KV cache is "
         f"needed, which is larger than the available KV cache memory ({_gib(available)} GiB). Based on the available "
         f"memory, the estimated maximum model length is {config.kv_capacity_tokens}. {MEMORY_ADVICE}"
     )

@@ -94,7 +94,7 @@ async def plan_chat(
         text=text.replace(MEDIA_MARK, ""),
         generations=generations,
         scores=prompt_scores(model, sampling, ids, generations),
-        shows_text=chat.wanted.prompt_text and not is_tokenized,
+        shows_text=chat.response_options.prompt_text and not is_tokenized,
     )
     delivery = delivery_of(model, chat.delivery)
     return ReplyJob(
@@ -104,7 +104,7 @@ async def plan_chat(
         prompts=[prompt],
         accounting=_accounting(model, media, searches_beams=beams is not None),
         templates=model.templates,
-        stream_interval=interval_of(model, sampling, chat.wanted),
+        stream_interval=interval_of(model, sampling, chat.response_options),
         num_announced=None if beams is None else beams.num_announced,
         is_empty=beams is not None and beams.is_empty,
         kv_transfer_params=model.handover(params, generations),
@@ -133,7 +133,7 @@ def _bodies(
         ends_with_usage=ends_with_usage,
         role=chat.role,
         echoed=chat.echoed,
-        shows_prompt_ids=chat.wanted.token_ids,
+        shows_prompt_ids=chat.response_options.token_ids,
         weight_version=model.weight_version if _shows_weights(chat) else None,
     )
 
@@ -187,9 +187,9 @@ def _shape(model: ServedModel, chat: ChatRequest, body: Mapping[str, Any], form:
         role=chat.role,
         new_scorer=new_scorers(model, chat.sampling),
         num_top=num_top(chat.sampling, extra=0),
-        tokens_as_ids=named_by_ids(model, chat.wanted),
+        tokens_as_ids=named_by_ids(model, chat.response_options),
         tokens_have_bytes=not chat.sampling.use_beam_search,
-        shows_token_ids=chat.wanted.token_ids,
+        shows_token_ids=chat.response_options.token_ids,
         includes_reasoning=chat.includes_reasoning,
         empty_content="" if forces_tools else None,
         calls=_style(model, form, chat, body),
@@ -226,7 +226,7 @@ def _media_tokens(media: list[Medium], tokens_per_medium: int) -> dict[str, int]
 
 
 def _shows_weights(chat: ChatRequest) -> bool:
-    return chat.wanted.weight_versions and not chat.sampling.use_beam_search
+    return chat.response_options.weight_versions and not chat.sampling.use_beam_search
 
 
 OUTPUT_PARAM = "max_output_tokens"

@@ -39,7 +39,7 @@ async def plan_completion(
 ) -> ReplyJob:
     """Plan the reply. Raises ApiError for refusals that depend on the model. `priority` overrides that of the body."""
     model.queue.check(asked.sampling.n)
-    planner, wanted = model.planner, asked.wanted
+    planner, response_options = model.planner, asked.response_options
     sampling = planner.defaults.applied(asked.sampling, body)
     beams = read_beams(sampling, model.options.replies.max_logprobs) if sampling.use_beam_search else None
     sampling = sampling if beams is None else beams.sampling
@@ -57,8 +57,8 @@ async def plan_completion(
     shape = CompletionShape(
         new_scorer=new_scorers(model, sampling),
         num_top=num_top(sampling, extra=1),
-        tokens_as_ids=named_by_ids(model, wanted),
-        shows_token_ids=wanted.token_ids,
+        tokens_as_ids=named_by_ids(model, response_options),
+        shows_token_ids=response_options.token_ids,
         echo=asked.echo,
         only_echoes=asked.only_echoes,
     )
@@ -69,8 +69,10 @@ async def plan_completion(
             model=model.reply_name(adapter),
             fingerprint=model.fingerprint,
             ends_with_usage=delivery.include_usage,
-            shows_prompt_ids=wanted.token_ids,
-            weight_version=model.weight_version if wanted.weight_versions and not sampling.use_beam_search else None,
+            shows_prompt_ids=response_options.token_ids,
+            weight_version=model.weight_version
+            if response_options.weight_versions and not sampling.use_beam_search
+            else None,
         ),
         new_writer=shape.writer,
         delivery=delivery,
@@ -80,11 +82,11 @@ async def plan_completion(
             shows_metrics=model.options.replies.enable_per_request_metrics,
         ),
         templates=model.templates,
-        stream_interval=interval_of(model, sampling, wanted),
+        stream_interval=interval_of(model, sampling, response_options),
         kv_transfer_params=model.handover(asked.common.kv_transfer_params, prompts[0].generations),
         errors=OTHER_ERRORS,
         is_empty=beams is not None and beams.is_empty,
-        is_long=is_long_reply(sampling, prompts, repeats_prompts=asked.echo or wanted.token_ids),
+        is_long=is_long_reply(sampling, prompts, repeats_prompts=asked.echo or response_options.token_ids),
         sampling=sampling,
     )
 

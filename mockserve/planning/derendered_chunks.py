@@ -82,7 +82,7 @@ def chat_chunk(
         )
         state = state.after(choice)
     of_prompt = {
-        "prompt_token_ids": generated.get("prompt_token_ids") if reader.asked.wanted.token_ids else None,
+        "prompt_token_ids": generated.get("prompt_token_ids") if reader.asked.response_options.token_ids else None,
         "prompt_text": None,
     }
     return {"chunk": _chunk(head, CHUNK, shown, generated, of_prompt), "stream_state": state.shown()}

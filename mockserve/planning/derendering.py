@@ -159,8 +159,8 @@ class TextReader(NamedTuple):
         """The log-probabilities of a choice whose text begins there."""
         if choice.scored is None:
             return None
-        wanted = self.sampling.num_logprobs
-        found = completion_logprobs(choice.scored, None if wanted is None else wanted + 1, False, text_offset)
+        requested = self.sampling.num_logprobs
+        found = completion_logprobs(choice.scored, None if requested is None else requested + 1, False, text_offset)
         tops = zip(choice.scored, found["top_logprobs"], strict=True)
         return {**found, "top_logprobs": [shown if each.shown else None for each, shown in tops]}
 
@@ -175,7 +175,7 @@ class TextReader(NamedTuple):
 def text_reader(model: ServedModel, body: Mapping[str, Any], prompt: Sequence[int]) -> TextReader:
     """Return the reader of the choices of a checked body. Raises ApiError for a completion request that is refused."""
     asked = parse_completion(dict(body.get("completion_request") or {"prompt": " "}))
-    return TextReader(model, asked.sampling, asked.wanted.token_ids, prompt)
+    return TextReader(model, asked.sampling, asked.response_options.token_ids, prompt)
 
 
 class ChatReader(NamedTuple):
@@ -231,14 +231,14 @@ class ChatReader(NamedTuple):
         return "tool_calls" if calls else choice.ending.finish_reason
 
     def logprobs(self, choice: GivenChoice) -> dict[str, Any] | None:
-        """The log-probabilities of a choice, with as many candidates as were asked for."""
+        """The log-probabilities of a choice, with as many candidates as were requested."""
         if choice.scored is None or self._hides_details:
             return None
         return chat_logprobs(choice.scored, self.asked.sampling.num_logprobs, as_ids=False)
 
     def token_ids(self, choice: GivenChoice) -> list[int] | None:
         """The ids of a choice, if they are to be shown."""
-        return list(choice.token_ids) if self.asked.wanted.token_ids and not self._hides_details else None
+        return list(choice.token_ids) if self.asked.response_options.token_ids and not self._hides_details else None
 
     def call_id(self, name: str, call: int, is_stream: bool) -> str:
         """A new id for a call."""

@@ -18,8 +18,8 @@ def played_request(planner: Planner, body: Any, conversation: Conversation, raw:
     ApiError for what is longer than a context.
     """
     ids = _prompt_ids(planner, body, conversation) or planner.encode(raw.decode("utf-8", "replace")) or [0]
-    wanted = reply.num_prompt_tokens or len(ids)
-    ids = ids[:wanted] if len(ids) >= wanted else [*ids, *[ids[-1]] * (wanted - len(ids))]
+    requested = reply.num_prompt_tokens or len(ids)
+    ids = ids[:requested] if len(ids) >= requested else [*ids, *[ids[-1]] * (requested - len(ids))]
     planner.check_length(len(ids) + reply.num_output_tokens)
     return planner.played(
         ids, RequestContext(f"playback-{new_id()}"), reply.num_output_tokens, _reply_ids(planner, reply)

@@ -39,10 +39,10 @@ def with_wishes(terms: RequestContext, body: Mapping[str, Any]) -> RequestContex
 
 
 def _wanted_e2e_us(arguments: Mapping[str, Any]) -> Micros:
-    wanted_ms = arguments.get("slo_e2e_ms")
-    if not isinstance(wanted_ms, int | float) or not 0 < wanted_ms <= LONGEST_DELAY_US / 1000:
+    target_ms = arguments.get("slo_e2e_ms")
+    if not isinstance(target_ms, int | float) or not 0 < target_ms <= LONGEST_DELAY_US / 1000:
         return 0
-    return int(wanted_ms * 1000)
+    return int(target_ms * 1000)
 
 
 def check_with_model(
@@ -53,7 +53,7 @@ def check_with_model(
     lengths: Sequence[int],
     searches_beams: bool,
 ) -> None:
-    """Raise ApiError for fields that the served model cannot obey with prompts of these lengths, in vLLM's order.
+    """Raise ApiError for fields that the served model cannot apply to prompts of these lengths, in vLLM's order.
 
     Beam search looks at few of them, as in vLLM.
     """
@@ -235,16 +235,20 @@ def delivery_of(model: ServedModel, asked: Delivery) -> Delivery:
     return asked
 
 
-def interval_of(model: ServedModel, sampling: SamplingParams, wanted: ResponseOptions) -> int:
+def interval_of(model: ServedModel, sampling: SamplingParams, response_options: ResponseOptions) -> int:
     """Tokens per event: the larger interval of server and request. Beams appear only at the end."""
     if sampling.use_beam_search:
         return AT_THE_END
-    return max(model.options.replies.stream_interval, wanted.stream_interval)
+    return max(model.options.replies.stream_interval, response_options.stream_interval)
 
 
-def named_by_ids(model: ServedModel, wanted: ResponseOptions) -> bool:
+def named_by_ids(model: ServedModel, response_options: ResponseOptions) -> bool:
     """Whether log-probabilities name tokens by their ids: by the request, else by the server's flag."""
-    return model.options.replies.return_tokens_as_token_ids if wanted.tokens_as_ids is None else wanted.tokens_as_ids
+    return (
+        model.options.replies.return_tokens_as_token_ids
+        if response_options.tokens_as_ids is None
+        else response_options.tokens_as_ids
+    )
 
 
 def num_top(sampling: SamplingParams, extra: int) -> int | None:
@@ -265,11 +269,11 @@ def prompt_scores(
     model: ServedModel, sampling: SamplingParams, token_ids: Sequence[int], generations: Generations
 ) -> ScoredPrompt | None:
     """Log-probabilities of the prompt's tokens, if the request asks for them."""
-    wanted = sampling.num_prompt_logprobs
-    if wanted is None:
+    requested = sampling.num_prompt_logprobs
+    if requested is None:
         return None
     seed = generations[0].seed ^ PROMPT_SEED
-    return _scorer(model, seed, _number(model, wanted), is_greedy=False).score_all(token_ids)
+    return _scorer(model, seed, _number(model, requested), is_greedy=False).score_all(token_ids)
 
 
 def is_long_reply(sampling: SamplingParams, prompts: Sequence[PlannedPrompt], repeats_prompts: bool) -> bool:
@@ -304,18 +308,18 @@ def _new_scorer(model: ServedModel, sampling: SamplingParams, generation: Genera
         num_candidates = CANDIDATES_PER_BEAM * sampling.n
         candidates = planner.composer.prose.token_ids
         return Scorer(planner.tokenizer, candidates, generation.seed, False, num_candidates, is_beam=True)
-    wanted = _number(model, sampling.num_logprobs or 0)
-    return _scorer(model, generation.seed, wanted, sampling.is_greedy, sampling.logprob_token_ids)
+    requested = _number(model, sampling.num_logprobs or 0)
+    return _scorer(model, generation.seed, requested, sampling.is_greedy, sampling.logprob_token_ids)
 
 
-def _scorer(model: ServedModel, seed: int, wanted: int, is_greedy: bool, chosen_ids: Sequence[int] = ()) -> Scorer:
+def _scorer(model: ServedModel, seed: int, requested: int, is_greedy: bool, chosen_ids: Sequence[int] = ()) -> Scorer:
     planner = model.planner
     candidates = planner.composer.prose.token_ids
-    return Scorer(planner.tokenizer, candidates, seed, is_greedy, wanted, chosen_ids)
+    return Scorer(planner.tokenizer, candidates, seed, is_greedy, requested, chosen_ids)
 
 
-def _number(model: ServedModel, wanted: int) -> int:
-    return model.planner.tokenizer.vocabulary_size if wanted == -1 else wanted
+def _number(model: ServedModel, requested: int) -> int:
+    return model.planner.tokenizer.vocabulary_size if requested == -1 else requested
 
 
 CANDIDATES_PER_BEAM = 2
@@ -371,7 +375,7 @@ def _check_first_step(sampling: SamplingParams, max_logprobs: int) -> None:
         check_sampling(sampling, budget=1)
     except ApiError as error:
         raise late(error) from None
-    wanted = CANDIDATES_PER_BEAM * sampling.n
-    if -1 != max_logprobs < wanted:
-        message = f"Requested sample logprobs of {wanted}, which is greater than max allowed: {max_logprobs}"
-        raise late(bad_value(message, "logprobs", wanted))
+    requested = CANDIDATES_PER_BEAM * sampling.n
+    if -1 != max_logprobs < requested:
+        message = f"Requested sample logprobs of {requested}, which is greater than max allowed: {max_logprobs}"
+        raise late(bad_value(message, "logprobs", requested))

@@ -111,7 +111,7 @@ class SpeechPlan:
     duration_s: float
     job: ReplyJob
 
-    def heard(self, choices: Sequence[Choice]) -> list[Spoken]:
+    def spoken(self, choices: Sequence[Choice]) -> list[Spoken]:
         """Return the text of each clip, when all are complete: that of the best beam if there are several."""
         num_beams = len(choices) // len(self.job.prompts)
         return [_spoken(self, number, choice) for number, choice in enumerate(choices[::num_beams])]
@@ -129,7 +129,7 @@ async def plan_speech(
         )
     count = max(1, math.ceil(length_s / CLIP_S))
     model.queue.check(count)
-    source = f"{speech.verb} {asked.heard_language} {crc32(recording)}"
+    source = f"{speech.verb} {asked.spoken_language} {crc32(recording)}"
     wants_scores = asked.response_format == VERBOSE
     limit = asked.sampling.max_tokens
     most = None if limit is None else min(limit, model.planner.max_model_len)
@@ -164,11 +164,11 @@ async def plan_speech(
 
 
 async def plan_stretch(model: ServedModel, before: Sequence[int], source: str, length_s: float, name: str) -> ReplyJob:
-    """A reply to speech that goes on behind what was heard and said before."""
+    """A reply to speech that goes on behind earlier speech and its text."""
     model.queue.check(1)
     planner = model.planner
-    num_heard = max(1, math.ceil(length_s * AUDIO_TOKENS_PER_S)) + START_TOKENS
-    ids = [*before, *medium_ids(planner, Medium("audio", source), num_heard)]
+    num_audio_tokens = max(1, math.ceil(length_s * AUDIO_TOKENS_PER_S)) + START_TOKENS
+    ids = [*before, *medium_ids(planner, Medium("audio", source), num_audio_tokens)]
     sampling = SamplingParams(temperature=0.0, max_tokens=MOST_REALTIME_TOKENS)
     form = OutputSpec(asked=("",), natural_tokens=max(1, round(length_s * SPOKEN_TOKENS_PER_S)))
     generations = await planner.plan(ids, sampling, RequestContext(name), form)
@@ -189,8 +189,8 @@ async def _planned(
 ) -> PlannedPrompt:
     """The audio counts as prompt, at most half of the context."""
     planner = model.planner
-    num_heard = min(math.ceil(length_s * AUDIO_TOKENS_PER_S), planner.max_model_len // 2) + START_TOKENS
-    ids = medium_ids(planner, medium, num_heard)
+    num_audio_tokens = min(math.ceil(length_s * AUDIO_TOKENS_PER_S), planner.max_model_len // 2) + START_TOKENS
+    ids = medium_ids(planner, medium, num_audio_tokens)
     if asked.prompt:
         ids += planner.encode(asked.prompt)
     form = OutputSpec(asked=(asked.prompt,), natural_tokens=max(2, round(length_s * SPOKEN_TOKENS_PER_S)))

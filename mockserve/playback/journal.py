@@ -49,11 +49,11 @@ class Journal:
         self._num_bytes = 0
         self.num_seen = 0
 
-    def found(self, wanted: Mapping[str, str]) -> list[dict[str, Any]]:
+    def found(self, requested: Mapping[str, str]) -> list[dict[str, Any]]:
         """The requests with these values, of `path`, `model`, `answered_by`, `matched_by`; `contains` is a part of the
         last message of the user."""
-        exact = {name: value for name, value in wanted.items() if name != "contains"}
-        part = wanted.get("contains", "")
+        exact = {name: value for name, value in requested.items() if name != "contains"}
+        part = requested.get("contains", "")
         return [
             asdict(each)
             for each in self._requests

@@ -54,7 +54,7 @@ class _InTurn:
         self._replies.setdefault(reply.is_stream, []).append(reply)
 
     def take(self, is_stream: bool) -> PlayedReply:
-        """The next reply; one of the form that is asked for, if there is any."""
+        """The next reply; one of the form that is requested, if there is any."""
         form = is_stream if is_stream in self._replies else not is_stream
         place = self._next[form]
         self._next[form] = min(place + 1, len(self._replies[form]) - 1)

@@ -49,7 +49,7 @@ def refuse_completion_contradictions(body: dict[str, Any]) -> None:
 
 
 def refuse_stream_options(body: dict[str, Any]) -> None:
-    """Options of a stream where none is asked for. Raises ApiError."""
+    """Refuse options of a stream where none is requested. Raises ApiError."""
     if body.get("stream_options") and not body.get("stream"):
         raise bad_value("Stream options can only be defined when `stream=True`.", "stream_options")
 
@@ -86,8 +86,8 @@ def _refuse_bad_logprobs(body: dict[str, Any], name: str) -> None:
         value = body.get(each)
         if value is not None and not isinstance(value, int | float):
             raise bad_value(f"`{each}` must be an integer.", each, value)
-    wanted = body.get("prompt_logprobs")
-    if wanted is not None and body.get("stream") and (wanted > 0 or wanted == -1):
+    requested = body.get("prompt_logprobs")
+    if requested is not None and body.get("stream") and (requested > 0 or requested == -1):
         raise bad_value("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs")
     for each in ("prompt_logprobs", name):
         value = body.get(each)
@@ -137,10 +137,10 @@ def _all_constraints(constraints: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_bad_format(body: dict[str, Any]) -> None:
-    wanted = body.get("response_format")
-    if not isinstance(wanted, dict):
+    requested = body.get("response_format")
+    if not isinstance(requested, dict):
         return
-    if wanted.get("type") == "json_schema" and wanted.get("json_schema") is None:
+    if requested.get("type") == "json_schema" and requested.get("json_schema") is None:
         message = "When response_format type is 'json_schema', the 'json_schema' field must be provided."
         raise bad_value(message, "response_format")
     refuse_bad_tag(body)
@@ -148,10 +148,10 @@ def _refuse_bad_format(body: dict[str, Any]) -> None:
 
 def refuse_bad_tag(body: dict[str, Any]) -> None:
     """Raise ApiError for a `response_format` that is a structural tag without its fields."""
-    wanted = body.get("response_format")
-    if not isinstance(wanted, dict) or wanted.get("type") != "structural_tag":
+    requested = body.get("response_format")
+    if not isinstance(requested, dict) or requested.get("type") != "structural_tag":
         return
-    if not ("format" in wanted or "structures" in wanted):
+    if not ("format" in requested or "structures" in requested):
         raise bad_value("Invalid response_format structural_tag specification.", "response_format")
 
 

@@ -155,14 +155,14 @@ class SpeechRequest:
     sampling: SamplingParams
 
     @property
-    def heard_language(self) -> str:
+    def spoken_language(self) -> str:
         """The language of the recording, as it is named or recognized."""
         return self.language or RECOGNIZED_LANGUAGE
 
     @property
     def separator(self) -> str:
         """Text between those of two stretches of the recording."""
-        return separator_of(self.heard_language)
+        return separator_of(self.spoken_language)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,12 +218,12 @@ def check_speech(asked: SpeechRequest, model: str) -> None:
     check_language(asked.to_language or None)
 
 
-def whole_speech(asked: SpeechRequest, speech: Speech, heard: Sequence[Spoken], duration_s: float) -> dict[str, Any]:
+def whole_speech(asked: SpeechRequest, speech: Speech, spoken: Sequence[Spoken], duration_s: float) -> dict[str, Any]:
     """Return the reply with all of the text. Text is an object with text, too."""
-    text = asked.separator.join(each.text for each in heard)
+    text = asked.separator.join(each.text for each in spoken)
     if asked.response_format == VERBOSE:
-        segments = [_segment(number, each, asked) for number, each in enumerate(heard)]
-        found = {"duration": duration_s, "language": asked.heard_language, "text": text}
+        segments = [_segment(number, each, asked) for number, each in enumerate(spoken)]
+        found = {"duration": duration_s, "language": asked.spoken_language, "text": text}
         return {**found, "segments": segments, "words": None}
     usage = {"type": "duration", "seconds": math.ceil(duration_s)}
     return {"text": text, "usage": usage} if speech is TRANSCRIBE else {"text": text}

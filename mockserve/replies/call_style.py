@@ -242,36 +242,38 @@ def reasoning_style(parser: str | None) -> ReasoningStyle:
 
 
 Deltas: TypeAlias = Sequence[Sequence[Delta]]
+TokenDeltas: TypeAlias = list[tuple[Delta, ...]]
+"""The deltas that each token brings."""
 EMPTY_OBJECT = "{}"
 
 
-def arranged(deltas: Deltas, style: CallStyle, is_cut: bool) -> list[tuple[Delta, ...]]:
+def arranged(deltas: Deltas, style: CallStyle, is_cut: bool) -> TokenDeltas:
     """The deltas of each token. With `is_cut` the last call is not complete."""
     calls = _Calls(deltas)
     if not calls.texts:
-        reported = [tuple(each) for each in deltas]
-        has_words = any(each.kind is Kind.CONTENT for brought in reported for each in brought)
-        return _with_last(reported, style.fillers.after_words, 0) if has_words else reported
-    reported = _held_back(calls.without_skipped(style), style, calls, is_cut)
+        token_deltas = [tuple(each) for each in deltas]
+        has_words = any(each.kind is Kind.CONTENT for brought in token_deltas for each in brought)
+        return _with_last(token_deltas, style.fillers.after_words, 0) if has_words else token_deltas
+    token_deltas = _held_back(calls.without_skipped(style), style, calls, is_cut)
     if style.holds_end and not is_cut:
-        _hold_end(reported)
-    return _filled(reported, style.fillers, calls)
+        _hold_end(token_deltas)
+    return _filled(token_deltas, style.fillers, calls)
 
 
-def marked(reported: list[tuple[Delta, ...]], begin: Sequence[Delta], end: Sequence[Delta]) -> list[tuple[Delta, ...]]:
-    """`reported` with what the marks before and after reasoning bring, where a token brings nothing else."""
-    places = [place for place, found in enumerate(reported) if any(each.kind is Kind.REASONING for each in found)]
+def marked(token_deltas: TokenDeltas, begin: Sequence[Delta], end: Sequence[Delta]) -> TokenDeltas:
+    """Return `token_deltas` with what the marks before and after reasoning bring, where a token brings nothing else."""
+    places = [place for place, found in enumerate(token_deltas) if any(each.kind is Kind.REASONING for each in found)]
     if not places or not (begin or end):
-        return reported
+        return token_deltas
     for place, brought in ((places[0] - 1, begin), (places[-1] + 1, end)):
-        if 0 <= place < len(reported) - 1 and not reported[place]:
-            reported[place] = tuple(brought)
-    return reported
+        if 0 <= place < len(token_deltas) - 1 and not token_deltas[place]:
+            token_deltas[place] = tuple(brought)
+    return token_deltas
 
 
-def without_fillings(reported: list[tuple[Delta, ...]]) -> list[tuple[Delta, ...]]:
-    """`reported` without events that have neither words nor parts of calls, as where reasoning is hidden."""
-    return [tuple(each for each in found if each.text or each.kind in CALL_KINDS) for found in reported]
+def without_fillings(token_deltas: TokenDeltas) -> TokenDeltas:
+    """Return `token_deltas` without events that have neither words nor parts of calls, as where reasoning is hidden."""
+    return [tuple(each for each in found if each.text or each.kind in CALL_KINDS) for found in token_deltas]
 
 
 class _Calls:
@@ -297,7 +299,7 @@ class _Calls:
             self.texts[call] = said + delta.text
             self.first_arguments.setdefault(call, place)
 
-    def without_skipped(self, style: CallStyle) -> list[tuple[Delta, ...]]:
+    def without_skipped(self, style: CallStyle) -> TokenDeltas:
         """The deltas of each token without empty objects that a style leaves out."""
         skips = style.no_arguments in (NoArguments.SKIPPED, NoArguments.EMPTY)
         if not skips or EMPTY_OBJECT not in self.texts.values():
@@ -324,68 +326,66 @@ class _Calls:
         return found
 
 
-def _held_back(
-    deltas: list[tuple[Delta, ...]], style: CallStyle, calls: _Calls, is_cut: bool
-) -> list[tuple[Delta, ...]]:
+def _held_back(deltas: TokenDeltas, style: CallStyle, calls: _Calls, is_cut: bool) -> TokenDeltas:
     """The deltas of each token, with parts of calls held back until their calls are ready."""
     ready_at = calls.ready_at(style, is_cut)
     if ready_at == calls.first_place:
         return deltas
     held: list[Delta] = []
-    reported: list[tuple[Delta, ...]] = []
+    token_deltas: TokenDeltas = []
     for place, found in enumerate(deltas):
         brought = [each for each in found if each.kind not in CALL_KINDS]
         held += [each for each in found if each.kind in CALL_KINDS]
         ready = [each for each in held if place >= ready_at.get(each.call, len(deltas))]
         held = [each for each in held if place < ready_at.get(each.call, len(deltas))]
-        reported.append((*brought, *ready))
-    return reported
+        token_deltas.append((*brought, *ready))
+    return token_deltas
 
 
-def _hold_end(reported: list[tuple[Delta, ...]]) -> None:
+def _hold_end(token_deltas: TokenDeltas) -> None:
     """Move the last part of the arguments to the last token."""
-    place = max(place for place, found in enumerate(reported) if any(each.kind in CALL_KINDS for each in found))
-    *others, last = reported[place]
+    place = max(place for place, found in enumerate(token_deltas) if any(each.kind in CALL_KINDS for each in found))
+    *others, last = token_deltas[place]
     has_name = any(each.kind is Kind.TOOL_NAME for each in others)
-    if last.kind is Kind.TOOL_ARGUMENTS and not has_name and place < len(reported) - 1:
-        reported[place] = tuple(others)
-        reported[-1] = (*reported[-1], last)
+    if last.kind is Kind.TOOL_ARGUMENTS and not has_name and place < len(token_deltas) - 1:
+        token_deltas[place] = tuple(others)
+        token_deltas[-1] = (*token_deltas[-1], last)
 
 
-def _filled(reported: list[tuple[Delta, ...]], fillers: Fillers, calls: _Calls) -> list[tuple[Delta, ...]]:
-    """`reported` with events that have nothing to say."""
+def _filled(token_deltas: TokenDeltas, fillers: Fillers, calls: _Calls) -> TokenDeltas:
+    """Return `token_deltas` with empty events where this style has them."""
     numbers = sorted(calls.texts)
-    end = len(reported) - 1
+    end = len(token_deltas) - 1
     first, last = calls.first_place[numbers[0]], calls.last_place[numbers[-1]]
     start = first
-    while start and not reported[start - 1]:
+    while start and not token_deltas[start - 1]:
         start -= 1
-    _fill(reported, range(start, first), fillers.opening, 0, most=1)
-    _fill(reported, range(start, last), fillers.within, 0)
+    _fill(token_deltas, range(start, first), fillers.opening, 0, most=1)
+    _fill(token_deltas, range(start, last), fillers.within, 0)
     for number, following in pairwise(numbers):
         between = range(calls.last_place[number] + 1, calls.first_place[following])
         if calls.texts[number] != EMPTY_OBJECT or fillers.between is Filler.LINE:
-            _fill(reported, between, fillers.between, number, most=1)
+            _fill(token_deltas, between, fillers.between, number, most=1)
     if fillers.closes_one or len(numbers) > 1:
-        _fill(reported, range(last + 1, end), fillers.closing, numbers[-1], most=1)
+        _fill(token_deltas, range(last + 1, end), fillers.closing, numbers[-1], most=1)
     has_arguments = calls.texts[numbers[-1]] != EMPTY_OBJECT
     if has_arguments or fillers.after_calls is not Filler.CALL:
-        return _with_last(reported, fillers.after_calls, numbers[-1])
-    return reported
+        return _with_last(token_deltas, fillers.after_calls, numbers[-1])
+    return token_deltas
 
 
-def _fill(reported: list[tuple[Delta, ...]], places: range, filler: Filler, call: int, most: int | None = None) -> None:
+def _fill(token_deltas: TokenDeltas, places: range, filler: Filler, call: int, most: int | None = None) -> None:
     """Fill tokens that bring nothing, at most so many of them."""
     if filler is Filler.NOTHING:
         return
-    for place in [place for place in places if not reported[place]][:most]:
-        reported[place] = filling(filler, call)
+    for place in [place for place in places if not token_deltas[place]][:most]:
+        token_deltas[place] = filling(filler, call)
 
 
-def _with_last(reported: list[tuple[Delta, ...]], filler: Filler, call: int) -> list[tuple[Delta, ...]]:
-    if reported and not reported[-1] and filler is not Filler.NOTHING:
-        reported[-1] = filling(filler, call)
-    return reported
+def _with_last(token_deltas: TokenDeltas, filler: Filler, call: int) -> TokenDeltas:
+    if token_deltas and not token_deltas[-1] and filler is not Filler.NOTHING:
+        token_deltas[-1] = filling(filler, call)
+    return token_deltas
 
 
 def filling(filler: Filler, call: int = 0) -> tuple[Delta, ...]:

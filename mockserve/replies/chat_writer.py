@@ -77,11 +77,11 @@ class ChatWriter:
         self._shows_ids = shape.shows_token_ids and not hides
 
     def _arranged(self, deltas: Deltas) -> list[tuple[Delta, ...]]:
-        reported = arranged(deltas, self._shape.calls, self._answer.cut is not None)
+        token_deltas = arranged(deltas, self._shape.calls, self._answer.cut is not None)
         reasoning = self._shape.reasoning
         if not self._shape.includes_reasoning:
-            return without_fillings(reported)
-        return marked(reported, reasoning.begin, reasoning.end)
+            return without_fillings(token_deltas)
+        return marked(token_deltas, reasoning.begin, reasoning.end)
 
     @property
     def sends_text_only(self) -> bool:

@@ -27,7 +27,7 @@ def external_id(generation: Generation, prompt_number: int) -> str:
 
 
 class LateGenerations:
-    """Choices that are planned when they are asked for, and again if they are asked for once more.
+    """Choices that are planned when they are requested, and again if they are requested once more.
 
     Together they would not fit into memory. `make` gives the same choice each time for the same index and number.
     """

@@ -62,7 +62,7 @@ async def _answer(request: web.Request, speech: Speech) -> web.StreamResponse:
         chunks = SpeechChunks(id=name, created=unix_time(), model=model, speech=speech)
         return await _stream(request, service.delivery, asked, plan, chunks, arrived)
     _, choices = await collect(service.delivery, plan.job, arrived, _traced(request))
-    return json_reply(whole_speech(asked, speech, plan.heard(list(choices)), plan.duration_s))
+    return json_reply(whole_speech(asked, speech, plan.spoken(list(choices)), plan.duration_s))
 
 
 async def _form(request: web.Request) -> dict[str, Any]:

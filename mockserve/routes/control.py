@@ -80,8 +80,8 @@ async def add_instance(request: web.Request) -> web.StreamResponse:
     startup_s: Any = body.pop("startup_s", 0)
     is_number = isinstance(startup_s, int | float) and not isinstance(startup_s, bool)
     if body or not is_number or not 0 <= startup_s <= LONGEST_DELAY_S:
-        wanted = f"startup_s, seconds from 0 to {LONGEST_DELAY_S:g}"
-        raise ApiError(f"the body may have {wanted}, got {body or startup_s!r}")
+        expected = f"startup_s, seconds from 0 to {LONGEST_DELAY_S:g}"
+        raise ApiError(f"the body may have {expected}, got {body or startup_s!r}")
     try:
         number = await control.add(startup_s)
     except OptionError as error:
@@ -124,14 +124,14 @@ async def scale_elastic_ep(request: web.Request) -> web.StreamResponse:
     if request.content_type != "application/json":
         raise wrong_media_type()
     body = await read_fields(request, "Invalid JSON format")
-    wanted = body.get("new_data_parallel_size")
-    if wanted is None:
+    size = body.get("new_data_parallel_size")
+    if size is None:
         raise bad_request("new_data_parallel_size is required")
-    _demand_positive("new_data_parallel_size", wanted)
+    _demand_positive("new_data_parallel_size", size)
     _demand_positive("drain_timeout", body.get("drain_timeout", DEFAULT_DRAIN_TIMEOUT_S))
-    if wanted != request.app[SERVICE].model.deployment.dp:
+    if size != request.app[SERVICE].model.deployment.dp:
         raise ApiError("Scale failed", status=500, kind="Internal Server Error")
-    return json_reply({"message": f"Scaled to {wanted} data parallel engines"})
+    return json_reply({"message": f"Scaled to {size} data parallel engines"})
 
 
 async def is_scaling_elastic_ep(_request: web.Request) -> web.StreamResponse:

@@ -162,8 +162,8 @@ def _token_ids(model: ServedModel, prompt: Prompt, asked: PoolingRequest, body: 
     if asked.is_chat:
         if media_of(cast(list[Any], prompt)) and not model.options.replies.tokens_per_medium:
             raise ApiError(f"{model.names[0]} is not a multimodal model")
-        reported = {"add_generation_prompt": False, **body, "messages": prompt}
-        prompt = model.planner.conversations.prompt(reported)
+        conversation = {"add_generation_prompt": False, **body, "messages": prompt}
+        prompt = model.planner.conversations.prompt(conversation)
     ids = fitted(model.planner, prompt, asked.truncate_to, asked.truncates_left, asked.add_special_tokens)
     return padded(model.planner, ids, asked.pads)
 

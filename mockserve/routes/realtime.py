@@ -1,4 +1,4 @@
-"""The WebSocket of /v1/realtime: speech comes in pieces, and its text goes out as it is heard."""
+"""The WebSocket of /v1/realtime: speech comes in pieces, and its text goes out as it is transcribed."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -151,7 +151,7 @@ def _rendered_prompt(
 
 @contextmanager
 def _naming_no_tokens() -> Iterator[None]:
-    """A prompt without tokens is refused in other words than where an answer is asked for."""
+    """A prompt without tokens is refused in other words than where an answer is requested."""
     try:
         yield
     except EmptyPromptError:

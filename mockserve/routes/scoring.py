@@ -97,7 +97,7 @@ def _token_ids(model: ServedModel, text: str, most_tokens: int, asked: ScoringRe
 class _Prompts(Sequence[list[int]]):
     """Prompts for the engine: pairs of texts for a cross-encoder, for other models each text once.
 
-    A pair is put together when it is asked for, since one long query may belong to thousands of documents.
+    A pair is put together when it is requested, since one long query may belong to thousands of documents.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ async def generative_scoring(request: web.Request) -> web.StreamResponse:
 
 
 class _ItemPrompts(Sequence[list[int]]):
-    """The query with each item, cut to leave room for one token in the context; put together when it is asked for."""
+    """The query with each item, cut to leave room for one token in the context; put together when it is requested."""
 
     def __init__(self, query: list[int], items: Sequence[list[int]], item_first: bool, most_tokens: int) -> None:
         self._query = query

@@ -187,8 +187,8 @@ async def abort_named_requests(request: web.Request) -> web.StreamResponse:
 
 def _end_named(driver: Driver, named: Any) -> None:
     """`named` are ids of clients; the engine has one for each choice, with a number behind it."""
-    wanted = {named} if isinstance(named, str) else {each for each in named if isinstance(each, str)}
-    driver.end_early({each for each in driver.request_ids if each.rpartition("-")[0] in wanted})
+    requested = {named} if isinstance(named, str) else {each for each in named if isinstance(each, str)}
+    driver.end_early({each for each in driver.request_ids if each.rpartition("-")[0] in requested})
 
 
 PAUSE_MODES = ("abort", "wait", "keep")

@@ -174,9 +174,9 @@ def is_long(request: web.Request) -> bool:
     return NUM_BODY_BYTES in request
 
 
-def reply_id(request: web.Request, prefix: str, wanted: str | None) -> str:
+def reply_id(request: web.Request, prefix: str, requested: str | None) -> str:
     """The id of a reply: the request header's, else the body's, else a new one."""
-    named = header_text(request, ID_HEADER) if ID_HEADER in request.headers else wanted
+    named = header_text(request, ID_HEADER) if ID_HEADER in request.headers else requested
     return f"{prefix}-{next(request.app[SERVICE].ids) if named is None else named}"
 
 

@@ -73,9 +73,9 @@ async def set_load(request: web.Request) -> web.StreamResponse:
         least = 1 if name == "prompt_tokens" else 0
         if not least <= value <= limits[name]:
             raise ApiError(f"{name} must be from {least} to {limits[name]}, got {value!r:.40}")
-    wanted = {**now, **body}
+    requested = {**now, **body}
     try:
-        load.set(int(wanted["running"]), float(wanted["kv_fraction"]), int(wanted["prompt_tokens"]))
+        load.set(int(requested["running"]), float(requested["kv_fraction"]), int(requested["prompt_tokens"]))
     except BlisError as error:
         raise ApiError(str(error)) from error
     return json_reply(load.shown())

@@ -139,16 +139,16 @@ def too_busy(limit: str) -> ApiError:
 
 async def engine_death(lives: Sequence[Lifecycle]) -> BaseException:
     """Return the error of the first broken engine, when the server must end because of it."""
-    reported = [asyncio.ensure_future(each.death_reported.wait()) for each in lives]
+    deaths = [asyncio.ensure_future(each.death_reported.wait()) for each in lives]
     try:
         while True:
             failures = [each.driver.failure for each in lives]
             found = next((failure for failure in failures if failure is not None), None)
             if found is not None:
                 return found
-            await asyncio.wait(reported, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(deaths, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for each in reported:
+        for each in deaths:
             each.cancel()
             with suppress(asyncio.CancelledError):
                 await each

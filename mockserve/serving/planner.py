@@ -56,7 +56,7 @@ class RequestContext(NamedTuple):
     priority: int = 0
     external: ExternalPrompt | None = None
     slo_e2e_us: Micros = 0
-    """The time to its last token that the client wants; 0 for none."""
+    """Target time to its last token, set by the client; 0 for none."""
     media: tuple[Medium, ...] = ()
     """Pictures and the like in the prompt, by the place of their tokens."""
     reports_found_blocks: bool = False
@@ -162,7 +162,7 @@ class Planner:
     ) -> Generations:
         """The `sampling.n` choices for one prompt out of `num_prompts` that are planned together.
 
-        Choices that would not all fit into memory are planned when they are asked for, on a thread for long work.
+        Choices that would not all fit into memory are planned when they are requested, on a thread for long work.
 
         Raises ApiError for sampling fields out of bounds, and for a form that no answer can have.
         """

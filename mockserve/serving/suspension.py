@@ -55,11 +55,11 @@ class Suspension:
 
     def wake_up(self, tags: list[str] | None) -> bool:
         """Take back the parts named, or all of them; scheduling resumes with the last. Returns whether it has."""
-        wanted = None if tags is None else [tag for tag in tags if tag != "scheduling"]
-        if wanted is None:
+        requested = None if tags is None else [tag for tag in tags if tag != "scheduling"]
+        if requested is None:
             self._asleep.clear()
-        elif self._asleep.issuperset(wanted):
-            self._asleep.difference_update(wanted)
+        elif self._asleep.issuperset(requested):
+            self._asleep.difference_update(requested)
         if not self._asleep:
             self.resume()
         # As vLLM does, with the first part that is taken back.

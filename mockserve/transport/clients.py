@@ -19,7 +19,7 @@ from mockserve.transport.aiohttp_internals import BaseProtocol
 from mockserve.transport.headers import header_text
 
 CREDIBLE_WAY_S = 0.05
-"""A send time further back than this is not believed."""
+"""A send time further back than this is ignored."""
 
 RANK_HEADER = istr("X-data-parallel-rank")
 START_HEADER = istr("X-Request-Start")
@@ -40,7 +40,7 @@ class BacklogWatcher(Protocol):
 
 
 class StampedConnection(BaseProtocol):
-    """Remembers when data last came, and reports bytes that wait for the client to a watcher."""
+    """Keeps the time at which data last came, and reports bytes that wait for the client to a watcher."""
 
     __slots__ = ("_wire", "backlog", "received_at_s")
 
@@ -86,9 +86,9 @@ def arrived_at(request: web.Request, driver: Driver) -> Micros:
 
 def requested_rank(request: web.Request) -> int | None:
     """The data-parallel rank in a header; None without the header or with a value that is no number."""
-    wanted = header_text(request, RANK_HEADER)
+    requested = header_text(request, RANK_HEADER)
     try:
-        return None if wanted is None else int(wanted)
+        return None if requested is None else int(requested)
     except ValueError:
         return None
 

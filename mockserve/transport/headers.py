@@ -62,18 +62,18 @@ class Cors:
         origin, method = request.get("Origin"), request.get("Access-Control-Request-Method")
         if origin is None or method is None:
             return None
-        wanted = request.get("Access-Control-Request-Headers")
+        requested = request.get("Access-Control-Request-Headers")
         refused = [
             what
             for what, is_refused in (
                 ("origin", not self._allows_origin(origin)),
                 ("method", method not in self.methods),
-                ("headers", wanted is not None and not self._allows_headers(wanted.split(","))),
+                ("headers", requested is not None and not self._allows_headers(requested.split(","))),
                 ("private-network", "Access-Control-Request-Private-Network" in request),
             )
             if is_refused
         ]
-        headers = self._preflight_headers(origin, wanted)
+        headers = self._preflight_headers(origin, requested)
         if refused:
             return 400, f"Disallowed CORS {', '.join(refused)}", headers
         return 200, "OK", headers
@@ -85,11 +85,11 @@ class Cors:
     def _allows_origin(self, origin: str) -> bool:
         return self._allows_all_origins or origin in self.origins
 
-    def _allows_headers(self, wanted: Iterable[str]) -> bool:
+    def _allows_headers(self, requested: Iterable[str]) -> bool:
         allowed = {name.lower() for name in ALWAYS_ALLOWED_HEADERS | self.headers}
-        return "*" in self.headers or all(name.strip().lower() in allowed for name in wanted)
+        return "*" in self.headers or all(name.strip().lower() in allowed for name in requested)
 
-    def _preflight_headers(self, origin: str, wanted: str | None) -> dict[str, str]:
+    def _preflight_headers(self, origin: str, requested: str | None) -> dict[str, str]:
         found = {
             "Vary": PREFLIGHT_VARY,
             "Access-Control-Allow-Methods": ", ".join(self.methods),
@@ -97,8 +97,8 @@ class Cors:
         }
         if "*" not in self.headers:
             found["Access-Control-Allow-Headers"] = ", ".join(sorted(ALWAYS_ALLOWED_HEADERS | self.headers))
-        elif wanted is not None:
-            found["Access-Control-Allow-Headers"] = wanted
+        elif requested is not None:
+            found["Access-Control-Allow-Headers"] = requested
         return found | self._origin_headers(origin)
 
     def _origin_headers(self, origin: str) -> dict[str, str]:

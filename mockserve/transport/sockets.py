@@ -59,21 +59,21 @@ def _listening(made: socket.socket, address: Any, backlog: int, shares_port: boo
     return made
 
 
-WANTED_OPEN_FILES = 65_535
+USUAL_OPEN_FILES = 65_535
 """vLLM's limit of open files."""
 
 _logger = logging.getLogger(__name__)
 
 
-def raise_file_limit(wanted: int = WANTED_OPEN_FILES) -> int | None:
-    """Raise the limit of this process to `wanted` open files, or as far as is allowed. Returns the limit, None if
+def raise_file_limit(requested: int = USUAL_OPEN_FILES) -> int | None:
+    """Raise the limit of this process to `requested` open files, or as far as is allowed. Returns the limit, None if
     unknown."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    possible = requested if hard == resource.RLIM_INFINITY else min(requested, hard)
     if soft == resource.RLIM_INFINITY or soft >= possible:
         return soft
     try:

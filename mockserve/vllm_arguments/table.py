@@ -121,11 +121,11 @@ def checked(flag: VllmFlag, text: str) -> str:
         if text in ("", "None"):
             return ""
         kind = kind.removesuffix("?")
-    wanted, read = CHECKS[kind]
+    expected, read = CHECKS[kind]
     try:
         value = read(text)
     except ValueError as error:
-        raise OptionError(f"{flag.name} must be {wanted}, got {text!r}") from error
+        raise OptionError(f"{flag.name} must be {expected}, got {text!r}") from error
     if flag.choices and value not in flag.choices:
         raise OptionError(f"{flag.name} must be one of {', '.join(flag.choices)}, got {text!r}")
     return value

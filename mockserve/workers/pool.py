@@ -223,7 +223,7 @@ class WorkerPool:
         self._gone.clear()
 
     def _worker(self) -> Worker:
-        """A worker without a job, the one that had one last: it may remember what it has made of the same input."""
+        """A worker without a job, the one that had one last: it may have the result for the same input in a cache."""
         while self._idle:
             worker = self._idle.pop()
             if not worker.has_ended:

@@ -61,7 +61,7 @@ class RowMaker:
         return facts_of(bytes(exchange.body), self._tenant(exchange).encode())
 
     def row(self, number: int, exchange: Exchange, facts: RequestFacts) -> TraceRow:
-        """The row of an exchange for tokens that has ended; later rounds then know its figures."""
+        """The row of an exchange for tokens that has ended; later rounds then have its figures."""
         this, before = (None, None) if facts.turns is None else self.sessions.place(facts.turns, exchange.sent)
         reply = exchange.reply
         counted = 0 if reply is None else reply.prompt_tokens or 0

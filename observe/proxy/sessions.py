@@ -54,7 +54,7 @@ def digest(*parts: bytes) -> bytes:
 
 @dataclass(slots=True)
 class SessionBook:
-    """Knows the latest requests by their turns, at most 100,000 of them. Sessions are numbered from `num_sessions`."""
+    """Finds the latest requests by their turns, at most 100,000 of them. Sessions are numbered from `num_sessions`."""
 
     num_sessions: int = 0
     _rounds: "OrderedDict[bytes, list[Round]]" = field(default_factory=OrderedDict)
@@ -71,7 +71,7 @@ class SessionBook:
         return Round(before.session_id, before.index + 1), before
 
     def ended(self, turns: Turns, this: Round, reply: bytes) -> None:
-        """Remember a request that got this reply in full: later ones may go on with it."""
+        """Keep a request that got this reply in full: later ones may go on with it."""
         if turns.text:
             whole = turns.text + reply
             if reply:

@@ -64,7 +64,7 @@ def scale_from_counts(once: int | None, twice: int | None) -> TokenScale | None:
 
 
 class PromptBook:
-    """The text of each prompt, the same for the same seed, whatever the order in which they are asked for.
+    """The text of each prompt, the same for the same seed, whatever the order in which they are requested.
 
     A prompt begins with words of its own, so that none shares the blocks of a prefix cache with another except
     through a prefix group; the rest is cut from one long random text, which costs next to nothing.

@@ -70,7 +70,7 @@ class Planned:
     priority: int | None = None
     """vLLM's: the smaller the more urgent; None for a request without one."""
     slo_e2e_us: int = 0
-    """The time to its last token that is wanted; 0 leaves that to its SLO class."""
+    """Target time to its last token; 0 leaves that to its SLO class."""
 
 
 def constant_arrivals_us(rate: float, count: int) -> list[int]:
@@ -103,7 +103,7 @@ def plan_from_trace(rows: Sequence[TraceRow]) -> list[Planned]:
     """The requests of a recording at their own times, the first at 0, in the order in which they arrived.
 
     The prompt is as long as the server counted it, else as long as it was meant to be. A request that never got an
-    output asks for one token.
+    output requests one token.
     """
     in_order = sorted(rows, key=lambda row: row.arrival_time_us)
     return [_planned(row, row.arrival_time_us - in_order[0].arrival_time_us) for row in in_order]

@@ -76,7 +76,7 @@ def header_settings(cache: Mapping[str, str], max_model_len: Any) -> dict[str, A
 def observed_hit_rate(before: Reading, after: Reading) -> dict[str, Any] | None:
     """The share of prompt tokens found in the prefix cache between two readings, as a header has it.
 
-    None when nothing was asked of the cache, or the counters began anew in between.
+    None when the cache was not queried, or the counters began anew in between.
     """
     queries = after.total(_QUERIES) - before.total(_QUERIES)
     hits = after.total(_HITS) - before.total(_HITS)

@@ -201,12 +201,12 @@ def quantile(buckets: Mapping[float, float], fraction: float) -> float:
     Prometheus gives that bound.
     """
     bounds = sorted(buckets)
-    wanted = fraction * buckets[bounds[-1]]
+    rank = fraction * buckets[bounds[-1]]
     lower, seen = 0.0, 0.0
     for bound in bounds:
         count = buckets[bound]
-        if count >= wanted and count > seen:
+        if count >= rank and count > seen:
             # Rounding must not lead out of the bucket.
-            return bound if bound == inf else min(bound, lower + (bound - lower) * (wanted - seen) / (count - seen))
+            return bound if bound == inf else min(bound, lower + (bound - lower) * (rank - seen) / (count - seen))
         lower, seen = bound, count
     return inf

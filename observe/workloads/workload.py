@@ -150,7 +150,7 @@ class Workload:
 
     @property
     def asked_per_s(self) -> float:
-        """The request rate that is asked for."""
+        """The request rate that is requested."""
         return self.options.rate or mean_rate(self.request_schedule.plan)
 
     @property

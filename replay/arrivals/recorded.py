@@ -102,8 +102,8 @@ def _prompt(
 ) -> tuple[int, BlockIdentities]:
     """Return tokens and blocks of a prompt that stands for itself, or is shared with a group.
 
-    A prompt is as long as the server counted it, for its tokenizer makes more or fewer tokens of a text than were asked
-    for. With a shared start BLIS adds what was asked for.
+    A prompt is as long as the server counted it, for its tokenizer makes more or fewer tokens of a text than were
+    requested. With a shared start BLIS adds what was requested.
     """
     if not row.prefix_group:
         return row.server_input_tokens or row.input_tokens, UniqueBlocks(request_id)

@@ -108,7 +108,7 @@ class _Client:
         return events
 
     def _acts_at(self) -> Micros | None:
-        """When the client sends next, or learns that it may."""
+        """When the client sends next, or is allowed to."""
         due_at = self._due[0].at if self._due else None
         reply_at = self._replies[0] + 1 if self._line and self._replies else None
         return min((at for at in (due_at, reply_at) if at is not None), default=None)

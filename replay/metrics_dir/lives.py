@@ -1,4 +1,4 @@
-"""The requests under way in a run: what the metrics of each need to remember until it ends."""
+"""The requests under way in a run: what the metrics of each need until it ends."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf

@@ -106,7 +106,7 @@ def _hit_rate(kv: KVUsage) -> float:
 def metrics_file(simulated: Simulated, metrics: JsonObject, judged: JsonObject) -> JsonObject:
     """The aggregate metrics with the cache hit rate, one row per request by arrival, and what is `judged` of them.
 
-    The rows are made one by one as they are asked for. Requests that were refused have none.
+    The rows are made one by one as they are requested. Requests that were refused have none.
     """
     detailed: JsonObject = {}
     for key, value in metrics.items():

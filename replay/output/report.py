@@ -87,7 +87,7 @@ def _result(options: ReportOptions, outcome: "Outcome", found: "Findings") -> "R
 
 
 def _draw(options: ReportOptions, outcome: "Outcome", found: "Findings") -> None:
-    """Draw the picture and write the page that are asked for, of the first run if it is one of several."""
+    """Draw the picture and write the page that are requested, of the first run if it is one of several."""
     from blis_sim.pictures.page import write_page
     from blis_sim.pictures.style import draw_panels
     from replay.output.page import run_page

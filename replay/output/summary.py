@@ -30,9 +30,9 @@ def summary(found: Findings, summarizes_decisions: bool = False) -> str:
         "Trace Summary": _decisions(found.door.decisions if summarizes_decisions else None),
     }
     for title, section in sections.items():
-        reported = list(section)
-        if reported:
-            lines += [f"=== {title} ===", *reported]
+        section_lines = list(section)
+        if section_lines:
+            lines += [f"=== {title} ===", *section_lines]
     return "\n".join(lines) + "\n"
 
 

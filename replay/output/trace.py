@@ -44,12 +44,12 @@ def trace_rows(simulated: Simulated, keeps_schedule: bool = False, is_generated:
 def _columns(record: Record, is_generated: bool) -> set[str]:
     # Not slo_target_us: BLIS misreads the columns before it where it is present, and then serves no request.
     names = ("adapter", "think_time_us", "slo_e2e_us", "parents", "context_of")
-    wanted = {name for name in names if any(getattr(row, name, "") for row in record.rows)}
+    used = {name for name in names if any(getattr(row, name, "") for row in record.rows)}
     if is_generated and any(_priority(row) is not None for row in record.rows):
-        wanted.add("vllm_priority")
+        used.add("vllm_priority")
     if any(map(_repeats, record.rows)):
-        wanted.add("context_tokens")
-    return wanted
+        used.add("context_tokens")
+    return used
 
 
 def _priority(row: Origin) -> int | None:

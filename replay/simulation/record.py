@@ -270,21 +270,21 @@ class Record:
 
     def _enter_all(self) -> None:
         """Convert rows to columns; empty without rows."""
-        reported = np.array(self._reported, np.int64).reshape(-1, 8).T
-        places = reported[0]
+        columns = np.array(self._reported, np.int64).reshape(-1, 8).T
+        places = columns[0]
 
         def column(values: Ints | Floats, empty: float, typecode: str) -> Any:
             whole = np.full(len(self), empty, typecode)
             whole[places] = values
             return array(typecode, whole.tobytes())
 
-        self._outcome = column(reported[1], NO_OUTCOME, "b")
-        self._ttft_us = column(reported[2], NEVER, "q")
-        self._e2e_us = column(reported[3], NEVER, "q")
-        self._scheduling_delay_us = column(reported[4], NEVER, "q")
-        self._output_tokens = column(reported[5], 0, "q")
-        self._instance = column(reported[6], NOWHERE, "i")
-        self._queued_at = column(reported[7], NEVER, "q")
+        self._outcome = column(columns[1], NO_OUTCOME, "b")
+        self._ttft_us = column(columns[2], NEVER, "q")
+        self._e2e_us = column(columns[3], NEVER, "q")
+        self._scheduling_delay_us = column(columns[4], NEVER, "q")
+        self._output_tokens = column(columns[5], 0, "q")
+        self._instance = column(columns[6], NOWHERE, "i")
+        self._queued_at = column(columns[7], NEVER, "q")
         self._itl_mean_us = column(np.array(self._itl_reported), 0.0, "d")
         self._reported, self._itl_reported = array("q"), array("d")
 

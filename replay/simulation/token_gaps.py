@@ -52,8 +52,8 @@ class TokenGaps:
     def pool(self, instance: int | None = None, steps_at_once: int = STEPS_AT_ONCE) -> Pool:
         """All gaps counted so far, or those of one instance."""
         instances = np.array(self._instances)
-        wanted = _distinct(instances) if instance is None else [instance]
-        pools = [self._pool(number, instances, steps_at_once) for number in wanted]
+        numbers = _distinct(instances) if instance is None else [instance]
+        pools = [self._pool(number, instances, steps_at_once) for number in numbers]
         if len(pools) == 1:
             return pools[0]
         return merged(pools)

@@ -57,7 +57,7 @@ def test_token_times_go_beside_the_trace_unless_said_otherwise() -> None:
             "--saturation-final-window must be a duration such as 30s, up to 31 years, got '30'",
         ),
         ({"detectors": ("all",), "saturation_final_window": "0s"}, "--saturation-final-window must be a duration"),
-        ({"fitness_weights": "speed:1"}, "--fitness-weights knows "),
+        ({"fitness_weights": "speed:1"}, "--fitness-weights has the metrics "),
         ({"record_itl": True}, "--record-itl needs --trace-output or --itl-output"),
         ({"itl_output": "x.csv"}, "--itl-output needs --record-itl"),
     ],

@@ -1,4 +1,4 @@
-"""Calls of agents with begin and end as rows of a graph: who waits for whom follows from times and from nesting."""
+"""Calls of agents with begin and end as rows of a graph: dependencies follow from times and from nesting."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

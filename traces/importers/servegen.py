@@ -42,11 +42,11 @@ def convert(options: ConvertOptions) -> Imported:
     deal = dealt(chunks, Random(f"{options.seed}/servegen"), left_out)
     placement = Placement(window_s=options.window_duration_seconds, drain_s=options.drain_timeout_seconds)
     cohorts = cohorts_of(deal, placement)
-    wanted = tuple(cohort for cohort in cohorts if options.time in (None, cohort.id.partition("-")[0]))
-    if not wanted:
+    chosen = tuple(cohort for cohort in cohorts if options.time in (None, cohort.id.partition("-")[0]))
+    if not chosen:
         raise TraceError(f"{options.path}: expected clients that are active in the chosen periods, got none")
-    left_out["cohorts of other periods than --time"] = len(cohorts) - len(wanted)
-    spec = WorkloadSpec(version="2", seed=options.seed, cohorts=wanted)
+    left_out["cohorts of other periods than --time"] = len(cohorts) - len(chosen)
+    spec = WorkloadSpec(version="2", seed=options.seed, cohorts=chosen)
     return Imported(spec=spec, left_out=left_out)
 
 

@@ -1,4 +1,4 @@
-"""The detectors by name. Adding one is adding its row, and a function that imports it when it is asked for."""
+"""The detectors by name. Adding one is adding its row, and a function that imports it when it is requested."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING

@@ -42,7 +42,7 @@ class WorkloadRequest(NamedTuple):
     priority: int | None = None
     """vLLM's: the smaller the more urgent; None leaves it to the SLO class."""
     slo_e2e_us: int = 0
-    """The time to its last token that is wanted; 0 is none."""
+    """Target time to its last token; 0 is none."""
 
 
 class Round(NamedTuple):

@@ -115,7 +115,7 @@ def _work(numbers: range, seed: int) -> int:
 
     is_compiled = not blis_sim.engine.core.__file__.endswith(".py")
     if is_compiled != ("BLIS_ATTACK_COMPILED" in os.environ):
-        raise SystemExit(f"the engine is not the one wanted: {blis_sim.engine.core.__file__}")
+        raise SystemExit(f"the engine is not the one requested: {blis_sim.engine.core.__file__}")
     for number in numbers:
         digest, broken = "", ""
         try:

@@ -47,9 +47,9 @@ class SwitchParsers:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one request."""
         headers = dict(scope.get("headers") or ())
-        wanted = headers.get(HEADER.encode())
-        if wanted is not None:
-            tool, _, reasoning = wanted.decode().partition(",")
+        requested = headers.get(HEADER.encode())
+        if requested is not None:
+            tool, _, reasoning = requested.decode().partition(",")
             try:
                 self._switch(scope["app"].state, tool, reasoning)
             except Exception as error:  # noqa: BLE001  (a parser that this tokenizer cannot have)

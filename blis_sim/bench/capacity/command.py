@@ -152,7 +152,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 
 def run(options: PlanOptions) -> int:
-    """Search, print the answer, write what is asked for. Exit codes: 0 found, 1 no deployment meets the targets."""
+    """Search, print the answer, write what is requested. Exit codes: 0 found, 1 no deployment meets the targets."""
     from blis_sim.bench.capacity.report import as_json, as_text
     from blis_sim.bench.runner.plan import plan_of
 
@@ -181,7 +181,7 @@ def _origin(options: PlanOptions, plan: "Plan", found: "Answer") -> "Provenance"
 
 
 def _draw(options: PlanOptions, found: "Answer", origin: "Provenance") -> None:
-    """Draw the picture and write the page that are asked for."""
+    """Draw the picture and write the page that are requested."""
     if options.plot is None and options.html is None:
         return
     from blis_sim.bench.capacity.page import plan_page, plan_panels
@@ -195,7 +195,7 @@ def _draw(options: PlanOptions, found: "Answer", origin: "Provenance") -> None:
 
 
 def find_plan(options: PlanOptions, plan: "Plan", say: "Say") -> "Answer":
-    """Search a deployment for the command and settings of `plan`, and write what is asked for.
+    """Search a deployment for the command and settings of `plan`, and write what is requested.
 
     `say` gets the notes, a line each. Raises BlisError.
     """

@@ -111,7 +111,7 @@ def _refused(found: Answer) -> Iterator[str]:
 
 
 def prices_of(found: Answer) -> dict[str, Price]:
-    """Return the prices of the GPU types that were asked for, where they have one."""
+    """Return the prices of the GPU types that were requested, where they have one."""
     known = found.question.prices.by_gpu
     return {gpu: known[gpu] for gpu in dict.fromkeys(gpu for gpu, _ in found.best) if gpu in known}
 

@@ -65,12 +65,12 @@ class Plan:
         chosen = range(num_points)
         if sample is not None and sample < num_points:
             chosen = sorted(Random(f"{seed}/points").sample(chosen, sample))  # type: ignore[assignment]
-        wanted = set(chosen)
+        numbers = set(chosen)
         combinations = ({name: each[name] for each in parts for name in each} for parts in product(*axes))
         return [
             Point(number, varied, {**self.settings, **varied})
             for number, varied in enumerate(combinations)
-            if number in wanted
+            if number in numbers
         ]
 
     def paths_read(self) -> list[Path]:

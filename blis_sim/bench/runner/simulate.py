@@ -68,7 +68,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """A point to compute: its name, and what is asked of which command."""
+    """A point to compute: its name, its command and the settings."""
 
     key: str
     command: str

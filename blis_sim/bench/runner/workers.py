@@ -132,17 +132,17 @@ def _ctrl_c_put_off() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard: list[int] = []
+    interrupts: list[int] = []
     resource_tracker.ensure_running()  # which would lift the mask, were it begun under it
     # The mask is for the processes, which inherit it; the signal may still be delivered to other threads of this one.
-    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGINT, handler)
-    if heard and callable(handler):
+    if interrupts and callable(handler):
         handler(signal.SIGINT, None)
 
 

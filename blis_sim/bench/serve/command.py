@@ -19,7 +19,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 
 def run(options: BenchServeOptions) -> int:
-    """Run each rate, print its table, save what is asked for. Exit codes: 0 done, 1 nothing was answered."""
+    """Run each rate, print its table, save what is requested. Exit codes: 0 done, 1 nothing was answered."""
     from blis_sim.bench.datasets import samples_of
     from blis_sim.bench.serve.load import benchmark
     from blis_sim.bench.serve.report import Reporter

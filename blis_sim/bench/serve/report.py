@@ -145,7 +145,7 @@ class Reporter:
         return Verdict(self._is_good(figures), figures.request_throughput)
 
     def end(self) -> int:
-        """Compare the runs, draw what is asked for, and return the exit code."""
+        """Compare the runs, draw what is requested, and return the exit code."""
         options = self._options
         if len(self._runs) > 1:
             sys.stdout.write("\n" + runs_table(self._runs))
@@ -161,7 +161,7 @@ class Reporter:
         return 0
 
     def _draw(self) -> None:
-        """Draw the picture and write the page that are asked for."""
+        """Draw the picture and write the page that are requested."""
         options = self._options
         if options.plot is None and options.html is None:
             return

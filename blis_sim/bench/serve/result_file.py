@@ -23,7 +23,7 @@ _DETAILS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "genera
 def content(
     options: BenchServeOptions, model: str, rate: float, result: Mapping[str, Any], date: str
 ) -> dict[str, Any]:
-    """The object of the file: how the run was asked for, then what came of it."""
+    """The object of the file: the settings of the run, then its results."""
     head: dict[str, Any] = {
         "date": date,
         "endpoint_type": options.backend,

@@ -110,7 +110,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 
 def run(options: TuneOptions) -> int:
-    """Search, print a line per combination, write what is asked for. Exit codes: 0 done, 1 nothing is good
+    """Search, print a line per combination, write what is requested. Exit codes: 0 done, 1 nothing is good
     enough, or a simulation failed in a way that its settings do not explain."""
     from blis_sim.bench.tune.setup import best_of, printed, write_trials
 
@@ -138,7 +138,7 @@ def run(options: TuneOptions) -> int:
 
 
 def _draw(options: TuneOptions, plan: "Plan", setups: "list[Setup]") -> None:
-    """Draw the picture and write the page that are asked for."""
+    """Draw the picture and write the page that are requested."""
     if options.plot is None and options.html is None:
         return
     from blis_sim.bench.tune.page import draw, tune_page

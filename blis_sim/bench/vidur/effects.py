@@ -51,7 +51,7 @@ def flags_without_effect(options: Any) -> Iterator[str]:
 
 
 def _without_files(given: dict[str, Any], options: Any) -> Iterator[str]:
-    """Yield a line for each file that is asked for and cannot be written."""
+    """Yield a line for each file that is requested and cannot be written."""
     prefix = f"--{vidur.METRICS.prefix}_"
     if not given["write_metrics"]:
         return

@@ -97,7 +97,7 @@ def simulated(options: Any, cluster: Cluster, tables: OperatorTables | AicbFolde
 
 
 def _keeps_members(options: Any) -> bool:
-    """Return whether a file that is asked for lists the requests of each batch."""
+    """Return whether a file that is requested lists the requests of each batch."""
     given = values_of(options, vidur.METRICS)
     listed = given["enable_chrome_trace"] or given["store_token_completion_metrics"]
     return bool(given["write_metrics"] and listed)

@@ -24,7 +24,7 @@ class WatchedDeploymentOptions(DeploymentOptions):
         if self.speculation is not None:
             raise OptionError("blis calibrate --watch does not support speculative decoding")
         if self.dp > 1:
-            raise OptionError(f"blis calibrate --watch does not know dp; --dp must be 1, got {self.dp}")
+            raise OptionError(f"blis calibrate --watch does not support dp; --dp must be 1, got {self.dp}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

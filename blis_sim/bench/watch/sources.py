@@ -28,7 +28,7 @@ class Source(Protocol):
 
     @property
     def readings(self) -> Sequence[Reading]:
-        """Readings since the server last started, ascending, no older than was asked for."""
+        """Readings since the server last started, ascending, no older than was requested."""
         ...
 
 

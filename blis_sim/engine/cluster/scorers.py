@@ -43,7 +43,7 @@ class Scorer:
     score: Callable[[Request, RoutingState], Scores]
     routed: Callable[[Request, int, RoutingState], None] = keeps_nothing_in_mind
     reads_in_flight: bool = True
-    """Whether what is in flight matters; else the instances are asked less often."""
+    """Whether what is in flight matters; else the instances are queried less often."""
     reads_caches: bool = False
     """Whether what KV caches hold matters."""
     reads_adapters: bool = False
@@ -131,7 +131,7 @@ def lora_affinity(request: Request, state: RoutingState) -> Scores:
 
 
 class NoHitLru:
-    """Keeps in mind the order in which instances got prompts that no cache knew."""
+    """Keeps the order in which instances got prompts that no cache held."""
 
     def __init__(self) -> None:
         self._used: OrderedDict[int, None] = OrderedDict()
@@ -151,7 +151,7 @@ class NoHitLru:
         return scores
 
     def routed(self, request: Request, instance: int, state: RoutingState) -> None:
-        """`instance` got a prompt; one that a cache knew changes no order."""
+        """`instance` got a prompt; one that a cache held changes no order."""
         if not any(state.cached_blocks(request)):
             if instance not in self._used:
                 present = {each.instance for each in state.all_candidates}

@@ -29,7 +29,7 @@ class LearnedCoefficients(NamedTuple):
 
     @property
     def learned_for(self) -> str:
-        """The deployment whose recordings taught them."""
+        """The deployment of the recordings that they were fitted to."""
         return f"{self.model} on {self.hardware} with tp {self.tp}"
 
 
@@ -112,13 +112,13 @@ def _number(path: Path, section_name: str, section: Mapping[str, Any], key: str)
     value = section.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST_COEFFICIENT:
         found = "nothing" if value is None else repr(value)
-        wanted = f"a number from 0 to {LARGEST_COEFFICIENT:g}"
-        raise EngineError(f"{path}: {section_name}.{key} must be {wanted}, got {found}")
+        expected = f"a number from 0 to {LARGEST_COEFFICIENT:g}"
+        raise EngineError(f"{path}: {section_name}.{key} must be {expected}, got {found}")
     return float(value)
 
 
 LEARNABLE = ("fitted", "kernels")
-"""Latency models that `blis fit` learns coefficients of."""
+"""Latency models with coefficients that `blis fit` fits."""
 SHIPPED = "the shipped coefficients"
 GPUS_MEASURED = ("H100", "RTX-PRO-6000")
 TPS_MEASURED = (1, 2, 4)
@@ -147,7 +147,7 @@ def _more_on_shipped(model: ModelSpec, gpu: GpuSpec, tp: int) -> str:
     """Return text on measurements of such a deployment, and on how to learn own coefficients."""
     unknown = unlike_measured(model, gpu, tp)
     measured = f"; nothing was measured {', nor '.join(unknown)}" if unknown else ""
-    return f"{measured}; `blis fit` learns those of your own server, for --coefficients FILE"
+    return f"{measured}; `blis fit` fits coefficients of your own server, for --coefficients FILE"
 
 
 def unlike_measured(model: ModelSpec, gpu: GpuSpec, tp: int) -> list[str]:

@@ -18,7 +18,7 @@ STEPS_OF_A_RUN = 256
 MOST_RUNS = 1024
 """Known at once, of 2 kB each."""
 TIMES_ASKED = 3
-"""Number of times that a run is asked for before its sums are made."""
+"""Number of times that a run is requested before its sums are made."""
 LONGEST_STEP_US: Micros = MAX_MICROS // (2 * STEPS_OF_A_RUN)
 
 
@@ -28,7 +28,7 @@ to the end of the last. Twice, the second time for arithmetic."""
 
 
 class DecodeSums:
-    """Runs of a latency model's steps, as far as they have been asked for.
+    """Runs of a latency model's steps, as far as they have been requested.
 
     From a context of so many tokens a step leads to one with a token more for each sequence, so all contexts with the
     same remainder lie on one line of steps. The line is cut into runs.
@@ -38,7 +38,7 @@ class DecodeSums:
 
     def __init__(self) -> None:
         self._runs: dict[tuple[int, int, int], Run | int] = {}
-        """By how many sequences, the remainder, and the place on its line; or how often one has been asked for."""
+        """By how many sequences, the remainder, and the place on its line; or how often one has been requested."""
 
     def find(self, latency: LatencyModel, num_sequences: int, context: int) -> tuple[Run | None, int]:
         """The run that the step is part of in which so many sequences with so many context tokens decode; and where.

@@ -33,7 +33,7 @@ class JointSteps(WrappedLatency):
     """
 
     shapes: Sequence[BatchShape] = field(default_factory=list)
-    """The batches of all ranks in the forward pass that begins; the caller sets them before it asks."""
+    """The batches of all ranks in the forward pass that begins; the caller sets them before a call."""
     _timed: Sequence[BatchShape] = field(default_factory=list, init=False)
     _time: Micros = field(default=0, init=False)
 

@@ -120,7 +120,7 @@ def watched(latency: LatencyModel, name: str, peaks: StepPeaks, max_tokens: int,
     requests = sorted({1, 8, 64, max_requests})
     shapes += [decodes(each, each * context) for each in requests for context in _PROBED_CONTEXT]
     probed = latency
-    while isinstance(probed, WrappedLatency):  # which may keep a record of what it is asked
+    while isinstance(probed, WrappedLatency):  # which may keep a record of its arguments
         probed = probed.model
     too_fast = any(probed.step_time(shape) < TOLERANCE * peaks.step_us(shape) for shape in shapes)
     return PeakWatch(latency, peaks, name) if too_fast else latency

@@ -73,7 +73,7 @@ def _blackbox(choice: LatencyChoice) -> LatencyModel:
 def _check_no_dp(name: str, choice: LatencyChoice) -> None:
     if choice.dp > 1:
         raise EngineError(
-            f"the {name} model does not know dp, only trained-physics does; dp must be 1, got {choice.dp}"
+            f"the {name} model does not support dp, only trained-physics does; dp must be 1, got {choice.dp}"
         )
 
 

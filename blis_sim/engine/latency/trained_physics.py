@@ -136,7 +136,7 @@ class TrainedPhysics:
         """Return a function from the number of sequences that decode, and the sum of their contexts, to `step_time` of
         a step without prompts.
 
-        No time is asked for more often, so the usual case is a function of its own with the same operations in the
+        No time is requested more often, so the usual case is a function of its own with the same operations in the
         same order: 0.1 us a call.
         """
         if self._kv_reads is None:

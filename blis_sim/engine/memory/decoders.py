@@ -75,7 +75,7 @@ def layer_windows(keys: ConfigKeys, traits: DecoderTraits, num_layers: int) -> S
 
 
 def _has_window_everywhere(keys: ConfigKeys, kinds: Sequence[object], num_layers: int) -> bool:
-    """Return whether a Qwen has its window; vLLM knows none that only some of the layers have."""
+    """Return whether a Qwen has its window; vLLM supports none that only some of the layers have."""
     if not keys.flag("use_sliding_window"):
         return False
     if kinds:

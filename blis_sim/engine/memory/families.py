@@ -192,7 +192,7 @@ def _is_tied(top: ConfigKeys, keys: ConfigKeys, family: Family) -> bool:
 
 
 def _dtype(top: ConfigKeys, keys: ConfigKeys, requested: str) -> str:
-    """Return the precision of the model: what was asked for, else the config's; 32 bits run as 16, as in vLLM."""
+    """Return the precision of the model: what was requested, else the config's; 32 bits run as 16, as in vLLM."""
     if requested != "auto":
         if requested not in DTYPE_BYTES:
             raise EngineError(f"--dtype must be one of auto, {', '.join(DTYPE_BYTES)}, got {requested!r}")

@@ -175,7 +175,7 @@ def _stages(shape: ModelShape, num_drafter_layers: int, request: PlanRequest) ->
 
 
 def _kv_cache_dtype(requested: str, declared: str, shape: ModelShape, capability: int) -> str:
-    """Return the type of the KV cache: what was asked for, else the checkpoint's, else vLLM's choice for the GPU."""
+    """Return the type of the KV cache: what was requested, else the checkpoint's, else vLLM's choice for the GPU."""
     if requested != "auto":
         return requested
     if declared == "auto" and capability == BLACKWELL and shape.architecture in _SPARSE_FP8_ON_BLACKWELL:

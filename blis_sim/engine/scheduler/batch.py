@@ -148,7 +148,7 @@ class BatchScheduler(CohortScheduler):
         step_index = self.next_step - len(self.flight)
         cohort = self.cohort
         emitted = self._decoding_in(step_index) if self._reports_steps and cohort.members else []
-        reported = [self._batch_done(step_index, at, list(emitted))] if self._instance.reports_batches else []
+        batches = [self._batch_done(step_index, at, list(emitted))] if self._instance.reports_batches else []
         _, _, tokens, newcomers = self.flight.popleft()
         finished: list[Event] = []
         ended = cohort.pop_ended(step_index) if step_index in cohort.ends else []
@@ -168,9 +168,9 @@ class BatchScheduler(CohortScheduler):
             return list(finished)
         if self.has_cohort and (tokens or newcomers):
             emitted.sort(key=running_number)  # batch order
-        for each_reported in reported:
-            each_reported.num_blocks_after = self._blocks.num_used_blocks
-        return [*reported, StepDone(at, step_index, self._instance.steps.start(step_index), emitted), *finished]
+        for batch in batches:
+            batch.num_blocks_after = self._blocks.num_used_blocks
+        return [*batches, StepDone(at, step_index, self._instance.steps.start(step_index), emitted), *finished]
 
     @property
     def rests(self) -> bool:
@@ -221,13 +221,13 @@ class BatchScheduler(CohortScheduler):
         for sequence in self.explicit:  # is there enough for all?
             if sequence.request.media:
                 return False
-            wanted = max(0, self.next_tokens(sequence))
-            if wanted > num_tokens:
+            num_new_tokens = max(0, self.next_tokens(sequence))
+            if num_new_tokens > num_tokens:
                 if sequence.running_number != self._num_admissions:
                     return False
-                wanted = num_tokens  # the last admitted gets what the others leave
-            num_tokens -= wanted
-            num_blocks += max(0, self.blocks_lacking(sequence, wanted))
+                num_new_tokens = num_tokens  # the last admitted gets what the others leave
+            num_tokens -= num_new_tokens
+            num_blocks += max(0, self.blocks_lacking(sequence, num_new_tokens))
         return num_blocks <= self._free.num_free
 
     def _grant_explicit(self) -> None:

@@ -239,11 +239,11 @@ class BatchEngineScheduler:
     def _end(self, running: RunningBatch, at: Micros) -> None:
         """Process what a batch brings its requests."""
         context, batch, index = self._context, running.batch, running.index
-        reported = self._batch_done(running, at) if context.reports_batches else None
+        batch_done = self._batch_done(running, at) if context.reports_batches else None
         complete = self.rules.end(batch)
-        if reported is not None:
-            reported.num_blocks_after = self.kv.num_used_blocks
-            context.events.append(reported)
+        if batch_done is not None:
+            batch_done.num_blocks_after = self.kv.num_used_blocks
+            context.events.append(batch_done)
         emitted: list[Sequence] = []
         for job, count in zip(batch.jobs, batch.tokens, strict=True):
             sequence = _sequence(job)

@@ -150,8 +150,8 @@ def open_conversations(options: ContentOptions, model_folder: Path | None) -> Co
         sources = template_sources(model_folder)
     if given is not None:
         sources = {DEFAULT: given}
-    wanted = options.chat_template_content_format
-    takes_parts = None if wanted == "auto" else wanted == "openai"
+    requested = options.chat_template_content_format
+    takes_parts = None if requested == "auto" else requested == "openai"
     templates = {name: _compiled(source, tokens, takes_parts) for name, source in sources.items() if name in USED}
     otherwise = ChatMLTemplate() if model_folder is None else MissingTemplate()
     return Conversations(

@@ -41,15 +41,15 @@ def demand_of(body: Mapping[str, Any], config: StructuredOutputsConfig = AUTO) -
 
 def _overrides(response_format: Any) -> dict[str, Any] | None:
     """The fields of `structured_outputs` that a `response_format` sets."""
-    wanted = response_format if isinstance(response_format, Mapping) else {}
-    kind = wanted.get("type")
+    requested = response_format if isinstance(response_format, Mapping) else {}
+    kind = requested.get("type")
     if kind == "json_object":
         return {"json_object": True}
     if kind == "json_schema":
-        described = wanted.get("json_schema")
+        described = requested.get("json_schema")
         return {"json": described.get("schema") if isinstance(described, Mapping) else None}
     if kind == "structural_tag":
-        return {"structural_tag": wanted}
+        return {"structural_tag": requested}
     return None
 
 

@@ -313,13 +313,13 @@ class _Parser:
             raise pointed_at(self._source, word, f"unknown directive: %{command}")
         module, _, names = rest.strip().partition("(")
         if names:
-            wanted = [(each.strip(), each.strip()) for each in names.rstrip(") ").split(",")]
+            imports = [(each.strip(), each.strip()) for each in names.rstrip(") ").split(",")]
         else:
             # "import common.X -> Y"
             full, _, renamed = rest.partition("->")
             name = full.strip().rpartition(".")[2]
-            wanted = [(name, renamed.strip() or name)]
-        for name, known_as in wanted:
+            imports = [(name, renamed.strip() or name)]
+        for name, known_as in imports:
             if name not in COMMON or not module.strip().startswith("common"):
                 raise pointed_at(self._source, word, f'unknown name: "{name}"')
             rules[known_as] = parse_regex(COMMON[name])

@@ -296,10 +296,10 @@ class _Maker:
             count = more if most is None else min(most, more)
         if rest is False:
             count = min(count, len(first))
-        wanted = max(schema.get("minContains", 1), 0) if "contains" in schema else 0
-        kinds = [first[index] if index < len(first) else rest for index in range(max(count, wanted))]
-        if wanted:
-            kinds[:wanted] = [schema["contains"]] * wanted
+        num_contained = max(schema.get("minContains", 1), 0) if "contains" in schema else 0
+        kinds = [first[index] if index < len(first) else rest for index in range(max(count, num_contained))]
+        if num_contained:
+            kinds[:num_contained] = [schema["contains"]] * num_contained
         return self._items(kinds, bool(schema.get("uniqueItems")), least, depth)
 
     def _more_items(self, least: int) -> int:

@@ -91,7 +91,7 @@ def _anchored(name: str, root: Schema) -> Schema:
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema that asks for what both ask."""
+    """A schema that demands what both demand."""
     both = {**first, **second}
     if "type" in first and "type" in second:
         both["type"] = _common_type(first["type"], second["type"])
@@ -129,7 +129,7 @@ def type_options(schema: Mapping[str, Any]) -> Sequence[str]:
 
 
 def options_of(schema: Mapping[str, Any]) -> list[Schema] | None:
-    """The alternatives of `anyOf` or `oneOf`, each with all else the schema asks."""
+    """The alternatives of `anyOf` or `oneOf`, each with all else the schema demands."""
     for name in ("anyOf", "oneOf"):
         if name in schema:
             rest = {key: value for key, value in schema.items() if key != name}

@@ -129,7 +129,7 @@ def _json_text(form: JsonForm, random: Random, verbosity: int) -> str:
         if form.backend == "guidance":
             return ""  # llguidance stops at once where xgrammar finds no token
         if form.backend != "xgrammar":
-            raise  # xgrammar knows no anchors: a circle that leads by way of one is none to it
+            raise  # xgrammar has no anchors: it takes no cycle that passes one for a cycle
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
         if form.backend is None:
             raise SchemaError("Unsatisfiable schema") from None

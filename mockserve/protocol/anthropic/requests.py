@@ -200,15 +200,15 @@ def count_chat_body(body: Mapping[str, Any], can_call_tools: bool) -> dict[str, 
 
 def chat_body(body: Mapping[str, Any], can_call_tools: bool) -> dict[str, Any]:
     """Return the chat request equivalent to a checked body. Raises ApiError for a choice between no tools."""
-    wanted: dict[str, Any] = {"model": body["model"], "messages": chat_messages(body)}
-    wanted |= {name: body[name] for name in SHARED_FIELDS if body.get(name) is not None}
+    requested: dict[str, Any] = {"model": body["model"], "messages": chat_messages(body)}
+    requested |= {name: body[name] for name in SHARED_FIELDS if body.get(name) is not None}
     if "max_tokens" in body:
-        wanted["max_completion_tokens"] = body["max_tokens"]
+        requested["max_completion_tokens"] = body["max_tokens"]
     if body.get("stop_sequences"):
-        wanted["stop"] = body["stop_sequences"]
+        requested["stop"] = body["stop_sequences"]
     if body.get("stream"):
-        wanted |= {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-    return wanted | _output(body) | _tools(body, can_call_tools)
+        requested |= {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    return requested | _output(body) | _tools(body, can_call_tools)
 
 
 def _check_model(body: Mapping[str, Any]) -> None:
@@ -218,20 +218,20 @@ def _check_model(body: Mapping[str, Any]) -> None:
 
 def _output(body: Mapping[str, Any]) -> dict[str, Any]:
     """The form of the answer, and how much is thought before it."""
-    wanted: dict[str, Any] = {}
+    requested: dict[str, Any] = {}
     config = body.get("output_config") or {}
     schema = (config.get("format") or {}).get("schema")
     if schema:
         form = {"name": "json_schema", "schema": schema}
-        wanted["response_format"] = {"type": "json_schema", "json_schema": form}
+        requested["response_format"] = {"type": "json_schema", "json_schema": form}
     if config.get("effort") is not None:
-        wanted["reasoning_effort"] = config["effort"]
+        requested["reasoning_effort"] = config["effort"]
     thinking = body.get("thinking") or {}
     if thinking.get("type") == "disabled":
-        wanted["reasoning_effort"] = "none"
+        requested["reasoning_effort"] = "none"
     elif thinking.get("type") == "enabled":
-        wanted["thinking_token_budget"] = thinking["budget_tokens"]
-    return wanted
+        requested["thinking_token_budget"] = thinking["budget_tokens"]
+    return requested
 
 
 def _tools(body: Mapping[str, Any], can_call_tools: bool) -> dict[str, Any]:
@@ -243,16 +243,16 @@ def _tools(body: Mapping[str, Any], can_call_tools: bool) -> dict[str, Any]:
             raise ApiError(_unavailable(choice))
         return {}
     names = {None: "auto", "auto": "auto", "any": "required", "none": "none"}
-    wanted: dict[str, Any] = {"tools": [_function(each) for each in tools]}
+    requested: dict[str, Any] = {"tools": [_function(each) for each in tools]}
     if kind == "tool":
         if choice["name"] not in [each["name"] for each in tools]:
             raise ApiError(f"The tool with name {choice['name']!r} is not found in the tools list.")
-        wanted["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
+        requested["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
     else:
-        wanted["tool_choice"] = names[kind]
+        requested["tool_choice"] = names[kind]
     if choice.get("disable_parallel_tool_use"):
-        wanted["parallel_tool_calls"] = False
-    return wanted
+        requested["parallel_tool_calls"] = False
+    return requested
 
 
 def _unavailable(choice: Mapping[str, Any]) -> str:

@@ -98,7 +98,7 @@ def check_content(message: Mapping[str, Any], is_typed: bool = True) -> None:
     """Raise ApiError for content parts that vLLM refuses.
 
     Known forms of messages are read part by part as the prompt is made; vLLM's own form, which takes any role, has
-    looser parts, and is taken where it knows more fields of the message.
+    looser parts, and is taken where it has more fields of the message.
     """
     content = message.get("content")
     if not isinstance(content, list | dict):
@@ -126,7 +126,7 @@ def _is_read_by_role(message: Mapping[str, Any], content: Any) -> bool:
 
 
 def _is_known(part: Any) -> bool:
-    """Whether vLLM's own form of a message knows a field of the part."""
+    """Whether vLLM's own form of a message has a field of the part."""
     if not isinstance(part, dict):
         return False
     if any(isinstance(part.get(key, 0), str | None) for key in _LOOSE_KEYS):

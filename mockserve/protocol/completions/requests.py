@@ -31,8 +31,8 @@ from mockserve.protocol.sampling.sampling import (
     SamplingParams,
     read_common,
     read_delivery,
+    read_response_options,
     read_sampling,
-    read_wanted,
 )
 from mockserve.protocol.sampling.vocabulary_checks import check_logit_bias_keys
 
@@ -51,7 +51,7 @@ class ChatRequest(NamedTuple):
     sampling: SamplingParams
     delivery: Delivery
     common: RequestMetadata = RequestMetadata()
-    wanted: ResponseOptions = ResponseOptions()
+    response_options: ResponseOptions = ResponseOptions()
     role: str = ASSISTANT
     echoed: str = ""
     add_special_tokens: bool = False
@@ -88,7 +88,7 @@ def parse_chat(body: dict[str, Any], read_as: str | None = None, is_typed: bool 
         sampling=sampling,
         delivery=read_delivery(fields),
         common=read_common(fields),
-        wanted=read_wanted(fields, sampling),
+        response_options=read_response_options(fields, sampling),
         role=role,
         echoed=last_content(messages, role) if fields.flag("echo") and messages else "",
         add_special_tokens=fields.flag("add_special_tokens"),
@@ -211,7 +211,7 @@ class CompletionRequest(NamedTuple):
     sampling: SamplingParams
     delivery: Delivery
     common: RequestMetadata = RequestMetadata()
-    wanted: ResponseOptions = ResponseOptions()
+    response_options: ResponseOptions = ResponseOptions()
     echo: bool = False
     only_echoes: bool = False
     add_special_tokens: bool = True
@@ -248,7 +248,7 @@ def parse_completion(body: dict[str, Any]) -> CompletionRequest:
         sampling=sampling,
         delivery=delivery,
         common=read_common(fields),
-        wanted=read_wanted(fields, sampling),
+        response_options=read_response_options(fields, sampling),
         echo=echo,
         only_echoes=only_echoes,
         add_special_tokens=fields.flag("add_special_tokens", True),
@@ -289,7 +289,7 @@ T = TypeVar("T")
 
 MOST_KNOWN = 256
 MOST_BYTES = 16_384
-"""Most bytes of a remembered body, beside its prompt."""
+"""Most bytes of a cached body, beside its prompt."""
 _FORMAT = 2
 """Version of the marshal format: in this one equal values have equal bytes."""
 _PLAIN_ROLES = frozenset({"system", "user", "assistant"})
@@ -298,7 +298,7 @@ _ABOUT_MESSAGES = frozenset({"echo", "add_generation_prompt", "continue_final_me
 
 
 class KnownBodies(Generic[T]):
-    """Reads bodies, and remembers what was made of the latest that differ in more than their `varying` field."""
+    """Reads bodies, and caches the results of the latest that differ in more than their `varying` field."""
 
     def __init__(
         self,
@@ -325,7 +325,7 @@ class KnownBodies(Generic[T]):
         return self._known.keep(key, self._parse(body))
 
     def parse_long(self, body: dict[str, Any]) -> T:
-        """Return a long body parsed; it is not remembered. Raises ApiError."""
+        """Return a long body parsed; it is not cached. Raises ApiError."""
         return self._parse(body)
 
     def _key(self, body: dict[str, Any]) -> bytes | None:

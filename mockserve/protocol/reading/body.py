@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Fields:
-    """Reads fields of one body and remembers what was wrong, so that all problems are reported at once.
+    """Reads fields of one body and collects what was wrong, so that all problems are reported at once.
 
     A field that is absent or null gives its default.
     """

@@ -14,7 +14,7 @@ from mockserve.protocol.reading.body import as_flag, flag_problem, integer_probl
 
 
 class QueryFields:
-    """Reads fields of one query string and remembers what was wrong, so that `check` reports all problems at once.
+    """Reads fields of one query string and collects what was wrong, so that `check` reports all problems at once.
 
     A field that is absent or wrong gives its default.
     """

@@ -155,11 +155,11 @@ def _echoed_text(text: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The form of the text with the defaults of its members; members that vLLM does not have are kept as they came."""
     if text is None:
         return None
-    wanted = text.get("format")
-    if wanted is not None:
-        keys = _SCHEMA_KEYS if wanted["type"] == "json_schema" else ("type",)
-        wanted = {**{name: wanted.get(name) for name in keys}, **wanted}
-    return {"format": None, "verbosity": None, **text, **({} if wanted is None else {"format": wanted})}
+    requested = text.get("format")
+    if requested is not None:
+        keys = _SCHEMA_KEYS if requested["type"] == "json_schema" else ("type",)
+        requested = {**{name: requested.get(name) for name in keys}, **requested}
+    return {"format": None, "verbosity": None, **text, **({} if requested is None else {"format": requested})}
 
 
 _SCHEMA_KEYS = ("name", "schema", "type", "description", "strict")

@@ -221,24 +221,24 @@ def parse_response(body: Mapping[str, Any]) -> ResponseRequest:
 def chat_body(asked: ResponseRequest, messages: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the equivalent chat request. Raises ApiError for forms of the answer that exclude each other."""
     body = asked.body
-    wanted: dict[str, Any] = {"model": asked.model, "messages": messages, "add_special_tokens": True}
-    wanted |= {name: body[name] for name in COPIED if body.get(name) is not None}
-    if wanted.get("stop") == "":
-        del wanted["stop"]  # vLLM takes a stop string that is empty for none at all
+    requested: dict[str, Any] = {"model": asked.model, "messages": messages, "add_special_tokens": True}
+    requested |= {name: body[name] for name in COPIED if body.get(name) is not None}
+    if requested.get("stop") == "":
+        del requested["stop"]  # vLLM takes a stop string that is empty for none at all
     if body.get("max_output_tokens") is not None:
-        wanted["max_completion_tokens"] = body["max_output_tokens"]
+        requested["max_completion_tokens"] = body["max_output_tokens"]
     if asked.includes_logprobs:
-        wanted |= {"logprobs": True, "top_logprobs": body.get("top_logprobs") or 0}
+        requested |= {"logprobs": True, "top_logprobs": body.get("top_logprobs") or 0}
     if asked.streams:
-        wanted["stream"] = True
+        requested["stream"] = True
     if body.get("truncation", "disabled") != "disabled":
-        wanted["truncate_prompt_tokens"] = -1
+        requested["truncate_prompt_tokens"] = -1
     if continues_last_item(body["input"]):
-        wanted |= {"continue_final_message": True, "add_generation_prompt": False}
+        requested |= {"continue_final_message": True, "add_generation_prompt": False}
     effort = (body.get("reasoning") or {}).get("effort")
     if effort is not None:
-        wanted["reasoning_effort"] = effort
-    return wanted | _form(body) | _tools(body)
+        requested["reasoning_effort"] = effort
+    return requested | _form(body) | _tools(body)
 
 
 def _checked_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -305,15 +305,15 @@ def _unknown_tool() -> ApiError:
 
 
 def _form(body: Mapping[str, Any]) -> dict[str, Any]:
-    wanted = (body.get("text") or {}).get("format")
-    if wanted is None:
+    requested = (body.get("text") or {}).get("format")
+    if requested is None:
         return {}
     if body.get("structured_outputs") is not None:
         raise bad_value("Cannot specify both structured_outputs and text.format", "structured_outputs")
-    if wanted["type"] == "json_schema" and wanted.get("schema") is not None:
-        schema = {"name": wanted.get("name") or "schema", "schema": wanted["schema"]}
+    if requested["type"] == "json_schema" and requested.get("schema") is not None:
+        schema = {"name": requested.get("name") or "schema", "schema": requested["schema"]}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
-    return {"response_format": {"type": "json_object"}} if wanted["type"] == "json_object" else {}
+    return {"response_format": {"type": "json_object"}} if requested["type"] == "json_object" else {}
 
 
 def _tools(body: Mapping[str, Any]) -> dict[str, Any]:

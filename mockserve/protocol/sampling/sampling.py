@@ -238,11 +238,11 @@ def _as_they_are(fields: Fields) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def raised_temperature(wanted: float | None) -> float:
+def raised_temperature(requested: float | None) -> float:
     """The temperature in force: nothing is almost greedy."""
-    if wanted is None:
+    if requested is None:
         return 1.0
-    return LOWEST_TEMPERATURE if 0 < wanted < LOWEST_TEMPERATURE else wanted
+    return LOWEST_TEMPERATURE if 0 < requested < LOWEST_TEMPERATURE else requested
 
 
 def _read_repetition(value: dict[str, Any] | None) -> Repetition | None:
@@ -334,7 +334,7 @@ def read_delivery(fields: Fields) -> Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseOptions:
-    """Details that a reply leaves out unless they are asked for.
+    """Details that a reply leaves out unless they are requested.
 
     `num_logprobs` is None when none are requested; `tokens_as_ids` is None when the server decides.
     """
@@ -372,7 +372,7 @@ def check_prompt_start(common: RequestMetadata, prompt_tokens: int) -> None:
         raise late(bad_value(message, name, start))
 
 
-def read_wanted(fields: Fields, sampling: SamplingParams) -> ResponseOptions:
+def read_response_options(fields: Fields, sampling: SamplingParams) -> ResponseOptions:
     """The details that a body asks for."""
     as_ids = fields.body.get("return_tokens_as_token_ids")
     return ResponseOptions(

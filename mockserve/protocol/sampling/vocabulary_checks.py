@@ -75,8 +75,8 @@ def _check_logprobs(sampling: SamplingParams, vocabulary_size: int, most: int) -
     _check_number("prompt_logprobs", "prompt logprobs", sampling.num_prompt_logprobs, vocabulary_size, most)
 
 
-def _check_number(param: str, name: str, wanted: int | None, vocabulary_size: int, most: int) -> None:
-    number = vocabulary_size if wanted == -1 else wanted or 0
+def _check_number(param: str, name: str, requested: int | None, vocabulary_size: int, most: int) -> None:
+    number = vocabulary_size if requested == -1 else requested or 0
     if number > most:
         raise bad_value(f"Requested {name} of {number}, which is greater than max allowed: {most}", param, number)
 

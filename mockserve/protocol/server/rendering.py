@@ -118,11 +118,11 @@ def _given(body: Mapping[str, Any], name: str) -> tuple[str, Any, bool]:
 def structured_outputs(body: Mapping[str, Any]) -> dict[str, Any] | None:
     """The constraint that a request puts on its answer, as one object with all its fields."""
     given = dict(body.get("structured_outputs") or {})
-    wanted = body.get("response_format") or {}
-    if wanted.get("type") == "json_object":
+    requested = body.get("response_format") or {}
+    if requested.get("type") == "json_object":
         given["json_object"] = True
-    elif wanted.get("type") == "json_schema":
-        given["json"] = (wanted.get("json_schema") or {}).get("schema")
+    elif requested.get("type") == "json_schema":
+        given["json"] = (requested.get("json_schema") or {}).get("schema")
     if not given:
         return None
     nothing = dict.fromkeys(("json", "regex", "choice", "grammar", "json_object"))

@@ -13,7 +13,7 @@ from blis_sim.engine.latency.catalogue.files import read_mapping
 from tests.coefficients_file import written
 
 LEARNED_FOR = "warning: the shipped coefficients were learned for qwen3-14b on H100 with tp 1, not for "
-ADVICE = "; `blis fit` learns those of your own server, for --coefficients FILE"
+ADVICE = "; `blis fit` fits coefficients of your own server, for --coefficients FILE"
 
 
 def notes(model: str, **settings: Any) -> list[str]:

@@ -94,8 +94,8 @@ def test_given_coefficients_win_over_shipped_ones() -> None:
         ("trained-physics", choice(alpha=3), "alpha_coeffs and beta_coeffs must be given together"),
         ("trained-physics", choice(beta=7), "alpha_coeffs and beta_coeffs must be given together"),
         ("roofline", choice(alpha=3, beta=3), "the roofline model takes no alpha_coeffs and beta_coeffs"),
-        ("roofline", choice("mixtral-8x7b", dp=2), "the roofline model does not know dp, only trained-physics does"),
-        ("blackbox", choice("mixtral-8x7b", dp=2), "the blackbox model does not know dp, only trained-physics does"),
+        ("roofline", choice("mixtral-8x7b", dp=2), "the roofline model does not support dp, only trained-physics does"),
+        ("blackbox", choice("mixtral-8x7b", dp=2), "the blackbox model does not support dp, only trained-physics does"),
         ("blackbox", choice(alpha=3, beta=4), "beta_coeffs must have 3 values, got 4"),
     ],
 )

@@ -31,7 +31,7 @@ def test_weights_come_by_metric() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("speed:1", "--fitness-weights knows throughput, .*, got 'speed'"),
+        ("speed:1", "--fitness-weights has the metrics throughput, .*, got 'speed'"),
         ("throughput", "--fitness-weights must be metric:weight.*, got 'throughput'"),
         ("throughput:much", "got 'throughput:much'"),
         ("throughput:-1", "got 'throughput:-1'"),

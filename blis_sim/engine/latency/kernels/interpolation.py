@@ -13,11 +13,11 @@ from blis_sim.engine.latency.kernels.grids import KernelGrids, Times
 
 def at_each(points: Sequence[int], times: Times, largest: int) -> list[float]:
     """Return the time at 0, 1, ... `largest`, linear between points, and in line with the last two beyond them."""
-    wanted = np.arange(largest + 1, dtype=np.float64)
-    found = np.interp(wanted, points, times)
-    beyond = wanted > points[-1]
+    at = np.arange(largest + 1, dtype=np.float64)
+    found = np.interp(at, points, times)
+    beyond = at > points[-1]
     if beyond.any():
-        found[beyond] = times[-1] + (wanted[beyond] - points[-1]) * slope_at_end(points, times)
+        found[beyond] = times[-1] + (at[beyond] - points[-1]) * slope_at_end(points, times)
     values: list[float] = found.tolist()
     return values
 
@@ -53,10 +53,10 @@ def _line(sums: Times, row: Times) -> DecodeLine:
     return DecodeLine(bounds.tolist(), starts.tolist(), slopes.tolist(), bounds, starts, slopes)
 
 
-def _row(points: Sequence[int], rows: Times, wanted: int) -> Times:
-    upper = min(max(bisect_right(points, wanted), 1), len(points) - 1)
+def _row(points: Sequence[int], rows: Times, at: int) -> Times:
+    upper = min(max(bisect_right(points, at), 1), len(points) - 1)
     low, high = points[upper - 1], points[upper]
-    share = (wanted - low) / (high - low)
+    share = (at - low) / (high - low)
     row: Times = rows[upper - 1] + share * (rows[upper] - rows[upper - 1])
     return row
 
@@ -102,8 +102,8 @@ def chunk_line(prompts: PromptGrid, requests: int, rows: int) -> DecodeLine:
     return _line(requests * (np.array(prompts.context) + rows), row)
 
 
-def _segment(points: list[float], wanted: float) -> int:
-    return min(max(bisect_right(points, wanted) - 1, 0), len(points) - 2)
+def _segment(points: list[float], at: float) -> int:
+    return min(max(bisect_right(points, at) - 1, 0), len(points) - 2)
 
 
 def _power(times: list[list[float]], j: int, k: int, in_context: float, in_tokens: float) -> float:

@@ -109,8 +109,8 @@ def _times(path: Path, content: Mapping[str, Any], name: str, sizes: Sequence[in
     except (TypeError, ValueError):
         times = np.empty(0)
     if times.shape != tuple(sizes) or not ((times >= 0) & (times <= _MOST_US)).all():
-        wanted = " x ".join(map(str, sizes))
-        raise EngineError(f"{path}: {name} must be {wanted} numbers from 0 to {_MOST_US:g}, got {_shown(found)}")
+        expected = " x ".join(map(str, sizes))
+        raise EngineError(f"{path}: {name} must be {expected} numbers from 0 to {_MOST_US:g}, got {_shown(found)}")
     return times
 
 

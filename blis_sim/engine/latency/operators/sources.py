@@ -73,7 +73,7 @@ def build_operators(choice: "LatencyChoice", network: "Network | None" = None) -
     if choice.beta:
         raise EngineError("the operators model takes no alpha_coeffs and beta_coeffs, it has tables")
     if choice.dp > 1:
-        raise EngineError(f"the operators model does not know dp; dp must be 1, got {choice.dp}")
+        raise EngineError(f"the operators model does not support dp; dp must be 1, got {choice.dp}")
     return SOURCES[name](place, choice, network)
 
 
@@ -92,7 +92,7 @@ def notes_on_tables(latency: "LatencyModel") -> list[str]:
 
 
 def notes_on_operators(latency: "LatencyModel") -> list[str]:
-    """Return a line where a latency model of operators was asked for more than its tables hold."""
+    """Return a line where steps of a latency model of operators lie beyond its tables."""
     from blis_sim.engine.latency.operators.asked import HasTables
 
     if not isinstance(latency, HasTables) or not (exceeded := latency.exceeded()):

@@ -99,10 +99,10 @@ class _Reader:
         self._place += 1
         return self._tokens[self._place - 1]
 
-    def _take(self, wanted: str) -> None:
+    def _take(self, expected: str) -> None:
         found = self._any()
-        if found != wanted:
-            raise ValueError(f"expected {wanted!r}, found {found!r}")
+        if found != expected:
+            raise ValueError(f"expected {expected!r}, found {found!r}")
 
 
 def _map(inner: dict[str, Any]) -> dict[str, Any]:
