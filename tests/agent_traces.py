@@ -39,7 +39,7 @@ def agent(
 
 
 def agents(count: int, seed: int = 1, **settings: int) -> list[TraceRow]:
-    """So many agents, begun a fifth of a second after each other."""
+    """Return this number of agents, begun a fifth of a second after each other."""
     random, rows = Random(seed), list[TraceRow]()
     for number in range(count):
         rows += agent(len(rows), number * 200_000, random, **settings)

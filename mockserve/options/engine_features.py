@@ -101,9 +101,9 @@ class TransferConfig:
     connector: str
     engine_id: str
     offloaded_gib: float = 0.0
-    """CPU memory of all GPUs of an instance to which the connector copies KV blocks, and..."""
+    """CPU memory of all GPUs of an instance to which the connector copies KV blocks."""
     offloaded_gib_per_gpu: float = 0.0
-    """...the same where it is given for each of them."""
+    """CPU memory for KV blocks where it is given for each GPU."""
 
     @property
     def is_on(self) -> bool:

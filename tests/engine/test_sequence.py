@@ -55,7 +55,7 @@ def test_the_latest_of_several_preemptions_before_a_step_counts() -> None:
     assert [sequence.tokens_at(step) for step in (4, 8, 9, 13, 14)] == [3, 3, 1, 1, 1]
 
 
-def test_a_preemption_before_the_first_token_leaves_nothing_to_remember() -> None:
+def test_a_preemption_before_the_first_token_leaves_no_token_behind() -> None:
     sequence = Sequence(request(), 0)
     sequence.restart()
     sequence.first_token_step = 4

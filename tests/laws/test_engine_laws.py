@@ -130,7 +130,7 @@ def test_no_step_exceeds_its_token_budget_or_its_seats(workload: Workload) -> No
 @given(workloads(with_cpu_tier=True, with_pipeline=True), st.lists(st.integers(1, 8), min_size=1, max_size=8))
 @settings(max_examples=200)
 def test_how_often_and_how_late_the_driver_wakes_changes_nothing(workload: Workload, pauses: list[int]) -> None:
-    """A driver that submits just in time and wakes when it likes sees the run of one that knew everything before."""
+    """A driver that submits just in time and wakes when it likes sees the run of one that submits everything before."""
     _, expected = drained(workload)
     engine = workload.engine()
     todo: list[tuple[int, int, Request | str]] = [(at, 0, request) for at, request in workload.arrivals]

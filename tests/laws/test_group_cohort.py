@@ -22,7 +22,7 @@ def history(workload: Workload, reports_steps: bool, has_cohort: bool, chunk_us:
     """Everything that can be observed of a run, as plain values."""
     engine = Engine(workload.config, workload.latency, reports_steps)
     new_scheduler = partial(GroupedScheduler, reports_steps=reports_steps, has_cohort=has_cohort)
-    engine._scheduler = new_scheduler(_instance(engine))
+    engine._scheduler = new_scheduler(_context_of(engine))
     for request, at in requests_of(workload):
         engine.submit(request, at)
     for at, request_id in workload.hang_ups:
@@ -37,7 +37,7 @@ def history(workload: Workload, reports_steps: bool, has_cohort: bool, chunk_us:
     return [*reported, *steps, engine.stats, engine.kv.hit_tokens, engine.kv.queried_tokens]
 
 
-def _instance(engine: Engine) -> EngineContext:
+def _context_of(engine: Engine) -> EngineContext:
     return engine._context
 
 

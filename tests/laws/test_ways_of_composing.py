@@ -85,16 +85,16 @@ class Traced(BatchScheduler):
 class TracedVllm(Traced, VllmScheduler):
     """vLLM's rules."""
 
-    def __init__(self, instance: EngineContext) -> None:
-        VllmScheduler.__init__(self, instance, reports_steps=False)
+    def __init__(self, context: EngineContext) -> None:
+        VllmScheduler.__init__(self, context, reports_steps=False)
         self.taken = set()
 
 
 class TracedBlis(Traced, BlisScheduler):
     """BLIS's rules."""
 
-    def __init__(self, instance: EngineContext) -> None:
-        BlisScheduler.__init__(self, instance, reports_steps=False)
+    def __init__(self, context: EngineContext) -> None:
+        BlisScheduler.__init__(self, context, reports_steps=False)
         self.taken = set()
 
 
@@ -116,8 +116,8 @@ def test_the_workloads_reach_each_way_of_composing(scheduling: str, way: str) ->
     def takes_it(workload: Workload) -> bool:
         traced: list[Traced] = []
 
-        def new_scheduler(instance: EngineContext) -> Traced:
-            traced.append(TracedVllm(instance) if scheduling == "vllm" else TracedBlis(instance))
+        def new_scheduler(context: EngineContext) -> Traced:
+            traced.append(TracedVllm(context) if scheduling == "vllm" else TracedBlis(context))
             return traced[-1]
 
         result(workload, new_scheduler, Driving(transfer_us=GRID_US if "reservation" in way else None))

@@ -20,7 +20,7 @@ BLOCK = 4
 
 @dataclass
 class WatchedPlaces:
-    """Places that records each request that lost its place: who took it, by which gap, and what it had computed."""
+    """Places that records for each request that lost its place the one that took it, the gap, and what was computed."""
 
     places: Places
     most_running: int

@@ -1,4 +1,4 @@
-"""A memo keeps no more than it may, whatever it is asked for."""
+"""A memo keeps no more results than its bound, whatever the keys."""
 
 from hypothesis import given
 from hypothesis import strategies as st

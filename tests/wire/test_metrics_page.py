@@ -95,7 +95,7 @@ def test_mounted_metrics_answer_every_method_and_path(server: TestServer, method
     assert reply.headers.get("transfer-encoding") == (None if method == "HEAD" else "chunked")
 
 
-def test_mounted_metrics_obey_accept_headers(server: TestServer) -> None:
+def test_mounted_metrics_apply_accept_headers(server: TestServer) -> None:
     accepted = {"Accept": "application/openmetrics-text; version=1.0.0", "Accept-Encoding": "gzip"}
     reply = call(server, "GET", "/metrics/", headers=accepted)
     assert reply.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")

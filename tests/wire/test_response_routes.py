@@ -17,7 +17,7 @@ FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object", "p
 
 @pytest.fixture(scope="module")
 def keeping() -> Iterator[TestServer]:
-    """A server that keeps responses, thinks and calls functions."""
+    """A server that keeps responses, reasons and calls functions."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_ENABLE_RESPONSES_API_STORE", "1")
         with running_server(

@@ -149,7 +149,7 @@ LOOP: dict[str, Any] = {"$anchor": "a", "$ref": "#a"}
 def test_an_anchor_that_leads_back_to_itself_allows_any_value(
     server: TestServer, schema: dict[str, Any], expected: Any
 ) -> None:
-    """xgrammar knows no anchors, so that a reference to one allows every value."""
+    """xgrammar has no anchors, so that a reference to one allows every value."""
     reply = chat(server, structured_outputs={"json": schema})
     assert reply.status == 200, reply.body
     assert json.loads(reply.json["choices"][0]["message"]["content"]) == expected
@@ -174,7 +174,7 @@ def generated(server: TestServer, demand: Any) -> PlainReply:
     return call(server, "POST", "/inference/v1/generate", body)
 
 
-def test_generate_obeys_constraints(server: TestServer) -> None:
+def test_generate_applies_constraints(server: TestServer) -> None:
     assert generated(server, {"regex": "abcd"}).json["choices"][0]["text"] == "abcd"
     refused = generated(server, {"regex": "(?=a)"})
     assert (refused.status, message_of(refused).partition("(in regex)")[0]) == (

@@ -100,7 +100,7 @@ def test_flags_that_another_keeps_from_mattering_are_noted(given: dict[str, Any]
 
 
 @pytest.mark.parametrize("given", [{}, {"preemption_resume": "keep", "urgency_window": 9, "timer_resolution": 9}])
-def test_rules_that_the_adaptive_engine_obeys_are_not_noted(given: dict[str, Any]) -> None:
+def test_rules_that_the_adaptive_engine_applies_are_not_noted(given: dict[str, Any]) -> None:
     assert not [note for note in resolve(options(engine="adaptive", **given)).notes if "no effect" in note]
 
 

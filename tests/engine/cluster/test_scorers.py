@@ -48,7 +48,7 @@ def test_an_adapter_in_use_attracts_requests_that_need_it(adapter: str, expected
     assert scorer("lora-affinity").score(asked, state(snapshot(adapter="sql"), snapshot(1, adapter="law"))) == expected
 
 
-def test_prefix_affinity_remembers_where_beginnings_were_sent() -> None:
+def test_prefix_affinity_routes_to_where_beginnings_were_sent() -> None:
     affinity, seen = scorer("prefix-affinity"), state(snapshot(0), snapshot(1))
     assert affinity.score(sharing("a", "g", 5), seen) == [0, 0]
     affinity.routed(sharing("a", "g", 5), 1, seen)

@@ -48,7 +48,7 @@ def test_a_caller_may_change_the_list_that_it_gets() -> None:
     assert index.find_leading(GROUPS[0], 1) == [7]
 
 
-def test_answers_stay_right_when_there_are_more_than_are_remembered() -> None:
+def test_answers_stay_right_when_there_are_more_than_are_cached() -> None:
     index = ContentIndex()
     index.register(7, GROUPS[0].identity(0))
     for number in range(MOST_REMEMBERED + 2):

@@ -18,8 +18,8 @@ class Bench:
     settings: dict[str, int | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        instance = EngineContext(config(self.total_kv_blocks, 4, **self.settings), TestLatency())
-        self.batch = BlisScheduler(instance, has_cohort=False)
+        context = EngineContext(config(self.total_kv_blocks, 4, **self.settings), TestLatency())
+        self.batch = BlisScheduler(context, has_cohort=False)
         self.kv = self.batch.kv
 
     @property

@@ -24,11 +24,11 @@ AT = 5_000
 def test_a_leap_takes_the_steps_that_start_in_time(
     latency: TestLatency, num_sequences: int, context: int, within_us: int, most: int, num_before: int
 ) -> None:
-    instance = EngineContext(EngineConfig(1000), latency)
-    leaper = MultiStep(instance)
+    engine_context = EngineContext(EngineConfig(1000), latency)
+    leaper = MultiStep(engine_context)
     for _ in range(num_before):
         leaper.take(AT, AT, num_sequences, context, 1)
-    first = len(instance.steps)
+    first = len(engine_context.steps)
     count, started_at, ends_at = leaper.take(AT, AT + within_us, num_sequences, context, most)
     starts = [AT]
     for step in range(most):
@@ -36,7 +36,7 @@ def test_a_leap_takes_the_steps_that_start_in_time(
     in_time = sum(start <= AT + within_us for start in starts[:most])
     assert 1 <= count <= in_time
     assert (started_at, ends_at) == (starts[count - 1], starts[count])
-    assert instance.steps.ends()[first:].tolist() == starts[1 : count + 1]
-    assert [instance.steps.start(first + index) for index in range(count)] == starts[:count]
+    assert engine_context.steps.ends()[first:].tolist() == starts[1 : count + 1]
+    assert [engine_context.steps.start(first + index) for index in range(count)] == starts[:count]
     if num_sequences > MOST_SEQUENCES or not num_before:
         assert count == in_time

@@ -1,4 +1,4 @@
-"""How long a model thinks before it answers."""
+"""Lengths of the reasoning before an answer."""
 
 import statistics
 from random import Random

@@ -32,7 +32,7 @@ def test_a_counted_scale_is_exact_where_words_are_tokens() -> None:
     assert scale_from_counts(150, None) == TokenScale(1.5, 0)
 
 
-def test_a_scale_that_no_tokenizer_has_is_not_believed() -> None:
+def test_a_scale_that_no_tokenizer_has_is_ignored() -> None:
     assert scale_from_counts(None, None) is None
     assert scale_from_counts(5, 5) is None
     assert scale_from_counts(400, 800) is None

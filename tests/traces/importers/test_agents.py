@@ -1,4 +1,4 @@
-"""Traces of agents from other programs: who waits for whom, for how long, and what prompts repeat."""
+"""Traces of agents from other programs: which call waits for which, for how long, and what prompts repeat."""
 
 import json
 from pathlib import Path

@@ -68,7 +68,7 @@ def test_equal_values_of_different_types_are_different_bodies(one: object, other
         assert outcome(known.parse, body) == outcome(parse_completion, body)
 
 
-def test_remembered_bodies_are_shared_and_bounded() -> None:
+def test_cached_bodies_are_shared_and_bounded() -> None:
     known = known_completions()
     first = known.parse({"prompt": "a", "max_tokens": 1})
     assert known.parse({"prompt": "b", "max_tokens": 1}).sampling is first.sampling
