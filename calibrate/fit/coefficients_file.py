@@ -25,6 +25,9 @@ _HEAD = """\
 # slower_than_usual: the server's step times in parts of equal length of the recording, as a fraction.
 # held_out: errors on the last fifth of each recording, predicted from the rest; means are signed.
 """
+_HEAD_OF_SERVERS = """\
+# servers: how much servers of this kind differ, as standard deviations: in all steps, and in the arithmetic of prompts.
+"""
 _SECTIONS = {
     "fitted": "step: times at peak rates are multiplied by these,",
     "kernels": "scales: measured kernel times are multiplied by these; host: what is added to them,",
@@ -64,6 +67,7 @@ def content(
         **({"host": {"growth_requests": learned.deployed.growth_requests}} if learned.deployed.growth_requests else {}),
         "spread": {name: _rounded(spreads[name]) for name in deployed.learnable()},
         "correlation": correlation_of(learned.estimate),
+        **servers_of(learned.estimate),
         "seen": {
             **{name: int(getattr(largest, name)) for name in WATCHED},
             "input_tokens": [min(inputs), max(inputs)],
@@ -93,10 +97,18 @@ def correlation_of(estimate: Estimate) -> list[list[float]]:
     return [_OnOneLine(_rounded(each, 3) for each in row[: place + 1].tolist()) for place, row in enumerate(rows)]
 
 
+def servers_of(estimate: Estimate) -> dict[str, dict[str, float]]:
+    """Return the section on how much servers differ; none where too few recordings show it."""
+    if estimate.servers is None:
+        return {}
+    return {"servers": {name: _rounded(value, 3) for name, value in asdict(estimate.servers).items()}}
+
+
 def text_of(content: dict[str, Any]) -> str:
     """The file's text."""
     name = content["latency_model"]
-    return _HEAD.format(name=name, sections=_SECTIONS[name]) + dump_yaml(content, _Dumper, width=120)
+    head = _HEAD.format(name=name, sections=_SECTIONS[name]) + (_HEAD_OF_SERVERS if "servers" in content else "")
+    return head + dump_yaml(content, _Dumper, width=120)
 
 
 def _score(score: Score) -> dict[str, Any]:

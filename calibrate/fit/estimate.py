@@ -17,8 +17,10 @@ from calibrate.fit.recording import Recording
 from calibrate.fit.spans import Spans
 from calibrate.fit.terms import Learnable, Terms
 from calibrate.fit.trial import Slopes, Trial
+from replay.simulation.uncertainty import ServerSpread
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 INDEPENDENT_SHARE = 0.3
 """Requests that run together share their steps and so their errors: they weigh as much as this share of independent
@@ -68,10 +70,12 @@ class Estimate:
     slower: Floats
     covariance: Floats | None = None
     """Of what is learned, in the order of the terms; None before anything was."""
+    servers: ServerSpread | None = None
+    """How much servers of the kind that was recorded differ; None where too few recordings show it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Errors:
+class Errors:
     """Errors of one kind with their weights; the slopes of the run they come from and those of the other run, for what
     is learned and for the speed in each span."""
 
@@ -87,24 +91,16 @@ def improved(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, share: f
     Each is held to its expectation as far as measurements do not determine it, and none falls below its least value.
     """
     terms = deployed.terms
-    places = np.array([terms.place(name) for name in deployed.learnable()])
+    places = learned_places(deployed)
     num_terms, least = len(places), terms.least_values()[places]
-    information, pull = _expectations(terms, places, now)
-    _add_turns(information, pull, pairs, terms, places, now)
-    num_requests = sum(int(np.isfinite(pair.recording.ttft_us).sum()) for pair in pairs)
-    independent = min(INDEPENDENT_SHARE, MOST_INDEPENDENT / max(1, num_requests))
-    least_in_flight = min((pair.recording.mean_in_flight for pair in pairs), default=1.0)
-    for number, pair in enumerate(pairs):
-        members = spans.memberships(number, len(pair.recording.arrivals))
-        weight = min(independent, least_in_flight / pair.recording.mean_in_flight)
-        for errors in _all_errors(pair, now, members, weight, places, len(terms.step)):
-            information += errors.instruments.T @ (errors.slopes * errors.weights[:, None])
-            pull += errors.instruments.T @ (errors.weights * errors.errors_us)
+    information, pull = expectations(terms, places, now)
+    add_turns(information, pull, pairs, terms, places, now)
+    for _, errors in errors_by_recording(pairs, deployed, now, spans):
+        information += errors.instruments.T @ (errors.slopes * errors.weights[:, None])
+        pull += errors.instruments.T @ (errors.weights * errors.errors_us)
     # The two directions of each pair are each other's transpose but for the weights.
     information = (information + information.T) / 2
-    change = share * _bounded(
-        information, pull, np.concatenate([now.values[places] - least, np.full(spans.total, 0.5)])
-    )
+    change = share * bounded(information, pull, np.concatenate([now.values[places] - least, np.full(spans.total, 0.5)]))
     values, spreads = now.values.copy(), now.spreads.copy()
     values[places] = np.maximum(values[places] + change[:num_terms], least)
     covariance = np.asarray(np.linalg.pinv(information)[:num_terms, :num_terms], dtype=np.float64)
@@ -112,7 +108,28 @@ def improved(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, share: f
     return Estimate(values, spreads, now.slower + change[num_terms:], covariance)
 
 
-def _expectations(terms: Terms, places: Floats, now: Estimate) -> tuple[Floats, Floats]:
+def errors_by_recording(
+    pairs: Sequence[Pair], deployed: Learnable, now: Estimate, spans: Spans
+) -> Iterator[tuple[int, Errors]]:
+    """Yield the errors of each pair of trials, with the number of its recording."""
+    terms = deployed.terms
+    places = learned_places(deployed)
+    num_requests = sum(int(np.isfinite(pair.recording.ttft_us).sum()) for pair in pairs)
+    independent = min(INDEPENDENT_SHARE, MOST_INDEPENDENT / max(1, num_requests))
+    least_in_flight = min((pair.recording.mean_in_flight for pair in pairs), default=1.0)
+    for number, pair in enumerate(pairs):
+        members = spans.memberships(number, len(pair.recording.arrivals))
+        weight = min(independent, least_in_flight / pair.recording.mean_in_flight)
+        for errors in _all_errors(pair, now, members, weight, places, len(terms.step)):
+            yield number, errors
+
+
+def learned_places(deployed: Learnable) -> Ints:
+    """Return where what is learned stands among the terms."""
+    return np.array([deployed.terms.place(name) for name in deployed.learnable()], np.int64)
+
+
+def expectations(terms: Terms, places: Ints, now: Estimate) -> tuple[Floats, Floats]:
     """Prior of the coefficients, as information and pull."""
     spreads, means = terms.expected_spreads()[places], terms.expected_values()[places]
     size = len(places) + len(now.slower)
@@ -128,8 +145,8 @@ def _expectations(terms: Terms, places: Floats, now: Estimate) -> tuple[Floats, 
     return information, pull
 
 
-def _add_turns(
-    information: Floats, pull: Floats, pairs: Sequence[Pair], terms: Terms, places: Floats, now: Estimate
+def add_turns(
+    information: Floats, pull: Floats, pairs: Sequence[Pair], terms: Terms, places: Ints, now: Estimate
 ) -> None:
     """Add what token times show directly: how long the API server process takes to hand out a token."""
     if "output_turn_us" not in terms.request:
@@ -144,8 +161,8 @@ def _add_turns(
 
 
 def _all_errors(
-    pair: Pair, now: Estimate, members: Floats, independent: float, places: Floats, num_step_terms: int
-) -> Iterator[_Errors]:
+    pair: Pair, now: Estimate, members: Floats, independent: float, places: Ints, num_step_terms: int
+) -> Iterator[Errors]:
     speeds = _Speeds(now, members, places, num_step_terms)
     has_phase = ~(pair.one.found_idle & pair.other.found_idle & pair.recording.found_idle)
     for trial, other in ((pair.one, pair.other), (pair.other, pair.one)):
@@ -171,7 +188,7 @@ class _Speeds:
     now: Estimate
     members: Floats
     """A row per measurement: its share in each span."""
-    places: Floats
+    places: Ints
     """Errors of the further parameters."""
     num_step_terms: int
 
@@ -188,7 +205,7 @@ class _Speeds:
 
 def _errors(
     measured_us: Floats, slopes: Slopes, others: Slopes, spread_us: Floats, share: float, speeds: _Speeds
-) -> _Errors:
+) -> Errors:
     errors_us = measured_us - slopes.simulated_us - (speeds.members @ speeds.now.slower) * speeds.step_us(slopes)
     known = np.isfinite(errors_us) & np.isfinite(others.simulated_us)
     own, instruments = speeds.slopes(slopes)[known], speeds.slopes(others)[known]
@@ -196,10 +213,10 @@ def _errors(
     if len(errors_us) >= MIN_FOR_SPREAD:
         spread_us = spread_us * MAD_TO_SPREAD * max(float(np.median(np.abs(errors_us) / spread_us)), LEAST_SPREAD)
     robust = np.minimum(1.0, OUTLIER_SPREADS * spread_us / np.maximum(np.abs(errors_us), 1e-9))
-    return _Errors(errors_us, share * robust / spread_us**2, own, instruments)
+    return Errors(errors_us, share * robust / spread_us**2, own, instruments)
 
 
-def _bounded(information: Floats, pull: Floats, room: Floats) -> Floats:
+def bounded(information: Floats, pull: Floats, room: Floats) -> Floats:
     """The change `d` that minimises d'Id/2 - p'd and takes nothing further down than by its `room`."""
     scale = 1 / np.sqrt(np.maximum(np.diag(information), 1e-300))
     powers, directions = eigh(information * np.outer(scale, scale))

@@ -1,7 +1,7 @@
 """Rounds of trials and better estimates, until the coefficients explain the recordings."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from blis_sim.engine.config import EngineConfig
 from calibrate.fit.estimate import Estimate, Pair, improved
 from calibrate.fit.recording import Recording
 from calibrate.fit.score import Score, score
+from calibrate.fit.servers import server_spread
 from calibrate.fit.spans import Spans, spans_of
 from calibrate.fit.terms import Learnable
 from calibrate.fit.trial import run_trial
@@ -82,6 +83,7 @@ def learn(
     for share in _final_rounds(recordings, budget):
         estimate = work.round(_cut(recordings, budget.per_final_round), estimate, share)
     scores = [each for each in held_out if each is not None]
+    estimate = work.with_servers(estimate)
     return Learned(deployed=work.deployed, estimate=estimate, spans=spans, largest=work.largest, held_out=scores)
 
 
@@ -106,7 +108,7 @@ def relearn(
     estimate = work.choose(recordings, estimate, budget)
     for share in (1.0, *_final_rounds(recordings, budget)):
         estimate = work.round(_cut(recordings, budget.per_final_round), estimate, share)
-    return work.deployed, estimate
+    return work.deployed, work.with_servers(estimate)
 
 
 def num_trials(recordings: Sequence[Recording], deployed: Learnable, budget: Budget = Budget()) -> int:
@@ -165,6 +167,8 @@ class _Work:
         self.done = done
         self.largest = BatchShape()
         self._phase = seed << 16
+        self._latest: tuple[list[Pair], Estimate] | None = None
+        """The trials of the latest round, and the estimate that they were simulated with."""
 
     def choose(self, recordings: Sequence[Recording], estimate: Estimate, budget: Budget) -> Estimate:
         """Take the alternative of the deployment that explains the recordings clearly better, if one does.
@@ -199,4 +203,11 @@ class _Work:
             pairs.append(Pair(recording, *trials))
         # Steps simulated in the first rounds, with poor coefficients, are unlike the batches of the real server.
         self.largest = BatchShape(*map(max, *(trial.largest for pair in pairs for trial in (pair.one, pair.other))))
+        self._latest = pairs, estimate
         return improved(pairs, deployed, estimate, share, self.spans)
+
+    def with_servers(self, estimate: Estimate) -> Estimate:
+        """Return the estimate with how much servers differ, by the trials of the latest round."""
+        if self._latest is None:
+            return estimate
+        return replace(estimate, servers=server_spread(self._latest[0], self.deployed, self._latest[1], self.spans))

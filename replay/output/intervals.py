@@ -14,10 +14,8 @@ from replay.simulation.record import NEVER, Floats, Record
 
 if TYPE_CHECKING:
     from blis_sim.engine.latency.model import LatencyModel
+    from replay.simulation.uncertainty import Drawing
 
-SPEED_SPREAD = 0.005
-"""Standard deviation of the speed of servers of one kind: with equal software, model and GPU, steps of one take up to
-0.5 % longer than those of another, and of some a while later 1.8 % less."""
 COVERED = (5.0, 95.0)
 """Percentiles between which a figure of the server lies in nine cases of ten."""
 _FIGURES: dict[str, Callable[[Floats], float]] = {
@@ -28,14 +26,12 @@ _FIGURES: dict[str, Callable[[Floats], float]] = {
 }
 
 
-def drawn_latencies(
-    draw: "Callable[[np.random.Generator], LatencyModel]", num_draws: int, seed: int
-) -> "Iterator[LatencyModel]":
-    """Yield the latency models of so many draws; `draw` returns one with other coefficients."""
+def drawn_latencies(drawing: "Drawing", num_draws: int, seed: int) -> "Iterator[LatencyModel]":
+    """Yield the latency models of so many draws."""
     for number in range(num_draws):
         generator = np.random.default_rng([seed, number])
-        speed = 1.0 + SPEED_SPREAD * float(generator.standard_normal())
-        yield PhaseShifted(SlowedLatency(draw(generator), speed), number + 1)
+        speed = 1.0 + drawing.servers.speed * float(generator.standard_normal())
+        yield PhaseShifted(SlowedLatency(drawing.draw(generator), speed), number + 1)
 
 
 def figures_of(record: Record) -> dict[str, float]:

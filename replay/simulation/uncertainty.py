@@ -1,7 +1,7 @@
 """Coefficients that a server might have as well as those learned: values drawn within what `blis fit` states."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from blis_sim.engine.latency.wrapped import WrappedLatency
 
 Floats = npt.NDArray[np.float64]
 
+SPEED_SPREAD = 0.005
+"""Standard deviation of the speed of servers of one kind: with equal software, model and GPU, steps of one take up to
+0.5 % longer than those of another, and of some a while later 1.8 % less."""
 ARITHMETIC_SPREAD = 0.0115
 """Standard deviation of what arithmetic takes on servers of one kind, beside the speed of all steps: prompts of nine
 recordings of equal servers cost 1.4 % more or less than on average, of which 0.8 % is chance of the recordings."""
@@ -25,26 +28,44 @@ ARITHMETIC = ("tokens", "tiles", "small_tiles", "attention")
 
 
 @dataclass(frozen=True, slots=True)
+class ServerSpread:
+    """How much servers of one kind differ, as standard deviations: in all steps, and in the arithmetic of prompts."""
+
+    speed: float = SPEED_SPREAD
+    arithmetic: float = ARITHMETIC_SPREAD
+
+
+@dataclass(frozen=True, slots=True)
 class Uncertainty:
-    """The spreads of coefficients by name, and a factor of their correlation: its product with its transpose."""
+    """The spreads of coefficients by name, a factor of their correlation (its product with its transpose), and how much
+    servers differ."""
 
     names: tuple[str, ...]
     spreads: Floats
     root: Floats
+    servers: ServerSpread = ServerSpread()
 
     def drawn(self, learned: LearnedCoefficients, generator: np.random.Generator) -> LearnedCoefficients:
         """Return coefficients that the server might have as well, none of them below 0."""
         steps = self.spreads * (self.root @ generator.standard_normal(len(self.names)))
         changes = dict(zip(self.names, steps.tolist(), strict=True))
-        slower = ARITHMETIC_SPREAD * float(generator.standard_normal())
+        slower = self.servers.arithmetic * float(generator.standard_normal())
         for name in ARITHMETIC:
             changes[name] = changes.get(name, 0.0) + slower * getattr(learned.step, name)
         return learned._replace(step=_changed(learned.step, changes), request=_changed(learned.request, changes))
 
 
-def drawing(latency: LatencyModel, path: str | None) -> Callable[[np.random.Generator], LatencyModel]:
-    """Return a function that draws latency models like `latency`, whose coefficients are those of a file, or those that
-    ship. Raises EngineError where that is not the fitted latency model, or the file has no correlation."""
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A function that draws latency models, and how much the servers that they stand for differ."""
+
+    draw: Callable[[np.random.Generator], LatencyModel]
+    servers: ServerSpread
+
+
+def drawing(latency: LatencyModel, path: str | None) -> Drawing:
+    """Return how to draw latency models like `latency`, whose coefficients are those of a file, or those that ship.
+    Raises EngineError where that is not the fitted latency model, or the file has no correlation."""
     while isinstance(latency, WrappedLatency):
         latency = latency.model
     if not isinstance(latency, Fitted):
@@ -57,7 +78,7 @@ def drawing(latency: LatencyModel, path: str | None) -> Callable[[np.random.Gene
         drawn = uncertainty.drawn(learned, generator)
         return Fitted(fitted.model, fitted.gpu, fitted.tp, drawn.step, drawn.request, fitted.growth_requests)
 
-    return draw
+    return Drawing(draw, uncertainty.servers)
 
 
 def _changed(coefficients: Any, changes: Mapping[str, float]) -> Any:
@@ -85,7 +106,18 @@ def uncertainty_of(path: str | Path, content: Mapping[str, Any]) -> Uncertainty:
         matrix[place, : place + 1] = matrix[: place + 1, place] = row
     powers, directions = np.linalg.eigh(matrix)
     root = directions * np.sqrt(np.maximum(powers, 0.0))
-    return Uncertainty(tuple(map(str, spread)), np.array([float(each) for each in spread.values()]), root)
+    spreads = np.array([float(each) for each in spread.values()])
+    return Uncertainty(tuple(map(str, spread)), spreads, root, _servers(path, content))
+
+
+def _servers(path: str | Path, content: Mapping[str, Any]) -> ServerSpread:
+    """Return the optional section of a file on servers, with the usual spreads for those it does not name."""
+    section = content.get("servers", {})
+    known = {each.name for each in fields(ServerSpread)}
+    is_fine = isinstance(section, Mapping) and set(section) <= known
+    if not is_fine or not all(_is_number(each) and 0 <= each <= 1 for each in section.values()):
+        raise EngineError(f"{path}: servers must map {' and '.join(sorted(known))} to numbers from 0 to 1")
+    return ServerSpread(**{name: float(value) for name, value in section.items()})
 
 
 def _is_number(value: object) -> bool:

@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 
 from blis_sim.cli.main import run
+from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS, load_model
 from blis_sim.engine.latency.coefficients_file import read_coefficients, read_content
-from replay.output.intervals import intervals_of
-from replay.simulation.uncertainty import uncertainty_of
+from blis_sim.engine.latency.fitted import Fitted
+from blis_sim.engine.latency.wrapped import PhaseShifted
+from replay.output.intervals import drawn_latencies, intervals_of
+from replay.simulation.uncertainty import drawing, uncertainty_of
 from tests.coefficients_file import written
 from tests.replay.small_traces import row
 from tests.replay.small_traces import written as written_trace
@@ -77,6 +81,9 @@ def test_drawn_coefficients_vary_as_the_file_says(tmp_path: Path) -> None:
         ({"spread": {"weights": -1}, "correlation": [[1]]}, "spread must map"),
         ({"spread": SPREAD, "correlation": [[1.0], [2.0, 1.0], [0, 0, 1]]}, "correlation must have"),
         ({"spread": SPREAD, "correlation": [[1.0]]}, "correlation must have"),
+        ({"spread": SPREAD, "correlation": CORRELATION, "servers": {"speed": 2}}, "servers must map"),
+        ({"spread": SPREAD, "correlation": CORRELATION, "servers": {"memory": 0.1}}, "servers must map"),
+        ({"spread": SPREAD, "correlation": CORRELATION, "servers": [0.1]}, "servers must map"),
     ],
 )
 def test_a_file_without_usable_spreads_is_refused(sections: dict[str, object], what: str) -> None:
@@ -94,6 +101,18 @@ def test_arithmetic_of_servers_differs_more_than_their_memory(tmp_path: Path) ->
     assert slower.std() == pytest.approx(0.0115, rel=0.05)
     assert [each.step.tiles / learned.step.tiles for each in drawn] == pytest.approx(slower.tolist())
     assert {each.step.weights for each in drawn} == {learned.step.weights}
+
+
+def test_servers_differ_as_the_file_says(tmp_path: Path) -> None:
+    servers = {"speed": 0.02, "arithmetic": 0.0}
+    file = written(tmp_path, spread={"weights": 0.0}, correlation=[[1.0]], servers=servers)
+    latency = Fitted(load_model("qwen3-14b"), load_gpu("H100"), 1, *read_coefficients(file)[3:5])
+    decodes, steps = BatchShape(decode_requests=8, decode_context_tokens=8_000), []
+    for drawn in drawn_latencies(drawing(latency, str(file)), 500, 0):
+        assert isinstance(drawn, PhaseShifted)
+        steps.append(drawn.model.step_time(decodes) / latency.step_time(decodes))
+    assert np.mean(steps) == pytest.approx(1, abs=0.003)
+    assert np.std(steps) == pytest.approx(0.02, rel=0.1)
 
 
 def test_runs_of_equal_figures_have_an_interval_without_width() -> None:
