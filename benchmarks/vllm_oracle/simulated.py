@@ -90,7 +90,7 @@ class ReportingScheduler(VllmScheduler):
         return tuple(block + 1 for block in sequence.block_ids[first:])
 
     def update(self, at: Micros) -> list[Event]:
-        before = _drafts(self._instance)
+        before = _drafts(self._context)
         events = super().update(at)
         tokens: dict[str, int] = {}
         reasons: dict[str, str] = {}
@@ -99,7 +99,7 @@ class ReportingScheduler(VllmScheduler):
                 tokens |= {s.request.id: s.tokens_at(event.index) - s.tokens_at(event.index - 1) for s in event.emitted}
             elif isinstance(event, Finished) and event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
                 reasons[event.sequence.request.id] = _reason(event)
-        counted = tuple(now - then for now, then in zip(_drafts(self._instance), before, strict=True))
+        counted = tuple(now - then for now, then in zip(_drafts(self._context), before, strict=True))
         self.story.lines.append(
             Processed(
                 at,

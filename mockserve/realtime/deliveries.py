@@ -73,9 +73,9 @@ class WriteCoalescer:
         self._monotonic = monotonic
         self._departing: list[Departure] = []
         self._new: list[Headed] = []
-        """Streams whose heads may not have been sent, and..."""
+        """Streams whose heads may not have been sent."""
         self._waiting: list[Headed] = []
-        """...those that were new at the look before."""
+        """Streams of these that were new at the look before."""
 
     def hold(self) -> None:
         """Keep the frames of streams until `release`."""

@@ -91,15 +91,16 @@ def clock_of(simulation: Simulation, speed: float, monotonic: Callable[[], float
 
 
 SHORTEST_SLICE_S = 0.002
-"""A driver that has fallen behind serves the connections this often, or when it is far behind..."""
+"""A driver that has fallen a little behind serves the connections this often."""
 LONGEST_SLICE_S = 0.02
-"""...at least this often: longer slices let more tokens of a stream leave in one write."""
+"""A driver that is far behind serves the connections at least this often: longer slices let more tokens of a stream
+leave in one write."""
 FAR_BEHIND_STEPS = 4
-"""The engine is far behind when so many steps like the latest are due. Then it is asked for many at a time,
-some at least..."""
+"""The engine is far behind when so many steps like the latest are due."""
 FEWEST_STEPS = 8
+"""Least steps that an engine far behind takes at a time."""
 STRETCH_TOKENS = (64, 8192)
-"""...which bring as many tokens, between these, as can be handed over in a good part of a slice."""
+"""Tokens that an engine far behind brings at a time: between these, as many as are handed over in most of a slice."""
 
 
 class BacklogSlices:

@@ -40,7 +40,7 @@ class BatchScheduler(CohortScheduler):
 
     def __init__(
         self,
-        instance: EngineContext,
+        context: EngineContext,
         reports_steps: bool,
         depth: int,
         limit_tokens: int,
@@ -53,12 +53,12 @@ class BatchScheduler(CohortScheduler):
 
         `hold_prompt` counts a prompt that is not shared as stored, and returns the blocks to be taken for it.
         """
-        config = instance.config
+        config = context.config
         has_cohort = free is not None
         self._token_budget = config.token_budget
         """Tokens of a whole step."""
         max_decodes = self._token_budget if has_cohort else -1
-        super().__init__(instance, reports_steps, depth, max_decodes, free or FreeRuns(0), take)
+        super().__init__(context, reports_steps, depth, max_decodes, free or FreeRuns(0), take)
         self.has_cohort = has_cohort
         self.takes_newcomers = True
         """Whether `compose_newcomers` may decide, which takes the queue as it is."""
@@ -140,7 +140,7 @@ class BatchScheduler(CohortScheduler):
                 else:
                     decoding.append(each.sequence)
         prompts += [(sequence, sequence.request.input_tokens) for sequence in step[3]]
-        started_at, num_used_blocks = self._instance.steps.start(step_index), self._blocks.num_used_blocks
+        started_at, num_used_blocks = self._context.steps.start(step_index), self._blocks.num_used_blocks
         shape, stages = self.shape_of(step, 0), self.left_stages()
         return BatchDone(at, step_index, started_at, shape, prompts, decoding, num_used_blocks, num_used_blocks, stages)
 
@@ -148,7 +148,7 @@ class BatchScheduler(CohortScheduler):
         step_index = self.next_step - len(self.flight)
         cohort = self.cohort
         emitted = self._decoding_in(step_index) if self._reports_steps and cohort.members else []
-        batches = [self._batch_done(step_index, at, list(emitted))] if self._instance.reports_batches else []
+        batches = [self._batch_done(step_index, at, list(emitted))] if self._context.reports_batches else []
         _, _, tokens, newcomers = self.flight.popleft()
         finished: list[Event] = []
         ended = cohort.pop_ended(step_index) if step_index in cohort.ends else []
@@ -170,7 +170,7 @@ class BatchScheduler(CohortScheduler):
             emitted.sort(key=running_number)  # batch order
         for batch in batches:
             batch.num_blocks_after = self._blocks.num_used_blocks
-        return [*batches, StepDone(at, step_index, self._instance.steps.start(step_index), emitted), *finished]
+        return [*batches, StepDone(at, step_index, self._context.steps.start(step_index), emitted), *finished]
 
     @property
     def rests(self) -> bool:
@@ -315,7 +315,7 @@ class BatchScheduler(CohortScheduler):
         num_joining, is_blocked = self._num_joining(self._free.num_free - num_blocks)
         if not num_joining:
             return False
-        instance, num_placeholders = self._instance, self._newcomer_placeholders
+        engine_context, num_placeholders = self._context, self._newcomer_placeholders
         newcomers: list[Sequence] = []
         hold_prompt, take_blocks = self._hold_prompt, self._take_blocks
         if cohort.num_filling:
@@ -334,8 +334,8 @@ class BatchScheduler(CohortScheduler):
             num_blocks += hold_prompt(sequence, num_tokens)
             newcomers.append(sequence)
             self._join(sequence, 1)
-            if instance.reports_admissions:
-                instance.events.append(Scheduled(at, sequence))
+            if engine_context.reports_admissions:
+                engine_context.events.append(Scheduled(at, sequence))
         take_blocks(num_blocks)
         if is_blocked:
             self._budget = self._token_budget - cohort.num_decodes

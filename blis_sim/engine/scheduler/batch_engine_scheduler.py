@@ -9,7 +9,7 @@ from blis_sim.engine.kv_cache.block_counts import BlockCounts
 from blis_sim.engine.pipeline import Pipeline
 from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.batch_rules import Batch, BatchRules, Job
-from blis_sim.engine.scheduler.cohort_steps import MOST_TOLD_STEPS
+from blis_sim.engine.scheduler.cohort_steps import MAX_REPEATED_STEPS
 from blis_sim.engine.scheduler.leap import MIN_LEAP_STEPS, MultiStep
 from blis_sim.engine.scheduler.pause_state import PauseState
 from blis_sim.engine.scheduler.waiting import ORDERS
@@ -214,7 +214,7 @@ class BatchEngineScheduler:
         if self._hold is not PauseState.NONE or is_reported or context.reports_batches:
             return 1
         most = 1 + self.rules.num_equal_batches(batch)
-        return min(most, MOST_TOLD_STEPS + 1) if self._reports_steps else most
+        return min(most, MAX_REPEATED_STEPS + 1) if self._reports_steps else most
 
     def _leap(self, batch: Batch, at: Micros, most: int) -> RunningBatch:
         """Take up to `most` equal batches, each of which begins before something else is due."""

@@ -23,9 +23,9 @@ class BatchQueueScheduler(UrgencyComposition):
     __slots__ = ("_batches", "_ends", "_has_left", "_is_stepped", "_passages")
 
     def __init__(
-        self, instance: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
+        self, context: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
     ) -> None:
-        super().__init__(instance, reports_steps, has_cohort, kv)
+        super().__init__(context, reports_steps, has_cohort, kv)
         self._batches: deque[bool] = deque()
         """The queue: for each batch whether it is a step in flight; the others are empty."""
         self._ends: deque[Micros] = deque()
@@ -65,27 +65,27 @@ class BatchQueueScheduler(UrgencyComposition):
 
     def forward_shape(self, at: Micros) -> BatchShape:
         """Return what the latency model sees of the first step in flight, if that begins at `at`."""
-        return self.shape_of(self.flight[0], self._instance.recent_prompts.tokens_at(at))
+        return self.shape_of(self.flight[0], self._context.recent_prompts.tokens_at(at))
 
     def begin_forward(self, at: Micros) -> Micros:
         """Begin the first step in flight. Returns its end, were there no other rank."""
         self._executing = True
-        self._instance.clock = max(at, self._instance.clock)
+        self._context.clock = max(at, self._context.clock)
         return self.begin(self.flight[0], at)
 
     def record_forward(self, at: Micros, ends_at: Micros) -> None:
         """Record that the first step in flight, which began at `at`, ends together with the steps of other ranks."""
-        self._instance.steps.append(at, ends_at)
+        self._context.steps.append(at, ends_at)
 
     def end_forward(self, at: Micros) -> None:
         """Process the outputs of the first step in flight, which ends at `at`."""
         self._executing = False
-        self._instance.clock = max(at, self._instance.clock)
-        self._instance.events += self.update(at)
+        self._context.clock = max(at, self._context.clock)
+        self._context.events += self.update(at)
 
     @property
     def num_begun_steps(self) -> int:
-        return super().num_begun_steps if self._pipeline is None else len(self._instance.steps)
+        return super().num_begun_steps if self._pipeline is None else len(self._context.steps)
 
     def step(self, at: Micros) -> None:
         if self._is_stepped:
@@ -112,7 +112,7 @@ class BatchQueueScheduler(UrgencyComposition):
 
     def _take_batches(self, at: Micros, last: Micros) -> None:
         """Compose batches and process their outputs from `at` on, up to the first that ends after `last`."""
-        instance, batches = self._instance, self._batches
+        engine_context, batches = self._context, self._batches
         num_empty = 0
         """Compositions in a row, with no step in flight, that granted nothing."""
         while True:
@@ -134,12 +134,12 @@ class BatchQueueScheduler(UrgencyComposition):
                 last = self._caught_up(ends_at)
                 if ends_at > last:
                     self._executing = True
-                    instance.clock = max(at, instance.clock)
-                    instance.queue.push(ends_at, Due.STEP_END)
+                    engine_context.clock = max(at, engine_context.clock)
+                    engine_context.queue.push(ends_at, Due.STEP_END)
                     return
             at = ends_at
             self._end_batch(at)
-        instance.clock = max(at, instance.clock)
+        engine_context.clock = max(at, engine_context.clock)
 
     def left_stages(self) -> list[tuple[Micros, Micros]]:
         return self._passages.popleft() if self._pipeline is not None else []
@@ -163,13 +163,13 @@ class BatchQueueScheduler(UrgencyComposition):
         ends_at = self.begin(self.flight[-1], started_at)
         self._log_step(started_at, ends_at)
         self._ends.append(ends_at)
-        if self._instance.reports_batches:
+        if self._context.reports_batches:
             self._passages.append(pipeline.passages)
         return True
 
     def _log_step(self, started_at: Micros, ends_at: Micros) -> None:
-        self._instance.steps.append(started_at, ends_at)
+        self._context.steps.append(started_at, ends_at)
 
     def _end_batch(self, at: Micros) -> None:
         self._ends.popleft()
-        self._instance.events += self.update(at)
+        self._context.events += self.update(at)

@@ -12,7 +12,7 @@ from blis_sim.engine.kv_cache.prompt_cache import PromptCache
 from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.batch import BatchScheduler
 from blis_sim.engine.scheduler.cohort_rules import hold_none, take_none
-from blis_sim.engine.scheduler.cohort_steps import MOST_TOLD_STEPS
+from blis_sim.engine.scheduler.cohort_steps import MAX_REPEATED_STEPS
 from blis_sim.engine.scheduler.leap import MAX_LEAP_STEPS
 from blis_sim.engine.scheduler.pause_state import PauseState
 from blis_sim.engine.scheduler.preemption import VICTIMS
@@ -29,17 +29,17 @@ class BlisScheduler(BatchScheduler):
     __slots__ = ("_choose_victim", "_counting", "_holds_while_waiting", "kv", "num_deferred")
 
     def __init__(
-        self, instance: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: KVCache | None = None
+        self, context: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: KVCache | None = None
     ) -> None:
         """`kv` is a cache other than the usual one, without a cohort."""
-        config = instance.config
+        config = context.config
         size = config.total_kv_blocks, config.block_size_tokens
         self._counting = counting = CountingPromptCache(*size) if has_cohort and kv is None else None
         self.kv: PromptCache = counting or kv or KVCache(*size)
         free, take, hold = (
             (None, take_none, hold_none) if counting is None else (counting.free, counting.take, counting.hold_prompt)
         )
-        super().__init__(instance, reports_steps, 1, config.max_model_len or _NO_LIMIT, self.kv, free, take, hold)
+        super().__init__(context, reports_steps, 1, config.max_model_len or _NO_LIMIT, self.kv, free, take, hold)
         self._ends_early = self._counts_taken_blocks = True
         self._choose_victim = VICTIMS[config.preemption_policy]
         self.num_deferred = 0
@@ -66,7 +66,7 @@ class BlisScheduler(BatchScheduler):
         if sequence.running or sequence in self.waiting:
             self._leave(sequence)
         self.kv.release(sequence)
-        self._instance.end_now(sequence, outcome, at)
+        self._context.end_now(sequence, outcome, at)
         if self.waiting and not self.num_running:
             self._plan(at)
 
@@ -80,8 +80,8 @@ class BlisScheduler(BatchScheduler):
         self.preempted = []
         while self.explicit:
             self.preempt(self.explicit.pop())
-        self._instance.counters.num_preemptions += len(self.preempted)
-        self._instance.events.extend(Preempted(at, sequence) for sequence in self.preempted)
+        self._context.counters.num_preemptions += len(self.preempted)
+        self._context.events.extend(Preempted(at, sequence) for sequence in self.preempted)
         self._plan_after_step(at)
 
     def _plan_after_step(self, at: Micros) -> None:
@@ -89,8 +89,8 @@ class BlisScheduler(BatchScheduler):
         has_work = self.num_running > 0 or (self._admits and bool(self.waiting))
         if self._composes and has_work and not self._planned:
             self._planned = True
-            ends_at = self._instance.steps.end(self.next_step - 1) if self.next_step else 0
-            self._instance.queue.push(max(at, ends_at), Due.STEP)
+            ends_at = self._context.steps.end(self.next_step - 1) if self.next_step else 0
+            self._context.queue.push(max(at, ends_at), Due.STEP)
 
     def schedule(self, at: Micros) -> bool:
         self.admitted, self.preempted, self._granted = [], [], {}
@@ -225,20 +225,20 @@ class BlisScheduler(BatchScheduler):
         self.kv.evict(victim)
         victim.restart()
         self.preempted.append(victim)
-        self._instance.counters.num_reservations_evicted += 1
+        self._context.counters.num_reservations_evicted += 1
 
     def _report_composition(self, at: Micros) -> None:
-        instance = self._instance
-        instance.counters.num_preemptions += len(self.preempted)
-        instance.events.extend(Preempted(at, sequence) for sequence in self.preempted)
+        engine_context = self._context
+        engine_context.counters.num_preemptions += len(self.preempted)
+        engine_context.events.extend(Preempted(at, sequence) for sequence in self.preempted)
         for sequence in self.admitted:
             sequence.scheduled_at = at
-            if instance.reports_admissions:
-                instance.events.append(Scheduled(at, sequence))
+            if engine_context.reports_admissions:
+                engine_context.events.append(Scheduled(at, sequence))
 
     def begin(self, step: ScheduledStep, at: Micros) -> Micros:
-        self._instance.last_shape = shape = shape_of(step, 0)
-        return at + (self._instance.latency.step_time(shape) or 1)
+        self._context.last_shape = shape = shape_of(step, 0)
+        return at + (self._context.latency.step_time(shape) or 1)
 
     @property
     def rests(self) -> bool:
@@ -246,15 +246,17 @@ class BlisScheduler(BatchScheduler):
 
     def rest(self, at: Micros, ends_at: Micros, last: Micros) -> tuple[Micros, Micros]:
         # BLIS takes steps, most of 1 us, also while transfers hold the blocks that a waiting prompt needs.
-        instance = self._instance
-        if not self.rests or (self._reports_steps and not instance.leaps):
+        engine_context = self._context
+        if not self.rests or (self._reports_steps and not engine_context.leaps):
             return at, ends_at
-        most = min((last - ends_at) // (ends_at - at) + 1, MOST_TOLD_STEPS if self._reports_steps else MAX_LEAP_STEPS)
+        most = min(
+            (last - ends_at) // (ends_at - at) + 1, MAX_REPEATED_STEPS if self._reports_steps else MAX_LEAP_STEPS
+        )
         first = self.next_step - 1
-        instance.steps.repeat_last(most)
+        engine_context.steps.repeat_last(most)
         if self._reports_steps:
-            ends = [instance.steps.end(index) for index in range(first, first + most)]
-            instance.events.append(StepsDone(ends, first, []))
+            ends = [engine_context.steps.end(index) for index in range(first, first + most)]
+            engine_context.events.append(StepsDone(ends, first, []))
         self.next_step += most
         rested_us = most * (ends_at - at)
         return at + rested_us, ends_at + rested_us
@@ -288,18 +290,18 @@ class BlisScheduler(BatchScheduler):
 
     def complete(self, sequence: Sequence, at: Micros, finished: list[Event]) -> None:
         self._leave(sequence)
-        request, computed, instance = sequence.request, sequence.num_computed_tokens, self._instance
+        request, computed, engine_context = sequence.request, sequence.num_computed_tokens, self._context
         is_whole = computed >= request.input_tokens + max(request.output_tokens, 1) - 1
         outcome = Outcome.COMPLETED if is_whole else Outcome.LENGTH_CAPPED
         # BLIS stores the last token too, which vLLM does not: it can take a block, or fail to.
         wants_block = request.output_tokens > 0 and computed < request.input_tokens + request.output_tokens
         if is_whole and wants_block and not self.kv.allocate_token(sequence):
-            instance.counters.num_kv_allocation_failures += 1
+            engine_context.counters.num_kv_allocation_failures += 1
         self.kv.release(sequence)
         # A request is credited with what it produced, at most with what it was to produce.
         sequence.num_output_tokens = min(computed - request.input_tokens + 1, request.output_tokens)
-        instance.end(sequence, outcome)
-        instance.counters.output_tokens += sequence.num_output_tokens
+        engine_context.end(sequence, outcome)
+        engine_context.counters.output_tokens += sequence.num_output_tokens
         finished.append(Finished(at, sequence, outcome))
 
     def _leave(self, sequence: Sequence) -> None:

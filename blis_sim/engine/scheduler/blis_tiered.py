@@ -13,10 +13,10 @@ class TieredBlisScheduler(BlisScheduler):
 
     __slots__ = ("_tiered",)
 
-    def __init__(self, instance: EngineContext, reports_steps: bool, tier: CpuTierConfig) -> None:
-        config = instance.config
+    def __init__(self, context: EngineContext, reports_steps: bool, tier: CpuTierConfig) -> None:
+        config = context.config
         self._tiered = OFFLOAD_POLICIES[tier.policy](config.total_kv_blocks, config.block_size_tokens, tier)
-        super().__init__(instance, reports_steps, has_cohort=False, kv=self._tiered)
+        super().__init__(context, reports_steps, has_cohort=False, kv=self._tiered)
 
     def schedule(self, at: Micros) -> bool:
         self._tiered.now = at

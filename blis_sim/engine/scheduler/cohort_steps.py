@@ -14,7 +14,7 @@ from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, NO_TOKENS, Sc
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
-MOST_TOLD_STEPS = 64
+MAX_REPEATED_STEPS = 64
 """Most steps reported in one event: they are also sent at once, so a larger number is of no use."""
 
 
@@ -22,7 +22,7 @@ class CohortSteps(ABC):
     """The cohort beside the other sequences, and the steps in flight, at most `depth`."""
 
     __slots__ = (
-        *("_admits", "_block_size", "_blocked", "_composes", "_counts_taken_blocks", "_depth", "_free", "_instance"),
+        *("_admits", "_block_size", "_blocked", "_composes", "_counts_taken_blocks", "_depth", "_free", "_context"),
         *(
             "_max_decodes",
             "_most_calm",
@@ -37,7 +37,7 @@ class CohortSteps(ABC):
 
     def __init__(
         self,
-        instance: EngineContext,
+        context: EngineContext,
         reports_steps: bool,
         depth: int,
         max_decodes: int,
@@ -45,18 +45,18 @@ class CohortSteps(ABC):
         take: Callable[[int], None],
     ) -> None:
         """`free` and `take` are the free blocks of the cohort and how they are taken."""
-        self._instance = instance
+        self._context = context
         self._depth = depth
         self._max_decodes = max_decodes
         """With more decodes the order of admission decides which of them fit the budget."""
-        self._most_running = instance.config.max_num_seqs
+        self._most_running = context.config.max_num_seqs
         self._free = free
         self._take_blocks = take
         self._most_calm = max_decodes
         """`max_decodes` where members of the cohort take blocks by their sums alone, else 0."""
         self._counts_taken_blocks = False
         """Whether the cache counts every block that is taken."""
-        self._block_size = instance.config.block_size_tokens
+        self._block_size = context.config.block_size_tokens
         self.cohort = DecodeCohort(self._block_size)
         self.explicit: list[Sequence] = []
         """Running and not in the cohort, in order of admission."""
@@ -78,7 +78,7 @@ class CohortSteps(ABC):
         self._must_update = False
         """Whether the end of the executing step changes more than the number of tokens."""
         self._reports_steps = reports_steps
-        self._take_steps = MultiStep(instance).take
+        self._take_steps = MultiStep(context).take
 
     @abstractmethod
     def compose_newcomers(self, at: Micros) -> bool:
@@ -159,8 +159,8 @@ class CohortSteps(ABC):
             return 0
         if self.waiting and not (self.is_full() if cohort.num_filling else self.is_blocked()):
             return 0
-        if self._reports_steps and (not self._instance.leaps or most > MOST_TOLD_STEPS):
-            most = MOST_TOLD_STEPS if self._instance.leaps else 0
+        if self._reports_steps and (not self._context.leaps or most > MAX_REPEATED_STEPS):
+            most = MAX_REPEATED_STEPS if self._context.leaps else 0
         end, num_decodes, ends = cohort.end_heap[0], cohort.num_decodes, cohort.ends
         if end not in ends:
             end = cohort.next_end()
@@ -183,7 +183,7 @@ class CohortSteps(ABC):
 
         Before them `instants` get into the log: the starts of steps and the end of the last of these, `at`.
         """
-        self._instance.steps.move_touching(instants)
+        self._context.steps.move_touching(instants)
         instants.clear()
         flight, cohort, step, depth = self.flight, self.cohort, self.next_step, self._depth
         take_steps, ending = self._take_steps, cohort.ends
@@ -213,8 +213,8 @@ class CohortSteps(ABC):
             cohort.composed(last_step)
         if self._reports_steps:
             first = step - depth
-            ends = [self._instance.steps.end(index) for index in range(first, first + count - 1)]
-            self._instance.events.append(StepsDone(ends, first, self._decoding_in(first)))
+            ends = [self._context.steps.end(index) for index in range(first, first + count - 1)]
+            self._context.events.append(StepsDone(ends, first, self._decoding_in(first)))
         return started_at, ends_at, last_context, last_step + 1 - depth
 
     def _decoding_in(self, step: int) -> list[Sequence]:

@@ -22,10 +22,10 @@ class DraftWaitScheduler(VllmScheduler):
     __slots__ = ("_starts", "_waits")
 
     def __init__(
-        self, instance: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
+        self, context: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
     ) -> None:
-        super().__init__(instance, reports_steps, has_cohort, kv)
-        self._waits = instance.config.pipeline is not None and not instance.config.async_scheduling
+        super().__init__(context, reports_steps, has_cohort, kv)
+        self._waits = context.config.pipeline is not None and not context.config.async_scheduling
         """Whether the core waits for the drafts of a batch before it goes on."""
         self._starts: deque[Micros] = deque()
         """Instants at which the steps in flight began: the log has a step only when its outputs are processed."""
@@ -58,7 +58,7 @@ class DraftWaitScheduler(VllmScheduler):
 
     def _take_one_by_one(self, at: Micros, last: Micros) -> None:
         """Compose batches from `at` on, each after the drafts of the one before, up to one that ends after `last`."""
-        instance, batches = self._instance, self._batches
+        engine_context, batches = self._context, self._batches
         num_empty = 0
         while True:
             if self._leaving:
@@ -83,12 +83,12 @@ class DraftWaitScheduler(VllmScheduler):
                 last = self._caught_up(ends_at)
                 if ends_at > last:
                     self._executing = True
-                    instance.clock = max(at, instance.clock)
-                    instance.queue.push(ends_at, Due.STEP_END)
+                    engine_context.clock = max(at, engine_context.clock)
+                    engine_context.queue.push(ends_at, Due.STEP_END)
                     return
             at = ends_at
             self.drafts_came()
-        instance.clock = max(at, instance.clock)
+        engine_context.clock = max(at, engine_context.clock)
 
     def _log_step(self, started_at: Micros, ends_at: Micros) -> None:
         if self._waits:
@@ -98,5 +98,5 @@ class DraftWaitScheduler(VllmScheduler):
 
     def _end_batch(self, at: Micros) -> None:
         if self._waits:
-            self._instance.steps.append(self._starts.popleft(), at)
+            self._context.steps.append(self._starts.popleft(), at)
         super()._end_batch(at)

@@ -28,7 +28,7 @@ class CohortScheduler(CohortSteps):
 
     def __init__(
         self,
-        instance: EngineContext,
+        context: EngineContext,
         reports_steps: bool,
         depth: int,
         max_decodes: int,
@@ -36,13 +36,13 @@ class CohortScheduler(CohortSteps):
         take: Callable[[int], None],
     ) -> None:
         """`free` and `take` are the free blocks of the cohort and how they are taken."""
-        super().__init__(instance, reports_steps, depth, max_decodes, free, take)
+        super().__init__(context, reports_steps, depth, max_decodes, free, take)
         self._executing = False
         """Whether the first step in flight has begun."""
         self._planned = False
         self._ends_early = False
         """Whether the outputs of a step are processed when it begins, and only reported when it ends."""
-        self._decode_time = decode_timer(instance.latency)
+        self._decode_time = decode_timer(context.latency)
         self._has_deadlines = False
         """Whether `note_deadline` has anything to do."""
         self._growth: BatchGrowth | None = None
@@ -121,7 +121,7 @@ class CohortScheduler(CohortSteps):
     def step_ended(self, report: object, at: Micros) -> None:
         if self._ends_early:
             assert isinstance(report, list)
-            self._instance.events += report
+            self._context.events += report
             return
         self._executing = False
         if self._is_late:
@@ -129,7 +129,7 @@ class CohortScheduler(CohortSteps):
                 self._pause(ends_at, at, [at, ends_at])
                 return
         else:
-            self._instance.events += self.update(at)
+            self._context.events += self.update(at)
         last = self._last_free_instant()
         if last >= at:
             self._multi_step(at, last)
@@ -143,7 +143,7 @@ class CohortScheduler(CohortSteps):
         """Compose at `at`, after everything else of that instant."""
         if not self._planned:
             self._planned = True
-            self._instance.queue.push(at, Due.STEP)
+            self._context.queue.push(at, Due.STEP)
 
     def _multi_step(self, at: Micros, last: Micros) -> None:  # noqa: C901 - one loop: calls would double its cost
         """Take steps from `at` on, at which none executes, up to the first that ends after `last`."""
@@ -195,15 +195,15 @@ class CohortScheduler(CohortSteps):
                 return
             at = ends_at
             if tokens or self._must_update or reports_steps:
-                self._instance.steps.move_touching(instants)
-                self._instance.events += self.update(at)
+                self._context.steps.move_touching(instants)
+                self._context.events += self.update(at)
             else:
                 flight.popleft()  # what `update` does, where no more is to do
                 if newcomers:
                     self.give_first_tokens(newcomers, index, at)
                 if index in ends:
                     for sequence in cohort.pop_ended(index):
-                        self.complete(sequence, at, self._instance.events)
+                        self.complete(sequence, at, self._context.events)
             index += 1
 
     def _is_calm(self) -> bool:
@@ -233,15 +233,15 @@ class CohortScheduler(CohortSteps):
         The second of them waits as well where the step composed in between is the largest batch so far: that step has
         begun then, and its end is returned.
         """
-        self._instance.steps.move_touching(instants)
-        self._instance.steps.note_late(self.num_processed, at)
-        self._instance.events += self.update(at)
+        self._context.steps.move_touching(instants)
+        self._context.steps.note_late(self.num_processed, at)
+        self._context.events += self.update(at)
         if self.explicit or not self.compose_cohort(at):
             self._compose(at)
         if self._growth is not None and len(self.flight) > 1 and self._growth.is_exceeded(self.flight[1]):
             return self.begin(self.flight[1], at)
         self._is_late = False
-        self._instance.events += self.update(at)
+        self._context.events += self.update(at)
         return None
 
     def _compose(self, at: Micros) -> None:
@@ -267,25 +267,25 @@ class CohortScheduler(CohortSteps):
 
     def _stop(self, at: Micros, instants: list[Micros], num_decodes: int, context: int) -> None:
         """Stop at `at`, where nothing can be computed after a step in which so many of the cohort decoded, if any."""
-        instance = self._instance
-        instance.steps.move_touching(instants)
-        instance.clock = max(at, instance.clock)
+        engine_context = self._context
+        engine_context.steps.move_touching(instants)
+        engine_context.clock = max(at, engine_context.clock)
         if num_decodes:
-            instance.last_shape = decodes(num_decodes, context)
+            engine_context.last_shape = decodes(num_decodes, context)
 
     def _pause(self, ends_at: Micros, at: Micros, instants: list[Micros]) -> None:
         """Wait for the end of the executing step, which began at `at`: something else is due before.
 
         `instants` are the starts of steps that are not in the log, and the end of the last of these.
         """
-        self._instance.steps.move_touching(instants)
-        instance = self._instance
+        self._context.steps.move_touching(instants)
+        engine_context = self._context
         num_decodes, context, tokens, newcomers = self.flight[0]
         if not tokens and not newcomers:
-            instance.last_shape = decodes(num_decodes, context)
+            engine_context.last_shape = decodes(num_decodes, context)
         self._executing = True
-        instance.clock = max(at, instance.clock)
-        instance.queue.push(ends_at, Due.STEP_END)
+        engine_context.clock = max(at, engine_context.clock)
+        engine_context.queue.push(ends_at, Due.STEP_END)
 
     def _end_early(self, ends_at: Micros, at: Micros, last: Micros, instants: list[Micros]) -> tuple[Micros, Micros]:
         """Process the outputs of the step that began at `at`, to be reported when it ends.
@@ -293,43 +293,43 @@ class CohortScheduler(CohortSteps):
         Returns its end and the last free instant; if that is before, nothing more can be done now. Of `instants`, the
         starts of steps that are not in the log and the end of the last of these, the last one alone stays.
         """
-        self._instance.steps.move_touching(instants)
-        instance = self._instance
+        self._context.steps.move_touching(instants)
+        engine_context = self._context
         num_decodes, context, tokens, newcomers = self.flight[0]
         if not num_decodes and not tokens and not newcomers and ends_at <= last:
             at, ends_at = self.rest(at, ends_at, last)
             instants[0] = ends_at
         events = self.update(ends_at)
         if ends_at <= last:
-            instance.events += events
+            engine_context.events += events
             return ends_at, last
         if num_decodes and not tokens and not newcomers:
-            instance.last_shape = decodes(num_decodes, context)
+            engine_context.last_shape = decodes(num_decodes, context)
         has_finished = bool(events) and isinstance(events[-1], Finished)
         self._planned = bool(self.num_running or self.waiting)
         # With nothing left to do, an arrival begins the next step at once, even before this one ends.
         last = self._caught_up(ends_at) if self._planned else self._last_free_instant()
         if ends_at > last:
-            instance.clock = max(at, instance.clock)
+            engine_context.clock = max(at, engine_context.clock)
             if events:
-                instance.queue.push(ends_at, Due.STEP_END, events)
+                engine_context.queue.push(ends_at, Due.STEP_END, events)
             if has_finished:
-                instance.queue.push(ends_at, Due.DEPARTURE)
+                engine_context.queue.push(ends_at, Due.DEPARTURE)
             if self._planned:
-                instance.queue.push(ends_at, Due.STEP)
+                engine_context.queue.push(ends_at, Due.STEP)
             return ends_at, last
         self._planned = False
-        instance.events += events
+        engine_context.events += events
         return ends_at, last
 
     def _last_free_instant(self) -> Micros:
         """Up to when steps may be taken without looking at anything else."""
-        others_at, until = self._instance.queue.next_at(), self._instance.until
+        others_at, until = self._context.queue.next_at(), self._context.until
         return until if others_at is None or others_at > until else others_at - 1
 
     def _caught_up(self, ends_at: Micros) -> Micros:
         """Let requests come and go that do so during a step: they only queue up. Returns the last free instant."""
-        instance = self._instance
-        until = instance.until
-        next_at = instance.queue.next_at() if ends_at > until else instance.catch_up(ends_at - 1)
+        engine_context = self._context
+        until = engine_context.until
+        next_at = engine_context.queue.next_at() if ends_at > until else engine_context.catch_up(ends_at - 1)
         return until if next_at is None or next_at > until else next_at - 1

@@ -34,28 +34,28 @@ class VllmScheduler(BatchQueueScheduler):
     )
 
     def __init__(
-        self, instance: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
+        self, context: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
     ) -> None:
-        super().__init__(instance, reports_steps, has_cohort, kv)
-        self._lora = LoraSlots(instance.config.lora) if instance.config.lora is not None else None
+        super().__init__(context, reports_steps, has_cohort, kv)
+        self._lora = LoraSlots(context.config.lora) if context.config.lora is not None else None
         self._adds_time = self._lora is not None
         """Whether `added_time` may be other than 0."""
-        self._step_time = step_timer(instance.latency)
-        self._idle_start = idle_starter(instance.latency) if self._pipeline is None else None
+        self._step_time = step_timer(context.latency)
+        self._idle_start = idle_starter(context.latency) if self._pipeline is None else None
         """Returns what the step after an idle time takes longer."""
         self._idle_until = -1
         """The instant at which the GPU was idle last, and for how long."""
         self._idle_us = 0
         self._takes_longer = self._adds_time or self._idle_start is not None or self._pipeline is not None
         """Whether a step may take longer than the latency model says."""
-        if (multiple := growth_requests(instance.latency)) and self._pipeline is None and self._depth > 1:
+        if (multiple := growth_requests(context.latency)) and self._pipeline is None and self._depth > 1:
             self._growth = BatchGrowth(multiple)
         self._leaving: list[tuple[Sequence, Outcome]] = []
         """Requests whose client has gone, to be taken out when the executing step ends."""
 
     def step(self, at: Micros) -> None:
         if self._idle_start is not None and not self._executing:
-            steps = self._instance.steps
+            steps = self._context.steps
             self._idle_until, self._idle_us = at, at - (steps.end(len(steps) - 1) if len(steps) else 0)
         super().step(at)
 
@@ -76,8 +76,8 @@ class VllmScheduler(BatchQueueScheduler):
         while self.explicit:
             self.preempt(self.explicit.pop())
         self.lose_all_progress()
-        self._instance.counters.num_preemptions += len(self.preempted)
-        self._instance.events.extend(Preempted(at, sequence) for sequence in self.preempted)
+        self._context.counters.num_preemptions += len(self.preempted)
+        self._context.events.extend(Preempted(at, sequence) for sequence in self.preempted)
 
     def shrink_cache(self, num_blocks: int, at: Micros) -> None:
         """Withhold so many KV blocks from all requests, or as many as are free; 0 gives them all back."""
@@ -86,9 +86,9 @@ class VllmScheduler(BatchQueueScheduler):
             self._plan(at)
 
     def begin(self, step: ScheduledStep, at: Micros) -> Micros:
-        instance, shape_of, step_time = self._instance, self.shape_of, self._step_time
-        recent_prompts = instance.recent_prompts
-        instance.last_shape = shape = shape_of(step, recent_prompts.tokens_at(at))
+        engine_context, shape_of, step_time = self._context, self.shape_of, self._step_time
+        recent_prompts = engine_context.recent_prompts
+        engine_context.last_shape = shape = shape_of(step, recent_prompts.tokens_at(at))
         ends_at = computed_at = at + (step_time(shape) or 1)
         if self._takes_longer:
             computed_at, ends_at = self._end_of_computation(step, shape, at, ends_at)
@@ -119,7 +119,7 @@ class VllmScheduler(BatchQueueScheduler):
         if self._leaving:
             self._take_out_leaving(at)
         events = super().update(at)
-        changes = self._instance.cache_changes
+        changes = self._context.cache_changes
         if changes:
             events.append(CacheChanged(at, tuple(changes)))
             changes.clear()
@@ -186,14 +186,14 @@ class VllmScheduler(BatchQueueScheduler):
                 self.forget(sequence)
         else:
             self._leave(sequence)
-        most, instance = sequence.request.output_tokens, self._instance
+        most, engine_context = sequence.request.output_tokens, self._context
         outcome = _COMPLETED if sequence.num_output_tokens >= most else _LENGTH_CAPPED
         if sequence.num_output_tokens > most:
             sequence.num_output_tokens = most
         sequence.outcome = outcome  # as in `EngineContext.end`
-        counters = instance.counters
+        counters = engine_context.counters
         counters.ended[outcome] += 1
-        del instance.live[sequence.request.id]
+        del engine_context.live[sequence.request.id]
         counters.output_tokens += sequence.num_output_tokens
         finished.append(Finished(at, sequence, outcome))
 
@@ -206,7 +206,7 @@ class VllmScheduler(BatchQueueScheduler):
 
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         self._leave(sequence)
-        self._instance.end_now(sequence, outcome, at)
+        self._context.end_now(sequence, outcome, at)
 
     def _leave(self, sequence: Sequence) -> None:
         """Forget a sequence for good; what steps in flight bring for it is of no interest any more."""

@@ -13,8 +13,8 @@ class GroupedScheduler(VllmScheduler):
 
     __slots__ = ("_calendar", "_grouped")
 
-    def __init__(self, instance: EngineContext, reports_steps: bool = True, has_cohort: bool = True) -> None:
-        super().__init__(instance, reports_steps, has_cohort)
+    def __init__(self, context: EngineContext, reports_steps: bool = True, has_cohort: bool = True) -> None:
+        super().__init__(context, reports_steps, has_cohort)
         assert isinstance(self.kv, GroupedKVCache)
         self._grouped: GroupedKVCache = self.kv
         self._calendar = GroupCohort(self._block_size)

@@ -48,9 +48,9 @@ class OffloadingScheduler(VllmScheduler):
         *("_now", "_num_offered", "_store_free_at", "_storing", "_tier", "_uses"),
     )
 
-    def __init__(self, instance: EngineContext, reports_steps: bool, offload: OffloadConfig) -> None:
-        self._loading = LoadingKVCache(instance.config, instance.cache_changes)
-        super().__init__(instance, reports_steps, has_cohort=False, kv=self._loading)
+    def __init__(self, context: EngineContext, reports_steps: bool, offload: OffloadConfig) -> None:
+        self._loading = LoadingKVCache(context.config, context.cache_changes)
+        super().__init__(context, reports_steps, has_cohort=False, kv=self._loading)
         self._has_tier = True
         self._tier = OffloadTier(offload.num_blocks)
         self._block_us = offload.block_us
@@ -212,7 +212,7 @@ class OffloadingScheduler(VllmScheduler):
             most = min(sequence.num_computed_tokens - sequence.num_in_flight_tokens, sequence.num_tokens - 1)
             self._offer(sequence, max(most, 0))
         for identities in self._new.stores:
-            self._begin_store(identities, self._instance.clock)
+            self._begin_store(identities, self._context.clock)
         self._new = Transfers()
         self._num_offered.pop(sequence, None)
         self._tier.finish(self._uses.pop(sequence))
@@ -246,4 +246,4 @@ class OffloadingScheduler(VllmScheduler):
         ends += [ends_at for ends_at, _ in self._storing[:1]]
         if ends and (soonest := max(min(ends), self._now + 1)) != self._is_planned_at:
             self._is_planned_at = soonest
-            self._instance.queue.push(soonest, Due.STEP)
+            self._context.queue.push(soonest, Due.STEP)

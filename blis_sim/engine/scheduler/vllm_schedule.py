@@ -33,16 +33,16 @@ class VllmComposition(BatchScheduler):
     )
 
     def __init__(
-        self, instance: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
+        self, context: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
     ) -> None:
-        config = instance.config
+        config = context.config
         self._counting = counting = new_cohort_cache(config) if has_cohort and can_have_cohort(config) else None
-        self.kv: SlotCache = counting or kv or new_slot_cache(config, instance.cache_changes)
+        self.kv: SlotCache = counting or kv or new_slot_cache(config, context.cache_changes)
         free, take, hold = (
             (None, take_none, hold_none) if counting is None else (counting.free, counting.take, counting.hold_prompt)
         )
         super().__init__(
-            instance, reports_steps, config.max_concurrent_batches, config.limit_tokens, self.kv, free, take, hold
+            context, reports_steps, config.max_concurrent_batches, config.limit_tokens, self.kv, free, take, hold
         )
         self._names = counting if isinstance(counting, CountingKVCache) else None
         self._pipeline = None if config.pipeline is None else Pipeline(config.pipeline)
@@ -389,12 +389,12 @@ class VllmComposition(BatchScheduler):
         return ScheduledTokens(sequence, num_tokens, context, num_known, samples)
 
     def _report_composition(self, at: Micros) -> None:
-        instance = self._instance
+        engine_context = self._context
         if self.preempted:
-            instance.counters.num_preemptions += len(self.preempted)
-            instance.events.extend(Preempted(at, sequence) for sequence in self.preempted)
+            engine_context.counters.num_preemptions += len(self.preempted)
+            engine_context.events.extend(Preempted(at, sequence) for sequence in self.preempted)
         for sequence in self.admitted:
             if sequence.scheduled_at is None:
                 sequence.scheduled_at = at
-            if instance.reports_admissions:
-                instance.events.append(Scheduled(at, sequence))
+            if engine_context.reports_admissions:
+                engine_context.events.append(Scheduled(at, sequence))

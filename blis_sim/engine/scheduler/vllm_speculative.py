@@ -44,15 +44,15 @@ class SpeculativeScheduler(DraftWaitScheduler):
 
     def __init__(
         self,
-        instance: EngineContext,
+        context: EngineContext,
         reports_steps: bool = True,
         has_cohort: bool = False,
         num_accepted: Callable[[Sequence, int], int] | None = None,
     ) -> None:
-        config, speculation = instance.config, instance.config.speculation
+        config, speculation = context.config, context.config.speculation
         assert speculation is not None
-        kv = new_slot_cache(config, instance.cache_changes)
-        super().__init__(instance, reports_steps, has_cohort, kv)
+        kv = new_slot_cache(config, context.cache_changes)
+        super().__init__(context, reports_steps, has_cohort, kv)
         self._adds_time = self._takes_longer = True
         self.shape_of = step_shape
         self._speculation = speculation
@@ -68,7 +68,7 @@ class SpeculativeScheduler(DraftWaitScheduler):
         self._gates = speculation.gates
         self._now: Micros = 0
         """Of the latest composition, or end of a step."""
-        instance.counters.num_accepted_per_position = [0] * speculation.num_tokens
+        context.counters.num_accepted_per_position = [0] * speculation.num_tokens
 
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         self._request_numbers[sequence] = next(self._next_number)
@@ -196,7 +196,7 @@ class SpeculativeScheduler(DraftWaitScheduler):
             return 0
         sequence = tokens.sequence
         accepted = self._num_accepted(sequence, tokens.num_proposed) if tokens.num_proposed else 0
-        self._instance.counters.count_drafts(tokens.num_drafts, accepted)
+        self._context.counters.count_drafts(tokens.num_drafts, accepted)
         rejected = tokens.num_drafts - accepted
         if not is_stale:
             sequence.num_computed_tokens -= rejected

@@ -20,10 +20,10 @@ class UrgencyComposition(VllmComposition):
     __slots__ = ("_keeps_progress", "_places", "_urgency")
 
     def __init__(
-        self, instance: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
+        self, context: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
     ) -> None:
-        super().__init__(instance, reports_steps, has_cohort, kv)
-        config = instance.config
+        super().__init__(context, reports_steps, has_cohort, kv)
+        config = context.config
         self._urgency = Urgency(config.urgency) if config.priority_policy == "slo-urgency" else None
         self._places = Places(config.urgency.min_preempt_gap) if config.preemption_policy == "gap" else None
         self._keeps_progress = config.urgency.keeps_progress

@@ -38,7 +38,7 @@ def engine(
         long_prefill_token_threshold=long_prefill_token_threshold,
     )
     built = Engine(settings, TestLatency(step_us=STEP_US))
-    built._scheduler = partial(VllmScheduler, reports_steps=True, has_cohort=has_cohort)(built._instance)
+    built._scheduler = partial(VllmScheduler, reports_steps=True, has_cohort=has_cohort)(built._context)
     return built
 
 
