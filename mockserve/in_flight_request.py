@@ -16,7 +16,7 @@ IDS_AT_A_TIME = 256
 def random_ids() -> Iterator[str]:
     """Sixteen hexadecimal digits each, as vLLM's ids have, without end.
 
-    The system is requested many at a time: each request is a call of the kernel.
+    Random bytes for many of them are read at a time, since each read is a call of the kernel.
     """
     while True:
         digits = os.urandom(ID_BYTES * IDS_AT_A_TIME).hex()
@@ -98,7 +98,7 @@ ENDED_REPLY = EndedReply()
 
 @dataclass(slots=True)
 class Siblings:
-    """The choices that one prompt was requested, which vLLM counts as one request."""
+    """The choices of one prompt, which vLLM counts as one request."""
 
     number: int
     num_open: int

@@ -35,10 +35,10 @@ def with_wishes(terms: RequestContext, body: Mapping[str, Any]) -> RequestContex
     if not arguments:
         return terms
     reports_found_blocks = arguments.get("kv_cache_report_mode") == "full"
-    return terms._replace(slo_e2e_us=_wanted_e2e_us(arguments), reports_found_blocks=reports_found_blocks)
+    return terms._replace(slo_e2e_us=_target_e2e_us(arguments), reports_found_blocks=reports_found_blocks)
 
 
-def _wanted_e2e_us(arguments: Mapping[str, Any]) -> Micros:
+def _target_e2e_us(arguments: Mapping[str, Any]) -> Micros:
     target_ms = arguments.get("slo_e2e_ms")
     if not isinstance(target_ms, int | float) or not 0 < target_ms <= LONGEST_DELAY_US / 1000:
         return 0
