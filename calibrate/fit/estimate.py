@@ -96,8 +96,7 @@ def improved(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, share: f
     information, pull = expectations(terms, places, now)
     add_turns(information, pull, pairs, terms, places, now)
     for _, errors in errors_by_recording(pairs, deployed, now, spans):
-        information += errors.instruments.T @ (errors.slopes * errors.weights[:, None])
-        pull += errors.instruments.T @ (errors.weights * errors.errors_us)
+        add_errors(information, pull, errors)
     # The two directions of each pair are each other's transpose but for the weights.
     information = (information + information.T) / 2
     change = share * bounded(information, pull, np.concatenate([now.values[places] - least, np.full(spans.total, 0.5)]))
@@ -122,6 +121,12 @@ def errors_by_recording(
         weight = min(independent, least_in_flight / pair.recording.mean_in_flight)
         for errors in _all_errors(pair, now, members, weight, places, len(terms.step)):
             yield number, errors
+
+
+def add_errors(information: Floats, pull: Floats, errors: Errors) -> None:
+    """Add the equations of errors of one kind to a least-squares problem."""
+    information += errors.instruments.T @ (errors.slopes * errors.weights[:, None])
+    pull += errors.instruments.T @ (errors.weights * errors.errors_us)
 
 
 def learned_places(deployed: Learnable) -> Ints:

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from scipy.optimize import minimize
 
 from calibrate.fit.estimate import (
-    Errors,
     Estimate,
     Pair,
+    add_errors,
     add_turns,
     bounded,
     errors_by_recording,
@@ -61,6 +61,7 @@ def server_spread(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, spa
     if len(open_loops) < LEAST_RECORDINGS or not set(ARITHMETIC) <= set(deployed.terms.step):
         return None
     left_out = _left_out(pairs, open_loops, deployed, now, spans)
+    # Chance is in the recorded run and, halved, in the mean of two trials; half a squared difference is one variance.
     chance = 1.5 * np.mean([each.phase_differences**2 for each in left_out], axis=0) / 2
     usual = np.log([SPEED_SPREAD, ARITHMETIC_SPREAD])
 
@@ -93,7 +94,7 @@ def _left_out(
     for number, pair in enumerate(pairs):
         add_turns(information[number], pull[number], [pair], terms, places, now)
     for number, errors in errors_by_recording(pairs, deployed, now, spans):
-        _add(information[number], pull[number], errors)
+        add_errors(information[number], pull[number], errors)
     room = np.concatenate([now.values[places] - terms.least_values()[places], np.full(spans.total, 0.5)])
     found = []
     for number in numbers:
@@ -103,11 +104,6 @@ def _left_out(
         covariance = np.linalg.pinv(others)[: len(places), : len(places)]
         found.append(_errors_of(pairs[number], change, covariance, deployed, now))
     return found
-
-
-def _add(information: Floats, pull: Floats, errors: Errors) -> None:
-    information += errors.instruments.T @ (errors.slopes * errors.weights[:, None])
-    pull += errors.instruments.T @ (errors.weights * errors.errors_us)
 
 
 def _errors_of(pair: Pair, change: Floats, covariance: Floats, deployed: Learnable, now: Estimate) -> _LeftOut:

@@ -111,34 +111,23 @@ def test_equal_blocks_are_found_in_the_order_in_which_single_steps_fill_them() -
     assert [len(holders) for holders in one_by_one[2:12]] == [3] * 10
 
 
-def a_reply_beside_an_earlier_prompt_with_the_same_words(has_cohort: bool) -> list[list[str]]:
-    """The prompt is computed token by token, so that both fill equal blocks with the same steps."""
+def two_with_the_same_words(has_cohort: bool, first: Request, second: Request) -> list[list[str]]:
+    """Prompts are computed token by token, and every token is known at once, so that both fill blocks in step."""
     running = engine(has_cohort, is_async=False, long_prefill_token_threshold=1)
-    prompt = running.submit(talk("prompt", LONG, 1, LONG // SIZE), 0)
-    reply = running.submit(talk("reply", 1, LONG, LONG // SIZE), 0)
+    sequences = [running.submit(first, 0), running.submit(second, 0)]
     running.advance(60 * STEP_US, leaps=True)
-    return holders_of(running, [prompt, reply])
+    return holders_of(running, sequences)
 
 
-def test_a_block_that_an_earlier_request_fills_with_the_same_step_is_found_first() -> None:
-    one_by_one = a_reply_beside_an_earlier_prompt_with_the_same_words(False)
-    assert a_reply_beside_an_earlier_prompt_with_the_same_words(True) == one_by_one
-    assert one_by_one == [["prompt", "reply"]] * len(one_by_one)
-    assert len(one_by_one) > 10
-
-
-def two_replies_with_the_same_words(has_cohort: bool) -> list[list[str]]:
-    """The first prompt is computed in three steps, so that the second sequence joins the cohort before the first."""
-    running = engine(has_cohort, is_async=False, long_prefill_token_threshold=1)
-    first = running.submit(talk("first", 3, LONG, LONG // SIZE), 0)
-    second = running.submit(talk("second", 1, LONG, LONG // SIZE), 0)
-    running.advance(60 * STEP_US, leaps=True)
-    return holders_of(running, [first, second])
-
-
-def test_of_equal_blocks_that_are_filled_with_the_same_step_the_one_of_the_first_admitted_is_found() -> None:
-    one_by_one = two_replies_with_the_same_words(False)
-    assert two_replies_with_the_same_words(True) == one_by_one
+@pytest.mark.parametrize(("input_tokens", "output_tokens"), [(LONG, 1), (3, LONG)])
+def test_of_equal_blocks_filled_with_the_same_step_that_of_the_first_admitted_is_found(
+    input_tokens: int, output_tokens: int
+) -> None:
+    """The first request still computes its prompt, or it joins the cohort two steps after the second."""
+    first = talk("first", input_tokens, output_tokens, LONG // SIZE)
+    second = talk("second", 1, LONG, LONG // SIZE)
+    one_by_one = two_with_the_same_words(False, first, second)
+    assert two_with_the_same_words(True, first, second) == one_by_one
     assert one_by_one == [["first", "second"]] * len(one_by_one)
     assert len(one_by_one) > 10
 
