@@ -7,8 +7,8 @@ from os.path import isfile  # which takes any text for a path
 from pathlib import Path
 
 from blis_sim.options import OptionError, check_options, check_written, option, options_of, section
+from blis_sim.options.extras import check_page, check_plot, check_ray
 from blis_sim.options.limits import LATEST_US, LEAST_RATE, MOST_PROCESSES, MOST_REQUESTS, MOST_TOKENS
-from observe.extras import check_page, check_plot, check_ray
 from observe.http.request import Server, check_header, parse_server, tls_context
 from observe.output_paths import OutputPaths, stem_of
 from observe.proxy_options import ProxyOptions

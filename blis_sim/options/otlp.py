@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from blis_sim.options import OptionError
+from blis_sim.options.errors import OptionError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter

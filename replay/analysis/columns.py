@@ -6,8 +6,8 @@ import numpy as np
 
 from blis_sim.engine.sequence import NOWHERE, Sequence
 from replay.analysis.clusters import cluster_of
-from replay.simulation.measure import COMPLETED, NEVER, ClientView, Latencies
-from replay.simulation.record import Bools, Ints
+from replay.simulation.measure import COMPLETED, ClientView, Latencies
+from replay.simulation.record import NEVER, Bools, Ints
 from replay.simulation.simulate import Simulated
 
 

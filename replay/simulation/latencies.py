@@ -1,14 +1,13 @@
 """Outcomes of many requests at once: the results of `ClientView` in columns."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence as SequenceOf
 from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.engine.sequence import NOWHERE, Outcome
-from blis_sim.engine.sequence import Sequence as Life
+from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.units import Micros
 from replay.simulation.measure import COMPLETED, NEVER, ClientView
 
@@ -40,7 +39,9 @@ class Reported(NamedTuple):
     itl_mean_us: Floats
 
 
-def reported_of(sequences: Sequence[Life], ended_at: Sequence[Micros], views: Sequence[ClientView]) -> Reported:
+def reported_of(
+    sequences: SequenceOf[Sequence], ended_at: SequenceOf[Micros], views: SequenceOf[ClientView]
+) -> Reported:
     """Outcomes of at least one request, each of which ended at its instant if it has.
 
     `views` are by number of instance. Requests that came to no instance have an outcome only.
@@ -72,13 +73,15 @@ def reported_of(sequences: Sequence[Life], ended_at: Sequence[Micros], views: Se
     return reported
 
 
-def _or_never(instants: Sequence[Micros | None]) -> Ints:
+def _or_never(instants: SequenceOf[Micros | None]) -> Ints:
     if None in instants:
         return np.array([NEVER if each is None else each for each in instants], np.int64)
     return np.array(instants, np.int64)
 
 
-def _count_steps(between_us: Ints, is_completed: Bools, sequences: Sequence[Life], views: Sequence[ClientView]) -> None:
+def _count_steps(
+    between_us: Ints, is_completed: Bools, sequences: SequenceOf[Sequence], views: SequenceOf[ClientView]
+) -> None:
     """Where BLIS counts, less than what has passed is between the first and the last token of a completed request."""
     if any(view.counts_steps for view in views):
         for place in np.flatnonzero(is_completed).tolist():
@@ -87,7 +90,7 @@ def _count_steps(between_us: Ints, is_completed: Bools, sequences: Sequence[Life
                 between_us[place] = view.sum_of_steps(sequences[place])
 
 
-def _num_decoded(sequences: Sequence[Life], outcome: Ints, planned: Ints) -> Ints:
+def _num_decoded(sequences: SequenceOf[Sequence], outcome: Ints, planned: Ints) -> Ints:
     """How many tokens each completed request has got."""
     capped = np.flatnonzero(outcome == _CODES[Outcome.LENGTH_CAPPED]).tolist()
     if not capped:
@@ -98,7 +101,7 @@ def _num_decoded(sequences: Sequence[Life], outcome: Ints, planned: Ints) -> Int
 
 
 def _report_separated(
-    reported: Reported, place: int, sequence: Life, ended_at: Micros, views: Sequence[ClientView]
+    reported: Reported, place: int, sequence: Sequence, ended_at: Micros, views: SequenceOf[ClientView]
 ) -> None:
     """The request at `place` had its prompt computed on another instance than its answer."""
     assert sequence.prompt_part is not None

@@ -10,9 +10,9 @@ from typing import Any
 from blis_sim.bench.dataset_options import DatasetOptions
 from blis_sim.bench.serve.request_body import PATHS
 from blis_sim.options import OptionError, check_options, check_written, option, section
+from blis_sim.options.extras import check_page, check_plot
 from blis_sim.options.limits import MOST_REQUESTS
 from blis_sim.options.text import load_json
-from observe.extras import check_page, check_plot
 from observe.http.request import Server, check_header, parse_server
 
 METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue")

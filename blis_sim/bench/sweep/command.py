@@ -17,7 +17,7 @@ from blis_sim.bench.runner.options import (
     vary_option,
 )
 from blis_sim.options import OptionError, check_options, check_outputs, option
-from observe.extras import check_page, check_plot
+from blis_sim.options.extras import check_page, check_plot
 from replay.report_options import LEAST_ATTAINMENT
 
 if TYPE_CHECKING:

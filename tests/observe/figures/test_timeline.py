@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_sim.options import OptionError
-from observe.extras import check_plot
+from blis_sim.options.extras import check_plot
 from observe.figures.request_log import RequestLog
 from observe.figures.timeline import Timeline, draw, interval_s, timeline_of
 from tests.observe.ended_requests import ended
