@@ -30,13 +30,12 @@ from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL
 from blis_sim.engine.latency.wrapped import PhaseShifted
 from calibrate.calibration import PLAIN, Calibration, calibrate
 from calibrate.compare import Comparison, compare
-from calibrate.network import Network, rtt_us_of
-from replay.arrivals.recorded import arrivals_of
-from replay.closed_loop.reissue import simulate_reissued
+from calibrate.pair import Network, rtt_us_of
+from replay.arrivals import arrivals_of
+from replay.output.ensemble import averaged
 from replay.output.metrics import result_rows
-from replay.output.phases import averaged
 from replay.simulation.record import Record
-from replay.simulation.simulate import simulate
+from replay.simulation.simulate import simulate, simulate_reissued
 from traces import Trace, TraceRow, read_itl, read_trace
 from traces.client_cap import ClientCap, client_cap_of
 

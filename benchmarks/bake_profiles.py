@@ -8,11 +8,10 @@ Needs the tables of the extra `kernels`. Profiles of deployments that are no lon
 import sys
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
-from blis_sim.engine.latency.kernels.placing import KernelPlacement, operations_of
-from blis_sim.engine.latency.kernels.profile import PROFILES, digest_of, profile_text
-from blis_sim.engine.latency.kernels.sources import deployment_name, measured_grids
+from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
+from blis_sim.engine.latency.kernels.sources import PROFILES, deployment_name, digest_of, measured_grids, profile_text
 
 COMMON = (
     "codellama-34b-instruct-hf", "deepseek-v3", "glm-4.5-air-fp8", "gpt-oss-120b", "gpt-oss-20b",

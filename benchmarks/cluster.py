@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 from blis_sim.engine.cluster.build import build_simulation
 from blis_sim.engine.deployment import resolve
-from blis_sim.engine.virtual import run_virtual
+from blis_sim.engine.simulation import run_virtual
 from blis_sim.options import options_from
-from replay.arrivals.synthetic import GeneratedArrivals
-from replay.run_command import spec_of
-from replay.run_options import RunOptions
+from replay.arrivals import GeneratedArrivals
+from replay.run_command import RunOptions, spec_of
 from traces.workload.generate import generate
 
 ROUTERS = ("round-robin", "least-loaded", "weighted")

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.coefficients_file import LearnedCoefficients
 from blis_sim.engine.latency.fitted import Fitted
@@ -30,8 +30,8 @@ from calibrate.fit.estimate import Estimate
 from calibrate.fit.learn import Budget, learn
 from calibrate.fit.recording import Recording
 from calibrate.fit.terms import COMPUTE_TERMS, EXPECTED_COMPUTE, TERMS, Deployed
-from replay.arrivals.arrival import Arrival
-from replay.output.intervals import drawn_latencies, intervals_of
+from replay.arrivals import Arrival
+from replay.output.ensemble import drawn_latencies, intervals_of
 from replay.simulation.simulate import simulate
 from replay.simulation.uncertainty import ARITHMETIC, Drawing, ServerSpread, uncertainty_of
 from traces import TraceRow

@@ -23,7 +23,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.request import Request, UniqueBlocks
-from blis_sim.engine.virtual import run_virtual
+from blis_sim.engine.simulation import run_virtual
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

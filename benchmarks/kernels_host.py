@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.accuracy import options_of
 from benchmarks.left_out import recordings_of
 from blis_sim.engine.deployment import resolve
-from blis_sim.engine.latency.kernels.placing import KernelPlacement
+from blis_sim.engine.latency.kernels.model_operations import KernelPlacement
 from calibrate.fit.kernel_terms import SCALES, KernelsDeployed, kernels_deployed
 from calibrate.fit.learn import Budget, learn
 

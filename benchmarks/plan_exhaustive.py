@@ -16,16 +16,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from blis_sim.bench.capacity.answer import Answer, answer
+from blis_sim.bench.capacity.answer import Answer, answer, judge_with
 from blis_sim.bench.capacity.candidates import Candidate, Counts, candidates_of
 from blis_sim.bench.capacity.command import PlanOptions, _question, rewritten
 from blis_sim.bench.capacity.search import Ask
 from blis_sim.bench.capacity.simulations import Simulations, simulations
-from blis_sim.bench.capacity.stress import judge_with
 from blis_sim.bench.runner.plan import plan_of
 from blis_sim.bench.runner.workers import process_pool
-from blis_sim.options.command_line import read_command_line
-from blis_sim.options.text import value_of
+from blis_sim.options.text import read_command_line, value_of
 
 _AT_ONCE = 40
 

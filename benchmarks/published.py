@@ -27,11 +27,10 @@ from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
 from blis_sim.engine.latency.wrapped import WrappedLatency
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.units import Micros
-from calibrate.fit.learn import learn
+from calibrate.fit.learn import Score, learn, score
 from calibrate.fit.recording import Recording
-from calibrate.fit.score import Score, score
 from calibrate.fit.terms import Deployed
-from replay.arrivals.arrival import Arrival
+from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate
 from traces import TraceRow
 

@@ -28,8 +28,8 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.request import Request, UniqueBlocks
-from replay.arrivals.arrival import Arrival
-from replay.closed_loop.reissue import simulate_reissued
+from replay.arrivals import Arrival
+from replay.simulation.simulate import simulate_reissued
 from traces import TraceRow
 
 PREAMBLE = """# Deployments of many models, GPUs and precisions

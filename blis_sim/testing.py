@@ -1,4 +1,8 @@
-"""A server of `blis serve` as a process of its own, for tests of clients: `with server("qwen3-14b") as vllm: ...`."""
+"""A server of `blis serve` as a process of its own, for tests of clients: `with server("qwen3-14b") as vllm: ...`.
+
+`python -m blis_sim.testing` is the process of `blis_sim.server`: a server with the settings that standard input has by
+name, as JSON.
+"""
 
 import json
 import os
@@ -12,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
+
+from blis_sim.options import BlisError, options_from
 
 _READY = re.compile(rb"https?://[^\s/]+:\d+")
 _START_S = 120.0
@@ -138,3 +144,22 @@ def _address(process: "subprocess.Popen[bytes]", log: IO[bytes]) -> str:
         time.sleep(_LOOK_S)
     lines = written.decode("utf-8", "replace").strip().splitlines()[-10:]
     raise ServerError("blis serve did not start: " + "\n".join(lines))
+
+
+def main() -> int:
+    """Serve with the settings on standard input. Exit codes: 0 done, 2 bad input."""
+    from mockserve.command import run
+    from mockserve.options.serve import ServeOptions
+
+    given = json.load(sys.stdin)
+    try:
+        # Lists of settings are tuples, which JSON does not have.
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        return run(options_from(ServeOptions, **values))
+    except BlisError as error:
+        sys.stderr.write(f"blis serve: error: {error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

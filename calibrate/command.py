@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from calibrate.calibration import Calibration
     from calibrate.compare import Comparison
     from calibrate.metrics_file import HitRate
-    from calibrate.network import Network
+    from calibrate.pair import Network
     from traces import ResultRow, SloTargets, Trace
 
 LEAST_BANDWIDTH_MBPS = 1e-6
@@ -117,7 +117,7 @@ class CalibrateOptions:
     @property
     def limits(self) -> dict[str, float]:
         """The limits of --fail-over as fractions. Raises OptionError."""
-        from calibrate.fail_over import parse_limits
+        from calibrate.compare import parse_limits
 
         return parse_limits(self.fail_over)
 
@@ -135,7 +135,7 @@ def run(options: CalibrateOptions) -> int:
 
     A poor grade is no error, but an error above a limit of --fail-over is.
     """
-    from calibrate.fail_over import EXIT_CODE, exceeded
+    from calibrate.compare import EXIT_CODE, exceeded
     from calibrate.table import print_calibration
 
     if options.adapter_reference is not None:
@@ -157,7 +157,7 @@ def compare_runs(
 
     `results` take the place of the file of --sim-results. `say` gets the notes, a line each. Raises BlisError.
     """
-    from calibrate.presentation import write_all
+    from calibrate.report import write_all
 
     inputs = _inputs(options, results)
     found = _calibration(options, inputs, inputs.results, say)
@@ -194,7 +194,7 @@ class _Inputs:
 
 
 def _inputs(options: CalibrateOptions, simulated: "list[ResultRow] | None") -> _Inputs:
-    from calibrate.errors import CalibrateError
+    from calibrate.pair import CalibrateError
     from calibrate.second_recording import results_of_recording
     from traces import read_itl, read_results, read_trace
 
@@ -219,8 +219,7 @@ def _calibration(
     is_recording: bool = False,
 ) -> "Calibration":
     from calibrate.calibration import COMPAT, PLAIN, calibrate
-    from calibrate.network import Network
-    from calibrate.pair import demand_same_tokens
+    from calibrate.pair import Network, demand_same_tokens
 
     trace = inputs.trace
     from_header = options.warmup_requests < 0
@@ -244,8 +243,7 @@ def _calibration(
 
 
 def _run_adapter(options: CalibrateOptions, reference: str) -> int:
-    from calibrate.adapter import compare_adapter
-    from calibrate.metrics_file import read_metrics
+    from calibrate.metrics_file import compare_adapter, read_metrics
     from calibrate.report import adapter_report
     from calibrate.table import print_adapter
 
@@ -262,7 +260,7 @@ def _run_adapter(options: CalibrateOptions, reference: str) -> int:
 
 
 def _network(options: CalibrateOptions, trace: "Trace", say: Callable[[str], None]) -> "Network":
-    from calibrate.network import Network, rtt_us_of
+    from calibrate.pair import Network, rtt_us_of
 
     if options.network_rtt_us >= 0:
         return Network(options.network_rtt_us, options.network_bandwidth_mbps)
@@ -294,7 +292,7 @@ def _hit_rate(options: CalibrateOptions, trace: "Trace", say: Callable[[str], No
 
 def _notes(found: "Calibration", options: CalibrateOptions) -> Iterator[str]:
     """Yield notes for readers of the figures on the rows behind them."""
-    from calibrate.diagnosis import ignored_cap
+    from calibrate.calibration import ignored_cap
 
     pairing = found.pairing
     lacking = "rows without a result of the simulation"

@@ -1,10 +1,12 @@
-"""The statistics of one metric: how the distributions differ, how well single requests are predicted, and the grade."""
+"""Statistics of one metric: how much two distributions and single requests differ, how surely, and limits."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from calibrate.network import Floats
+from blis_sim.options import OptionError
+from calibrate.pair import Floats
 
 CONSTANT_SPREAD = 0.005
 """Standard deviation over mean up to which recorded values count as constant.
@@ -105,3 +107,92 @@ def _bias(real: Floats, sim: Floats) -> str:
     if total == 0:
         return "neutral"
     return "over-predict" if total > 0 else "under-predict"
+
+
+NUM_SAMPLES = 1_000
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Where a figure lies with 95 % confidence."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """The intervals of a comparison; errors are fractions. `pearson_r` is None where no correlation exists."""
+
+    mape: Interval
+    mean_error: Interval
+    p99_error: Interval
+    pearson_r: Interval | None
+
+
+def confidence(real: Floats, sim: Floats, seed: int = 0) -> Confidence:
+    """Intervals by resampling the pairs with replacement; the same seed gives the same ones.
+
+    Requests that run together share their errors, so the intervals are somewhat too narrow.
+    """
+    generator = np.random.default_rng(seed)
+    errors = np.abs(sim - real) / np.where(real == 0, np.nan, real)
+    has_r = len(real) >= 3 and not is_constant(real) and np.ptp(sim) > 0
+    figures = np.empty((NUM_SAMPLES, 4))
+    for number in range(NUM_SAMPLES):
+        places = generator.integers(0, len(real), len(real))
+        one, other = real[places], sim[places]
+        p99 = np.percentile(one, 99)
+        figures[number] = (
+            np.nanmean(errors[places]) if np.isfinite(errors[places]).any() else np.nan,
+            other.sum() / one.sum() - 1 if one.sum() else np.nan,
+            np.percentile(other, 99) / p99 - 1 if p99 else np.nan,
+            np.corrcoef(one, other)[0, 1] if has_r and np.ptp(one) and np.ptp(other) else np.nan,
+        )
+    mape, mean_error, p99_error, r = (_interval(column) for column in figures.T)
+    return Confidence(mape, mean_error, p99_error, r if has_r else None)
+
+
+def _interval(values: Floats) -> Interval:
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return Interval(0.0, 0.0)
+    low, high = np.quantile(known, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)).tolist()
+    return Interval(low, high)
+
+
+METRICS = ("ttft", "e2e", "itl")
+EXIT_CODE = 3
+
+
+def parse_limits(text: str) -> dict[str, float]:
+    """Limits on MAPE in percent, such as `ttft=15,e2e=5`, as fractions. Raises OptionError."""
+    limits = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name, _, value = part.partition("=")
+        name = name.strip().lower()
+        try:
+            percent = float(value)
+        except ValueError:
+            percent = -1.0
+        if name not in METRICS or not 0 <= percent < float("inf"):
+            allowed = f"{', '.join(METRICS)} with a percentage, such as ttft=15,e2e=5"
+            raise OptionError(f"--fail-over takes {allowed}; got {part!r}")
+        if name in limits:
+            raise OptionError(f"--fail-over names {name} twice")
+        limits[name] = percent / 100
+    return limits
+
+
+def exceeded(metrics: Mapping[str, Comparison], limits: Mapping[str, float]) -> list[str]:
+    """A line for each limit that the errors exceed. Raises OptionError for a limit on what was not compared."""
+    lines = []
+    for name, limit in limits.items():
+        if name not in metrics:
+            raise OptionError(
+                f"--fail-over {name} has nothing to judge: no pair has a time between tokens on both sides"
+            )
+        if metrics[name].mape > limit:
+            lines.append(f"{name.upper()} MAPE {metrics[name].mape:.1%} is over the limit of {limit:.1%}")
+    return lines

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrate.itl import Itl
-from calibrate.network import Floats, Latencies
-from calibrate.pair import Pairing
+from calibrate.pair import Floats, Latencies, Pairing
 from traces import SloTargets
 from traces.goodput import Attainment, Bools, attained, attainment, limits_us, members_of, share
 

@@ -13,8 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from blis_sim.options.addition import added_up
-from calibrate.network import Floats
-from calibrate.pair import Pairing
+from calibrate.pair import Floats, Pairing
 from traces import ResultRow, TraceRow
 
 HAIR = 0.25

@@ -1,11 +1,11 @@
-"""Figures of JSON files of other commands, and the hit rates of the prefix cache, measured and simulated."""
+"""Figures of JSON files of other commands: hit rates of the prefix cache, and aggregates against a reference."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrate.errors import CalibrateError
+from calibrate.pair import CalibrateError
 from traces import TraceHeader
 from traces.text_file import read_json
 
@@ -68,3 +68,67 @@ def hit_rate(header: TraceHeader, metrics: MetricsFile, tolerance_pp: float) -> 
     if not metrics.has("cache_hit_rate"):
         return f"{metrics.path} holds no cache_hit_rate, so cache hit rates are not compared"
     return HitRate(observed["hit_rate"], metrics.number("cache_hit_rate"), tolerance_pp, observed.get("source", ""))
+
+
+_METRICS = (("ttft", "ttft"), ("throughput", "output_throughput"))
+"""Name of a metric, and its key in the reference file."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterMetric:
+    """One metric. `delta_mape` is how much the adapters change the error; None without a blind run."""
+
+    name: str
+    reference: float
+    simulated: float
+    error: float
+    within: bool
+    delta_mape: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterComparison:
+    """All metrics of a model, errors as fractions of the reference."""
+
+    model: str
+    threshold: float
+    metrics: list[AdapterMetric]
+
+    @property
+    def all_within(self) -> bool:
+        """Whether every metric is within the threshold."""
+        return all(metric.within for metric in self.metrics)
+
+
+def compare_adapter(
+    reference: MetricsFile, aware: MetricsFile, blind: MetricsFile | None, threshold: float
+) -> AdapterComparison:
+    """Compare mean TTFT and output throughput of a simulation with a reference file. Raises CalibrateError."""
+    metrics = []
+    for name, key in _METRICS:
+        reference_value = _positive(reference, f"adapter_aware.{key}")
+        simulated = _simulated(aware, name)
+        error = abs(simulated - reference_value) / reference_value
+        delta = None
+        if blind is not None:
+            reference_change = reference_value / _positive(reference, f"adapter_blind.{key}")
+            change = simulated / _above_zero(blind, name, _simulated(blind, name))
+            delta = abs(change - reference_change) / reference_change
+        metrics.append(AdapterMetric(name, reference_value, simulated, error, error <= threshold, delta))
+    return AdapterComparison(str(reference.values.get("model", "")), threshold, metrics)
+
+
+def _simulated(metrics: MetricsFile, name: str) -> float:
+    if name == "ttft":
+        return metrics.number("ttft_mean_ms")
+    return metrics.number("total_output_tokens") / _positive(metrics, "vllm_estimated_duration_s")
+
+
+def _positive(metrics: MetricsFile, key: str) -> float:
+    return _above_zero(metrics, key, metrics.number(key))
+
+
+def _above_zero(metrics: MetricsFile, key: str, value: float) -> float:
+    if value <= 0:
+        raise CalibrateError(f"{metrics.path} key {key}: expected a number above 0, got {value:g}")
+    return value

@@ -8,9 +8,8 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from calibrate.errors import CalibrateError
 from calibrate.itl import itl_from_ends_us, real_itl_us
-from calibrate.pair import OK_STATUSES
+from calibrate.pair import OK_STATUSES, CalibrateError
 from traces import ResultRow, Trace, TraceRow
 
 Chunks = Mapping[int, Sequence[int]]

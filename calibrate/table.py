@@ -7,9 +7,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from calibrate.adapter import AdapterComparison
 from calibrate.calibration import Calibration
 from calibrate.compare import Comparison
+from calibrate.metrics_file import AdapterComparison
 
 _LABELS = {"ttft": "TTFT", "e2e": "E2E", "itl": "ITL"}
 _WIDTH_OF_FILES = 500

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mockserve.protocol.completions.fields import CHAT_FIELDS, COMPLETION_FIELDS
 from mockserve.routes.table import ROUTES, Route
-from mockserve.serving.route_conditions import RouteCondition
+from mockserve.serving.model import RouteCondition
 
 FOLDER = Path(__file__).resolve().parent
 WIRE_TESTS = FOLDER.parent / "tests/wire"

@@ -26,18 +26,17 @@ from blis_sim.cli.help import OTHERS, by_heading
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.latency.catalogue.gpus import gpu_entry, gpu_names
-from blis_sim.engine.latency.catalogue.models import model_entry, model_names
+from blis_sim.engine.latency.catalogue.entries import gpu_entry, gpu_names, model_entry, model_names
 from blis_sim.options import options_from, options_of
 from blis_sim.options.option import Setting
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
 from mockserve.routes.table import ROUTES
 from mockserve.vllm_arguments.table import ACTS, UNSEEN, read_table
-from traces.header_fields import HEADER, Key
-from traces.itl import ITL_COLUMNS
+from traces.header import HEADER, Key
 from traces.rows import TRACE_COLUMNS
 from traces.table import Column
+from traces.trace_v2 import ITL_COLUMNS
 
 FOLDER = Path(__file__).resolve().parent
 TYPES: Mapping[Any, str] = {int: "integer", float: "number", str: "text", bool: "true or false"}

@@ -22,13 +22,12 @@ import matplotlib as mpl
 import numpy as np
 
 from blis_sim.bench.compare.command import rewritten
-from blis_sim.bench.compare.measuring import measured, workload_of
+from blis_sim.bench.compare.measuring import measured, sides_of, workload_of
 from blis_sim.bench.compare.options import CompareOptions
-from blis_sim.bench.compare.picture import panels_of
-from blis_sim.bench.compare.sides import sides_of
+from blis_sim.bench.compare.report import panels_of
 from blis_sim.bench.runner.plan import plan_of
 from blis_sim.bench.runner.simulate import Job, compute
-from blis_sim.bench.sweep.frontier import draw
+from blis_sim.bench.sweep.report import draw
 from blis_sim.bench.sweep.rows import Row
 from blis_sim.cli.main import run
 from blis_sim.engine.core import Engine
@@ -36,12 +35,11 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.events import Scheduled, StepDone
 from blis_sim.engine.request import Request, UniqueBlocks
-from blis_sim.engine.virtual import run_virtual
+from blis_sim.engine.simulation import run_virtual
 from blis_sim.options import options_from
-from blis_sim.options.command_line import read_command_line
+from blis_sim.options.text import read_command_line
 from blis_sim.pictures.style import COLORS, Panel, draw_panels
-from calibrate.network import Network, latencies, rtt_us_of
-from calibrate.pair import pair
+from calibrate.pair import Network, latencies, pair, rtt_us_of
 from traces import read_results, read_trace
 
 mpl.use("svg")

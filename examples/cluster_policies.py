@@ -17,8 +17,8 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.events import Finished
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.sequence import Outcome
+from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.units import Micros
-from blis_sim.engine.virtual import run_virtual
 
 NUM_INSTANCES = 4
 NUM_REQUESTS = 1_200

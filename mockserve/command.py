@@ -1,6 +1,6 @@
 """`blis serve` for the command line."""
 
-from blis_sim.options.command_line import flags_of
+from blis_sim.options.text import flags_of
 from mockserve.options.serve import ServeOptions
 
 __all__ = ["ServeOptions", "rewritten", "run"]

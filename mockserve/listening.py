@@ -12,20 +12,20 @@ from aiohttp import web
 
 from blis_sim.engine.deployment import Deployment
 from blis_sim.options import OptionError
-from mockserve.engines.backend import local_backend
+from mockserve.engines import local_backend
 from mockserve.http.application import PlainErrors, build_app, front_routes
 from mockserve.http.connection import Front, FrontConnection
 from mockserve.http.simple_request import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Limits, RequestReader
 from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.serve import ServeOptions
 from mockserve.protocol.responses.input_items import item_forms
-from mockserve.routes.dashboard import dashboard_page
+from mockserve.routes.control import dashboard_page
 from mockserve.serving.instances import InstanceControl, InstancePorts
 from mockserve.serving.service import Service, build_service
 from mockserve.transport.sockets import listening_sockets, server_context
 
 if TYPE_CHECKING:
-    from mockserve.asgi.serving import OutsideConnections
+    from mockserve.asgi import OutsideConnections
     from mockserve.transport.sockets import UnixSocket
 
 
@@ -219,8 +219,8 @@ async def listen(service: Service, shares_port: bool = False) -> RunningServer:
 
 async def _outside(front: Front, service: Service) -> "OutsideConnections":
     try:
-        from mockserve.asgi.serving import Limits as OutsideLimits
-        from mockserve.asgi.serving import OutsideConnections
+        from mockserve.asgi import Limits as OutsideLimits
+        from mockserve.asgi import OutsideConnections
     except ImportError as error:
         raise OptionError(f"--middleware needs pip install 'blis-mockserve[middleware]': {error}") from error
     network = service.options.network

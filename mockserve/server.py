@@ -11,10 +11,10 @@ from blis_sim.engine.cluster.build import notes_on_cluster
 from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.deployment import Deployment, notes_after
 from blis_sim.options import with_settings
-from mockserve.engines.deployment import deployment_of
+from mockserve.engines import deployment_of
 from mockserve.listening import ListeningServer, address, fastest_loop, keep_what_exists, start, startup_line
-from mockserve.log_lines import fields, set_up_logging
 from mockserve.options.environment import ServerEnvironment, read_environment
+from mockserve.options.observability import fields, set_up_logging
 from mockserve.options.serve import ServeOptions, check_processes
 from mockserve.options.startup_checks import (
     flags_without_effect,
@@ -24,7 +24,7 @@ from mockserve.options.startup_checks import (
     warnings_of,
     warnings_of_connector,
 )
-from mockserve.serving.heap import return_large_blocks
+from mockserve.serving.aside import return_large_blocks
 from mockserve.serving.lifecycle import Lifecycle, engine_death
 from mockserve.transport.sockets import raise_file_limit
 

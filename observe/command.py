@@ -22,10 +22,9 @@ def _run(options: ObserveOptions) -> int:
     import sys
     from contextlib import nullcontext
 
-    from observe.errors import RunError
+    from observe.errors import RunError, say
     from observe.event_loop import allow_many_connections, run_loop
     from observe.measurement import measure
-    from observe.messages import say
     from observe.on_ray.senders import PACKAGES, nodes_of_cluster, ray_cluster, seats
     from observe.workloads.plan import plan_of
     from observe.workloads.workload import agenda_of
@@ -50,9 +49,8 @@ def _run(options: ObserveOptions) -> int:
 def _run_proxy(options: ObserveOptions) -> int:
     import sys
 
-    from observe.errors import RunError
+    from observe.errors import RunError, say
     from observe.event_loop import allow_many_connections, run_loop
-    from observe.messages import say
     from observe.proxy.command import record_through_proxy
 
     allow_many_connections()

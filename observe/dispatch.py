@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
 
-from observe.client.client import Client
-from observe.client.connection import Outcome
+from observe.client import Client
 from observe.clock import Nanos, sleep_until
-from observe.requests.schedule import Planned
+from observe.connection import Outcome
+from observe.requests import Planned
 
 _BUILT_AHEAD_BYTES = 256 << 20
 _NO_BUILDING_BEFORE_SEND_NS = 3_000_000

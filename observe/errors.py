@@ -1,4 +1,7 @@
-"""Errors of a measurement."""
+"""Errors of a measurement, and messages on standard error; standard output is kept for the result."""
+
+import sys
+from contextlib import suppress
 
 from blis_sim.options import BlisError
 
@@ -13,3 +16,15 @@ class RunError(Exception):
 
 class ResponseError(Exception):
     """The bytes that a server sent are no HTTP/1.1 response."""
+
+
+def say(text: str) -> None:
+    """One line, or some. A log that takes no more, or a reader that has gone, is no reason to stop measuring."""
+    with suppress(OSError):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def warn(text: str) -> None:
+    """Print one warning line."""
+    say(f"warning: {text}")

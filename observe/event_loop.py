@@ -1,8 +1,10 @@
-"""The event loop of a load client, its limit of open files, and an early stop that keeps the measurements."""
+"""The event loop of a load client, its open files, an early stop, and the command line of a further process."""
 
 import asyncio
+import json
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Coroutine, Mapping
 from types import TracebackType
@@ -96,3 +98,17 @@ class Interrupt:
         for each, handler in handlers.items():
             self._loop.remove_signal_handler(each)
             signal.signal(each, handler)
+
+
+_PROGRAM = (
+    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+
+
+def command_of(module: str) -> list[str]:
+    """The command line that runs a module, which finds others where this process does.
+
+    `python -m` would look into the working folder first, where users may have an `observe` of their own.
+    """
+    return [sys.executable, "-P", "-c", _PROGRAM, json.dumps(sys.path), module]

@@ -1,4 +1,4 @@
-"""One run from the first connection to the last row."""
+"""One run from the first connection to the last row, and the messages and the exit code at its end."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,30 +7,116 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from observe.client.client import Client
+from observe.body import RequestStyle
+from observe.client import Client
 from observe.dispatch import Dispatcher
-from observe.errors import ObserveError
+from observe.errors import ObserveError, say, warn
 from observe.event_loop import Interrupt
-from observe.http.request import parse_server
-from observe.messages import say, warn
+from observe.figures import RunStats, summarize, summary_text
+from observe.http import parse_server
 from observe.on_ray.senders import send_from_ray
 from observe.options import ObserveOptions
-from observe.processes.senders import send_from_processes
+from observe.processes import send_from_processes
 from observe.recording import Recorder, place_of_its_own
-from observe.report import report
-from observe.requests.body import RequestStyle
-from observe.requests.prompts import PromptBook, TokenScale
-from observe.requests.schedule import num_spare_connections
+from observe.requests import PromptBook, TokenScale, num_spare_connections
 from observe.sending import send_watched
-from observe.server.preparation import Preparation
-from observe.server.scraper import Reading, Scraper
-from observe.server.settings import settings_of_server
-from observe.server.warm_cache import metrics_page, shared_share, warn_of_warm_cache
+from observe.server import (
+    Preparation,
+    Reading,
+    Scraper,
+    metrics_page,
+    settings_of_server,
+    shared_share,
+    warn_of_warm_cache,
+)
 from observe.spans import export_spans
 from observe.workloads.graph import Graph
 from observe.workloads.workload import RequestSchedule, Workload, check_same_model, preparer
-from traces import TraceError, TraceHeader, read_cut_rows, write_header
+from traces import TraceError, TraceHeader, dump_json, read_cut_rows, write_header
 from traces.server_settings import HEADER_NAMES, settings_path, write_settings
+
+_LATE_P99_MS = 5.0
+
+
+def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result: TextIO, *, num_not_sent: int) -> int:
+    """Write the summary as JSON to `result`, print its main figures as messages, and return the exit code."""
+    # First of all: standard output may lead to the disk that is full.
+    if recorder.rescued:
+        warn(recorder.rescued)
+    if recorder.failure:
+        say(f"blis observe: error: {recorder.failure}; {num_not_sent} requests not sent")
+    stats = recorder.stats
+    summary = summarize(
+        stats,
+        asked_per_s=workload.asked_per_s,
+        num_not_sent=num_not_sent,
+        rtt_ms=workload.rtt_ms,
+        num_earlier=recorder.num_earlier,
+        slo_targets=workload.slo_targets,
+    )
+    result.write(dump_json(summary) + "\n")
+    result.flush()
+    say(summary_text(summary))
+    if recorder.num_earlier:
+        say(f"{recorder.num_earlier} requests were recorded earlier and are not in these figures")
+    for warning in warnings_of(stats, summary["send_lag_ms"], exact_output=workload.style.exact_output):
+        warn(warning)
+    if interrupt.signal is not None:
+        cut = stats.kinds["cancelled"]
+        say(f"interrupted by {interrupt.signal.name}: {num_not_sent} requests not sent, {cut} cut while under way")
+    if len(stats.log):
+        _draw(stats, workload, summary_text(summary))
+    if recorder.failure:
+        return 1
+    if interrupt.exit_code is not None:
+        return interrupt.exit_code
+    if not stats.num_ok:
+        say(f"blis observe: error: all requests failed, the first with: {' '.join(stats.first_error.split())}")
+        return 1
+    return 0
+
+
+def _draw(stats: RunStats, workload: Workload, summary: str) -> None:
+    """Draw the picture and write the page that are requested."""
+    options, model = workload.options, workload.style.model
+    if options.plot is None and options.html is None:
+        return
+    from observe.timeline import draw, panels_of, timeline_of, write_load_page
+
+    timeline = timeline_of(stats.log)
+    try:
+        if options.plot is not None:
+            draw(timeline, options.plot, f"{model} at {options.url}")
+        if options.html is not None:
+            write_load_page(options.html, "blis observe", options, summary, panels_of(timeline), model, options.seed)
+    except TraceError as error:
+        warn(str(error))
+
+
+def warnings_of(stats: RunStats, lag_ms: dict[str, float] | None, *, exact_output: bool) -> list[str]:
+    """Yield warnings about figures that are less reliable than they look."""
+    warnings = []
+    if lag_ms is not None and lag_ms["p99"] > _LATE_P99_MS:
+        warnings.append(
+            f"requests were sent late (p99 {lag_ms['p99']:.1f} ms, longest {lag_ms['max']:.1f} ms): this machine"
+            " cannot keep up, and its latencies are in doubt"
+        )
+    waits = stats.log.line_wait
+    if len(waits):
+        warnings.append(
+            f"{len(waits)} requests waited for their turn under --max-concurrency (longest"
+            f" {waits.max() / 1e9:.3f} s); latencies count from the actual sending"
+        )
+    if stats.num_uncounted:
+        warnings.append(f"{stats.num_uncounted} answers had no usage; their output tokens are the chunks that came")
+    if stats.num_other_length and exact_output:
+        warnings.append(
+            f"{stats.num_other_length} outputs had another length than asked for;"
+            " the server may not support min_tokens and ignore_eos"
+        )
+    if stats.num_ok and stats.first_error:
+        warnings.append(f"the first failure: {' '.join(stats.first_error.split())[:300]}")
+    return warnings
 
 
 async def measure(options: ObserveOptions, request_schedule: RequestSchedule, result: TextIO) -> int:

@@ -9,12 +9,11 @@ from pathlib import Path
 from blis_sim.options import OptionError, check_options, check_written, option, options_of, section
 from blis_sim.options.extras import check_page, check_plot, check_ray
 from blis_sim.options.limits import LATEST_US, LEAST_RATE, MOST_PROCESSES, MOST_REQUESTS, MOST_TOKENS
-from observe.http.request import Server, check_header, parse_server, tls_context
+from observe.body import APIS, Lengths
+from observe.http import Server, check_header, parse_server, tls_context
 from observe.output_paths import OutputPaths, stem_of
 from observe.proxy_options import ProxyOptions
-from observe.requests.body import APIS
-from observe.requests.lengths import Lengths
-from observe.tracing_options import TracingOptions
+from observe.spans import TracingOptions
 from traces import SloTargets, beside, slo_targets_from_flags
 
 _OF_LOAD = frozenset(

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from blis_sim.options import OptionError, check_options, option
-from observe.http.request import check_header
-from traces.content.redaction import Redactor
+from observe.http import check_header
+from traces.redaction import Redactor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

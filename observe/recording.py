@@ -9,11 +9,11 @@ from tempfile import mkdtemp
 from typing import Any
 
 from blis_sim.options.memo import Memo
-from observe.client.connection import CANCELLED
 from observe.clock import Clock
+from observe.connection import CANCELLED
 from observe.dispatch import Sent
-from observe.figures.summary import RunStats
-from observe.messages import say
+from observe.errors import say
+from observe.figures import RunStats
 from observe.options import ObserveOptions
 from observe.output_paths import OutputPaths
 from observe.workloads.workload import COLUMNS, Earlier

@@ -7,17 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter_ns
 
-from observe.client.client import Client
+from observe.body import RequestStyle
+from observe.client import Client
 from observe.clock import Clock, Nanos
 from observe.dispatch import Dispatcher, Sent
 from observe.event_loop import Interrupt
-from observe.figures.summary import RunStats
-from observe.http.request import get_bytes, parse_server
+from observe.figures import RunStats
+from observe.http import get_bytes, parse_server
 from observe.live.table import keep_showing, open_view, progress_of
 from observe.options import ObserveOptions
-from observe.requests.body import RequestStyle
-from observe.requests.prompts import PromptBook, TokenScale
-from observe.requests.schedule import Planned, num_spare_connections
+from observe.requests import Planned, PromptBook, TokenScale, num_spare_connections
 from observe.workloads.workload import RequestSchedule, Workload, preparer
 from traces import SloTargets
 

@@ -1,20 +1,43 @@
-"""An OpenTelemetry span for each request of a load client, whose ids go to the server as `traceparent`.
+"""An OpenTelemetry span for each request of a load client, whose id goes to the server as `traceparent`.
 
 The ids follow from the request's own, which the recording has, so spans are made from its rows when the run has ended:
 nothing is computed or sent for them while requests are measured.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from observe.http.request import Server
+from blis_sim.options import check_options, option
+from observe.http import Server
 from traces import TraceRow
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracingOptions:
+    """OpenTelemetry spans of the requests that are sent."""
+
+    otlp_traces_endpoint: str = option(
+        "",
+        "Send a `traceparent` with each request, and OpenTelemetry spans of the recorded ones to this OTLP endpoint"
+        " when the run has ended; needs OpenTelemetry.",
+        metavar="URL",
+        heading="OpenTelemetry",
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.otlp_traces_endpoint:
+            from blis_sim.options.extras import new_exporter
+
+            new_exporter(self.otlp_traces_endpoint).shutdown()
+
 
 SERVICE = "blis-observe"
 OPERATIONS = {"chat": "chat", "completions": "text_completion"}
@@ -41,7 +64,7 @@ def export_spans(endpoint: str, rows: Iterable[TraceRow], server: Server, model:
     from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
     from opentelemetry.sdk.trace.export import SpanExportResult
 
-    from blis_sim.options.otlp import new_exporter
+    from blis_sim.options.extras import new_exporter
 
     # What the environment says of the service takes precedence.
     resource = Resource.create({SERVICE_NAME: SERVICE}).merge(OTELResourceDetector().detect())

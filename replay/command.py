@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from blis_sim.engine.latency.model import LatencyModel
     from blis_sim.engine.ranks import RankGroup
     from blis_sim.engine.simulation import Simulation
+    from blis_sim.options.progress import Progress, Say
     from blis_sim.options.provenance import Provenance
-    from replay.arrivals.arrival import Origin
-    from replay.arrivals.recorded import Arrivals
-    from replay.output.outcome import Outcome
-    from replay.progress import Progress, Say
+    from replay.arrivals import Arrivals, Origin
+    from replay.output.findings import Outcome
     from replay.simulation.record import OnTokens
     from replay.simulation.simulate import Simulated
     from traces import SloTargets, Trace, TraceHeader
@@ -33,14 +32,14 @@ if TYPE_CHECKING:
 
 def rewritten(arguments: list[str]) -> list[str]:
     """A command line with the settings of the recorded server, where it does not give these itself."""
-    from replay.server_settings import with_server_settings
+    from replay.replay_options import with_server_settings
 
     return with_server_settings("blis replay", ReplayOptions, arguments)
 
 
 def place_of_fault(arguments: list[str], message: str) -> str | None:
     """The file and key of the setting of the recorded server that an error message is about, or None."""
-    from replay.server_settings import place_of_fault
+    from replay.replay_options import place_of_fault
 
     return place_of_fault(ReplayOptions, arguments, message)
 
@@ -54,8 +53,8 @@ def run(options: ReplayOptions) -> int:
 
 def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
     """Run the command with `ties` as the router's tie-breaker."""
+    from blis_sim.options.progress import progress_bar
     from replay.output.report import report
-    from replay.progress import progress_bar
 
     with no_cycle_search():
         report(options.report, simulate_replay(options, ties, _say, progress_bar))
@@ -69,8 +68,8 @@ def simulate_replay(options: ReplayOptions, ties: "TieBreaker", say: "Say", prog
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.deployment import resolve
     from replay.analysis.deadlines import with_deadlines
-    from replay.arrivals.recorded import arrivals_of
-    from replay.output.outcome import Outcome, Sending
+    from replay.arrivals import arrivals_of
+    from replay.output.findings import Outcome, Sending
     from replay.output.report import questions_of, recording_tokens
     from replay.provenance import title_of
     from traces import read_trace
@@ -143,8 +142,8 @@ def _say_after_run(
 
 def _averaged(first: "Outcome", runs: "list[Simulated]") -> "Outcome":
     """Return the mean of several replays, with all else as in the first."""
+    from replay.output.ensemble import averaged, mean_metrics
     from replay.output.metrics import aggregate
-    from replay.output.phases import averaged, mean_metrics
     from replay.simulation.simulate import Simulated
 
     mean = Simulated(runs[0].simulation, averaged([run.requests for run in runs]))
@@ -156,7 +155,7 @@ def _intervals(
 ) -> "Iterator[str]":
     """Replay with other coefficients, speeds and phases; a line for each figure and what that makes of it."""
     from blis_sim.engine.cluster.build import build_simulation
-    from replay.output.intervals import drawn_latencies, figures_of, interval_lines, intervals_of
+    from replay.output.ensemble import drawn_latencies, figures_of, interval_lines, intervals_of
     from replay.simulation.uncertainty import drawing
 
     draw = drawing(deployment.latency, options.cluster.deployment.coefficients)
@@ -233,13 +232,12 @@ def _simulate(
 ) -> "Simulated":
     """Run the replay in the mode of the options."""
     if options.reissue:
-        from replay.closed_loop.reissue import simulate_reissued
+        from replay.simulation.simulate import simulate_reissued
 
         cap = options.max_in_flight
         return simulate_reissued(simulation, arrivals.arrivals, cap, options.horizon, on_finished, on_tokens)
     if options.session_mode == "closed-loop":
-        from replay.closed_loop.closed_loop import run_closed_loop
-        from replay.closed_loop.rounds import RecordedRounds
+        from replay.closed_loop import RecordedRounds, run_closed_loop
 
         think_time_us = None if options.think_time_ms is None else options.think_time_ms * 1000
         rounds = RecordedRounds(arrivals, is_real=is_real, think_time_us=think_time_us)

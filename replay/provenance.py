@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from blis_sim.engine.latency.sureness import sureness
-from blis_sim.options.titles import run_title
+from blis_sim.options.text_table import run_title
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.options import ClusterOptions

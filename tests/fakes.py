@@ -12,8 +12,8 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event
 from blis_sim.engine.request import BlockIdentities, Request, UniqueBlocks
+from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.units import Micros
-from blis_sim.engine.virtual import run_virtual
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.cpu_tier_config import CpuTierConfig
 from blis_sim.engine.pipeline import PipelineStages
 from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
-from blis_sim.engine.scheduler.priorities import PRIORITIES
+from blis_sim.engine.scheduler.policies import PRIORITIES
 from blis_sim.engine.speculation import DRAFTERS, Speculation
 from blis_sim.engine.units import Micros
-from replay.arrivals.arrival import ConversationBlocks
+from replay.arrivals import ConversationBlocks
 from tests.fakes import TestLatency, config
 
 GRID_US = 500

@@ -4,15 +4,24 @@ Read `rows.py` first: the columns of a trace. `trace_v2.py` reads and writes the
 whole. Of our packages, only `blis_sim.options` is imported here.
 """
 
-from traces.errors import TraceError
+from traces.append_file import JsonLinesWriter
 from traces.header import TraceHeader, read_header, write_header
-from traces.itl import ItlWriter, read_cut_itl, read_itl
-from traces.json_lines import JsonLinesWriter
-from traces.json_text import dump_json, number_text, write_json
 from traces.results import ResultRow, read_results, write_results
 from traces.rows import TRACE_COLUMNS, TraceRow, columns_worth_writing
 from traces.slo import SloTargets, parse_duration_ms, slo_targets_from_flags
-from traces.trace_v2 import Trace, TraceWriter, beside, read_cut_rows, read_rows, read_trace, write_trace
+from traces.text_file import TraceError, dump_json, number_text, write_json
+from traces.trace_v2 import (
+    ItlWriter,
+    Trace,
+    TraceWriter,
+    beside,
+    read_cut_itl,
+    read_cut_rows,
+    read_itl,
+    read_rows,
+    read_trace,
+    write_trace,
+)
 
 __all__ = [
     "TRACE_COLUMNS",

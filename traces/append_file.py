@@ -9,8 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from traces.errors import TraceError
-from traces.text_file import cannot_write
+from traces.text_file import TraceError, cannot_write
 
 _GZIP = 31
 """The window bits that make zlib read and write gzip."""
@@ -234,3 +233,25 @@ class _Gzip:
 
     def end(self) -> bytes:
         return self._kept.flush(zlib.Z_FINISH)
+
+
+class JsonLinesWriter:
+    """Appends lines to a new file, or with `resume` to those of one that is there.
+
+    Raises TraceError when the file cannot be made, and OSError when a line does not fit on the disk.
+    """
+
+    def __init__(self, path: Path, *, resume: bool = False) -> None:
+        earlier = whole_lines(path) if resume and path.is_file() else []
+        if earlier:
+            self._file = open_with_header(path, earlier[0].rstrip("\n"), earlier[1:])
+        else:
+            self._file = AppendFile(path)
+
+    def write(self, line: str) -> None:
+        """Append a line."""
+        self._file.write(line + "\n")
+
+    def close(self) -> None:
+        """Close the file; nothing can be written afterwards."""
+        self._file.close()

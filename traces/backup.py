@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from traces.errors import TraceError
+from traces.text_file import TraceError
 
 _LOOK_BYTES = 1 << 20
 _GZIP = 31

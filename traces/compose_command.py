@@ -64,9 +64,9 @@ def _is_trace(loaded: Any) -> bool:
 
 
 def _compose_specs(options: ComposeOptions, texts: Mapping[str, str]) -> int:
+    from traces.compose import composed
     from traces.convert_command import write_spec
     from traces.workload import parse_spec, spec_text
-    from traces.workload.compose import composed
 
     spec, notes = composed([(source, parse_spec(texts[source], source)) for source in options.sources])
     if options.output is not None:
@@ -80,7 +80,7 @@ def _compose_specs(options: ComposeOptions, texts: Mapping[str, str]) -> int:
 
 def _compose_traces(options: ComposeOptions) -> int:
     from traces import columns_worth_writing, read_trace, write_trace
-    from traces.merge import merged
+    from traces.compose import merged
 
     if options.output is None:
         raise OptionError("--output is required, a trace is several files")

@@ -49,7 +49,7 @@ def print_left_out(left_out: Mapping[str, int]) -> None:
 
 def _export(name: str, path: Path, imported: Imported) -> None:
     """Write the requests in the format of another program, and report what has no place in it."""
-    from traces.exporters.exported import ToExport
+    from traces.exporters.formats import ToExport
     from traces.exporters.registry import exporter_of
 
     exported = exporter_of(name)(ToExport(header=imported.header, rows=imported.rows, path=path))

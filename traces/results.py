@@ -4,9 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from traces.errors import TraceError
-from traces.json_text import write_json
-from traces.text_file import read_json
+from traces.text_file import TraceError, read_json, write_json
 
 
 class ResultRow(NamedTuple):

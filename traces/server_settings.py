@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.options.yaml_text import Dumper, dump_yaml
-from traces.errors import TraceError
 from traces.header import read_header
-from traces.text_file import read_yaml, write_text
+from traces.text_file import TraceError, read_yaml, write_text
 
 SUFFIX = ".server.yaml"
 _TOP = "server_settings"

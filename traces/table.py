@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from traces.collector import no_cycle_search
-from traces.errors import TraceError
-from traces.text_file import read_text
+from traces.text_file import TraceError, read_text
 
 INT64_MAX = 2**63 - 1
 # Few enough rows at a time that their cells stay in the processor's cache.

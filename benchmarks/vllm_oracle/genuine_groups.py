@@ -14,7 +14,7 @@ from vllm.v1.kv_cache_interface import (  # type: ignore[import-not-found]
 )
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.memory import kv_group_specs
+from blis_sim.engine.memory import kv_groups
 from blis_sim.engine.memory.kv_specs import CHUNKED, LATENT, SLIDING, STATE
 
 _ATTENTION = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.bfloat16}
@@ -22,7 +22,7 @@ _ATTENTION = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.bfloat16}
 
 def kv_cache_config(ours: EngineConfig) -> Any:
     """Return vLLM's groups with the blocks of ours; one of full attention where ours has none."""
-    groups = ours.kv_groups or (kv_group_specs.KVCacheGroupSpec("FullAttentionSpec", ours.block_size_tokens),)
+    groups = ours.kv_groups or (kv_groups.KVCacheGroupSpec("FullAttentionSpec", ours.block_size_tokens),)
     return KVCacheConfig(
         num_blocks=ours.total_kv_blocks,
         kv_cache_tensors=[],
@@ -38,7 +38,7 @@ def attention_block_tokens(ours: EngineConfig) -> int:
     return min((group.block_tokens for group in ours.kv_groups if group.kind != STATE), default=ours.block_size_tokens)
 
 
-def _spec(group: kv_group_specs.KVCacheGroupSpec, ours: EngineConfig) -> Any:
+def _spec(group: kv_groups.KVCacheGroupSpec, ours: EngineConfig) -> Any:
     size = group.block_tokens
     if group.kind == SLIDING:
         return SlidingWindowSpec(block_size=size, sliding_window=group.reach_tokens, **_ATTENTION)

@@ -7,12 +7,7 @@ import numpy as np
 
 from benchmarks.vllm_oracle.workload import Workload
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.memory.kv_group_specs import (
-    KVCacheGroupSpec,
-    capacity_tokens,
-    hash_block_tokens,
-    is_single_context,
-)
+from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec, capacity_tokens, hash_block_tokens, is_single_context
 from blis_sim.engine.memory.kv_specs import CHUNKED, FULL, LATENT, SLIDING, STATE
 
 Groups = tuple[KVCacheGroupSpec, ...]

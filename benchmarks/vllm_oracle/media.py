@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.vllm_oracle.workload import Arrival, Workload
-from blis_sim.engine.media import EncoderLimits, Medium
+from blis_sim.engine.request import EncoderLimits, Medium
 
 MEDIA_TOKENS = 900_000_000_000
 """Token ids each picture has for itself, above those of prompts."""

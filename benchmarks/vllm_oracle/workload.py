@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.media import Medium
+from blis_sim.engine.request import Medium
 from blis_sim.engine.units import Micros
 
 TICK_US = 50

@@ -1,14 +1,13 @@
 """The Python interface: functions that do as the commands do, return typed results and print nothing.
 
-`simulating.py` has `run` and `replay`, `searching.py` `sweep` and `plan`, `comparing.py` `calibrate` and `fit`,
-`serving.py` `server`. `settings.py`, which is generated, has their keyword arguments, one for each setting of the
-command, and `given.py` makes options of them. `import blis_sim` offers the names of `__all__`.
+`simulating.py` has `run`, `replay` and `server`, `searching.py` `sweep` and `plan`, `comparing.py` `calibrate` and
+`fit`. `settings.py`, which is generated, has their keyword arguments, one for each setting of the command, and
+`given.py` makes options of them. `import blis_sim` offers the names of `__all__`.
 """
 
 from blis_sim.api.comparing import CalibrationResult, Coefficient, FitResult, MetricError, calibrate, fit
 from blis_sim.api.searching import PlannedDeployment, PlanResult, SweepPoint, SweepResult, plan, sweep
-from blis_sim.api.serving import server
-from blis_sim.api.simulating import Latency, RunResult, replay, run
+from blis_sim.api.simulating import Latency, RunResult, replay, run, server
 from blis_sim.api.tables import MissingExtraError, Table
 from blis_sim.cli.search_path import load_own_packages
 from blis_sim.options import BlisError, OptionError

@@ -80,7 +80,7 @@ def calibrate(
     are written; nothing is printed. Raises BlisError for bad input.
     """
     from calibrate.command import CalibrateOptions, compare_runs
-    from calibrate.presentation import json_content
+    from calibrate.report import json_content
 
     if simulated is not None and "sim_results" in settings:
         raise TypeError("calibrate() takes either the result of replay() or sim_results, got both")
@@ -147,8 +147,8 @@ def fit(traces: str | PathLike[str] | Sequence[str | PathLike[str]], **settings:
 
     A file is written only where `output` names one. Raises BlisError for bad input.
     """
+    from blis_sim.options.progress import no_progress
     from calibrate.fit.command import FitOptions, learn_coefficients
-    from replay.progress import no_progress
 
     given = [traces] if isinstance(traces, str | PathLike) else traces
     options = options_given(FitOptions, settings, "fit", traces=tuple(map(fspath, given)))

@@ -69,8 +69,8 @@ def sweep(
     """
     from blis_sim.bench.runner.plan import Plan
     from blis_sim.bench.sweep.command import SweepOptions, compute_sweep
-    from blis_sim.bench.sweep.frontier import frontier
-    from replay.progress import no_progress
+    from blis_sim.bench.sweep.report import frontier
+    from blis_sim.options.progress import no_progress
 
     found, (own, shared) = _simulation(SweepOptions, settings, trace, "sweep")
     varied, coupled = _varied(found.options, vary)

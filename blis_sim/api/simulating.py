@@ -1,17 +1,22 @@
-"""`run` and `replay`: one simulation."""
+"""`run` and `replay`: one simulation. `server`: a mock vLLM server as long as a `with` block runs."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Unpack
 
-from blis_sim.api.given import options_given, signature_of
+from blis_sim.api.given import options_given, signature_of, values_given
+from blis_sim.api.serve_settings import ServeSettings
 from blis_sim.api.settings import ReplaySettings, RunSettings
 from blis_sim.api.tables import Table
+from blis_sim.options import options_from
+from blis_sim.testing import Server, serving
 
 if TYPE_CHECKING:
-    from replay.output.outcome import Outcome
+    from replay.output.findings import Outcome
     from replay.simulation.pool import Pool
     from replay.simulation.record import Ints
 
@@ -107,7 +112,7 @@ def run(**settings: Unpack[RunSettings]) -> RunResult:
 
     Files that settings name are written; nothing is printed. Raises BlisError for bad input.
     """
-    from replay.progress import no_progress
+    from blis_sim.options.progress import no_progress
     from replay.run_command import RunOptions, simulate_run
 
     options = options_given(RunOptions, settings, "run")
@@ -121,8 +126,8 @@ def replay(trace: str | PathLike[str], **settings: Unpack[ReplaySettings]) -> Ru
     Files that settings name are written; nothing is printed. Raises BlisError for bad input.
     """
     from blis_sim.engine.cluster.settings import SeededTieBreaker
+    from blis_sim.options.progress import no_progress
     from replay.command import simulate_replay
-    from replay.progress import no_progress
     from replay.replay_options import ReplayOptions
 
     options = options_given(ReplayOptions, settings, "replay", trace=fspath(trace))
@@ -136,7 +141,7 @@ replay.__signature__ = signature_of(ReplaySettings, replay)  # type: ignore[attr
 
 
 def _result(options: Any, outcome: "Outcome", notes: list[str]) -> RunResult:
-    from replay.output.breakdown_json import as_json
+    from replay.output.findings import as_json
     from replay.output.report import write_files
     from replay.simulation.pool import pool_of
 
@@ -188,3 +193,27 @@ def _requests(outcome: "Outcome") -> Table:
 
 def _ms(value_us: int | None) -> float | None:
     return None if value_us is None else value_us / 1000
+
+
+_CHOSEN: Mapping[str, Any] = {"host": "127.0.0.1", "port": 0, "enable_fault_control": True}
+
+
+@contextmanager
+def server(model: str | PathLike[str] = "", /, **settings: Unpack[ServeSettings]) -> Iterator[Server]:
+    """Run `blis serve` in a process of its own on a free port of this host; it ends with the block.
+
+    Raises BlisError for bad input, and ServerError when the server ends before its port is open.
+    """
+    from mockserve.options.serve import ServeOptions
+
+    (values,) = values_given([ServeOptions], settings, "server")
+    for name in _CHOSEN:
+        if name in values:
+            raise TypeError(f"server() chooses the {name}: read the address from the url of the server")
+    values |= {"model_argument": fspath(model), **_CHOSEN}
+    options_from(ServeOptions, **values)  # which raises OptionError here, not in the process
+    with serving(["-m", "blis_sim.testing"], json.dumps(values).encode()) as running:
+        yield running
+
+
+server.__signature__ = signature_of(ServeSettings, server)  # type: ignore[attr-defined]

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Sequence
 
-from blis_sim.options.command_line import flags_of
+from blis_sim.options.text import flags_of
 from mockserve.vllm_arguments.rewrite import NO_EFFECT_FLAG
 from mockserve.vllm_arguments.rewrite import rewritten as from_vllm
 from mockserve.vllm_arguments.table import VllmFlag, read_table

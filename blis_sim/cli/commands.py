@@ -73,7 +73,7 @@ COMMANDS: dict[str, CommandRow] = {
     ),
     "playback check": CommandRow(
         "Send recorded requests to a server and name the replies that differ in shape from the recorded ones.",
-        "observe.drift.command",
+        "observe.drift",
         "DriftOptions",
         examples=("blis playback check trace.yaml --url http://localhost:8000",),
     ),
@@ -139,7 +139,7 @@ COMMANDS: dict[str, CommandRow] = {
     ),
     "bench throughput": CommandRow(
         "Simulate an engine to which all requests are given at once, as vllm bench throughput measures it.",
-        "blis_sim.bench.offline.throughput",
+        "blis_sim.bench.throughput_command",
         "ThroughputOptions",
         has_other_syntax=True,
         examples=("blis bench throughput --model qwen/qwen3-14b --input-len 512 --output-len 128 --num-prompts 200",),
@@ -147,7 +147,7 @@ COMMANDS: dict[str, CommandRow] = {
     ),
     "bench latency": CommandRow(
         "Simulate one batch on an engine with nothing else to do, as vllm bench latency measures it.",
-        "blis_sim.bench.offline.latency",
+        "blis_sim.bench.latency_command",
         "LatencyOptions",
         has_other_syntax=True,
         examples=("blis bench latency --model qwen/qwen3-14b --input-len 512 --output-len 128 --batch-size 8",),
@@ -155,7 +155,7 @@ COMMANDS: dict[str, CommandRow] = {
     ),
     "bench tune": CommandRow(
         "Find the engine settings that serve most within latency limits, on the simulator, as vLLM's auto_tune does.",
-        "blis_sim.bench.tune.command",
+        "blis_sim.bench.tune_command",
         "TuneOptions",
         has_other_syntax=True,
         examples=("blis bench tune --model qwen/qwen3-14b --limits e2e:5000",),

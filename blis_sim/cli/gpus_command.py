@@ -4,7 +4,7 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 
-from blis_sim.engine.latency.catalogue.gpus import GpuEntry, gpu_entry, gpu_names, load_gpu
+from blis_sim.engine.latency.catalogue.entries import GpuEntry, gpu_entry, gpu_names, load_gpu
 from blis_sim.options import check_options, option
 
 __all__ = ["GpusOptions", "run"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
 from blis_sim.options import check_options, check_outputs, option
 
@@ -49,9 +49,8 @@ class KernelsBakeOptions:
 
 def run(options: KernelsBakeOptions) -> int:
     """Look the kernels up and write them. Raises EngineError for kernels without measurements."""
-    from blis_sim.engine.latency.kernels.placing import KernelPlacement, operations_of
-    from blis_sim.engine.latency.kernels.profile import digest_of, profile_text
-    from blis_sim.engine.latency.kernels.sources import deployment_name, grids_of
+    from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
+    from blis_sim.engine.latency.kernels.sources import deployment_name, digest_of, grids_of, profile_text
     from traces.text_file import write_text
 
     gpu_name, tp = default_deployment(options.model) or ("", 0)

@@ -5,14 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.latency.catalogue.gpus import gpu_names, load_gpu
-from blis_sim.engine.latency.catalogue.models import ModelEntry
+from blis_sim.engine.latency.catalogue.entries import ModelEntry, gpu_names, load_gpu
 from blis_sim.engine.latency.choice import LatencyChoice
 from blis_sim.engine.latency.registry import LATENCY_MODELS, build
-from blis_sim.engine.memory.available import available_kv_bytes
-from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, check_fits, plan_layout
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, available_kv_bytes, check_fits, plan_layout
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 
 _GIB = 2**30
 _TPS = (1, 2, 4, 8, 16)
@@ -92,7 +89,7 @@ def _fits(layout: MemoryLayout, kv_bytes: int) -> bool:
 
 def known_latency_models(model: ModelSpec, gpu: GpuSpec, tp: int) -> dict[str, str]:
     """Return the expected error of every latency model that can time the deployment."""
-    from blis_sim.engine.latency.expected_error import expected_error  # Imported here: it loads numpy.
+    from blis_sim.engine.latency.coefficients_file import expected_error  # Imported here: it loads numpy.
 
     found = {}
     for name in LATENCY_MODELS:

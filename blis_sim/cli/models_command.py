@@ -15,9 +15,8 @@ from blis_sim.cli.model_plan import (
     known_latency_models,
 )
 from blis_sim.engine.hf_config import context_window
+from blis_sim.engine.latency.catalogue.entries import has_model, load_gpu, model_entry, model_names
 from blis_sim.engine.latency.catalogue.files import config_path
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
-from blis_sim.engine.latency.catalogue.models import has_model, model_entry, model_names
 from blis_sim.engine.latency.catalogue.reader import load_checkpoint, load_model
 from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, check_fits, plan_layout
 from blis_sim.options import check_options, option

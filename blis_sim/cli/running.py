@@ -10,7 +10,7 @@ from types import ModuleType
 from blis_sim.cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow, members
 from blis_sim.cli.search_path import blaming_foreign_modules
 from blis_sim.options import BlisError, OptionError, options_from
-from blis_sim.options.command_line import check_required, read_command_line
+from blis_sim.options.text import check_required, read_command_line
 
 CANDIDATES_FLAG = "--complete"
 """Prints the candidates for the word after its arguments; shell scripts for completion use it."""
@@ -109,7 +109,7 @@ def _open_standard_streams() -> None:
 
 
 def _print_candidates(words: list[str]) -> int:
-    from blis_sim.cli.completion import candidates
+    from blis_sim.cli.help import candidates
 
     sys.stdout.write("".join(f"{each}\n" for each in candidates(words)))
     return 0

@@ -1,22 +1,21 @@
-"""The limits one engine instance schedules within."""
+"""The limits one engine instance schedules within, and requests that could never be served within them."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.engine_defaults import BLIS_LIMITS, engine_defaults
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec, blocks_after, capacity_tokens, most_blocks
+from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec, blocks_after, capacity_tokens, most_blocks
 from blis_sim.engine.memory.kv_specs import FULL
-from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
 from blis_sim.engine.units import Micros
-from blis_sim.engine.urgency import DEFAULT_URGENCY, UrgencySettings
+from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITIES, DEFAULT_URGENCY, SloPriorities, UrgencySettings
 
 if TYPE_CHECKING:
     from blis_sim.engine.cpu_tier_config import CpuTierConfig, OffloadConfig
     from blis_sim.engine.latency.request_timing import RequestTiming
     from blis_sim.engine.lora import LoraSettings
-    from blis_sim.engine.media import EncoderLimits
     from blis_sim.engine.pipeline import PipelineStages
+    from blis_sim.engine.request import EncoderLimits
     from blis_sim.engine.speculation import Speculation
 
 
@@ -39,13 +38,13 @@ class EngineConfig:
     long_prefill_token_threshold_adaptive: bool = False
     """Split prompts by an equal share of the budget for each request where that is more than the threshold."""
     scheduler: str = "fcfs"
-    """Order of the wait queue, a key of `blis_sim.engine.scheduler.waiting.ORDERS`."""
+    """Order of the wait queue, a key of `blis_sim.engine.scheduler.policies.ORDERS`."""
     priority_policy: str = "slo-class"
-    """Urgency of a request, a key of `blis_sim.engine.scheduler.priorities.PRIORITIES`."""
+    """Urgency of a request, a key of `blis_sim.engine.scheduler.policies.PRIORITIES`."""
     slo_priorities: SloPriorities = DEFAULT_SLO_PRIORITIES
     """The importance of each SLO class."""
     preemption_policy: str = "fcfs"
-    """Choice of the request that is preempted, a key of `blis_sim.engine.scheduler.preemption.VICTIMS`."""
+    """Choice of the request that is preempted, a key of `blis_sim.engine.scheduler.policies.VICTIMS`."""
     urgency: UrgencySettings = DEFAULT_URGENCY
     """Deadlines, and preemption by priority."""
     timer_us: Micros = 0
@@ -215,3 +214,43 @@ class EngineConfig:
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise EngineError(f"{name} must be at least {least}, got {value}")
+
+
+def refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> str | None:
+    """Why a request can never be served, or None if it can.
+
+    Only declared figures count, never the true output length (INV-9). Order and rules are BLIS's (EnqueueRequest).
+    """
+    if max_output_tokens < 0:
+        return f"the output budget is negative ({max_output_tokens})"
+    if config.engine != "blis":
+        return _vllm_refusal(config, input_tokens, max_output_tokens)
+    limit = config.max_model_len
+    if limit and input_tokens >= limit:
+        return f"the prompt has {input_tokens} tokens, max_model_len is {limit}"
+    if limit and max_output_tokens and input_tokens + max_output_tokens > limit:
+        return f"prompt and output budget are {input_tokens} + {max_output_tokens} tokens, max_model_len is {limit}"
+    needed = -(-input_tokens // config.block_size_tokens)
+    if needed > config.total_kv_blocks:
+        return f"the prompt needs {needed} KV blocks, the cache has {config.total_kv_blocks}"
+    return None
+
+
+def num_surely_served(config: EngineConfig) -> int:
+    """A prompt of 1 to so many tokens with a budget of at most so many is not refused: the quick answer for most."""
+    if config.engine != "blis":
+        return (config.max_model_len or config.limit_tokens) - 1
+    num_tokens = config.total_kv_blocks * config.block_size_tokens
+    return min(num_tokens, config.max_model_len // 2) if config.max_model_len else num_tokens
+
+
+def _vllm_refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> str | None:
+    """vLLM refuses a prompt or a budget that is too long by itself; together it cuts the budget silently."""
+    limit = config.max_model_len or config.limit_tokens
+    if input_tokens == 0:
+        return "the prompt is empty"
+    if input_tokens >= limit:
+        return f"the prompt has {input_tokens} tokens, at most {limit - 1} fit"
+    if max_output_tokens > limit:
+        return f"the output budget is {max_output_tokens} tokens, at most {limit} fit"
+    return None

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.admission_checks import num_surely_served, refusal
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.config import EngineConfig, num_surely_served, refusal
 from blis_sim.engine.context import EngineContext, nothing_due
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Event
@@ -19,9 +18,8 @@ from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.wrapped import queueing_timer
 from blis_sim.engine.queue import Due, Payload
 from blis_sim.engine.request import Request
-from blis_sim.engine.scheduler.interface import KVUsage
-from blis_sim.engine.scheduler.pause_state import PauseState
-from blis_sim.engine.scheduler.priorities import PRIORITIES
+from blis_sim.engine.scheduler.interface import KVUsage, PauseState
+from blis_sim.engine.scheduler.policies import PRIORITIES
 from blis_sim.engine.scheduler.registry import ENGINES
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.stats import EngineCounters, EngineStats

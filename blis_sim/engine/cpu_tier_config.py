@@ -31,7 +31,7 @@ class CpuTierConfig:
 
     num_blocks: int
     policy: str = "mirror"
-    """The policy of moving blocks, a key of `blis_sim.engine.kv_cache.offload_policies.OFFLOAD_POLICIES`."""
+    """The policy of moving blocks, a key of `blis_sim.engine.kv_cache.tiered_cache.OFFLOAD_POLICIES`."""
     offload_threshold: float = 0.9
     """Share of the GPU's blocks in use above which free ones go there. The policy "threshold" only."""
     bandwidth_tokens_per_us: float = 100.0

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.latency.host_waits import output_turn_us
-from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.model import LatencyModel, output_turn_us
 from blis_sim.engine.units import Micros
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.adaptive_defaults import ADAPTIVE_BLOCKS
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.drafting import (
@@ -20,39 +19,43 @@ from blis_sim.engine.drafting import (
     speculation_of,
 )
 from blis_sim.engine.engine_defaults import (
+    ADAPTIVE_BLOCKS,
     ADAPTIVE_ENGINES,
     LOW_LATENCY_BACKEND,
     BatchLimits,
     engine_defaults,
+    flag_or,
     vllm_limits,
 )
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.flags_without_effect import flags_without_effect
-from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.kv_cache.sizing import (
     bytes_per_block,
     kv_blocks,
     planned_blocks,
     planned_with_drafter,
 )
+from blis_sim.engine.latency.catalogue.entries import has_model, load_gpu
 from blis_sim.engine.latency.catalogue.files import config_path
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
-from blis_sim.engine.latency.catalogue.models import has_model
 from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
 from blis_sim.engine.latency.choice import LatencyChoice
-from blis_sim.engine.latency.choosing import choose, watched_choice
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.operators.sources import notes_on_operators
+from blis_sim.engine.latency.registry import choose, watched_choice
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
-from blis_sim.engine.media import EncoderLimits
-from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec, group_specs, hash_block_tokens, is_single_context
+from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec, group_specs, hash_block_tokens, is_single_context
 from blis_sim.engine.memory.planner import MemoryLayout
-from blis_sim.engine.memory.sharding import ShardingError
-from blis_sim.engine.memory_options import memory_settings, modelled_settings
-from blis_sim.engine.model_spec import ModelSpec
-from blis_sim.engine.offloading import offload_of, simulates_offloading
-from blis_sim.engine.stages import pipeline_stages, with_offloaded_weights
-from blis_sim.engine.vllm_releases import flag_or
+from blis_sim.engine.memory.shapes import ShardingError
+from blis_sim.engine.memory_options import (
+    memory_settings,
+    modelled_settings,
+    offload_of,
+    pipeline_stages,
+    simulates_offloading,
+    with_offloaded_weights,
+)
+from blis_sim.engine.request import EncoderLimits
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.options import OptionError
 
 if TYPE_CHECKING:

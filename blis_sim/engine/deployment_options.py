@@ -3,24 +3,29 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.engine_defaults import AUTO, PERFORMANCE_MODES, engine_defaults, engine_problem
+from blis_sim.engine.engine_defaults import (
+    AUTO,
+    LATEST,
+    PERFORMANCE_MODES,
+    VLLM_RELEASES,
+    VllmRelease,
+    engine_defaults,
+    engine_problem,
+)
+from blis_sim.engine.latency.choice import NetworkOptions
 from blis_sim.engine.latency.kernels.operations import AUTO as AUTO_MOE_BACKEND
 from blis_sim.engine.latency.kernels.operations import MOE_BACKENDS
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
-from blis_sim.engine.network_options import NetworkOptions
-from blis_sim.engine.scheduler.preemption import VICTIMS
-from blis_sim.engine.scheduler.priorities import PRIORITIES
+from blis_sim.engine.scheduler.policies import ORDERS, PRIORITIES, VICTIMS
 from blis_sim.engine.scheduler.registry import ENGINES
-from blis_sim.engine.scheduler.waiting import ORDERS
 from blis_sim.engine.speculation_options import SpeculationOptions
 from blis_sim.engine.units import LARGEST_COEFFICIENT
-from blis_sim.engine.urgency_options import UrgencyOptions, implied_policies
-from blis_sim.engine.vllm_releases import LATEST, VLLM_RELEASES, VllmRelease
+from blis_sim.engine.urgency import UrgencyOptions, implied_policies
 from blis_sim.options import OptionError, check_options, names_in, option, section
 
 if TYPE_CHECKING:
-    from blis_sim.engine.latency.kernels.placing import KernelPlacement
+    from blis_sim.engine.latency.kernels.model_operations import KernelPlacement
     from blis_sim.engine.speculation import Speculation
 
 
@@ -287,7 +292,7 @@ class DeploymentOptions:
         "mirror",
         "With --engine blis, which blocks --kv-cpu-blocks holds: a copy of every block used, looked for before each "
         "allocation; or free ones, moved there above --kv-offload-threshold and back when an allocation fails.",
-        choices=names_in("blis_sim.engine.kv_cache.offload_policies", "OFFLOAD_POLICIES"),
+        choices=names_in("blis_sim.engine.kv_cache.tiered_cache", "OFFLOAD_POLICIES"),
     )
     kv_offload_threshold: float = option(
         0.9,
@@ -371,7 +376,7 @@ class DeploymentOptions:
 
     def kernel_placement(self, tp: int) -> "KernelPlacement":
         """Return what of the flags decides which kernels run on `tp` GPUs."""
-        from blis_sim.engine.latency.kernels.placing import KernelPlacement
+        from blis_sim.engine.latency.kernels.model_operations import KernelPlacement
 
         return KernelPlacement(
             tp=tp,

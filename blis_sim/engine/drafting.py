@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.engine_defaults import ADAPTIVE_ENGINES
+from blis_sim.engine.engine_defaults import ADAPTIVE_ENGINES, flag_or
 from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.catalogue.entries import has_model
 from blis_sim.engine.latency.catalogue.files import config_path
-from blis_sim.engine.latency.catalogue.models import has_model
 from blis_sim.engine.latency.catalogue.reader import load_checkpoint
-from blis_sim.engine.vllm_releases import flag_or
 from blis_sim.options import OptionError
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ def speculation_of(options: DeploymentOptions, notes: list[str]) -> "Speculation
     """Return the settings of speculative decoding, with a note on what is accepted; None without it."""
     speculation = options.speculation
     if speculation is None and options.engine in ADAPTIVE_ENGINES:
-        from blis_sim.engine.adaptive_defaults import adaptive_speculation
+        from blis_sim.engine.engine_defaults import adaptive_speculation
 
         return adaptive_speculation(options.drafts.speculative_seed)
     if speculation is not None:

@@ -1,11 +1,72 @@
-"""The defaults that an engine brings along where its user gives no flag.
+"""The defaults that an engine brings along where its user gives no flag, by engine and by release of vLLM.
 
 vLLM's are those of `EngineArgs` in 0.33 for an API server; BLIS's those of its command line.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.engine.specs import GpuSpec
+
+if TYPE_CHECKING:
+    from blis_sim.engine.speculation import Speculation
+
+
+class VllmRelease(NamedTuple):
+    """The defaults of one release for an API server; those that no release changed are in `engine_defaults.py`."""
+
+    async_scheduling: bool
+    reserves_full_prompt: bool
+    """Whether a request is admitted only when all of its prompt fits in the KV cache."""
+    gpu_memory_utilization: float
+    has_largest_limits: bool
+    """Whether GPUs of at least 160 GiB have larger limits of a step than others."""
+
+
+LATEST = "0.33"
+VLLM_RELEASES = {
+    "0.11": VllmRelease(
+        async_scheduling=False, reserves_full_prompt=False, gpu_memory_utilization=0.9, has_largest_limits=False
+    ),
+    "0.15": VllmRelease(
+        async_scheduling=True, reserves_full_prompt=False, gpu_memory_utilization=0.9, has_largest_limits=False
+    ),
+    "0.19": VllmRelease(
+        async_scheduling=True, reserves_full_prompt=True, gpu_memory_utilization=0.9, has_largest_limits=False
+    ),
+    "0.23": VllmRelease(
+        async_scheduling=True, reserves_full_prompt=True, gpu_memory_utilization=0.92, has_largest_limits=False
+    ),
+    LATEST: VllmRelease(
+        async_scheduling=True, reserves_full_prompt=True, gpu_memory_utilization=0.92, has_largest_limits=True
+    ),
+}
+"""Read in the source of each release, and for 0.15 in those of 0.14.1 and 0.16.0, which agree."""
+
+
+def flag_or(given: bool | None, default: bool) -> bool:
+    """Return the value of a flag, or the release's default where it was not given."""
+    return default if given is None else given
+
+
+ADAPTIVE_BLOCKS = 129
+"""Blocks of 16 tokens, one of which holds nothing: a budget of 2,048 tokens."""
+DRAFTS, ACCEPTANCE, DRAFT_COST, DRAFT_US = 4, 0.85, 0.1, 40
+
+
+def adaptive_speculation(seed: int) -> "Speculation":
+    """Drafts of the worker: 4, each accepted with a chance of 0.85, for requests that pass the gates."""
+    from blis_sim.engine.speculation import Speculation, SpeculationGates  # few deployments draft
+
+    return Speculation(
+        method="ngram",
+        num_tokens=DRAFTS,
+        acceptance_rates=(ACCEPTANCE,) * DRAFTS,
+        seed=seed,
+        draft_time_us=DRAFT_US,
+        gates=SpeculationGates(min_tokens_left=DRAFTS),
+        draft_cost=DRAFT_COST,
+    )
+
 
 AUTO = "auto"
 """The latency model that is learned, where there is one for the deployment."""

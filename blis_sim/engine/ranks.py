@@ -15,8 +15,8 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.dp_balance import LockstepReports, RankBalancer, load_of
 from blis_sim.engine.events import Event, Finished
-from blis_sim.engine.latency.joint_steps import DUMMY_SHAPE, JointSteps, joined
 from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.wrapped import DUMMY_SHAPE, JointSteps, joined
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.units import Micros

@@ -1,12 +1,13 @@
 """Settings of users, and the error for invalid ones. Everything else may import this; it imports nothing of ours.
 
 Read `option.py` first: a frozen dataclass whose fields are made by `option()` and `section()` is a settings table.
-`addition.py`, sums that must not depend on the version of Python, is here because no package is lower.
+`addition.py`, with sums that must not depend on the version of Python, is here because no package is lower.
 """
 
-from blis_sim.options.errors import BlisError, OptionError
 from blis_sim.options.option import (
+    BlisError,
     Option,
+    OptionError,
     check_options,
     ineffective_flags,
     names_in,

@@ -1,9 +1,14 @@
-"""Checks that the libraries of an optional extra are installed."""
+"""Libraries of optional extras: checks that they are installed, and the exporter of OpenTelemetry spans."""
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from blis_sim.options.errors import OptionError
+from blis_sim.options.option import OptionError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
 
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -34,3 +39,24 @@ def check_ray() -> None:
     """Raise OptionError where Ray is not installed."""
     if find_spec("ray") is None:
         raise OptionError("--ray needs ray: pip install 'blis-mockserve[ray]'")
+
+
+PROTOCOL_VARIABLE = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
+PROTOCOLS = ("grpc", "http/protobuf")
+
+
+def new_exporter(endpoint: str) -> "SpanExporter":
+    """Return the official exporter to `endpoint`. Raises OptionError without the library or with another protocol."""
+    protocol = os.environ.get(PROTOCOL_VARIABLE, PROTOCOLS[0])
+    if protocol not in PROTOCOLS:
+        raise OptionError(f"{PROTOCOL_VARIABLE} must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
+    try:
+        if protocol == "grpc":
+            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+
+            return GrpcExporter(endpoint=endpoint, insecure=True)
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+
+        return HttpExporter(endpoint=endpoint)
+    except ImportError:
+        raise OptionError("--otlp-traces-endpoint needs OpenTelemetry: pip install 'blis-mockserve[otel]'") from None

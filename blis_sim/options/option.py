@@ -1,7 +1,12 @@
-"""The settings table: a dataclass field made by `option()` is one setting, and one made by `section()` a group of them.
+"""The settings table: a dataclass field made by `option()` is one setting, one made by `section()` a group of them.
 
 One row feeds the command-line flag, the YAML key, the documentation and the validation, so none can drift. A command's
 options are a dataclass of sections and settings; names of settings are unique in it, whatever their section.
+The tree of errors a user can cause (a bug is never one of these):
+BlisError               shown as one line, exit code 2
+|-- OptionError         a flag or a configuration value
+|-- blis_sim.engine.errors.EngineError
+`-- traces.text_file.TraceError
 """
 
 import dataclasses
@@ -15,7 +20,14 @@ from dataclasses import MISSING, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from blis_sim.options.errors import OptionError
+
+class BlisError(Exception):
+    """One clear line for the user: what was given, what is wrong with it, what is allowed."""
+
+
+class OptionError(BlisError):
+    """A flag or a configuration value is out of bounds or unknown."""
+
 
 Options = TypeVar("Options")
 

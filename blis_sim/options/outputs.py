@@ -16,8 +16,7 @@ from os.path import (  # which take any text for a path  # which take any text f
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from blis_sim.options.errors import OptionError
-from blis_sim.options.option import options_of
+from blis_sim.options.option import OptionError, options_of
 
 _LOOK_BYTES = 1 << 16
 _STREAMS = ("/dev/", "/proc/")

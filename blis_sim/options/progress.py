@@ -2,7 +2,10 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import TypeAlias
+
+__all__ = ["Progress", "Say", "no_progress", "progress_bar"]
 
 
 @contextmanager
@@ -20,3 +23,15 @@ def progress_bar(label: str, total: int | None) -> Iterator[Callable[[], None] |
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(label, total=total)
         yield lambda: progress.advance(task)
+
+
+Say: TypeAlias = Callable[[str], None]
+"""Takes a note on a run, one line."""
+Progress: TypeAlias = Callable[[str, int | None], AbstractContextManager[Callable[[], None] | None]]
+"""Takes a label and a total, as `progress_bar` does."""
+
+
+@contextmanager
+def no_progress(_label: str, _total: int | None) -> Iterator[None]:
+    """Show nothing, in place of `progress_bar`."""
+    yield None

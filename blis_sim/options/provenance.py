@@ -8,7 +8,7 @@ from os.path import isfile  # which takes any text for a path
 from typing import Any
 
 from blis_sim.options.option import Setting, options_of
-from blis_sim.options.titles import run_title
+from blis_sim.options.text_table import run_title
 
 _AT_ONCE = 1 << 20
 _SECRETS = frozenset({"api_key", "header"})

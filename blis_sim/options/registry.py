@@ -7,7 +7,7 @@ import sys
 from functools import cache
 from typing import Any, Generic, TypeVar
 
-from blis_sim.options.errors import OptionError
+from blis_sim.options.option import OptionError
 
 Row = TypeVar("Row")
 

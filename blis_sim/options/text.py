@@ -1,13 +1,13 @@
-"""Values of settings from the text of users: after a flag, in a YAML file, or as JSON."""
+"""Values of settings from the text of users: the words of a command line, a YAML file, or JSON."""
 
 import json
 import math
 import typing
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
-from blis_sim.options.errors import OptionError
-from blis_sim.options.option import Setting, options_of
+from blis_sim.options.option import OptionError, Setting, options_of
 
 
 def load_json(text: str) -> Any:
@@ -86,3 +86,116 @@ def setting_named(options_class: type, name: str) -> Setting:
         if spelling in spellings:
             return setting
     raise OptionError(f"no setting is called {name!r}")
+
+
+HELP, HELP_LETTER = "--help", "-h"
+
+_LETTER = len("-o")
+
+Spelled: TypeAlias = tuple[Setting | None, str, str | None]
+"""A setting, None for --help, the flag that names it, empty for an argument, and its text, None for a switch alone."""
+
+
+@dataclass(slots=True)
+class CommandLine:
+    """A parsed command line: values by name of the setting, a note on each former flag, a request for help.
+
+    `help_topic` is the text behind `--help=`.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    asks_for_help: bool = False
+    help_topic: str = ""
+
+
+def read_command_line(
+    options_class: type,
+    arguments: Sequence[str],
+    read: Callable[[Setting, str], Any] = value_of_flag,
+    known_beside: Iterable[str] = (),
+) -> CommandLine:
+    """The settings that a command line gives, each value by `read`; nothing of them where it asks for help.
+
+    `known_beside` are flags that were read before, to name where a flag is misspelt. Raises OptionError for what cannot
+    be read. Bounds are checked where the options are made.
+    """
+    settings = options_of(options_class)
+    found = CommandLine()
+    for setting, flag, text in _spelled(settings, arguments, known_beside):
+        if setting is None:
+            return CommandLine(asks_for_help=True, help_topic=text or "")
+        if flag in setting.former_flags:
+            found.notes.append(f"{flag} is the former name of {setting.flags[0]}")
+        if text is None:
+            found.values[setting.name] = flag != setting.spellings[-1]
+        elif setting.is_repeated:
+            found.values[setting.name] = (*found.values.get(setting.name, ()), text)
+        else:
+            found.values[setting.name] = read(setting, text)
+    return found
+
+
+def check_required(options_class: type, values: Mapping[str, Any]) -> None:
+    """Raise OptionError for the first setting without a default that has no value."""
+    for setting in options_of(options_class):
+        if setting.required and setting.name not in values:
+            raise OptionError(f"{setting.label} must be given")
+
+
+def flags_of(options_class: type) -> set[str]:
+    """Every flag that a command reads but those that turn a switch off, former ones included."""
+    return {flag for setting in options_of(options_class) for flag in (*setting.flags, *setting.former_flags)}
+
+
+def _spelled(settings: Sequence[Setting], arguments: Sequence[str], known_beside: Iterable[str]) -> Iterator[Spelled]:
+    """Every setting that is named, in order, arguments last. Raises OptionError for what belongs to no setting.
+
+    A flag takes the next word for its value, whatever that looks like; after `--` there are only arguments.
+    """
+    by_flag = {flag: each for each in settings if not each.option.positional for flag in each.spellings}
+    by_flag |= {flag: each for each in settings for flag in each.former_flags}
+    words: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--":
+            words += rest
+        elif not argument.startswith("-") or argument == "-":
+            words.append(argument)
+        elif argument.partition("=")[0] == HELP or (argument == HELP_LETTER and argument not in by_flag):
+            yield None, HELP, argument.partition("=")[2]
+        else:
+            yield _flag(by_flag, argument, rest, known_beside)
+    positional = [each for each in settings if each.option.positional]
+    if words and len(positional) == 1 and positional[0].is_repeated:
+        positional *= len(words)
+    if len(words) > len(positional):
+        raise OptionError(f"unexpected argument: {words[len(positional)]}")
+    yield from ((setting, "", word) for setting, word in zip(positional, words, strict=False))
+
+
+def _flag(by_flag: Mapping[str, Setting], argument: str, rest: Iterator[str], known_beside: Iterable[str]) -> Spelled:
+    """The setting that a word names, with its value: after `=`, next to a flag of one letter, or the next word."""
+    flag, equals, value = argument.partition("=")
+    text = value if equals else None
+    if not flag.startswith("--") and len(argument) > _LETTER:
+        flag, text = argument[:_LETTER], argument[_LETTER:].removeprefix("=")
+    setting = by_flag.get(flag)
+    if setting is None:
+        from difflib import get_close_matches  # a flag that exists does without it
+
+        named = argument.partition("=")[0]
+        (alike,) = get_close_matches(named, [*by_flag, *known_beside], n=1) or ("",)
+        raise OptionError(f"no such option: {named}{f', did you mean {alike}?' if alike else ''}")
+    if setting.kind is not bool:
+        return setting, flag, _next(rest, flag) if text is None else text
+    if text is not None:
+        raise OptionError(f"{flag} takes no value, got {text!r}")
+    return setting, flag, None
+
+
+def _next(rest: Iterator[str], flag: str) -> str:
+    text = next(rest, None)
+    if text is None:
+        raise OptionError(f"{flag} must be given a value")
+    return text

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.pictures.style import COLORS, INK, MUTED, Panel, from_zero, log_where_wide, target_line
+from blis_sim.pictures.style import COLORS, INK, MUTED, Panel, draw_panels, from_zero, log_where_wide, target_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+__all__ = ["Points", "draw_frontier", "frontier", "frontier_panels"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -126,7 +128,7 @@ def bar_panel(
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class Points:
     """Points that belong together: more of `x` is better, less of `y`. A label names each point."""
 
     name: str
@@ -136,7 +138,7 @@ class Curve:
 
 
 def frontier_panel(
-    title: str, x_label: str, y_label: str, curves: Sequence[Curve], targets: Sequence[Target] = ()
+    title: str, x_label: str, y_label: str, curves: Sequence[Points], targets: Sequence[Target] = ()
 ) -> Panel:
     """Return points with the line of those that no other one beats; the points on that line have names."""
 
@@ -156,7 +158,7 @@ def frontier_panel(
     return Panel(title=title, x_label=x_label, y_label=y_label, draw=draw)
 
 
-def _name_points(axes: "Axes", curves: Sequence[Curve], best: Sequence[tuple[float, float]]) -> None:
+def _name_points(axes: "Axes", curves: Sequence[Points], best: Sequence[tuple[float, float]]) -> None:
     """Name the points on the frontier: by their labels, or by their curves, whose colours the legend names, too.
 
     Names of points on the right stand left of them, and so within the panel, which they do not narrow. Points beside
@@ -188,3 +190,47 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
             best.append((more, less))
             least = less
     return best[::-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Points that belong together. Throughput in output tokens per second; a label stands beside each point."""
+
+    name: str
+    throughput: Sequence[float]
+    ttft_ms: Sequence[float]
+    itl_ms: Sequence[float]
+    labels: Sequence[str]
+    cost: Sequence[float] = ()
+    """Dollars per million output tokens, empty where no price is known."""
+
+
+def draw_frontier(curves: Sequence[Curve], path: str, title: str = "") -> None:
+    """Draw p99 TTFT and ITL, and the cost if there is one, against throughput, to a .png, .svg or .pdf.
+
+    Raises TraceError.
+    """
+    draw_panels(frontier_panels(curves), path, title)
+
+
+def frontier_panels(curves: Sequence[Curve], targets: Mapping[str, Sequence[Target]] | None = None) -> list[Panel]:
+    """Return a panel for p99 TTFT, p99 ITL and the cost; a line joins the points that no other one beats in both.
+
+    `targets` are by name of the figure: `ttft_ms`, `itl_ms`.
+    """
+    shown = [
+        ("p99 TTFT against throughput", "p99 TTFT, ms", "ttft_ms"),
+        ("p99 ITL against throughput", "p99 ITL, ms", "itl_ms"),
+    ]
+    if any(curve.cost for curve in curves):
+        shown.append(("Cost against throughput", "$ per million output tokens", "cost"))
+    return [
+        frontier_panel(
+            title,
+            "output tokens/s",
+            label,
+            [Points(each.name, each.throughput, getattr(each, name), each.labels) for each in curves],
+            (targets or {}).get(name, ()),
+        )
+        for title, label, name in shown
+    ]

@@ -12,9 +12,8 @@ from blis_sim.engine.latency.wrapped import WATCHED
 from blis_sim.options.yaml_text import Dumper, dump_yaml
 from calibrate.compare import Comparison
 from calibrate.fit.estimate import Estimate
-from calibrate.fit.learn import Learned
+from calibrate.fit.learn import Learned, Score
 from calibrate.fit.recording import Recording
-from calibrate.fit.score import Score
 from calibrate.fit.terms import Learnable
 
 _HEAD = """\

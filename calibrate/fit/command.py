@@ -11,10 +11,10 @@ from blis_sim.options import OptionError, check_options, check_outputs, option, 
 
 if TYPE_CHECKING:
     from blis_sim.engine.deployment import Deployment
+    from blis_sim.options.progress import Progress, Say
     from calibrate.fit.learn import Learned
     from calibrate.fit.recording import Recording
     from calibrate.fit.terms import Learnable
-    from replay.progress import Progress, Say
     from traces import Trace
 
 FEW_REQUESTS = 100
@@ -101,14 +101,14 @@ class FitOptions:
 
 def rewritten(arguments: list[str]) -> list[str]:
     """A command line with the settings of the recorded server, where it does not give these itself."""
-    from replay.server_settings import with_server_settings
+    from replay.replay_options import with_server_settings
 
     return with_server_settings("blis fit", FitOptions, arguments)
 
 
 def place_of_fault(arguments: list[str], message: str) -> str | None:
     """The file and key of the setting of the recorded server that an error message is about, or None."""
-    from replay.server_settings import place_of_fault
+    from replay.replay_options import place_of_fault
 
     return place_of_fault(FitOptions, arguments, message)
 
@@ -118,9 +118,9 @@ def run(options: FitOptions) -> int:
     if options.design is not None:
         return _write_design(options, options.design)
     _need_scipy()
+    from blis_sim.options.progress import progress_bar
     from calibrate.fit.coefficients_file import text_of
     from calibrate.fit.table import print_learned, print_unidentified
-    from replay.progress import progress_bar
     from traces.text_file import write_text
 
     fitted = learn_coefficients(options, _say, progress_bar)
@@ -204,7 +204,7 @@ def _deployed(options: RecordedDeploymentOptions, deployment: "Deployment") -> "
 def _need_scipy() -> None:
     from importlib.util import find_spec
 
-    from calibrate.errors import CalibrateError
+    from calibrate.pair import CalibrateError
 
     if find_spec("scipy") is None:
         raise CalibrateError("blis fit needs scipy: pip install 'blis-mockserve[fit]'")

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from scipy.linalg import eigh
 from scipy.optimize import lsq_linear
 
-from calibrate.fit.recording import Recording
-from calibrate.fit.spans import Spans
+from calibrate.fit.recording import Recording, Spans
 from calibrate.fit.terms import Learnable, Terms
 from calibrate.fit.trial import Slopes, Trial
 from replay.simulation.uncertainty import ServerSpread

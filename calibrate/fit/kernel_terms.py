@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.fitted import REQUEST_TERMS
 from blis_sim.engine.latency.kernel_steps import (
     EAGER_LAUNCH_US,
@@ -17,10 +16,9 @@ from blis_sim.engine.latency.kernel_steps import (
     KernelSteps,
 )
 from blis_sim.engine.latency.kernels.grids import TOKEN_CLASSES, KernelGrids, graph_sizes
-from blis_sim.engine.latency.kernels.mixed_steps import decode_rows, has_one_call
-from blis_sim.engine.latency.kernels.placing import KernelPlacement, operations_of
-from blis_sim.engine.latency.kernels.sources import grids_of
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
+from blis_sim.engine.latency.kernels.sources import decode_rows, grids_of, has_one_call
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 from calibrate.fit.terms import EXPECTED_OF_HOST, Expectation, Terms
 
 Floats = npt.NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""One recording: the requests to simulate, and the latencies that their client measured."""
+"""One recording: the requests to simulate, the latencies that their client measured, and its parts in time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,21 +7,16 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.engine.admission_checks import refusal
-from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.config import EngineConfig, refusal
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished, Scheduled
 from blis_sim.engine.sequence import Sequence as RunningSequence
-from blis_sim.engine.virtual import run_virtual
-from calibrate.errors import CalibrateError
-from calibrate.fit.steps import steps_of
-from calibrate.fit.stretches import Stretches, stretches_of
-from calibrate.pair import OK_STATUSES, came_in_one_piece
-from replay.arrivals.arrival import Arrival
-from replay.arrivals.recorded import arrivals_of
-from replay.closed_loop.reissue import reissued, simulate_reissued
+from blis_sim.engine.simulation import run_virtual
+from calibrate.fit.steps import Stretches, steps_of, stretches_of
+from calibrate.pair import OK_STATUSES, CalibrateError, came_in_one_piece
+from replay.arrivals import Arrival, arrivals_of
 from replay.simulation.record import Record
-from replay.simulation.simulate import simulate
+from replay.simulation.simulate import reissued, simulate, simulate_reissued
 from traces import Trace, TraceRow
 
 Floats = npt.NDArray[np.float64]
@@ -178,3 +173,41 @@ def _measured(row: TraceRow) -> tuple[float, float]:
         return np.nan, np.nan
     decode_us = row.last_chunk_time_us - row.first_chunk_time_us if row.output_tokens > 1 else np.nan
     return row.first_chunk_time_us - row.send_time_us, decode_us
+
+
+MOST_SPANS = 12
+LEAST_REQUESTS = 200
+"""Least requests of a span: with fewer its speed would depend more on chance than on the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Each recording in parts of so many requests; parts are numbered through, recording after recording."""
+
+    lengths: tuple[int, ...]
+    """Requests in each part of a recording; the last part may be shorter."""
+    counts: tuple[int, ...]
+    """Parts of each recording."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+    def memberships(self, recording: int, num_requests: int) -> Floats:
+        """A row for each of the first so many requests of a recording, with a 1 in the column of its part."""
+        first = sum(self.counts[:recording])
+        rows = np.arange(num_requests)
+        members = np.zeros((num_requests, self.total))
+        members[rows, first + np.minimum(rows // self.lengths[recording], self.counts[recording] - 1)] = 1
+        return members
+
+    def of_each(self, values: Floats) -> list[Floats]:
+        """`values`, one for each part, by recording."""
+        return np.split(values, np.cumsum(self.counts)[:-1])
+
+
+def spans_of(recordings: Sequence[Recording]) -> Spans:
+    """Up to a dozen parts of equal length in each recording."""
+    sizes = [len(each.arrivals) for each in recordings]
+    counts = tuple(min(MOST_SPANS, max(1, size // LEAST_REQUESTS)) for size in sizes)
+    return Spans(tuple(max(1, -(-size // count)) for size, count in zip(sizes, counts, strict=True)), counts)

@@ -21,7 +21,7 @@ from calibrate.fit.estimate import (
     expectations,
     learned_places,
 )
-from calibrate.fit.spans import Spans
+from calibrate.fit.recording import Spans
 from calibrate.fit.terms import Learnable
 from calibrate.fit.trial import Slopes
 from replay.simulation.uncertainty import ARITHMETIC, ARITHMETIC_SPREAD, SPEED_SPREAD, ServerSpread

@@ -1,12 +1,60 @@
-"""Tables of the learned coefficients."""
+"""Tables of the learned coefficients, with those that the recordings do not determine."""
 
+from dataclasses import dataclass
 from typing import TextIO
 
 from calibrate.compare import Comparison
-from calibrate.fit.check import unidentified
 from calibrate.fit.learn import Learned
 from calibrate.fit.terms import Learnable
 from calibrate.table import new_console, percent, print_table
+
+IDENTIFIED_SHARE = 0.7
+"""A coefficient whose spread is still this share of what was expected has not been learned from the recordings."""
+
+WANTED: dict[str, str] = {
+    "weights": "one request at a time with a long output, and batches of many sizes",
+    "layer_us": "the same server with another model: recordings of one model do not separate it from weights",
+    "tokens": "prompts of many lengths, 100 to 8,000 tokens",
+    "tiles": "prompts of many lengths, 100 to 2,000 tokens, some a few tokens apart",
+    "small_tiles": "prompts of many lengths below 1,000 tokens, with token times",
+    "attention": "prompts of 4,000 tokens and more",
+    "kv": "many requests in flight with long contexts",
+    "all_reduce": "prompts of many lengths",
+    "decodes": "batches of 100 requests and more, such as a saturated server",
+    "burst": "prompts close to each other, with token times",
+    "burst_again": "prompts close to each other, with token times",
+    "sustained": "steps full of prompts, such as a saturated server",
+    "step_us": "one request at a time with a long output",
+    "prompt_us": "many short prompts in one step, such as bursts of prompts of 50 tokens",
+    "request_us": "batches of 100 requests and more, such as a saturated server",
+    "idle_start_us": "requests on an idle server, such as less than one in two seconds",
+    "arrival_us": "nothing: only the sum with output_us matters, for which requests on an idle server suffice",
+    "arrival_token_us": "prompts of many lengths on an idle server",
+    "output_us": "nothing: only the sum with arrival_us matters, for which requests on an idle server suffice",
+    "output_request_us": "token times, and batches of many sizes",
+    "output_turn_us": "token times (blis observe --record-itl)",
+}
+"""Recordings from which a coefficient could be learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unidentified:
+    """A coefficient whose expectation decides: the spread left, as a share of that expected, and what to record."""
+
+    name: str
+    share: float
+    wanted: str
+
+
+def unidentified(learned: Learned) -> list[Unidentified]:
+    """Return the coefficients that recordings did not determine, those that they determine least first."""
+    terms = learned.deployed.terms
+    found = []
+    for name in learned.deployed.learnable():
+        share = float(learned.estimate.spreads[terms.place(name)] / terms.expected[name].spread)
+        if share > IDENTIFIED_SHARE:
+            found.append(Unidentified(name, min(share, 1.0), WANTED.get(name, "prompts and batches of many sizes")))
+    return sorted(found, key=lambda each: -each.share)
 
 
 def print_learned(learned: Learned, deployed: Learnable, file: TextIO) -> None:

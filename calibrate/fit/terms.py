@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.fitted import (
     HOT_BY_ITSELF_US,
     LONGEST_BURST_US,
@@ -24,7 +23,7 @@ from blis_sim.engine.latency.fitted import (
 )
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import step_work
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 
 Floats = npt.NDArray[np.float64]
 

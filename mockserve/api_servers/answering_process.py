@@ -44,18 +44,17 @@ from mockserve.api_servers.channel import (
     open_channel,
 )
 from mockserve.api_servers.remote_faults import RemoteFaults
-from mockserve.engines.backend import Backend
-from mockserve.engines.deployment import StructuredOutputBackend, deployment_of, with_features
+from mockserve.engines import Backend, StructuredOutputBackend, deployment_of, with_features
 from mockserve.in_flight_request import InFlightRequest, Reply, Siblings, new_siblings
 from mockserve.listening import RunningServer, fastest_loop, keep_what_exists, listen
-from mockserve.log_lines import set_up_logging
 from mockserve.metrics.engine import Lateness
 from mockserve.options.environment import ServerEnvironment
+from mockserve.options.observability import set_up_logging
 from mockserve.options.serve import ServeOptions
 from mockserve.protocol.errors import ApiError
 from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.realtime.interface import EngineFailedError
-from mockserve.serving.heap import return_large_blocks
+from mockserve.realtime.driver import EngineFailedError
+from mockserve.serving.aside import return_large_blocks
 from mockserve.serving.service import build_service
 from mockserve.transport.clients import SlowReaders
 from mockserve.transport.sockets import raise_file_limit

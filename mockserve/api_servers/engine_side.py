@@ -20,11 +20,11 @@ from mockserve.api_servers.channel import (
     Tokens,
     UsesBackend,
 )
-from mockserve.engines.backend import RankEngine, driver_of
+from mockserve.engines import RankEngine, driver_of
 from mockserve.faults.engine import EngineFaults
 from mockserve.in_flight_request import InFlightRequest, Siblings, new_siblings
 from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.realtime.interface import EngineFailedError
+from mockserve.realtime.driver import EngineFailedError
 
 
 class RemoteReply:

@@ -31,13 +31,13 @@ from mockserve.api_servers.channel import (
     open_channel,
 )
 from mockserve.api_servers.engine_side import EngineSide
-from mockserve.engines.backend import build_engines, source_of
+from mockserve.engines import build_engines, source_of
 from mockserve.faults.engine import EngineFaults
 from mockserve.faults.shaping import FaultSource
 from mockserve.listening import address, keep_what_exists, startup_line
-from mockserve.log_lines import fields
 from mockserve.metrics.engine import Lateness
 from mockserve.options.environment import ServerEnvironment
+from mockserve.options.observability import fields
 from mockserve.options.serve import ServeOptions
 from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.serving.lifecycle import LOOK_EVERY_S

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.scheduler.pause_state import PauseState
+from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
-from mockserve.engines.backend import RankEngine
+from mockserve.engines import RankEngine
 from mockserve.faults.shaping import FaultSource
 from mockserve.options.faults import ENGINE_FAULTS, FaultSettings, TimedFault
 

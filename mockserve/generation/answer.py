@@ -11,9 +11,9 @@ from itertools import accumulate
 from random import Random
 from typing import NamedTuple
 
-from mockserve.generation.tokenizer.tokenizer import Split
+from mockserve.generation.tokenizer import Split
 from mockserve.protocol.bodies import Ending
-from mockserve.protocol.sampling.sampling import Repetition, SamplingParams
+from mockserve.protocol.sampling import Repetition, SamplingParams
 
 
 class Kind(Enum):

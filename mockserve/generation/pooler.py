@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import ModelSpec
 from blis_sim.options import OptionError
 from blis_sim.options.text import load_json
 from mockserve.options.server import RouteOptions, config_overrides, pooling_task_of, tasks_of

@@ -9,10 +9,10 @@ from typing import Any
 
 from mockserve.generation.answer import Answer, CutCalls, Delta, Kind, stopped
 from mockserve.generation.prose import Prose
-from mockserve.generation.tokenizer.tokenizer import Split, Tokenizer, whole_characters
+from mockserve.generation.tokenizer import Split, Tokenizer, whole_characters
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.sampling.sampling import SamplingParams
+from mockserve.protocol.sampling import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

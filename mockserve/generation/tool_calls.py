@@ -1,24 +1,187 @@
-"""Calls of the functions that a request offers, with arguments that their schemas accept."""
+"""Calls of the functions that a request offers: how vLLM holds a model to them, and their arguments."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from random import Random
 from typing import Any
 
 from mockserve.generation.answer import Kind
 from mockserve.generation.script import Segment
+from mockserve.generation.structured_outputs.checks import check_schema, is_small_schema
 from mockserve.generation.structured_outputs.demand import Demand
 from mockserve.generation.structured_outputs.json_schema import SchemaError
-from mockserve.generation.structured_outputs.json_schema_check import check_schema
 from mockserve.generation.structured_outputs.kinds import JsonForm, constrained_text
 from mockserve.generation.structured_outputs.regex_parser import RegexError
-from mockserve.generation.structured_outputs.size import is_small_schema
-from mockserve.generation.tool_constraints import ToolConstraint, listed_schema
-from mockserve.options.content import ANY, ArgumentRanges, StructuredOutputsConfig
-from mockserve.protocol.errors import ApiError, late
-from mockserve.protocol.forced_calls import forced_schema
+from mockserve.options.content import ANY, FORCED_AS_JSON, ArgumentRanges, StructuredOutputsConfig
+from mockserve.protocol.errors import ApiError, bad_value, late
 from mockserve.protocol.json_text import compact_json
+
+DEFINITIONS = "$defs"
+NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
+def forced_schema(tools: Sequence[Any], choice: Any, parallel: bool | None) -> dict[str, Any] | None:
+    """Return the schema of the calls that a chat's choice of tools forces; None where no call is forced.
+
+    Raises ApiError for definitions of the same name that differ between the tools.
+    """
+    functions = [each["function"] for each in tools]
+    if isinstance(choice, Mapping):
+        name = (choice.get("function") or {}).get("name")
+        named = [each for each in functions if each.get("name") == name]
+        return dict(named[-1].get("parameters") or NO_PARAMETERS) if named else None
+    if choice != "required":
+        return None
+    schema: dict[str, Any] = {
+        "type": "array",
+        "minItems": 1,
+        "items": {"type": "object", "anyOf": [_call(each) for each in functions]},
+    }
+    if parallel is False:
+        schema["maxItems"] = 1
+    definitions = _definitions(functions)
+    return {**schema, DEFINITIONS: definitions} if definitions else schema
+
+
+def shown_tools(tools: Sequence[Any], schema: Mapping[str, Any]) -> list[Any]:
+    """Return tools as a reply repeats them whose calls are held to `schema`.
+
+    A list of calls takes the definitions of all functions: vLLM repeats the parameters without them.
+    """
+    return [_without_definitions(each) for each in tools] if schema.get("type") == "array" else list(tools)
+
+
+def _without_definitions(tool: Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(tool.get("function"), Mapping):
+        return {**tool, "function": _without_definitions(tool["function"])}
+    parameters = tool.get("parameters")
+    if not isinstance(parameters, Mapping):
+        return dict(tool)
+    return {**tool, "parameters": _bare(parameters)}
+
+
+def _bare(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if name != DEFINITIONS}
+
+
+def _call(function: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = function.get("parameters") or NO_PARAMETERS
+    return {
+        "properties": {
+            "name": {"type": "string", "enum": [function["name"]]},
+            "parameters": _bare(parameters),
+        },
+        "required": ["name", "parameters"],
+    }
+
+
+def _definitions(functions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The definitions of all functions, which stand at the top of the schema."""
+    found: dict[str, Any] = {}
+    for function in functions:
+        own = (function.get("parameters") or {}).get(DEFINITIONS, {})
+        if not isinstance(own, dict):
+            message = (
+                f"`$defs` in the parameters of tool '{function['name']}' must be an object, got {type(own).__name__}."
+            )
+            raise bad_value(message, "tools")
+        for name, schema in own.items():
+            if found.setdefault(name, schema) != schema:
+                raise bad_value(f"Tool definition '{name}' has multiple schemas, which is not supported.", "tools")
+    return found
+
+
+UNHELD = frozenset(
+    {
+        *("dots", "gemma4", "inkling", "k2_horizon", "minimax_m3", "muse", "muse_glimmer", "musespark1x"),
+        "poolside_v1",
+    }
+)
+"""Parsers of models whose calls vLLM has no grammar for: a forced call is up to the model."""
+ALWAYS_TAGGED = frozenset({"glm45", "glm47"})
+"""Parsers whose default `--tool-strict-level` is `function`: every request with tools has a structural tag."""
+TAGGED_IF_FORCED = frozenset({"hy_v4"})
+"""Parsers without a structural tag for calls that are up to the model."""
+WITHOUT_LIMIT = frozenset({"beam", "cohere_command3", "cohere_command4", "hf"})
+"""Parsers with rules of their own, which one call at a time does not change."""
+LISTED = "mistral"
+
+
+class ToolConstraint(Enum):
+    """The grammar of an answer with tools."""
+
+    NOTHING = auto()
+    TAG = auto()
+    """Calls in the markup of the parser, or calls and text where a call is up to the model."""
+    SCHEMA = auto()
+    """The JSON schema of `forced_schema`, which vLLM reads without the parser."""
+    LIST = auto()
+    """The JSON schema of `listed_schema`, which the parser reads."""
+
+
+def tool_constraint_of(parser: str | None, body: Mapping[str, Any]) -> ToolConstraint:
+    """Return what the answer to a chat is held to by its tools."""
+    choice = body.get("tool_choice", "auto")
+    if not body.get("tools") or choice in (None, "none") or parser in UNHELD:
+        return ToolConstraint.NOTHING
+    is_forced = choice != "auto"
+    if parser in FORCED_AS_JSON:
+        return ToolConstraint.SCHEMA if is_forced else ToolConstraint.NOTHING
+    if parser == LISTED:
+        return ToolConstraint.LIST if is_forced and not _keeps_form(body) else ToolConstraint.NOTHING
+    return ToolConstraint.TAG if is_forced or _is_tagged(parser, body) else ToolConstraint.NOTHING
+
+
+def has_form(body: Mapping[str, Any]) -> bool:
+    """Whether a body demands a form of the answer."""
+    return body.get("structured_outputs") is not None or _format_type(body) not in (None, "text")
+
+
+def listed_schema(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of the list that a Mistral model writes where a call is forced."""
+    choice = body.get("tool_choice")
+    name = (choice.get("function") or {}).get("name") if isinstance(choice, Mapping) else None
+    functions = [each["function"] for each in body["tools"]]
+    calls = [_listed_call(each) for each in functions if name is None or each.get("name") == name]
+    most = {} if name is None else {"maxItems": 1}
+    return {"type": "array", "minItems": 1, **most, "items": {"type": "object", "anyOf": calls}}
+
+
+def _listed_call(function: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = function.get("parameters") or {"type": NO_PARAMETERS["type"]}
+    return {
+        "type": "object",
+        "properties": {"name": {"type": "string", "enum": [function["name"]]}, "arguments": arguments},
+        "required": ["name", "arguments"],
+    }
+
+
+def _is_tagged(parser: str | None, body: Mapping[str, Any]) -> bool:
+    """Whether calls that are up to the model have a structural tag: for a strict function, or to end after one call."""
+    is_strict = any(_offered(each).get("strict") is True for each in body["tools"])
+    if parser in TAGGED_IF_FORCED:
+        return is_strict and has_form(body)
+    if is_strict or parser in ALWAYS_TAGGED:
+        return True
+    return body.get("parallel_tool_calls") is False and not has_form(body) and parser not in WITHOUT_LIMIT
+
+
+def _keeps_form(body: Mapping[str, Any]) -> bool:
+    """Whether the form that a body demands stays in force beside the forced call of a Mistral model."""
+    return body.get("structured_outputs") is not None or _format_type(body) == "structural_tag"
+
+
+def _format_type(body: Mapping[str, Any]) -> Any:
+    requested = body.get("response_format")
+    return requested.get("type") if isinstance(requested, Mapping) else None
+
+
+def _offered(tool: Any) -> Mapping[str, Any]:
+    found = tool.get("function") if isinstance(tool, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
 
 MOST_CALLS = 8
 RESULT_ROLES = ("tool", "function")

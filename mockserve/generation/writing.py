@@ -18,8 +18,14 @@ from mockserve.generation.structured_outputs.kinds import (
     read_deferred,
     takes_form,
 )
-from mockserve.generation.tool_calls import Function, ToolUse, call_script, read_tool_use, tool_demand
-from mockserve.generation.tool_constraints import tool_constraint_of
+from mockserve.generation.tool_calls import (
+    Function,
+    ToolUse,
+    call_script,
+    read_tool_use,
+    tool_constraint_of,
+    tool_demand,
+)
 from mockserve.options.content import (
     AUTO,
     ONE_CALL_PARSERS,
@@ -30,7 +36,7 @@ from mockserve.options.content import (
 from mockserve.protocol.completions.messages import effort_arguments, read_messages
 from mockserve.protocol.errors import ApiError, late
 from mockserve.protocol.json_text import compact_json
-from mockserve.workers.job import Job
+from mockserve.workers import Job
 
 
 class OutputSpec(NamedTuple):

@@ -21,11 +21,11 @@ from yarl import URL
 from blis_sim.options import OptionError
 from mockserve.faults.shaping import HEADER as FAULT_HEADER
 from mockserve.faults.shaping import STATUS_HEADER, ShapedTransport
-from mockserve.log_lines import fields
 from mockserve.metrics.server import NO_ROUTE
 from mockserve.options.faults import ERRORS, FaultSettings
+from mockserve.options.observability import fields
 from mockserve.protocol.errors import ApiError, engine_dead, internal_error
-from mockserve.realtime.interface import EngineFailedError
+from mockserve.realtime.driver import EngineFailedError
 from mockserve.routes.control import OPENAPI, OpenApiText
 from mockserve.routes.shared import ID_HEADER, ROOM_TAKEN, UNTYPED, Handler, json_response
 from mockserve.routes.table import ROUTES, Route

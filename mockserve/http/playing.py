@@ -1,24 +1,165 @@
-"""Recorded and hand-written replies in the place of generated ones, and the journal of requests."""
+"""Recorded and hand-written replies in the place of generated ones, and requests forwarded to another server."""
 
 import asyncio
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
+from time import perf_counter_ns, time_ns
+from typing import Any
 
-from aiohttp import hdrs, web
+from aiohttp import ClientError, ClientSession, ClientTimeout, hdrs, web
 
 from blis_sim.engine.request import Request
 from mockserve.generation.composer import SCRIPTED_TEXT
-from mockserve.planning.played import played_request
-from mockserve.playback.journal import MOST_BODY_BYTES, NotedRequest
-from mockserve.playback.playback import Asked, Playback
-from mockserve.playback.reply import Piece, PlayedReply
+from mockserve.in_flight_request import new_id
+from mockserve.playback.playback import MOST_BODY_BYTES, Asked, NotedRequest, Playback
+from mockserve.playback.reply import Conversation, Piece, PlayedReply, conversation_of
 from mockserve.protocol.errors import ApiError
 from mockserve.replies.choices import failure
-from mockserve.responding.forwarding import forward
 from mockserve.routes.shared import Handler, received
+from mockserve.serving.planner import Planner, RequestContext
 from mockserve.serving.service import SERVICE, Service
 from mockserve.transport.clients import arrived_at
-from traces.content.scrubbing import without_secret_headers
+from traces.append_file import AppendFile
+from traces.content import RecordedExchange, line_of
+from traces.redaction import without_secret_headers, without_secret_parameters
+from traces.text_file import TraceError
+
+
+def played_request(planner: Planner, body: Any, conversation: Conversation, raw: bytes, reply: PlayedReply) -> Request:
+    """The request whose reply is `reply`: a prompt as long as the recorded one was counted.
+
+    Blocks of prompt and reply are named by their tokens, so that a next round finds both in the prefix cache. Raises
+    ApiError for what is longer than a context.
+    """
+    ids = _prompt_ids(planner, body, conversation) or planner.encode(raw.decode("utf-8", "replace")) or [0]
+    requested = reply.num_prompt_tokens or len(ids)
+    ids = ids[:requested] if len(ids) >= requested else [*ids, *[ids[-1]] * (requested - len(ids))]
+    planner.check_length(len(ids) + reply.num_output_tokens)
+    return planner.played(
+        ids, RequestContext(f"playback-{new_id()}"), reply.num_output_tokens, _reply_ids(planner, reply)
+    )
+
+
+def _prompt_ids(planner: Planner, body: Any, conversation: Conversation) -> list[int]:
+    if isinstance(body, Mapping) and isinstance(body.get("prompt"), str) and "messages" not in body:
+        return planner.encode(body["prompt"], add_special_tokens=True)
+    if not conversation.turns:
+        return []
+    spaced = conversation_of(body, keeps_spaces=True)
+    messages = [{"role": role, "content": words} for role, words in spaced.turns]
+    try:
+        text = planner.conversations.prompt({"messages": messages, "tools": _tools(body) or None})
+    except (ApiError, RecursionError):  # a template need not take the roles of another server, nor any depth
+        text = conversation.text
+    return planner.encode(text)
+
+
+def _tools(body: Any) -> list[dict[str, Any]]:
+    """The functions of a body of any interface, as chat completions have them."""
+    found = body.get("tools") if isinstance(body, Mapping) else None
+    tools = []
+    for each in found if isinstance(found, list) else ():
+        function = each.get("function", each) if isinstance(each, Mapping) else None
+        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+            shown = {
+                "name": function["name"],
+                "description": function.get("description"),
+                "parameters": function.get("parameters", function.get("input_schema")),
+            }
+            given = {name: value for name, value in shown.items() if value is not None}
+            tools.append({"type": "function", "function": given})
+    return tools
+
+
+def _reply_ids(planner: Planner, reply: PlayedReply) -> list[int]:
+    """The tokens of a reply that is text; none for others, whose tokens the recording does not show."""
+    if reply.text is None:
+        return []
+    try:
+        return planner.encode(reply.text)[: reply.num_output_tokens]
+    except ApiError:
+        return []
+
+
+_NOT_PASSED_ON = frozenset(
+    {"host", "connection", "keep-alive", "transfer-encoding", "content-length", "te", "trailer", "upgrade", "expect"}
+)
+_HEADERS_BACK = ("content-type", "retry-after", "x-request-id")
+_MOST_RECORDED_BYTES = 64 << 20
+
+
+async def forward(request: web.Request, service: Service, playback: Playback, asked: Asked) -> web.StreamResponse:
+    """The reply of the upstream, piece by piece as it comes. Raises ApiError when the upstream cannot be reached."""
+    url = playback.options.playback_upstream.rstrip("/").removesuffix("/v1") + request.path_qs
+    headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _NOT_PASSED_ON]
+    headers = [(name, "identity" if name.lower() == "accept-encoding" else value) for name, value in headers]
+    started_ns, sent_at_us = perf_counter_ns(), time_ns() // 1000
+    body = await request.read()
+    pieces: list[tuple[int, bytes]] = []
+    try:
+        async with (
+            ClientSession(timeout=ClientTimeout(total=None, sock_connect=10), auto_decompress=False) as session,
+            session.post(url, data=body, headers=headers) as reply,
+        ):
+            back = {name: reply.headers[name] for name in _HEADERS_BACK if name in reply.headers}
+            response = web.StreamResponse(status=reply.status, headers=back)
+            response.enable_chunked_encoding()
+            await response.prepare(request)
+            num_bytes = 0
+            async for data in reply.content.iter_any():
+                await response.write(data)
+                num_bytes += len(data)
+                if num_bytes <= _MOST_RECORDED_BYTES:
+                    pieces.append(((perf_counter_ns() - started_ns) // 1000, data))
+            exchange = _exchange(playback, request, asked, reply.status, list(back.items()), pieces, sent_at_us)
+            playback.add(exchange)
+            await asyncio.to_thread(_append, playback.options.playback, exchange)
+            await response.write_eof()  # from here on the client may ask again
+    except (ClientError, OSError, TimeoutError) as error:
+        raise ApiError(f"cannot forward to {url}: {error}", status=502, kind="Bad Gateway") from None
+    return response
+
+
+def _exchange(
+    playback: Playback,
+    request: web.Request,
+    asked: Asked,
+    status: int,
+    headers: list[tuple[str, str]],
+    pieces: list[tuple[int, bytes]],
+    sent_at_us: int,
+) -> RecordedExchange:
+    redactor = playback.redactor
+    recorded = RecordedExchange(
+        request_id=None,
+        sent_at_us=sent_at_us,
+        method="POST",
+        path=redactor.text(without_secret_parameters(asked.path)),
+        headers=[(name, redactor.text(value)) for name, value in without_secret_headers(request.headers.items())],
+        body=asked.raw,
+        status=status,
+        reply_headers=headers,
+        pieces=pieces,
+        is_complete=True,
+        upstream=playback.options.playback_upstream,
+    )
+    return recorded.in_pieces(redactor)
+
+
+def _append(path: str, exchange: RecordedExchange) -> None:
+    try:
+        file = AppendFile(Path(path), joins=True)
+    except TraceError:
+        return
+    try:
+        file.write(line_of(exchange))
+    except OSError:
+        return
+    finally:
+        file.close()
+
 
 _PREFIXES = ("/v1/", "/v2/", "/inference/")
 _PATHS = frozenset({"/invocations", "/pooling", "/classify", "/score", "/rerank", "/generative_scoring"})

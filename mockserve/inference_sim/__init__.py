@@ -1,4 +1,1 @@
-"""The program `llm-d-inference-sim`: that project's command line in front of this server.
-
-`options.py` has the flags, `mapping.py` their meaning for this server.
-"""
+"""The program `llm-d-inference-sim`: that project's command line in front of this server."""

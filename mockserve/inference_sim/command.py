@@ -1,14 +1,223 @@
-"""`llm-d-inference-sim`: the command and its registration."""
+"""`llm-d-inference-sim`: its flags, their meaning for this server, and the command."""
 
+import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from blis_sim.options.command_line import flags_of
-from mockserve.inference_sim.options import InferenceSimOptions
+from blis_sim.options import OptionError, check_options, option, options_from, options_of, section
+from blis_sim.options.text import flags_of
+from mockserve.options.content import ToolArgumentOptions
+from mockserve.options.engine_features import KVEventsConfig
+from mockserve.options.fake_metrics import milliseconds
+from mockserve.options.serve import ServeOptions
 from mockserve.vllm_arguments.table import VllmFlag
 
 __all__ = ["InferenceSimOptions", "rewritten", "run"]
+
+MOST_STD_DEV_FRACTION = 0.3
+"""Largest standard deviation as a fraction of the mean, the limit of that project."""
+
+FAILURE_TYPES = (
+    "rate_limit",
+    "invalid_api_key",
+    "context_length",
+    "server_error",
+    "invalid_request",
+    "model_not_found",
+)
+
+
+def _duration(help_text: str) -> str:
+    value: str = option("0", help_text, metavar="TIME")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceSimOptions:
+    """Names, defaults and limits are that project's."""
+
+    model: str = option("", "Model to pretend to serve; any name will do (default: SIM_MODEL).")
+    served_model_name: tuple[str, ...] = option((), "Names that clients may use (default: the model).")
+    port: int = option(8000, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
+    mode: str = option("random", "Content of answers: made-up text, or the prompt again.", choices=("random", "echo"))
+    seed: int = option(100100100, "Seed of answers, times and faults.")
+    max_model_len: int = option(1024, "Most tokens of prompt and answer together.", at_least=1)
+    max_num_seqs: int = option(5, "Requests that run at once.", at_least=1)
+    max_waiting_queue_length: int = option(1000, "Requests that may wait; more get status 429.", at_least=0)
+    max_request_body_size_mb: int = option(4, "Largest body of a request.", at_least=1, at_most=512)
+    latency_calculator: str = option(
+        "",
+        "How the first token is timed; without it by which times are given.",
+        choices=("", "constant", "per-token"),
+    )
+    time_to_first_token: str = _duration("Time to the first token.")
+    time_to_first_token_std_dev: str = _duration("Its standard deviation.")
+    inter_token_latency: str = _duration("Time between tokens.")
+    inter_token_latency_std_dev: str = _duration("Its standard deviation.")
+    prefill_overhead: str = _duration("Part of the time to the first token that is always there.")
+    prefill_time_per_token: str = _duration("What each prompt token that is not cached adds to it.")
+    prefill_time_std_dev: str = _duration("Standard deviation of the two together.")
+    kv_cache_transfer_latency: str = _duration("Time to the first token of a prompt computed elsewhere.")
+    kv_cache_transfer_latency_std_dev: str = _duration("Its standard deviation.")
+    kv_cache_transfer_time_per_token: str = _duration("The same by prompt length.")
+    kv_cache_transfer_time_std_dev: str = _duration("Its standard deviation.")
+    time_factor_under_load: float = option(1.0, "How many times as long all takes under full load.", at_least=1)
+    startup_duration: str = _duration("How long after the start the port opens.")
+    enable_kvcache: bool = option(False, "Find equal prompt beginnings in a KV cache.")
+    kv_cache_size: int = option(1024, "KV blocks.", at_least=1)
+    block_size: int = option(16, "Tokens per KV block.", at_least=8, at_most=128)
+    hash_seed: str = option("", "What block hashes start from (default: PYTHONHASHSEED).")
+    zmq_endpoint: str = option("tcp://127.0.0.1:5557", "Where KV events go, with --enable-kvcache and POD_IP.")
+    kv_events_replay_endpoint: str = option("", "Where to ask for KV events that were missed.")
+    kv_events_replay_queue_size: int = option(
+        1024, "Batches kept for subscribers that ask for missed ones.", at_least=1
+    )
+    lora_modules: tuple[str, ...] = option((), "Adapters, each a JSON object with name and path.")
+    max_loras: int = option(1, "Adapters that may run at once.", at_least=1)
+    max_cpu_loras: int | None = option(None, "Adapters kept in memory (default: as many as may run).", at_least=1)
+    data_parallel_size: int = option(1, "Ranks, each on a port of its own.", at_least=1, at_most=8)
+    data_parallel_rank: int = option(-1, "The one rank to be.", at_least=-1, at_most=7)
+    failure_injection_rate: float = option(0.0, "Percent of the requests that fail.", at_least=0, at_most=100)
+    failure_types: tuple[str, ...] = option((), "How they fail (default: all ways).", choices=FAILURE_TYPES)
+    fake_metrics: str = option("", "Figures for the metrics page, constant or by a function of time.", metavar="JSON")
+    enable_request_id_headers: bool = option(False, "Give every reply an X-Request-Id.")
+    enable_sleep_mode: bool = option(False, "Accepted: VLLM_SERVER_DEV_MODE=1 opens the sleep routes.", hidden=True)
+    dataset_path: str | None = option(None, "Answers by prompt, in a SQLite file.")
+    dataset_table_name: str = option("llmd", "Table of it.")
+    tool_call_extra_call_probability: float = option(
+        45.0, "Percent of the calls that another call follows.", at_least=0, at_most=100
+    )
+    tool_arguments: ToolArgumentOptions = section(ToolArgumentOptions)
+    ssl_certfile: str = option("", "Certificate to serve HTTPS with.")
+    ssl_keyfile: str = option("", "Its key.")
+    accepted_without_effect: tuple[str, ...] = option((), "Flags that mean nothing here.", hidden=True)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if not self.model:
+            raise OptionError("--model must be given")
+        if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
+            raise OptionError(
+                f"--max-cpu-loras must be at least --max-loras, {self.max_loras}, got {self.max_cpu_loras}"
+            )
+        for name in ("time_to_first_token", "inter_token_latency", "kv_cache_transfer_latency"):
+            mean, deviation = self.ms(name), self.ms(f"{name}_std_dev")
+            if deviation > MOST_STD_DEV_FRACTION * mean:
+                flag = f"--{name.replace('_', '-')}"
+                raise OptionError(f"{flag}-std-dev must be at most 30 % of {flag}, {mean:g} ms, got {deviation:g} ms")
+
+    def ms(self, name: str) -> float:
+        """Return one of the durations in milliseconds. Raises OptionError when it is none."""
+        return milliseconds(f"--{name.replace('_', '-')}", getattr(self, name))
+
+
+FAULTS: Mapping[str, str] = {**{name: name for name in FAILURE_TYPES}, "server_error": "overloaded"}
+"""Failure types of llm-d-inference-sim as faults here: its server error has status 503."""
+
+BLOCKS_WITHOUT_CACHE = 1 << 20
+"""KV blocks where no cache is simulated: they never run out."""
+
+
+def serve_options(options: InferenceSimOptions, environment: Mapping[str, str], rank: int) -> ServeOptions:
+    """The options of one data-parallel rank's server."""
+    names = options.served_model_name or (options.model,)
+    return options_from(
+        ServeOptions,
+        model=options.model,
+        served_model_name=names,
+        port=options.port and options.port + rank,
+        mode=options.mode,
+        seed=options.seed,
+        max_model_len=options.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        max_waiting_requests=options.max_waiting_queue_length,
+        max_body_mb=options.max_request_body_size_mb,
+        block_size=options.block_size,
+        total_kv_blocks=options.kv_cache_size + 1 if options.enable_kvcache else BLOCKS_WITHOUT_CACHE,
+        enable_prefix_caching=options.enable_kvcache,
+        enable_lora=True,  # there, adapters may be loaded at any time
+        lora_modules=options.lora_modules,
+        max_loras=options.max_loras,
+        max_cpu_loras=options.max_cpu_loras,
+        enable_request_id_headers=options.enable_request_id_headers,
+        enable_auto_tool_choice=True,
+        tool_call_parser="hermes",
+        tool_call_extra_probability=options.tool_call_extra_call_probability / 100,
+        **{each.name: each.of(options.tool_arguments) for each in options_of(ToolArgumentOptions)},
+        dataset_path=options.dataset_path,
+        dataset_table_name=options.dataset_table_name,
+        ssl_certfile=options.ssl_certfile,
+        ssl_keyfile=options.ssl_keyfile,
+        startup_s=options.ms("startup_duration") / 1000,
+        kv_transfer_config=json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"}),
+        fake_metrics=options.fake_metrics,
+        fault_rates=_fault_rates(options),
+        fault_seed=options.seed,
+        data_parallel_rank=rank,
+        kv_events_config=_kv_events(options, environment, rank),
+        pod_headers=_pod_headers(options, environment, rank),
+        offers_ready_route=True,
+        lenient_start=True,  # llm-d-inference-sim has no such checks
+        accepted_without_effect=options.accepted_without_effect,
+        **_times(options),
+    )
+
+
+def _times(options: InferenceSimOptions) -> dict[str, Any]:
+    """The settings of set times."""
+    by_length = options.ms("time_to_first_token") == 0 and options.ms("time_to_first_token_std_dev") == 0
+    names = (
+        "time_to_first_token",
+        "time_to_first_token_std_dev",
+        "inter_token_latency",
+        "inter_token_latency_std_dev",
+        "prefill_overhead",
+        "prefill_time_per_token",
+        "prefill_time_std_dev",
+        "kv_cache_transfer_latency",
+        "kv_cache_transfer_latency_std_dev",
+        "kv_cache_transfer_time_per_token",
+        "kv_cache_transfer_time_std_dev",
+    )
+    return {
+        **{f"{name}_ms": options.ms(name) for name in names},
+        "latency_calculator": options.latency_calculator or ("per-token" if by_length else "constant"),
+        "time_factor_under_load": options.time_factor_under_load,
+    }
+
+
+def _fault_rates(options: InferenceSimOptions) -> tuple[str, ...]:
+    kinds = options.failure_types or FAILURE_TYPES
+    rate = options.failure_injection_rate / 100 / len(kinds)
+    return tuple(f"{FAULTS[kind]}={rate}" for kind in kinds) if rate else ()
+
+
+def _kv_events(options: InferenceSimOptions, environment: Mapping[str, str], rank: int) -> str:
+    """Published where there is a cache and an address to name in the topic."""
+    pod_ip = environment.get("POD_IP", "")
+    if not options.enable_kvcache or not pod_ip:
+        return ""
+    config = KVEventsConfig(
+        enable_kv_cache_events=True,
+        endpoint=options.zmq_endpoint,
+        replay_endpoint=options.kv_events_replay_endpoint or None,
+        buffer_steps=options.kv_events_replay_queue_size,
+        topic=f"kv@{pod_ip}:{options.port + rank}@{options.model}",
+    )
+    return json.dumps(asdict(config))
+
+
+def _pod_headers(options: InferenceSimOptions, environment: Mapping[str, str], rank: int) -> tuple[str, ...]:
+    """Return the headers that name the pod which answered, where its name is known."""
+    found = {"x-inference-pod": environment.get("POD_NAME"), "x-inference-namespace": environment.get("POD_NAMESPACE")}
+    known = {name: value for name, value in found.items() if value}
+    if known:
+        known["x-inference-port"] = str(options.port + rank)
+    return tuple(f"{name}={value}" for name, value in known.items())
+
 
 TABLE = Path(__file__).parent / "flags.csv"
 SWITCH_VALUES = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
@@ -30,7 +239,6 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 def run(options: InferenceSimOptions) -> int:
     """Serve until stopped by a signal. Returns the exit code."""
-    from mockserve.inference_sim.mapping import serve_options
     from mockserve.options.environment import read_environment
     from mockserve.server import serve
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec
+from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec
 from blis_sim.engine.request import ExternalPrompt
 from blis_sim.options import OptionError
 from mockserve.kv_events.naming import FastNaming, NameBlocks, VllmNaming, root_hash

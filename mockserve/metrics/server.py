@@ -1,4 +1,4 @@
-"""Metrics of the server: HTTP requests by route as vLLM's instrumentation counts them, operations, tool parsing."""
+"""Metrics of the server: HTTP requests by route, WebSockets, operations, tool parsing, as vLLM counts them."""
 
 import time
 from collections.abc import Iterator
@@ -9,10 +9,63 @@ from time import perf_counter
 
 from prometheus_client import Gauge
 from prometheus_client import Histogram as PrometheusHistogram
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 
 from mockserve.metrics.engine import Histogram, cumulative
-from mockserve.metrics.websockets import WebSocketMetrics
+
+WEBSOCKET_BUCKETS_S = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+
+
+@dataclass(slots=True)
+class WebSocketMetrics:
+    """Counts WebSockets that are open, all that were opened, and how long each was."""
+
+    num_active: int = 0
+    num_opened: int = 0
+    durations_s: Histogram = field(default_factory=lambda: Histogram(WEBSOCKET_BUCKETS_S))
+    created: float = field(default_factory=time.time)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a WebSocket that is open while the block runs."""
+        self.num_active += 1
+        self.num_opened += 1
+        started_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.num_active -= 1
+            self.durations_s.observe(time.monotonic() - started_s)
+
+    def add(self, other: "WebSocketMetrics") -> None:
+        """Count what another has counted, too."""
+        self.num_active += other.num_active
+        self.num_opened += other.num_opened
+        self.durations_s.add(other.durations_s)
+        self.created = min(self.created, other.created)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families, for prometheus_client."""
+        active = GaugeMetricFamily(
+            "vllm:websocket_connections_active", "Number of currently active WebSocket connections."
+        )
+        active.add_metric([], self.num_active)
+        yield active
+        opened = CounterMetricFamily("vllm:websocket_connections", "Total number of WebSocket connections.")
+        opened.add_metric([], self.num_opened, created=self.created)
+        yield opened
+        name = "vllm:websocket_connection_duration_seconds"
+        durations = HistogramMetricFamily(name, "Duration of WebSocket connections in seconds.")
+        durations.add_metric([], cumulative(self.durations_s), self.durations_s.total)
+        durations.add_sample(f"{name}_created", {}, self.created)
+        yield durations
+
 
 FINE_BUCKETS_S = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10, 30, 60,

@@ -8,7 +8,7 @@ from typing import Any
 from blis_sim.options import OptionError, check_options, option, section
 from blis_sim.options.limits import MOST_PROCESSES
 from blis_sim.options.text import load_json
-from mockserve.log_lines import FORMATS
+from mockserve.options.observability import FORMATS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

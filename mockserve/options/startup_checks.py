@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.kv_cache.sizing import bytes_per_block
-from blis_sim.engine.memory.kv_group_specs import most_blocks
+from blis_sim.engine.memory.kv_groups import most_blocks
 from blis_sim.options import OptionError, ineffective_flags
 from blis_sim.options.text import load_json
 from mockserve.options.engine_features import TransferConfig, read_transfer_config
 from mockserve.options.environment import ServerEnvironment
-from mockserve.options.folder_checks import (
+from mockserve.options.serve import (
     QUANTIZATION_KEYS,
     QUANTIZATION_METHODS,
+    ServeOptions,
     folder_config,
     folder_problems,
     unknown_quantization,
 )
-from mockserve.options.serve import ServeOptions
 from mockserve.options.server import GENERATING_TASKS, tasks_of
 from mockserve.vllm_arguments.table import UNSEEN, read_table
 

@@ -1,15 +1,17 @@
-"""From a parsed chat request, or one for a response, to the reply to write."""
+"""From a parsed chat request, or one for a response, to the reply to write; conversations as token ids."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
-from mockserve.generation.tool_constraints import ToolConstraint, tool_constraint_of
+from blis_sim.engine.request import Medium as PlacedMedium
+from mockserve.generation.tool_calls import ToolConstraint, forced_schema, shown_tools, tool_constraint_of
 from mockserve.generation.writing import OutputSpec, chat_form
 from mockserve.in_flight_request import new_id, unix_time
 from mockserve.metrics.server import CHAT, RESPONSES
-from mockserve.planning.conversations import conversation_ids, placed_conversation
 from mockserve.planning.prompts import (
+    check_unicode,
     check_with_model,
     delivery_of,
     interval_of,
@@ -28,27 +30,68 @@ from mockserve.protocol.completions.content_parts import MEDIA_MARK
 from mockserve.protocol.completions.messages import Medium, has_media, media_of
 from mockserve.protocol.completions.requests import ChatRequest, parse_chat
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.forced_calls import forced_schema, shown_tools
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.responses.bodies import ResponseObject, raw_message
 from mockserve.protocol.responses.input_items import chat_messages
 from mockserve.protocol.responses.items import output_items
 from mockserve.protocol.responses.requests import ResponseRequest, chat_body
-from mockserve.protocol.sampling.sampling import check_max_tokens
-from mockserve.replies.call_style import (
-    PLAIN,
-    CallStyle,
-    Fillers,
-    ReasoningStyle,
-    call_style,
-    filling,
-)
+from mockserve.protocol.sampling import SamplingParams, check_max_tokens
+from mockserve.replies.call_style import PLAIN, CallStyle, Fillers, ReasoningStyle, call_style, filling
 from mockserve.replies.chat_writer import ChatShape
-from mockserve.replies.generation import PlannedPrompt
+from mockserve.replies.choice_writer import PlannedPrompt
 from mockserve.replies.reply_set import Accounting, ParsingCounter, ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import RequestContext
+from mockserve.serving.planner import Planner, RequestContext
 from mockserve.serving.response_store import ResponseStore
+
+
+def conversation_ids(
+    planner: Planner,
+    text: str,
+    media: Sequence[Medium],
+    tokens_per_medium: int,
+    add_special_tokens: bool,
+    sampling: SamplingParams,
+) -> list[int]:
+    """The ids of a conversation, with `tokens_per_medium` of them where a picture or a recording is."""
+    if not media:
+        return text_ids(planner, text, add_special_tokens, sampling)
+    return placed_conversation(planner, text, media, tokens_per_medium, add_special_tokens)[0]
+
+
+def placed_conversation(
+    planner: Planner,
+    text: str,
+    media: Sequence[Medium],
+    tokens_per_medium: int,
+    add_special_tokens: bool,
+) -> tuple[list[int], tuple[PlacedMedium, ...]]:
+    """The ids of a conversation with media, and where in them its media are.
+
+    Media whose place the chat template does not show come at the end.
+    """
+    check_unicode(text)
+    stretches = [
+        planner.encode(stretch, add_special_tokens and number == 0)
+        for number, stretch in enumerate(text.split(MEDIA_MARK))
+    ]
+    planner.check_length(sum(map(len, stretches)) + len(media) * tokens_per_medium)
+    ids: list[int] = []
+    places: list[PlacedMedium] = []
+    shown, others = media[: len(stretches) - 1], media[len(stretches) - 1 :]
+    for number, stretch in enumerate(stretches):
+        ids += stretch
+        for medium in shown[number : number + 1] if number < len(stretches) - 1 else others:
+            places.append(PlacedMedium(len(ids), tokens_per_medium, (medium.modality, medium.source)))
+            ids += medium_ids(planner, medium, tokens_per_medium)
+    planner.check_ids(ids)
+    return ids, tuple(places)
+
+
+def medium_ids(planner: Planner, medium: Medium, count: int) -> list[int]:
+    """Ids that stand for a picture or a recording: the same for the same source, so that its blocks can be shared."""
+    first = crc32(medium.source.encode("utf-8", "surrogatepass"))
+    return [(first + number) % planner.tokenizer.vocabulary_size for number in range(count)]
 
 
 async def plan_chat(

@@ -1,8 +1,10 @@
-"""From a parsed completion request to the reply to write."""
+"""From a parsed completion request, or token ids that were sent, to the reply to write."""
 
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mockserve.generation.writing import completion_form
+from mockserve.generation.answer import Delta
+from mockserve.generation.writing import OutputSpec, chat_form, completion_form
 from mockserve.in_flight_request import unix_time
 from mockserve.planning.prompts import (
     check_with_model,
@@ -18,12 +20,27 @@ from mockserve.planning.prompts import (
     text_ids,
     with_wishes,
 )
+from mockserve.protocol.bodies import Choice, Ending, Piece, chat_logprobs
 from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.requests import CompletionRequest, Prompt
-from mockserve.protocol.sampling.sampling import check_max_tokens
-from mockserve.replies.choice_writer import CompletionShape
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.generate import GenerateBodies, GenerateRequest, check_room, token_logprobs
+from mockserve.protocol.refusals import refuse_thinking_budget
+from mockserve.protocol.sampling import check_max_tokens
+from mockserve.protocol.token_checks import check_vocabulary
+from mockserve.replies.call_style import CallStyle, call_style
+from mockserve.replies.chat_writer import ChatShape, ChatWriter
+from mockserve.replies.choice_writer import (
+    ChoiceWriter,
+    CompletionShape,
+    Generation,
+    Generations,
+    LateGenerations,
+    NewScorer,
+    PlannedPrompt,
+    scored_tokens,
+)
 from mockserve.replies.frames import OTHER_ERRORS
-from mockserve.replies.generation import PlannedPrompt
 from mockserve.replies.reply_set import Accounting, ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import RequestContext
@@ -124,3 +141,198 @@ async def _planned(
         scores=scores,
         first_token_text="" if scores is None else planner.tokenizer.decode(ids[:1]),
     )
+
+
+async def plan_generate(
+    model: ServedModel, asked: GenerateRequest, reply_id: str, adapter: Adapter | None, priority: int | None
+) -> ReplyJob:
+    """Plan the reply. Raises ApiError for refusals that depend on the model. `priority` overrides that of the body."""
+    _check_server(model, asked)
+    planner, sampling = model.planner, asked.sampling
+    limit = planner.max_model_len
+    check_room(len(asked.token_ids), limit)
+    planner.check_ids(asked.token_ids)
+    has_ceiling = sampling.max_tokens is None
+    if sampling.max_tokens is not None:
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, limit))
+    planner.budget(sampling, len(asked.token_ids), has_ceiling)
+    check_vocabulary(sampling, asked.logit_bias, planner.vocabulary_size, model.options.replies.max_logprobs)
+    refuse_thinking_budget(asked.thinking_token_budget, model.options.content.reasoning.reasoning_parser is not None)
+    urgency = asked.common.priority if priority is None else priority
+    params = asked.common.kv_transfer_params
+    external = model.external_prompt(params, len(asked.token_ids))
+    terms = RequestContext(reply_id, asked.common.cache_salt, adapter, urgency, external)
+    generations = await planner.plan(asked.token_ids, sampling, terms, _form(model, asked), has_ceiling)
+    if asked.output_mode != "derender":
+        generations = _each_unread(generations)
+    prompt = PlannedPrompt(
+        token_ids=asked.token_ids,
+        text="",
+        generations=generations,
+        scores=prompt_scores(model, sampling, asked.token_ids, generations),
+    )
+    shape = GenerateShape(
+        output_mode=asked.output_mode,
+        new_scorer=new_scorers(model, sampling),
+        num_top=num_top(sampling, extra=1),
+        shows_prompt_ids=asked.returns_prompt_ids,
+        includes_reasoning=asked.includes_reasoning,
+        calls=call_style(model.options.content.tools.tool_call_parser),
+    )
+    return ReplyJob(
+        bodies=GenerateBodies(
+            id=reply_id,
+            created=unix_time(),
+            model=model.reply_name(adapter),
+            output_mode=asked.output_mode,
+            shows_prompt_ids=asked.returns_prompt_ids,
+            weight_version=model.weight_version,
+        ),
+        new_writer=shape.writer,
+        delivery=asked.delivery,
+        prompts=[prompt],
+        accounting=Accounting(
+            shows_prompt_details=model.options.replies.enable_prompt_tokens_details,
+        ),
+        stream_interval=max(model.options.replies.stream_interval, asked.stream_interval),
+        kv_transfer_params=model.handover(params, generations),
+        errors=OTHER_ERRORS,
+        is_long=is_long_reply(sampling, [prompt], repeats_prompts=asked.returns_prompt_ids),
+        sampling=sampling,
+    )
+
+
+def _form(model: ServedModel, asked: GenerateRequest) -> OutputSpec:
+    """Answers to a chat that was rendered elsewhere have reasoning and calls like other answers."""
+    context = asked.parse_context
+    demanded = {"structured_outputs": asked.structured_outputs}
+    if context is None:
+        return completion_form(demanded, None, model.answers)
+    return chat_form({**context, **demanded, "messages": []}, "", model.answers, quotes=False)
+
+
+def _each_unread(generations: Generations) -> Generations:
+    if isinstance(generations, LateGenerations):
+        return generations.changed(_unread)
+    return [_unread(each) for each in generations]
+
+
+def _unread(generation: Generation) -> Generation:
+    """The ending as a server without a parser of calls reports it: a plain stop."""
+    answer = generation.answer
+    if answer.ending.finish_reason != "tool_calls":
+        return generation
+    return generation._replace(answer=answer._replace(ending=Ending("stop", answer.ending.stop_reason)))
+
+
+def _check_server(model: ServedModel, asked: GenerateRequest) -> None:
+    """Raise ApiError for requests that need other flags of the server."""
+    most = model.deployment.config.max_num_seqs
+    if asked.sampling.n > most:
+        raise ApiError(f"sampling_params.n must be at most the server's max_num_seqs ({most}), got {asked.sampling.n}.")
+    if asked.output_mode == "derender" and asked.parse_context is None and model.answers.parses_answers:
+        raise ApiError(
+            "output_mode='derender' requires parse_context on a server with a tool or reasoning parser. "
+            "Use the one returned by /render."
+        )
+    if not model.options.routes.tokens_only:
+        return
+    if asked.sampling.stop:
+        raise ApiError(
+            "stop strings are not supported on a --tokens-only server because detokenization is disabled. "
+            "Check stop strings on the coordinator, or use stop_token_ids."
+        )
+    if asked.output_mode != "tokens":
+        raise ApiError(
+            f"output_mode={asked.output_mode!r} requires a tokenizer, but this server does not load one "
+            "(--tokens-only or --skip-tokenizer-init). Send the request to a server that loads a tokenizer, or use "
+            "output_mode='tokens'."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateShape:
+    """The form of choices: ids alone, with their text, or as a parsed message."""
+
+    output_mode: str
+    new_scorer: NewScorer | None
+    num_top: int | None
+    shows_prompt_ids: bool
+    includes_reasoning: bool
+    calls: CallStyle
+
+    def writer(self, prompt: PlannedPrompt, generation: Generation) -> ChoiceWriter:
+        """The writer of one choice."""
+        if self.output_mode == "derender":
+            chat = ChatShape(
+                new_scorer=self.new_scorer,
+                num_top=None if self.num_top is None else self.num_top - 1,
+                shows_token_ids=True,
+                includes_reasoning=self.includes_reasoning,
+                calls=self.calls,
+            )
+            return MessageWriter(chat, prompt, generation)
+        return TokenWriter(self, prompt, generation)
+
+
+class TokenWriter:
+    """Writes one choice as token ids."""
+
+    sends_text_only = False
+
+    def __init__(self, shape: GenerateShape, prompt: PlannedPrompt, generation: Generation) -> None:
+        self._shape = shape
+        self._prompt = prompt
+        self._generation = generation
+        self._answer = generation.answer
+        self._scorer = None if shape.new_scorer is None else shape.new_scorer(generation)
+
+    def text_piece(self, text: str) -> Piece:
+        return Piece(delta={"text": text})
+
+    def stretch(self, place: int) -> Delta | None:
+        return None
+
+    def stretch_piece(self, stretch: Delta) -> Piece:
+        return self.text_piece(stretch.text)
+
+    def piece(self, first: int, last: int) -> Piece | None:
+        return self.last_piece(first, last)
+
+    def last_piece(self, first: int, last: int) -> Piece:
+        has_prompt_ids = first == 0 and self._shape.shows_prompt_ids
+        return Piece(
+            delta=self._content(first, last),
+            token_ids=self._answer.token_ids[first:last],
+            prompt_token_ids=self._prompt.token_ids if has_prompt_ids else None,
+            logprobs=self._logprobs(first, last),
+        )
+
+    def choice(self, num_tokens: int, ending: Ending) -> Choice:
+        return Choice(
+            content=self._content(0, num_tokens),
+            ending=ending,
+            num_tokens=num_tokens,
+            token_ids=self._answer.token_ids[:num_tokens],
+            logprobs=self._logprobs(0, num_tokens),
+            prompted=self._prompt.prompted,
+        )
+
+    def _content(self, first: int, last: int) -> dict[str, Any]:
+        return {"text": "".join(self._answer.texts[first:last])} if self._shape.output_mode == "text" else {}
+
+    def _logprobs(self, first: int, last: int) -> dict[str, Any] | None:
+        if self._scorer is None:
+            return None
+        tokens = scored_tokens(self._scorer, self._generation, first, last)
+        if self._shape.output_mode == "text":
+            return chat_logprobs(tokens, self._shape.num_top, as_ids=False)
+        return token_logprobs(tokens)
+
+
+class MessageWriter(ChatWriter):
+    """Writes one choice as an assistant's message, parsed from what was generated."""
+
+    def choice(self, num_tokens: int, ending: Ending) -> Choice:
+        found = super().choice(num_tokens, ending)
+        return found._replace(content={"message": found.content})

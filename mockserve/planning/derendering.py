@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mockserve.generation.answer import Delta, Kind, stopped
-from mockserve.generation.reading import added, read_answer
+from mockserve.generation.parsing import added, read_answer
 from mockserve.generation.script import END, START
-from mockserve.generation.tokenizer.tokenizer import Split, Tokenizer
-from mockserve.protocol.bodies import Ending, StopReason
+from mockserve.generation.tokenizer import Split, Tokenizer
+from mockserve.protocol.bodies import Candidate, Ending, Scored, StopReason, chat_logprobs, completion_logprobs
 from mockserve.protocol.completions.bodies import ToolCall, whole_message
 from mockserve.protocol.completions.requests import ChatRequest, parse_chat, parse_completion
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.logprob_shapes import Candidate, Scored, chat_logprobs, completion_logprobs
 from mockserve.protocol.reading.types import as_integer, as_number
-from mockserve.protocol.sampling.sampling import SamplingParams
+from mockserve.protocol.sampling import SamplingParams
 from mockserve.replies.call_style import CallStyle, call_id, call_style
 from mockserve.serving.model import ServedModel
 

@@ -5,11 +5,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
-from mockserve.generation.tokenizer.tokenizer import Tokenizer
+from mockserve.generation.tokenizer import Tokenizer
+from mockserve.protocol.bodies import ScoredPrompt
 from mockserve.protocol.errors import ApiError, EmptyPromptError, bad_value, late
-from mockserve.protocol.logprob_shapes import ScoredPrompt
 from mockserve.protocol.refusals import refuse_thinking_budget
-from mockserve.protocol.sampling.sampling import (
+from mockserve.protocol.sampling import (
     MAX_CHOICES,
     Delivery,
     RequestMetadata,
@@ -18,9 +18,8 @@ from mockserve.protocol.sampling.sampling import (
     check_prompt_start,
     check_sampling,
 )
-from mockserve.protocol.sampling.vocabulary_checks import check_extra_arguments, check_vocabulary
-from mockserve.replies.choice_writer import NewScorer, Scorer
-from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
+from mockserve.protocol.token_checks import check_extra_arguments, check_vocabulary
+from mockserve.replies.choice_writer import Generation, Generations, LateGenerations, NewScorer, PlannedPrompt, Scorer
 from mockserve.replies.reply_set import AT_THE_END
 from mockserve.serving.model import ServedModel
 from mockserve.serving.planner import Planner, RequestContext

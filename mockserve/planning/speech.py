@@ -9,17 +9,16 @@ from zlib import crc32
 from blis_sim.options.addition import added_up
 from mockserve.generation.writing import OutputSpec
 from mockserve.in_flight_request import unix_time
-from mockserve.planning.conversations import medium_ids
+from mockserve.planning.chat import medium_ids
 from mockserve.planning.prompts import new_scorers, read_beams
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.messages import Medium
 from mockserve.protocol.errors import ApiError, internal_error
-from mockserve.protocol.sampling.sampling import Delivery, SamplingParams
+from mockserve.protocol.sampling import Delivery, SamplingParams
 from mockserve.protocol.speech import VERBOSE, Speech, SpeechRequest, Spoken
-from mockserve.replies.choice_writer import CompletionShape
+from mockserve.replies.choice_writer import CompletionShape, PlannedPrompt
 from mockserve.replies.frames import OTHER_ERRORS
-from mockserve.replies.generation import PlannedPrompt
 from mockserve.replies.reply_set import ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import RequestContext

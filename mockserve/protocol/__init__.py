@@ -1,5 +1,5 @@
 """vLLM's HTTP interface as pure functions: bodies in, values out; values in, bodies out. No I/O.
 
-A folder for each family of interfaces; `reading` and `asked` have what their requests have in common, `bodies.py` what
-their replies have.
+A folder or file for each family of interfaces; `reading` and `sampling.py` have what their requests have in common,
+`bodies.py` what their replies have.
 """

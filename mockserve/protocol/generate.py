@@ -4,10 +4,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mockserve.protocol.bodies import Choice, Choices, Ending, Piece, Prompted, Usage, id_list, listed
+from mockserve.protocol.bodies import (
+    LONG_TOKENS,
+    LOWEST_LOGPROB,
+    Candidate,
+    Choice,
+    Choices,
+    Ending,
+    Piece,
+    Prompted,
+    Scored,
+    ScoredTokens,
+    Usage,
+    id_list,
+    listed,
+)
 from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value
 from mockserve.protocol.json_text import json_array
-from mockserve.protocol.logprob_shapes import LONG_TOKENS, LOWEST_LOGPROB, Candidate, Scored, ScoredTokens
 from mockserve.protocol.reading.body import Fields
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record, TupleOf
 from mockserve.protocol.reading.types import (
@@ -25,8 +38,7 @@ from mockserve.protocol.reading.types import (
     integer_problem,
 )
 from mockserve.protocol.refusals import check_one_constraint, refuse_bad_salt, refuse_bad_thinking_budget
-from mockserve.protocol.sampling.repetition import REPETITION_DETECTION
-from mockserve.protocol.sampling.sampling import (
+from mockserve.protocol.sampling import (
     STRUCTURED_OUTPUTS,
     Delivery,
     RequestMetadata,
@@ -35,6 +47,7 @@ from mockserve.protocol.sampling.sampling import (
     read_delivery,
     read_sampling,
 )
+from mockserve.protocol.token_checks import REPETITION_DETECTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The form of POST /v1/audio/transcriptions and /v1/audio/translations, and their replies."""
+"""The form of POST /v1/audio/transcriptions and /v1/audio/translations, its languages, and their replies."""
 
 import json
 import math
@@ -10,7 +10,6 @@ from typing import Any
 from mockserve.protocol.bodies import Ending, Usage
 from mockserve.protocol.completions.fields import EXTRA_ARGUMENT
 from mockserve.protocol.errors import ApiError, Problem, bad_value, internal_error
-from mockserve.protocol.languages import check_language, separator_of
 from mockserve.protocol.reading.body import Fields, check_types
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable
 from mockserve.protocol.reading.types import (
@@ -24,7 +23,37 @@ from mockserve.protocol.reading.types import (
     OneOf,
     Text,
 )
-from mockserve.protocol.sampling.sampling import SamplingParams, read_sampling
+from mockserve.protocol.sampling import SamplingParams, read_sampling
+
+_SUPPORTED = (
+    "af ar hy az be bs bg ca zh hr cs da nl en et fi fr gl de el he hi hu is id it ja kn kk ko lv lt mk ms mr mi ne no "
+    "fa pl pt ro ru sr sk sl es sw sv tl ta th tr uk ur vi cy"
+)
+_OTHER = (
+    "la ml te bn br eu mn sq pa si km sn yo so oc ka tg sd gu am yi lo uz fo ht ps tk nn mt sa lb my bo mg as tt haw "
+    "ln ha ba jw su yue"
+)
+
+SUPPORTED_LANGUAGES = _SUPPORTED.split()
+"""Languages that vLLM lists as supported, in its order."""
+
+OTHER_LANGUAGES = frozenset(_OTHER.split())
+"""Languages of the tokenizer that vLLM takes without support for them."""
+
+WITHOUT_SPACES = frozenset({"ja", "zh"})
+"""Languages in which vLLM joins the texts of two stretches of a recording without a space."""
+
+
+def check_language(language: str | None) -> None:
+    """Raise ApiError for a language that is neither supported nor known to the tokenizer."""
+    if language is not None and language not in SUPPORTED_LANGUAGES and language not in OTHER_LANGUAGES:
+        raise ApiError(f"Unsupported language: {language!r}.  Must be one of {SUPPORTED_LANGUAGES}.")
+
+
+def separator_of(language: str) -> str:
+    """Text between those of two stretches of a recording."""
+    return "" if language in WITHOUT_SPACES else " "
+
 
 VERBOSE, DIARIZED = "verbose_json", "diarized_json"
 SUPPORTED_FORMATS = ("text", "json", VERBOSE, DIARIZED)

@@ -1,5 +1,4 @@
 """The simulation in real time: no other part of the server reads the wall clock.
 
 Read `driver.py` first, which decides when something happens, then `deliveries.py`, which decides what happens.
-`interface.py` is the interface of all drivers.
 """

@@ -17,8 +17,7 @@ from blis_sim.engine.sequence import Sequence as EngineSequence
 from blis_sim.engine.units import Micros
 from mockserve.in_flight_request import InFlightRequest, Reply, Siblings
 from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
-from mockserve.realtime.driver import RealtimeDriver
-from mockserve.realtime.interface import EngineFailedError
+from mockserve.realtime.driver import EngineFailedError, RealtimeDriver
 
 T = TypeVar("T")
 

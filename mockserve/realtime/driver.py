@@ -1,7 +1,8 @@
-"""The real-time driver: the only module that reads the wall clock.
+"""The interface of all drivers, and the real-time driver of one engine: the only module that reads the wall clock.
 
-The driver sleeps until the engine or a frame has something due, advances the engine, and hands tokens to their replies.
-All deadlines are absolute, so being late once delays nothing that comes after, and nothing is ever handed over early.
+The driver sleeps until the engine or a frame has something due, advances the engine, and hands tokens to their
+replies. All deadlines are absolute, so being late once delays nothing that comes after, and nothing is ever handed
+over early.
 """
 
 import asyncio
@@ -9,16 +10,103 @@ import math
 import time
 from collections.abc import Callable, Collection
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.request import Request
 from blis_sim.engine.simulation import Simulation
+from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 from mockserve.in_flight_request import FlightRecorder, InFlightRequest, Reply, Siblings, new_siblings
 from mockserve.realtime.deliveries import Deliveries, EngineOutput, WriteCoalescer, ignore_step
-from mockserve.realtime.interface import EngineFailedError
 from mockserve.realtime.timer import Alarm, BacklogSlices, clock_of
+
+T = TypeVar("T")
+
+
+class EngineFailedError(RuntimeError):
+    """The engine takes no more requests."""
+
+
+class EngineInfo(Protocol):
+    """An engine in this process or another; of several engines one stands for all."""
+
+    @property
+    def config(self) -> EngineConfig: ...
+
+    @property
+    def stats(self) -> EngineStats: ...
+
+
+class Driver(Protocol):
+    """Takes requests and brings their tokens when it is time. Use it from one event loop only."""
+
+    @property
+    def engine(self) -> EngineInfo: ...
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that broke an engine; from then on every request fails."""
+        ...
+
+    @property
+    def num_unfinished_requests(self) -> int:
+        """Requests whose last token has not been produced yet."""
+        ...
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Prompt tokens of the requests that have no token yet."""
+        ...
+
+    @property
+    def request_ids(self) -> Collection[str]:
+        """Requests that have not ended."""
+        ...
+
+    def clock(self) -> Micros:
+        """The present instant in simulated microseconds."""
+        ...
+
+    def instant_at(self, reading_s: float) -> Micros:
+        """The simulated instant at which the monotonic clock reads `reading_s`."""
+        ...
+
+    def submit(
+        self,
+        request: Request,
+        reply: Reply,
+        arrived_at: Micros | None = None,
+        siblings: Siblings | None = None,
+        rank: int | None = None,
+    ) -> InFlightRequest:
+        """Let `request` arrive, now or at an instant just past; its tokens go to `reply`.
+
+        `siblings` are the choices of the same prompt, if it is not the only one. `rank` names the engine for the
+        request, where there are several. Raises EngineFailedError when the engine has failed.
+        """
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """Abort `request_id`, whose client has left, and free its blocks now. Its reply gets no more calls."""
+        ...
+
+    def end_early(self, request_ids: Collection[str] | None = None) -> int:
+        """End requests, all or those named, with the tokens they have. Returns how many did."""
+        ...
+
+    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
+        """Let `act` do something to every engine now. Returns the first result that is not true, or else the last."""
+        ...
+
+    async def until(self, is_so: Callable[[Engine], bool]) -> None:
+        """Return when something holds of every engine."""
+        ...
+
+    def close(self) -> None:
+        """Stop waking up. Open replies get no more calls."""
+        ...
 
 
 class Conditions:
@@ -42,9 +130,6 @@ class Conditions:
                 self._awaited.remove(entry)
                 if not found.done():
                     found.set_result(None)
-
-
-T = TypeVar("T")
 
 
 class RealtimeDriver(Deliveries):

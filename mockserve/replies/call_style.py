@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from mockserve.generation.answer import Delta, Kind
+from mockserve.generation.parsing import CUT_FORMS, ENDS_AT_NAMES, CutForm
 from mockserve.in_flight_request import new_id
 from mockserve.options.content import FORCED_AS_JSON
 from mockserve.protocol.completions.bodies import TOOL_CALL_PREFIX
-from mockserve.replies.cut_calls import CUT_FORMS, ENDS_AT_NAMES, CutForm
 
 MISTRAL_ID_CHARS = 9
 _ALPHANUMERIC = string.ascii_letters + string.digits

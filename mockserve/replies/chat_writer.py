@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mockserve.generation.answer import Answer, Delta, Kind
-from mockserve.protocol.bodies import Choice, Ending, Piece
+from mockserve.generation.parsing import shown_calls
+from mockserve.protocol.bodies import Choice, Ending, Piece, chat_logprobs
 from mockserve.protocol.completions.bodies import (
     ToolCall,
     content_delta,
@@ -15,7 +16,6 @@ from mockserve.protocol.completions.bodies import (
     tool_name_delta,
     whole_message,
 )
-from mockserve.protocol.logprob_shapes import chat_logprobs
 from mockserve.replies.call_style import (
     EMPTY_OBJECT,
     NO_REASONING,
@@ -30,9 +30,7 @@ from mockserve.replies.call_style import (
     marked,
     without_fillings,
 )
-from mockserve.replies.choice_writer import NewScorer, scored_tokens
-from mockserve.replies.cut_calls import shown_calls
-from mockserve.replies.generation import Generation, PlannedPrompt
+from mockserve.replies.choice_writer import Generation, NewScorer, PlannedPrompt, scored_tokens
 from mockserve.replies.reply_set import ParsingCounter
 
 

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 from mockserve.generation.answer import Kind
 from mockserve.protocol.bodies import Choice, Ending, Piece, Usage
 from mockserve.protocol.errors import ApiError, engine_dead
-from mockserve.replies.choice_writer import ChoiceWriter
+from mockserve.replies.choice_writer import ChoiceWriter, Generation, PlannedPrompt
 from mockserve.replies.event_stream import EventStream
 from mockserve.replies.frames import PLACEHOLDER, EventTemplate, event_template
-from mockserve.replies.generation import Generation, PlannedPrompt
 from mockserve.replies.reply_set import AT_THE_END, ReplySet
 
 

@@ -10,11 +10,10 @@ from mockserve.in_flight_request import ENDED_REPLY, InFlightRequest
 from mockserve.metrics.server import ToolParsing
 from mockserve.protocol.bodies import Bodies, Usage
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.sampling.sampling import Delivery, SamplingParams
+from mockserve.protocol.sampling import Delivery, SamplingParams
 from mockserve.replies.call_style import CALL_KINDS
-from mockserve.replies.choice_writer import NewWriter
+from mockserve.replies.choice_writer import Generation, NewWriter, PlannedPrompt
 from mockserve.replies.frames import CHAT_ERRORS, EventTemplates, StreamErrors
-from mockserve.replies.generation import Generation, PlannedPrompt
 from mockserve.transport.clients import ANYBODY, Caller
 
 

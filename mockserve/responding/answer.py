@@ -18,10 +18,10 @@ from mockserve.protocol.bodies import Choice
 from mockserve.protocol.errors import ApiError, paused
 from mockserve.protocol.json_text import reply_blocks, reply_json
 from mockserve.realtime.cluster import ClusterDriver
+from mockserve.replies.choice_writer import Generation, PlannedPrompt
 from mockserve.replies.choices import CollectedChoice, LateChoices, StreamedChoice
 from mockserve.replies.event_stream import EventStream, HeldStream, LongEventStream
 from mockserve.replies.frames import DONE, event
-from mockserve.replies.generation import Generation, PlannedPrompt
 from mockserve.replies.reply_set import CompletedChoice, ReplyJob, ReplySet
 from mockserve.responding.sse_writer import EventOutlet, SSEWriter
 from mockserve.responding.submission import fly_in_turn

@@ -11,10 +11,9 @@ from mockserve.planning.speech import SpeechPlan
 from mockserve.protocol.bodies import Ending, Event, EventEncoder, Usage
 from mockserve.protocol.errors import ApiError, paused
 from mockserve.protocol.speech import SpeechChunks, SpeechRequest
-from mockserve.replies.choice_writer import ChoiceWriter
+from mockserve.replies.choice_writer import ChoiceWriter, Generation, PlannedPrompt
 from mockserve.replies.choices import PlannedChoice, failure
 from mockserve.replies.frames import named_event
-from mockserve.replies.generation import Generation, PlannedPrompt
 from mockserve.replies.reply_set import ReplyJob, ReplySet
 from mockserve.responding.answer import fly
 from mockserve.responding.sse_writer import EventOutlet

@@ -11,8 +11,8 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
 from mockserve.in_flight_request import ENDED_REPLY, InFlightRequest, Reply, Siblings, new_siblings
 from mockserve.protocol.errors import ApiError, internal_error, paused
+from mockserve.replies.choice_writer import Generation, Generations, LateGenerations, PlannedPrompt
 from mockserve.replies.choices import failure
-from mockserve.replies.generation import Generation, Generations, LateGenerations, PlannedPrompt
 from mockserve.replies.reply_set import CompletedChoice, ReplySet
 from mockserve.serving.planner import (
     BESIDE_TOKENS,

@@ -1,23 +1,38 @@
-"""Completions of text and chat, in batches or of token ids."""
+"""Completions of text, chat or token ids, and POST /invocations, which chooses one of them."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiohttp import web
+from multidict import istr
 
 from mockserve.planning.chat import plan_chat
-from mockserve.planning.completions import plan_completion
-from mockserve.planning.generate import plan_generate
+from mockserve.planning.completions import plan_completion, plan_generate
 from mockserve.planning.prompts import is_long_reply
-from mockserve.protocol.completions.requests import READ_AS, ChatRequest, chats_of, parse_chat
-from mockserve.protocol.errors import ApiError
+from mockserve.protocol.completions.requests import READ_AS, ChatRequest, chats_of, parse_chat, parse_completion
+from mockserve.protocol.errors import ApiError, BadFieldsError, wrong_media_type
 from mockserve.protocol.generate import parse_generate
+from mockserve.protocol.pooling.requests import parse_classify, parse_embeddings, parse_pooling
+from mockserve.protocol.pooling.scoring import parse_rerank, parse_score
 from mockserve.replies.frames import DONE, OTHER_ERRORS
 from mockserve.replies.reply_set import ReplyJob
 from mockserve.responding.answer import ASKED_BY, answer, load_headers, refuse
-from mockserve.routes.shared import aside, check_rank, parsed, planned, read_body, reply_id, requested_priority
-from mockserve.serving.model import Adapter, ServedModel
+from mockserve.routes.pooling import classify, create_embedding, pooling
+from mockserve.routes.scoring import rerank, score
+from mockserve.routes.shared import (
+    PARSED_BODY,
+    Handler,
+    aside,
+    check_rank,
+    parsed,
+    planned,
+    read_body,
+    read_json,
+    reply_id,
+    requested_priority,
+)
+from mockserve.serving.model import Adapter, RouteCondition, ServedModel
 from mockserve.serving.service import SERVICE
 from mockserve.transport.clients import arrived_at
 
@@ -114,3 +129,91 @@ async def generate(request: web.Request) -> web.StreamResponse:
     except ApiError as error:
         return await refuse(request, error, asked.delivery.stream, [OTHER_ERRORS.event(error), DONE])
     return await answer(request, service.delivery, job, arrived)
+
+
+ADAPTER_HEADER = istr("X-Amzn-SageMaker-Adapter-Identifier")
+_FOLDER = "vllm.entrypoints.pooling"
+_CHECKED = (
+    "BeforeValidator(func=<function reject_removed_pooling_parameters>, json_schema_input_type=PydanticUndefined)"
+)
+
+
+def _union(module: str, *names: str, is_checked: bool = True) -> str:
+    """Return how a union of types of requests shows itself."""
+    joined = " | ".join(f"{_FOLDER}.{module}.protocol.{name}" for name in names)
+    return f"typing.Annotated[{joined}, {_CHECKED}]" if is_checked else joined
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """One use of a model, for bodies that `parse` accepts."""
+
+    condition: RouteCondition
+    parse: Callable[[dict[str, Any]], object]
+    handler: Handler
+    name: str
+
+
+_EMBEDDING = _union(
+    "embed",
+    "EmbeddingCompletionRequest",
+    "EmbeddingChatRequest",
+    "EmbeddingBatchChatRequest",
+    "EmbeddingChatInputRequest",
+    "EmbeddingBatchChatInputRequest",
+)
+_SCORE = _union(
+    "scoring",
+    "ScoreQueriesDocumentsRequest",
+    "ScoreQueriesItemsRequest",
+    "ScoreDataRequest",
+    "ScoreTextRequest",
+    is_checked=False,
+)
+_USES = (
+    _Use(RouteCondition.GENERATION, parse_chat, chat_completions, "ChatCompletionRequest"),
+    _Use(RouteCondition.GENERATION, parse_completion, completions, "CompletionRequest"),
+    _Use(RouteCondition.EMBED, parse_embeddings, create_embedding, _EMBEDDING),
+    _Use(
+        RouteCondition.CLASSIFY,
+        parse_classify,
+        classify,
+        _union("classify", "ClassificationCompletionRequest", "ClassificationChatRequest"),
+    ),
+    _Use(RouteCondition.SCORE, parse_rerank, rerank, "RerankRequest"),
+    _Use(RouteCondition.SCORE, parse_score, score, _SCORE),
+    _Use(
+        RouteCondition.POOLING,
+        parse_pooling,
+        pooling,
+        _union("pooling", "PoolingCompletionRequest", "PoolingChatRequest", "IOProcessorRequest"),
+    ),
+)
+
+
+async def invocations(request: web.Request) -> web.StreamResponse:
+    """Answer as the route whose type of body this is."""
+    if request.content_type != "application/json":
+        raise wrong_media_type()
+    body = _for_adapter(await read_json(request), request.headers.get(ADAPTER_HEADER, ""))
+    open_uses = [each for each in _USES if each.condition in request.app[SERVICE].conditions]
+    for use in open_uses:
+        try:
+            await aside(request, use.parse, dict(body))
+        except BadFieldsError:
+            continue
+        request[PARSED_BODY] = body
+        return await use.handler(request)
+    names = [each.name for each in open_uses]
+    raise ApiError(f"Cannot find suitable handler for request. Expected one of: {names}")
+
+
+def _for_adapter(body: Any, adapter: str) -> dict[str, Any]:
+    """A body whose model is the adapter in a header, or the served model. Raises ApiError for no object."""
+    if isinstance(body, dict):
+        return {**body, "model": adapter}
+    if isinstance(body, list):
+        raise ApiError("list indices must be integers or slices, not str")
+    if isinstance(body, str):
+        raise ApiError("'str' object does not support item assignment")
+    raise ApiError(f"argument of type {type(body).__name__!r} is not iterable")

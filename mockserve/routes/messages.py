@@ -7,8 +7,7 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from mockserve.planning.chat import plan_chat
-from mockserve.planning.conversations import conversation_ids
+from mockserve.planning.chat import conversation_ids, plan_chat
 from mockserve.protocol.anthropic.bodies import AnthropicEvents, AnthropicReply, message
 from mockserve.protocol.anthropic.requests import (
     anthropic_error,

@@ -8,12 +8,11 @@ from typing import Any
 from aiohttp import web
 
 from mockserve.generation.script import END, START
-from mockserve.generation.tokenizer.tokenizer import Tokenizer
-from mockserve.generation.tool_constraints import ToolConstraint, listed_schema
+from mockserve.generation.tokenizer import Tokenizer
+from mockserve.generation.tool_calls import ToolConstraint, listed_schema, shown_tools
 from mockserve.in_flight_request import new_id, unix_time
 from mockserve.options.content import ToolOptions
-from mockserve.planning.chat import forced_calls_schema, hold_of_calls
-from mockserve.planning.conversations import conversation_ids
+from mockserve.planning.chat import conversation_ids, forced_calls_schema, hold_of_calls
 from mockserve.planning.derendered_chunks import StreamState, chat_chunk, completion_chunk
 from mockserve.planning.derendering import (
     ChatReader,
@@ -31,9 +30,8 @@ from mockserve.protocol.completions.messages import media_of, template_arguments
 from mockserve.protocol.completions.requests import CompletionRequest, Prompt, parse_chat, parse_completion
 from mockserve.protocol.derender import is_chunk_of_chat, is_chunk_of_completion
 from mockserve.protocol.errors import ApiError, EmptyPromptError
-from mockserve.protocol.forced_calls import shown_tools
 from mockserve.protocol.refusals import refuse_unavailable
-from mockserve.protocol.sampling.sampling import check_max_tokens, check_sampling
+from mockserve.protocol.sampling import check_max_tokens, check_sampling
 from mockserve.protocol.server.rendering import SKIPS_SPECIAL_TOKENS, Rendered, parse_context, sampling_object
 from mockserve.responding.answer import json_body
 from mockserve.routes.shared import aside, is_long, read_body, reply_id

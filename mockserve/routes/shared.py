@@ -15,9 +15,8 @@ from mockserve.protocol.json_text import reply_json
 from mockserve.protocol.reading.body import large_json, parse_json, parse_large_json
 from mockserve.protocol.reading.forms import QueryFields
 from mockserve.protocol.reading.long_json import CHECKED_BYTES, MOST_VALUE_BYTES, value_bytes
-from mockserve.protocol.sampling.sampling import SamplingParams
-from mockserve.serving.admission import RoomTaken
-from mockserve.serving.aside import LARGE_BYTES, finished
+from mockserve.protocol.sampling import SamplingParams
+from mockserve.serving.aside import LARGE_BYTES, RoomTaken, finished
 from mockserve.serving.planner import likely_tokens
 from mockserve.serving.service import SERVICE, ReplyDelivery, Service
 from mockserve.transport.aiohttp_internals import forget_body

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from mockserve.routes.audio import transcribe, translate
-from mockserve.routes.completions import batch_chat, chat_completions, completions, generate
+from mockserve.routes.completions import batch_chat, chat_completions, completions, generate, invocations
 from mockserve.routes.control import (
     add_instance,
     change_faults,
+    dashboard,
+    dashboard_figures,
     documentation,
     drain_instance,
     end_faults,
@@ -20,25 +21,15 @@ from mockserve.routes.control import (
     scale_out_disabled,
     show_faults,
 )
-from mockserve.routes.dashboard import dashboard, dashboard_figures
-from mockserve.routes.invocations import invocations
 from mockserve.routes.messages import count_tokens, messages, render_messages
-from mockserve.routes.playback import (
-    add_fixtures,
-    assert_requests,
-    forget_requests,
-    list_requests,
-    remove_fixtures,
-    show_playback,
-)
 from mockserve.routes.pooling import classify, cohere_embed, create_embedding, create_token_embedding, pooling
-from mockserve.routes.realtime import realtime
 from mockserve.routes.render import derender_chat, derender_completion, render_chat, render_completion
 from mockserve.routes.responses import cancel_response, create_response, get_response, render_response
 from mockserve.routes.scoring import decide, decide_structured, generative_scoring, rerank, score
 from mockserve.routes.server import (
     abort_named_requests,
     abort_requests,
+    detokenize,
     health,
     is_paused,
     is_sleeping,
@@ -53,23 +44,31 @@ from mockserve.routes.server import (
     reset_prefix_cache,
     resume,
     server_info,
+    show_tokenizer_info,
     sleep,
+    tokenize,
     version,
     wake_up,
 )
 from mockserve.routes.shared import Handler
+from mockserve.routes.speech import realtime, transcribe, translate
 from mockserve.routes.states import (
+    add_fixtures,
+    assert_requests,
     change_admin_config,
     end_load,
+    forget_requests,
+    list_requests,
     pin_metrics,
     release_metrics,
+    remove_fixtures,
     set_fake_metrics,
     set_load,
     show_admin_config,
     show_load,
     show_pins,
+    show_playback,
 )
-from mockserve.routes.tokenization import detokenize, show_tokenizer_info, tokenize
 from mockserve.routes.weights import (
     collective_rpc,
     finish_weight_update,
@@ -87,7 +86,7 @@ from mockserve.routes.weights import (
     weight_info,
     world_size,
 )
-from mockserve.serving.route_conditions import RouteCondition
+from mockserve.serving.model import RouteCondition
 
 
 @dataclass(frozen=True, slots=True)

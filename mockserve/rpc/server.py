@@ -55,7 +55,7 @@ async def listen_for_calls(service: Service) -> RunningRpcServer:
         from smg_grpc_proto import vllm_engine_pb2_grpc
     except ImportError:
         raise OptionError(INSTALL) from None
-    from mockserve.rpc.model_facts import read_facts
+    from mockserve.rpc.messages import read_facts
     from mockserve.rpc.servicer import VllmEngine
 
     network = service.options.network

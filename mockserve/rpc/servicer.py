@@ -15,19 +15,17 @@ from smg_grpc_proto.generated import common_pb2
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.units import Micros
-from mockserve.planning.generate import plan_generate
+from mockserve.planning.completions import plan_generate
 from mockserve.planning.prompts import new_scorers
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.errors import ApiError, paused
 from mockserve.protocol.generate import GenerateRequest, parse_generate
-from mockserve.replies.choice_writer import Scorer
+from mockserve.replies.choice_writer import PlannedPrompt, Scorer
 from mockserve.replies.choices import PlannedChoice, failure
-from mockserve.replies.generation import PlannedPrompt
 from mockserve.replies.reply_set import ReplyJob, ReplySet
 from mockserve.responding.answer import fly
 from mockserve.responding.submission import prefill
-from mockserve.rpc.messages import TokensOfChoice, body_of, chunk_of, complete_of
-from mockserve.rpc.model_facts import ModelFacts
+from mockserve.rpc.messages import ModelFacts, TokensOfChoice, body_of, chunk_of, complete_of
 from mockserve.serving.planner import RequestContext
 from mockserve.serving.service import VLLM_VERSION, Service
 from mockserve.transport.clients import Caller

@@ -1,27 +1,169 @@
-"""Work beside the event loop: costly demands of clients in worker processes, long work on threads.
+"""Work beside the event loop: memory for large bodies, costly demands in worker processes, long work on threads.
 
 A thread that computes gives the interpreter away when the loop asks for it, which takes `SWITCH_INTERVAL_S` at most
 unless the thread is within one call into C. Long calls into C must be cut into pieces where they are made.
 """
 
 import asyncio
+import ctypes
 import gc
 import logging
 import sys
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from queue import SimpleQueue
 from threading import Thread, local
 from typing import Any, ParamSpec, TypeVar
 
 from mockserve.generation.writing import too_big
 from mockserve.protocol.errors import ApiError
-from mockserve.serving.admission import no_worker, worker_killed
-from mockserve.serving.heap import return_free_pages
 from mockserve.serving.lifecycle import OpenReplies, too_busy
-from mockserve.workers.job import Job
-from mockserve.workers.pool import OverLimitError, PoolBusyError, WorkerKilledError, WorkerNotReadyError, WorkerPool
+from mockserve.serving.worker_pool import (
+    OverLimitError,
+    PoolBusyError,
+    WorkerKilledError,
+    WorkerNotReadyError,
+    WorkerPool,
+)
+from mockserve.workers import Job
+
+LARGE_BLOCK_BYTES = 1 << 20
+"""Larger blocks have pages of their own. Buffers that the event loop reads into are smaller and come from the heap."""
+
+KEPT_FREE_BYTES = 4 << 20
+"""Free bytes at the end of the heap that are kept for blocks to come."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+"""Numbers of parameters in glibc's malloc.h."""
+
+
+def return_large_blocks() -> None:
+    """Set up the heap so that large blocks return to the system as soon as they are freed.
+
+    glibc raises its own threshold for such blocks to the size of the largest one freed, 32 MiB at most, and gives
+    threads heaps of their own; bodies of clients then leave holes behind that no later block fits in.
+    """
+    libc = _glibc()
+    if libc is not None:
+        libc.mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, KEPT_FREE_BYTES)
+        libc.mallopt(_M_ARENA_MAX, 1)
+
+
+def return_free_pages() -> None:
+    """Return all pages of the heap without a block, also from between others."""
+    libc = _glibc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
+@cache
+def _glibc() -> ctypes.CDLL | None:
+    """The C library where it is glibc; others have no parameters."""
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)
+    return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
+
+
+MOST_RAW_BYTES = 256 << 20
+MOST_VALUE_BYTES = 512 << 20
+
+
+class Room:
+    """Room for `most_bytes`, given in the order of asking. Whatever is larger than all of it comes alone."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._taken_bytes = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def take(self, num_bytes: int) -> None:
+        """Return when there is room."""
+        if not self._waiting and self._fits(num_bytes):
+            self._taken_bytes += num_bytes
+            return
+        given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((num_bytes, given))
+        try:
+            await given
+        except asyncio.CancelledError:
+            if given.done() and not given.cancelled():
+                self.give_back(num_bytes)
+            raise
+
+    def give_back(self, num_bytes: int) -> None:
+        """Release so many bytes of the room, for waiting bodies."""
+        self._taken_bytes -= num_bytes
+        while self._waiting:
+            wanted_bytes, given = self._waiting[0]
+            if not given.cancelled():
+                if not self._fits(wanted_bytes):
+                    return
+                self._taken_bytes += wanted_bytes
+                given.set_result(None)
+            self._waiting.popleft()
+
+    def _fits(self, num_bytes: int) -> bool:
+        return not self._taken_bytes or self._taken_bytes + num_bytes <= self._most_bytes
+
+
+class BodyRoom:
+    """Room for bodies as they came, and for what is made of them.
+
+    A request that waits for the second kind has its room of the first, and never waits for the first kind afterwards,
+    so that requests cannot wait for each other.
+    """
+
+    def __init__(self) -> None:
+        self.raw = Room(MOST_RAW_BYTES)
+        self.values = Room(MOST_VALUE_BYTES)
+
+
+@dataclass(slots=True)
+class RoomTaken:
+    """The share of one request in `BodyRoom`."""
+
+    room: BodyRoom
+    raw_bytes: int = 0
+    value_bytes: int = 0
+
+    async def take_raw(self, num_bytes: int) -> None:
+        """Return when there is room for a body."""
+        await self.room.raw.take(num_bytes)
+        self.raw_bytes += num_bytes
+
+    def keep_raw(self, num_bytes: int) -> None:
+        """Release what was taken beyond this."""
+        self.room.raw.give_back(self.raw_bytes - num_bytes)
+        self.raw_bytes = num_bytes
+
+    async def take_values(self, num_bytes: int) -> None:
+        """Return when there is room for what a body becomes."""
+        await self.room.values.take(num_bytes)
+        self.value_bytes += num_bytes
+
+    def leave(self) -> None:
+        """Release all of it."""
+        self.room.raw.give_back(self.raw_bytes)
+        self.room.values.give_back(self.value_bytes)
+        self.raw_bytes = self.value_bytes = 0
+
+
+def no_worker() -> ApiError:
+    """The answer to a demand for which no worker process can be started."""
+    message = "No process could be started for the request. Please try again later."
+    return ApiError(message, status=503, kind="Service Unavailable")
+
+
+def worker_killed() -> ApiError:
+    """The error for a demand whose worker processes were killed by something outside of the server."""
+    message = "The process for the request was killed. Please try again later."
+    return ApiError(message, status=503, kind="Service Unavailable")
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

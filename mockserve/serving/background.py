@@ -8,8 +8,8 @@ from itertools import count
 from blis_sim.engine.core import Engine
 from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.units import Micros
-from mockserve.engines.backend import RankEngine
-from mockserve.realtime.interface import Driver
+from mockserve.engines import RankEngine
+from mockserve.realtime.driver import Driver
 
 MOST_RUNNING = 10_000
 MOST_KV_FRACTION = 0.99

@@ -7,18 +7,17 @@ from typing import Any, Protocol
 
 from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.options import OptionError, with_settings
-from mockserve.engines.backend import LiveCluster, RankEngine
+from mockserve.engines import LiveCluster, RankEngine
 from mockserve.faults.engine import EngineFaults
 from mockserve.faults.shaping import FaultSource
 from mockserve.metrics.page import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import ApiError
 from mockserve.realtime.cluster import InstanceDriver
 from mockserve.serving.background import BackgroundLoad
-from mockserve.serving.lifecycle import Lifecycle, RequestQueue
+from mockserve.serving.lifecycle import Lifecycle, RequestQueue, Suspension, SuspensionOfAll
+from mockserve.serving.model import RouteCondition
 from mockserve.serving.response_store import ResponseStore
-from mockserve.serving.route_conditions import RouteCondition
 from mockserve.serving.service import Service, queue_limits
-from mockserve.serving.suspension import Suspension, SuspensionOfAll
 
 
 class Server(Protocol):

@@ -9,23 +9,22 @@ from threading import local
 from typing import NamedTuple
 from zlib import crc32
 
-from blis_sim.engine.media import Medium
-from blis_sim.engine.request import BlockIdentities, ExternalPrompt, Request
+from blis_sim.engine.request import BlockIdentities, ExternalPrompt, Medium, Request
 from blis_sim.engine.units import Micros
-from mockserve.engines.deployment import StructuredOutputBackend
+from mockserve.engines import StructuredOutputBackend
 from mockserve.generation.answer import Answer, as_beam
 from mockserve.generation.chat_templates.conversations import Conversations
 from mockserve.generation.composer import MOST_TOKENS_AT_ONCE, Composer
 from mockserve.generation.prose import Prose
-from mockserve.generation.tokenizer.tokenizer import RememberedPrompts, Tokenizer
+from mockserve.generation.tokenizer import RememberedPrompts, Tokenizer
 from mockserve.generation.writing import PLAIN, OutputSpec, Steps, Written, advanced, form_checks
 from mockserve.kv_events.naming import ANYWHERE, Lora, NameBlocks, Scope, token_digest
 from mockserve.protocol.errors import ApiError, bad_value, late
-from mockserve.protocol.sampling.sampling import NO_DEFAULTS, GenerationDefaults, SamplingParams, check_sampling
-from mockserve.protocol.sampling.vocabulary_checks import check_engine_message
-from mockserve.replies.generation import Generation, Generations, LateGenerations
+from mockserve.protocol.sampling import NO_DEFAULTS, GenerationDefaults, SamplingParams, check_sampling
+from mockserve.protocol.token_checks import check_engine_message
+from mockserve.replies.choice_writer import Generation, Generations, LateGenerations
 from mockserve.serving.aside import Aside, finished
-from mockserve.workers.job import Job
+from mockserve.workers import Job
 
 CHECKS_PER_TURN = 16
 """Functions whose schemas are checked before the event loop gets control back."""

@@ -10,18 +10,17 @@ from aiohttp import web
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment
-from mockserve.engines.backend import Backend, RankEngine
-from mockserve.engines.deployment import StructuredOutputBackend, transfer_of, with_features
+from mockserve.engines import Backend, RankEngine, StructuredOutputBackend, transfer_of, with_features
 from mockserve.faults.engine import EngineFaults, FaultControl
 from mockserve.faults.shaping import FaultSource
+from mockserve.generation.composer import new_composer, open_generation_defaults, open_vocabulary, parser_problem
 from mockserve.generation.pooler import new_pooler
-from mockserve.generation.tokenizer.tokenizer import BuiltinTokenizer, Tokenizer
-from mockserve.generation.vocabulary import new_composer, open_generation_defaults, open_vocabulary, parser_problem
+from mockserve.generation.tokenizer import BuiltinTokenizer, Tokenizer
 from mockserve.generation.writing import answer_settings
 from mockserve.in_flight_request import random_ids
 from mockserve.kv_events.setup import block_naming
 from mockserve.metrics.page import Metrics
-from mockserve.metrics.websockets import WebSocketMetrics
+from mockserve.metrics.server import WebSocketMetrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.options.startup_checks import refuse_start
@@ -33,18 +32,15 @@ from mockserve.protocol.completions.requests import (
     known_completions,
 )
 from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.realtime.interface import Driver
+from mockserve.realtime.driver import Driver
 from mockserve.replies.call_style import reasoning_style
-from mockserve.serving.admission import BodyRoom
-from mockserve.serving.aside import Aside
+from mockserve.serving.aside import Aside, BodyRoom
 from mockserve.serving.background import BackgroundLoad
-from mockserve.serving.lifecycle import Lifecycle, OpenReplies, QueueLimits, RequestQueue
-from mockserve.serving.model import Adapters, ServedModel, with_modules
+from mockserve.serving.lifecycle import Lifecycle, OpenReplies, QueueLimits, RequestQueue, Suspension, SuspensionOfAll
+from mockserve.serving.model import Adapters, RouteCondition, ServedModel, open_conditions, with_modules
 from mockserve.serving.observers import RequestObserver, open_observers
 from mockserve.serving.planner import Planner
 from mockserve.serving.response_store import ResponseStore
-from mockserve.serving.route_conditions import RouteCondition, open_conditions
-from mockserve.serving.suspension import Suspension, SuspensionOfAll
 from mockserve.transport.clients import SlowReaders
 from mockserve.transport.headers import Network, StreamHeads, network_of
 

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from blis_sim.options.otlp import new_exporter
+from blis_sim.options.extras import new_exporter
 
 SCOPE = "vllm.tracing.otel"
 MODULE_NAME = "vllm.llm_engine"

@@ -14,7 +14,7 @@ from multidict import istr
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
 from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.realtime.interface import Driver
+from mockserve.realtime.driver import Driver
 from mockserve.transport.aiohttp_internals import BaseProtocol
 from mockserve.transport.headers import header_text
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from observe.clock import Nanos
 from observe.dispatch import Dispatcher
-from observe.figures.summary import RunStats
-from observe.messages import say
-from observe.own_process import command_of
+from observe.errors import say
+from observe.event_loop import command_of
+from observe.figures import RunStats
 
 _RECENT = 1000
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
 from blis_sim.options import BlisError
-from observe.client.client import Client
-from observe.client.connection import Outcome
+from observe.client import Client
 from observe.clock import Nanos
+from observe.connection import Outcome
 from observe.dispatch import Dispatcher, Prepared, Sent
 from observe.errors import RunError
 from observe.event_loop import allow_many_connections
-from observe.requests.schedule import Planned
+from observe.requests import Planned
 from observe.responses.reply import Reply
 from observe.sending import Share, connected_client, ready_dispatcher
 

@@ -14,10 +14,9 @@ from typing import Any
 
 from blis_sim.options import OptionError
 from observe.clock import Clock, Nanos
-from observe.errors import RunError
+from observe.errors import RunError, say
 from observe.event_loop import Interrupt
 from observe.live.table import Progress, keep_showing, open_view, recent_durations
-from observe.messages import say
 from observe.on_ray.sender import Batch, Ended, RemoteSender
 from observe.recording import Recorder
 from observe.sending import Share, shares_of

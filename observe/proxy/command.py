@@ -10,21 +10,18 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, TextIO
 
-from observe.client.client import Client
+from observe.client import Client
 from observe.clock import Clock, start_clock
-from observe.errors import ObserveError, RunError
-from observe.event_loop import Interrupt
-from observe.messages import say, warn
+from observe.errors import ObserveError, RunError, say, warn
+from observe.event_loop import Interrupt, command_of
 from observe.options import ObserveOptions
 from observe.output_paths import OutputPaths
-from observe.own_process import command_of
-from observe.processes.sender import packed, receive
+from observe.processes import packed, receive
 from observe.proxy.forwarding import Forwarding, Upstream
-from observe.proxy.job import Job, RecordingReport
-from observe.proxy.parts import part_numbers, part_paths
-from observe.proxy.tap import Tap
+from observe.proxy.rows import part_numbers, part_paths
+from observe.proxy.tap import Job, RecordingReport, Tap
 from observe.recording import place_of_its_own
-from observe.server.preparation import Preparation
+from observe.server import Preparation
 from traces import TraceHeader, dump_json, read_header
 from traces.backup import back_up
 

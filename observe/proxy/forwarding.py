@@ -11,10 +11,10 @@ from typing import cast
 
 import orjson
 
-from observe.client.connection import Address, addresses_of
 from observe.clock import Nanos
-from observe.http.message import RequestReader, UnreadableError, with_host
-from observe.http.request import Server
+from observe.connection import Address, addresses_of
+from observe.http import Server
+from observe.proxy.exchanges import RequestReader, UnreadableError, with_host
 from observe.proxy.tap import Kind, Tap
 
 _CONNECT_S = 10.0

@@ -10,16 +10,14 @@ from time import perf_counter_ns
 from typing import Any
 
 from observe.clock import Nanos
-from observe.http.response import KnownHeads
-from observe.processes.sender import packed, read_packed
+from observe.http import KnownHeads
+from observe.processes import packed, read_packed
 from observe.proxy.exchanges import Conversation, Exchange
-from observe.proxy.job import Job, RecordingReport
-from observe.proxy.parts import PartWriter, part_numbers, part_paths, read_part
-from observe.proxy.rows import RowMaker, content_of
-from observe.proxy.tap import Kind, Message, MessageReader
+from observe.proxy.rows import PartWriter, RowMaker, content_of, part_numbers, part_paths, read_part
+from observe.proxy.tap import Job, Kind, Message, MessageReader, RecordingReport
 from traces import TraceError, TraceRow
-from traces.content.recorded import line_of
-from traces.content.redaction import Redactor
+from traces.content import line_of
+from traces.redaction import Redactor
 
 _READ_BYTES = 1 << 20
 _LOOK_S = 0.5

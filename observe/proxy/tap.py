@@ -1,13 +1,49 @@
-"""Framed messages over a socket, from the process that passes bytes on to the process that records them."""
+"""Messages over a socket, from the process that passes bytes on to the process that records them."""
 
 import asyncio
 import struct
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import cast
 
-from observe.clock import Nanos
+from observe.clock import Clock, Nanos
+from observe.output_paths import OutputPaths
+from traces import TraceHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Description of a recording: its files, and the rules for them."""
+
+    paths: OutputPaths
+    header: TraceHeader
+    clock: Clock
+    upstreams: tuple[str, ...]
+    redact: tuple[str, ...]
+    tenant_header: str
+    tenant_salt: str
+    rotate_bytes: float
+    rotate_s: float
+    resumes: bool
+
+
+@dataclass(slots=True)
+class RecordingReport:
+    """Figures of a recording. `problem` is why it could not begin, `failure` why it ended early."""
+
+    num_requests: int = 0
+    num_earlier: int = 0
+    by_status: Counter[str] = field(default_factory=Counter)
+    num_sessions: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    num_other_exchanges: int = 0
+    num_parts: int = 0
+    problem: str = ""
+    failure: str = ""
+
 
 _FRAME = struct.Struct("<BIQI")
 _FLUSH_S = 0.002

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from observe.clock import Nanos
-from observe.http.response import Head, KnownHeads, ResponseParser
+from observe.http import Head, KnownHeads, ResponseParser
 from observe.responses.events import (
     DONE,
     EventSplitter,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from blis_sim.options import check_options, option
-from observe.http.request import Server, parse_server
+from observe.http import Server, parse_server
 
 __all__ = ["TopOptions", "run"]
 
@@ -33,8 +33,7 @@ def run(options: TopOptions) -> int:
     A table that is redrawn in place on a terminal, else a line for each report. Exit codes: 0 done, 1 when the first
     look at the server fails; a server that fails later may come back.
     """
-    from observe.errors import RunError
-    from observe.messages import say
+    from observe.errors import RunError, say
     from observe.top.polling import watch
 
     try:

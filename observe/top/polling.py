@@ -1,22 +1,167 @@
-"""Reads a metrics page periodically and shows the figures as a table on a terminal, or as lines."""
+"""A metrics page read periodically, and its figures shown as a table of 80 columns on a terminal, or as lines."""
 
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from http.client import HTTPException
 from itertools import chain
+from math import isfinite
 
 from rich.live import Live
+from rich.table import Table
 
-from observe.errors import ResponseError, RunError
-from observe.http.request import Server
-from observe.messages import warn
-from observe.top.figures import Figures, Page, figures_between, read_page
-from observe.top.own_figures import OwnFigures, errors_in_words, read_own_figures, with_own
-from observe.top.reading import read_url
-from observe.top.table import line_of, table_of
+from observe.errors import ResponseError, RunError, warn
+from observe.http import Server
+from observe.top.figures import (
+    ALL,
+    Figures,
+    OwnFigures,
+    Page,
+    Percentile,
+    errors_in_words,
+    figures_between,
+    read_own_figures,
+    read_page,
+    with_own,
+)
+
+TIMEOUT_S = 10.0
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Connects directly, ignoring proxies of the environment, as the load client does."""
+
+
+def read_url(url: str, api_key: str | None) -> bytes:
+    """Return the body of a reply. Raises RunError that names the URL without its query."""
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
+    shown = url.partition("?")[0]
+    try:
+        with _OPENER.open(request, timeout=TIMEOUT_S) as reply:
+            body: bytes = reply.read()
+            return body
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise RunError(f"cannot read {shown}: status {error.code}") from error
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise RunError(f"cannot read {shown}: {getattr(reason, 'strerror', None) or reason}") from error
+
+
+Cell = Callable[[Figures], str]
+
+LABELLED: Sequence[tuple[str, Cell]] = (
+    ("running", lambda f: f"{f.running:.0f}"),
+    ("waiting", lambda f: f"{f.waiting:.0f}"),
+    ("KV cache in use", lambda f: f"{f.kv_usage_fraction:.1%}"),
+    ("requests /s", lambda f: f"{f.requests_per_s:,.2f}"),
+    ("prompt tokens /s", lambda f: f"{f.prompt_tokens_per_s:,.1f}"),
+    ("output tokens /s", lambda f: f"{f.output_tokens_per_s:,.1f}"),
+    ("steps /s", lambda f: f"{f.steps_per_s:,.1f}"),
+    ("preemptions /s", lambda f: f"{f.preemptions_per_s:,.2f}"),
+    ("TTFT p50 / p90 / p99 ms", lambda f: percentiles_ms(f.ttft)),
+    ("ITL p50 / p90 / p99 ms", lambda f: percentiles_ms(f.itl)),
+    ("send lag p50 / p90 / p99 ms", lambda f: percentiles_ms(f.lag or ())),
+)
+
+COLUMNS: Sequence[tuple[str, Cell]] = (
+    ("running", lambda f: f"{f.running:,.0f}"),
+    ("waiting", lambda f: f"{f.waiting:,.0f}"),
+    ("KV %", lambda f: short(100 * f.kv_usage_fraction)),
+    ("req/s", lambda f: short(f.requests_per_s)),
+    ("prompt\ntok/s", lambda f: short(f.prompt_tokens_per_s)),
+    ("output\ntok/s", lambda f: short(f.output_tokens_per_s)),
+    ("TTFT\np50 ms", lambda f: _short_ms(f.ttft, 0)),
+    ("TTFT\np99 ms", lambda f: _short_ms(f.ttft, -1)),
+    ("ITL\np50 ms", lambda f: _short_ms(f.itl, 0)),
+    ("ITL\np99 ms", lambda f: _short_ms(f.itl, -1)),
+)
+"""No cell is wider than 7 characters, so that a row fits in 80 columns."""
+
+_LINES_AROUND = 9
+"""Lines of a terminal beside those of the engines: title, head, rules, the line of all engines, those below."""
+
+
+def table_of(title: str, figures: Mapping[str, Figures], height: int = 24) -> Table:
+    """Return a row for each engine, all together first, below them what is of all engines.
+
+    Where a terminal of `height` lines has no room for all, engines with the most requests are shown.
+    """
+    table = Table(title=title, title_justify="left", caption_justify="left", box=None, padding=(0, 1, 0, 0))
+    table.add_column("engine", no_wrap=True)
+    for label, _ in COLUMNS:
+        table.add_column(label, justify="right", vertical="bottom", no_wrap=True)
+    engines = {name: each for name, each in figures.items() if name != ALL}
+    shown = _most_loaded(engines, max(1, height - _LINES_AROUND))
+    for name in [*([ALL] if ALL in figures else []), *shown]:
+        table.add_row(name, *(cell(figures[name]) for _, cell in COLUMNS), style="bold" if name == ALL else "")
+    together = together_of(figures)
+    caption = [f"and {len(engines) - len(shown):,} engines more"] if len(shown) < len(engines) else []
+    if together is not None:
+        caption.append(f"steps {short(together.steps_per_s)}/s, preemptions {short(together.preemptions_per_s)}/s")
+        caption += [f"TTFT p90 {_short_ms(together.ttft, 1)} ms, ITL p90 {_short_ms(together.itl, 1)} ms"]
+        if together.lag is not None:
+            caption.append(f"send lag p50 / p90 / p99 {percentiles_ms(together.lag)} ms")
+    table.caption = "\n".join(caption)
+    return table
+
+
+def together_of(figures: Mapping[str, Figures]) -> Figures | None:
+    """Return the figures of all engines, or of the only one; None when there are none yet."""
+    return figures.get(ALL) or next(iter(figures.values()), None)
+
+
+def _most_loaded(engines: Mapping[str, Figures], most: int) -> Sequence[str]:
+    """Return the names of all engines, or of so many, those with the most requests."""
+    if len(engines) <= most:
+        return list(engines)
+    kept = set(sorted(engines, key=lambda name: engines[name].running + engines[name].waiting, reverse=True)[:most])
+    return [name for name in engines if name in kept]
+
+
+def line_of(figures: Mapping[str, Figures]) -> str:
+    """Return all engines together in one line of text."""
+    together = together_of(figures)
+    assert together is not None  # a line is written for figures only
+    labelled = LABELLED if together.lag is not None else LABELLED[:-1]
+    return ", ".join(f"{label} {cell(together)}" for label, cell in labelled)
+
+
+def percentiles_ms(percentiles: Sequence[Percentile]) -> str:
+    """Return percentiles in milliseconds; a dash for none."""
+    return " / ".join(map(str, percentiles)) or "-"
+
+
+def _short_ms(percentiles: Sequence[Percentile], place: int) -> str:
+    if not percentiles:
+        return "-"
+    found = percentiles[place]
+    return found.sign + short(found.seconds * 1000)
+
+
+def short(value: float) -> str:
+    """Return a number of at most 6 characters, two digits or more: thousands as k and millions as M."""
+    if not isfinite(value):
+        return "-"
+    for limit, divisor, form, unit in _FORMS:
+        if abs(value) < limit:
+            return f"{value / divisor:{form}}{unit}"
+    return f"{value:.0e}"
+
+
+_FORMS: Sequence[tuple[float, float, str, str]] = (
+    (0.005, 1, ".0f", ""),
+    (9.995, 1, ".2f", ""),
+    (99.95, 1, ".1f", ""),
+    (9_999.5, 1, ",.0f", ""),
+    (999_950, 1e3, ".1f", "k"),
+    (999.95e6, 1e6, ".1f", "M"),
+    (999.95e9, 1e9, ".1f", "G"),
+)
+"""Numbers below each limit: the divisor, the format and the unit."""
 
 
 @dataclass(frozen=True, slots=True)

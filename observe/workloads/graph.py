@@ -4,10 +4,9 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from observe.dispatch import Sent
-from observe.requests.schedule import Planned, Repeated, plan_from_trace
+from observe.requests import Planned, Repeated, plan_from_trace
 from traces import TraceRow
-from traces.graph import context_of, ids_in, renumbered
-from traces.waiting import Awaited, awaited, repeated_places
+from traces.graph import Awaited, awaited, context_of, ids_in, renumbered, repeated_places
 
 GRAPH_COLUMNS = frozenset({"think_time_us", "context_tokens", "parents", "context_of"})
 

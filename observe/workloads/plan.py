@@ -5,18 +5,18 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from blis_sim.options.limits import MOST_TOKENS
-from observe.client.connection import Outcome
+from observe.connection import Outcome
 from observe.dispatch import Sent
-from observe.errors import ObserveError
-from observe.messages import warn
+from observe.errors import ObserveError, warn
 from observe.options import ObserveOptions
-from observe.requests.prompts import read_prompts, with_prompts
-from observe.requests.schedule import (
+from observe.requests import (
     Planned,
     constant_arrivals_us,
     plan_from_requests,
     plan_synthetic,
     poisson_arrivals_us,
+    read_prompts,
+    with_prompts,
 )
 from observe.workloads.graph import Graph, graph_of, requests_of_trace
 from traces import SloTargets, TraceRow, read_trace

@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from observe.client.connection import CANCELLED
+from observe.body import RequestStyle
+from observe.connection import CANCELLED
 from observe.dispatch import Prepared
 from observe.errors import ObserveError
-from observe.http.request import SEND_TIME_HEADER, Server, post_bytes_of, post_head
+from observe.http import SEND_TIME_HEADER, Server, post_bytes_of, post_head
 from observe.options import ObserveOptions
-from observe.requests.body import RequestStyle
-from observe.requests.prompts import PromptBook
-from observe.requests.schedule import Planned, mean_rate
+from observe.requests import Planned, PromptBook, mean_rate
 from observe.spans import traceparent
 from observe.workloads.graph import GRAPH_COLUMNS, Graph
 from observe.workloads.plan import Conversations, Plan

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.options.addition import added_up
-from replay.analysis.distribution import Distribution, distribution
+from replay.simulation.pool import Distribution, distribution
 from replay.simulation.record import NEVER, Record
 from traces.slo import class_name
 

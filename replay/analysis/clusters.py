@@ -1,29 +1,64 @@
-"""Figures of a cluster's run: routing, gateway, autoscaler and prefill/decode disaggregation."""
+"""Figures of a cluster's run: routing, gateway, autoscaler, disaggregation, and counters of its instances."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.sequence import Outcome
+from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.simulation import Simulation
+from blis_sim.engine.stats import EngineCounters
 from blis_sim.engine.units import Micros
 from blis_sim.options.addition import added_up
-from replay.analysis.distribution import Distribution, distribution
-from replay.analysis.totals import Totals
-from replay.simulation.measure import COMPLETED
-from replay.simulation.record import NEVER
+from replay.simulation.measure import COMPLETED, ClientView, Latencies
+from replay.simulation.pool import Distribution, distribution
+from replay.simulation.record import NEVER, Bools, Ints
 from replay.simulation.simulate import Simulated
 
 if TYPE_CHECKING:
-    from blis_sim.engine.cluster.autoscaling.autoscaler import Autoscaler
+    from blis_sim.engine.cluster.autoscaler import Autoscaler
     from blis_sim.engine.cluster.cluster import Cluster
-    from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
     from blis_sim.engine.cluster.gateway.flow_control import FlowControl
+    from blis_sim.engine.cluster.handover import Disaggregation
     from blis_sim.engine.cluster.reporting import DecisionLog
+
+
+@dataclass(slots=True)
+class Totals(EngineCounters):
+    """Totals of all instances, and the instances that remain."""
+
+    num_waiting: int = 0
+    num_running: int = 0
+
+
+def totals_of(engines: Iterable[Engine]) -> Totals:
+    """The totals of these instances."""
+    totals = Totals()
+    for engine in engines:
+        _add(totals, engine.counters)
+        stats = engine.stats
+        totals.num_waiting += stats.num_waiting
+        totals.num_running += stats.num_running
+    return totals
+
+
+def _add(totals: Totals, counters: EngineCounters) -> None:
+    for outcome, count in counters.ended.items():
+        totals.ended[outcome] += count
+    totals.num_enqueued += counters.num_enqueued
+    totals.input_tokens += counters.input_tokens
+    totals.output_tokens += counters.output_tokens
+    totals.num_preemptions += counters.num_preemptions
+    totals.num_kv_allocation_failures += counters.num_kv_allocation_failures
+    totals.num_drafts += counters.num_drafts
+    totals.num_draft_tokens += counters.num_draft_tokens
+    totals.num_accepted_tokens += counters.num_accepted_tokens
+    pairs = zip_longest(totals.num_accepted_per_position, counters.num_accepted_per_position, fillvalue=0)
+    totals.num_accepted_per_position = [sum(pair) for pair in pairs]
 
 
 def cluster_of(simulation: Simulation) -> "Cluster | None":
@@ -215,3 +250,62 @@ def _computed_prompts(disaggregation: "Disaggregation") -> Counter[Outcome]:
     prompts = [sequence.prompt_part for sequence in disaggregation.separated]
     outcomes = [prompt.outcome for prompt in prompts if prompt is not None]
     return Counter(outcome for outcome in outcomes if outcome in COMPLETED)
+
+
+class Columns(NamedTuple):
+    """One entry per request; `NEVER` for durations of what has not happened."""
+
+    is_completed: Bools
+    ttft_us: Ints
+    e2e_us: Ints
+    scheduling_delay_us: Ints
+
+
+def columns_of(simulated: Simulated, instance: int | None = None) -> Columns:
+    """Return the columns of all requests, or of those that an instance served in part or in whole."""
+    record, simulation = simulated.requests, simulated.simulation
+    columns = Columns(record.is_completed, record.ttft_us, record.e2e_us, record.scheduling_delay_us)
+    if instance is None:
+        return columns
+    is_its = record.instance == instance
+    cluster = cluster_of(simulation)
+    if cluster is None or cluster.disaggregation is None:
+        return Columns(*(column[is_its] for column in columns))
+    separated = cluster.disaggregation.separated
+    view = ClientView(simulation.instances[instance])
+    parts = _prompts(view, instance, separated)
+    if view.engine.config.engine == "blis":
+        ids = {sequence.request.id for sequence in separated}
+        is_its &= np.array([request_id not in ids for request_id in record.ids], np.bool_)
+        parts += _answers(view, instance, separated)
+    whole = Columns(*(column[is_its] for column in columns))
+    return Columns(*(np.concatenate(both) for both in zip(whole, _columns(parts), strict=True)))
+
+
+def _prompts(view: ClientView, instance: int, separated: list[Sequence]) -> list[tuple[Sequence, Latencies]]:
+    """Return the prefill sub-requests of an instance."""
+    prompts = [each.prompt_part for each in separated]
+    its = [each for each in prompts if each is not None and each.instance == instance]
+    return [(each, view.latencies(each, each.first_token_at or NEVER)) for each in its]
+
+
+def _answers(view: ClientView, instance: int, separated: list[Sequence]) -> list[tuple[Sequence, Latencies]]:
+    """Return the requests of a decode instance. In BLIS these have no first token, only step times."""
+    answers = []
+    for each in separated:
+        if each.instance == instance != NOWHERE:
+            ttft_us, e2e_us, itl_mean_us, delay_us, num_tokens = view.latencies(each, NEVER)
+            if not each.num_preemptions and ttft_us != NEVER:
+                ttft_us, e2e_us = NEVER, e2e_us if e2e_us == NEVER else e2e_us - ttft_us
+            answers.append((each, (ttft_us, e2e_us, itl_mean_us, delay_us, num_tokens)))
+    return answers
+
+
+def _columns(parts: list[tuple[Sequence, Latencies]]) -> Columns:
+    latencies = [each for _, each in parts]
+    return Columns(
+        np.array([sequence.outcome in COMPLETED for sequence, _ in parts], np.bool_),
+        np.array([ttft_us for ttft_us, _, _, _, _ in latencies], np.int64),
+        np.array([e2e_us for _, e2e_us, _, _, _ in latencies], np.int64),
+        np.array([delay_us for _, _, _, delay_us, _ in latencies], np.int64),
+    )

@@ -10,7 +10,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.kv_cache.tiered_cache import TieredKVCache
 from blis_sim.options.addition import added_up
 from replay.analysis.breakdown import ClassLatencies, groups_of
-from replay.analysis.distribution import Distribution, distribution
+from replay.simulation.pool import Distribution, distribution
 from replay.simulation.record import NEVER, Floats, Record
 from traces import SloTargets
 from traces.goodput import Attainment, goodput_of, rate

@@ -11,10 +11,8 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.scheduler.interface import KVUsage
 from blis_sim.engine.sequence import Outcome
 from blis_sim.options.addition import added_up
-from replay.analysis.clusters import disaggregation_of, without_prompts
-from replay.analysis.columns import columns_of
+from replay.analysis.clusters import columns_of, disaggregation_of, totals_of, without_prompts
 from replay.analysis.steady import Overload, SteadyState, overload, steady_state
-from replay.analysis.totals import totals_of
 from replay.report_options import LEAST_ATTAINMENT
 from replay.simulation.pool import Pool, pool_of
 from replay.simulation.record import NEVER, Ints, Record

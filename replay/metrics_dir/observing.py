@@ -1,20 +1,100 @@
-"""Whether a run is observed, and what happens around it then. Runs that are not load nothing more than this module."""
+"""Observed runs: whether a run is one, and a simulation whose events go to a recorder on their way to the run.
 
-from collections.abc import Iterator
+Runs that are not observed load nothing more than this module.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event, Finished
+from blis_sim.engine.request import Request
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.cluster import Cluster
     from blis_sim.engine.cluster.options import ClusterOptions
-    from blis_sim.engine.core import Engine
     from blis_sim.engine.deployment import Deployment
     from blis_sim.engine.ranks import RankGroup
     from blis_sim.engine.simulation import Simulation
     from replay.report_options import ReportOptions
+
+
+class EventRecorder(Protocol):
+    """Writes facts of a run while the run goes on. Each event comes with the number of its instance."""
+
+    def arrived(self, sequences: Iterable[Sequence]) -> None:
+        """Requests have been handed to the simulation, in order of arrival."""
+        ...
+
+    def note(self, instance: int, event: Event) -> None:
+        """An event has happened."""
+        ...
+
+
+class ObservedSimulation:
+    """`simulation`, whose arrivals and events all go to recorders, while the run gets only ends of requests."""
+
+    def __init__(self, simulation: "Engine | RankGroup | Cluster", recorders: SequenceOf[EventRecorder]) -> None:
+        self._simulation = simulation
+        self._recorders = recorders
+        self._advance = _numbered(simulation)
+
+    @property
+    def instances(self) -> SequenceOf[Engine]:
+        return self._simulation.instances
+
+    @property
+    def now(self) -> Micros | None:
+        return self._simulation.now
+
+    @property
+    def clock(self) -> Micros:
+        return self._simulation.clock
+
+    def submit(self, request: Request, at: Micros) -> Sequence:
+        sequence = self._simulation.submit(request, at)
+        for recorder in self._recorders:
+            recorder.arrived([sequence])
+        return sequence
+
+    def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
+        sequences = self._simulation.submit_all(requests, instants)
+        for recorder in self._recorders:
+            recorder.arrived(sequences)
+        return sequences
+
+    def abort(self, request_id: str, at: Micros) -> None:
+        self._simulation.abort(request_id, at)
+
+    def queueing_time(self, request: Request) -> Micros:
+        return self._simulation.queueing_time(request)
+
+    def next_event_at(self) -> Micros | None:
+        return self._simulation.next_event_at()
+
+    def advance(self, until: Micros) -> list[Event]:
+        notes = [recorder.note for recorder in self._recorders]
+        ended: list[Event] = []
+        for number, event in self._advance(until):
+            for note in notes:
+                note(number, event)
+            if isinstance(event, Finished):
+                ended.append(event)
+        return ended
+
+
+def _numbered(simulation: "Engine | RankGroup | Cluster") -> Callable[[Micros], list[tuple[int, Event]]]:
+    """Return `advance` with the number of its instance before each event."""
+    if not isinstance(simulation, Engine):
+        return simulation.advance_each
+    engine = simulation
+    return lambda until: [(0, event) for event in engine.advance(until)]
 
 
 class RunSettings(Protocol):
@@ -39,10 +119,8 @@ def observing(
     if not report.is_observed:
         yield simulation
         return
-    from replay.metrics_dir.facts import kv_traffic, run_facts
-    from replay.metrics_dir.observed import ObservedSimulation
     from replay.metrics_dir.pictures import draw_pictures
-    from replay.metrics_dir.recorder import Recorder
+    from replay.metrics_dir.recorder import Recorder, kv_traffic, run_facts
     from replay.metrics_dir.request_graphs import RequestGraphs
     from replay.provenance import title_of
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_sim.engine.units import Micros
+from replay.metrics_dir.figures import Level, PerSecond, Sketch
 from replay.metrics_dir.recorder import Recorder
-from replay.metrics_dir.sketch import Sketch
-from replay.metrics_dir.utilization import Level, PerSecond
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

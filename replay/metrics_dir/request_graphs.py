@@ -9,10 +9,9 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.events import BatchDone, Event, Finished, Preempted, Scheduled
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
-from replay.metrics_dir.chrome_trace import Place
 from replay.metrics_dir.lives import KVTraffic, Lives
-from replay.metrics_dir.request_rows import RequestFacts
-from replay.metrics_dir.tables import JsonItems, RowFile
+from replay.metrics_dir.tables import JsonItems, RequestFacts, RowFile
+from replay.metrics_dir.timeline import Place
 from replay.simulation.measure import COMPLETED
 
 PROMPT, FLOW, TOKENS = "PromptTask", "KVCacheTransferFlow", "TokenTask"

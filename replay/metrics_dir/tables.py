@@ -1,13 +1,22 @@
-"""CSV and JSON files that are written row by row, so that a run of any length holds none of them in memory."""
+"""CSV and JSON files that are written row by row and never held in memory; request_metrics.csv and config.json.
 
-from collections.abc import Iterable, Sequence
+The columns of request_metrics.csv are those of Vidur and SimAI; config.json has the settings of a run, nested as they
+are in the program. Nothing here depends on a run, so other commands write the same files: make a `RequestFacts` for
+each request and give `request_row(facts)` to a `CsvTable` with `REQUEST_COLUMNS`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from math import inf
 from pathlib import Path
 from types import TracebackType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 
-from traces.text_file import cannot_write, naming_write_errors, open_for_writing
+from replay.report_options import METRICS_CONFIG
+from traces.text_file import cannot_write, naming_write_errors, open_for_writing, write_content
 
 Cell: TypeAlias = str | float | None
 """A value of a CSV table; None leaves the cell empty."""
@@ -118,3 +127,193 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Iterable[Cell]]
         table = CsvTable(file, columns)
         for row in rows:
             table.add(row)
+
+
+_VIDUR_TIMES = (
+    "request_e2e_time",
+    "request_e2e_time_normalized",
+    "request_execution_time",
+    "request_execution_time_normalized",
+    "request_model_execution_time",
+    "request_model_execution_time_normalized",
+    "request_preemption_time",
+    "request_scheduling_delay",
+    "request_execution_plus_preemption_time",
+    "request_execution_plus_preemption_time_normalized",
+    "prefill_e2e_time",
+    "prefill_time_execution_plus_preemption",
+    "prefill_time_execution_plus_preemption_normalized",
+    "decode_time_execution_plus_preemption_normalized",
+)
+_SIMAI_TIMES = (
+    "arrived_at",
+    "prefill_arrived_at",
+    "scheduled_at",
+    "prefill_completed_at",
+    "decode_arrived_at",
+    "completed_at",
+    "preempted_time",
+    "decode_time",
+    "prefill_replica_id",
+    "decode_replica_id",
+    "pd_p2p_comm_size",
+    "pd_p2p_comm_time",
+    "pd_p2p_comm_bandwidth",
+    "pd_p2p_bytes_per_token",
+    "pd_p2p_comm_dtype",
+)
+_LENGTHS = (
+    "request_inter_arrival_delay",
+    "request_num_tokens",
+    "request_num_prefill_tokens",
+    "request_num_decode_tokens",
+    "request_pd_ratio",
+    "request_num_restarts",
+)
+VIDUR_COLUMNS = ("Request Id", *_VIDUR_TIMES, *_LENGTHS)
+"""The 21 columns of Vidur."""
+SIMAI_COLUMNS = ("Request Id", *_VIDUR_TIMES, *_SIMAI_TIMES, *_LENGTHS)
+"""The 36 columns of SimAI."""
+REQUEST_COLUMNS = (*SIMAI_COLUMNS, "tbt")
+"""The columns of SimAI and the time between tokens, for which both simulators have no column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVTransfer:
+    """The way of a prompt's KV cache from one instance to another."""
+
+    size_bytes: float
+    duration_s: float
+    bytes_per_s: float
+    bytes_per_value: float
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFacts:
+    """One request: instants and durations in seconds; None for what never happened."""
+
+    number: int
+    """The position among all arrivals, from 0."""
+    arrived_at_s: float
+    inter_arrival_s: float | None
+    """Since the arrival before; None for the first request."""
+    prompt_tokens: int
+    output_tokens: int
+    num_restarts: int = 0
+    scheduled_at_s: float | None = None
+    """When it first joined a batch."""
+    first_token_at_s: float | None = None
+    completed_at_s: float | None = None
+    execution_s: float = 0.0
+    """The time of all batches that computed it."""
+    model_execution_s: float | None = None
+    """The part of that in which the model ran; None for all of it."""
+    preempted_s: float = 0.0
+    """The time after its first batch in which no batch computed it."""
+    itl_mean_s: float | None = None
+    """Mean time between two tokens; None derives it from the first and the last token."""
+    normalized_by_tokens: int | None = None
+    """The output tokens that a total is divided by, where these are not `output_tokens`."""
+    prefill_replica: int | None = None
+    """The instance that computed the prompt for another one; None where one instance did everything."""
+    decode_replica: int | None = None
+    decode_arrived_at_s: float | None = None
+    transfer: KVTransfer | None = None
+
+
+def request_row(facts: RequestFacts) -> dict[str, Cell]:
+    """Return the cells of `REQUEST_COLUMNS`, in that order."""
+    row: dict[str, Cell] = {"Request Id": facts.number}
+    row.update(zip(_VIDUR_TIMES, _times(facts), strict=True))
+    row.update(zip(_SIMAI_TIMES, _instants(facts), strict=True))
+    prompt, output = facts.prompt_tokens, facts.output_tokens
+    ratio = prompt / output if output else None
+    lengths = (facts.inter_arrival_s, prompt + output, prompt, output, ratio, facts.num_restarts)
+    row.update(zip(_LENGTHS, lengths, strict=True))
+    row["tbt"] = _time_between_tokens(facts)
+    return row
+
+
+def _times(facts: RequestFacts) -> tuple[Cell, ...]:
+    """Durations of a request that has completed; others only waited and perhaps had a first token."""
+    arrived_at, scheduled_at, first_at = facts.arrived_at_s, facts.scheduled_at_s, facts.first_token_at_s
+    delay = None if scheduled_at is None else scheduled_at - arrived_at
+    ttft = None if first_at is None else first_at - arrived_at
+    prefill = None if first_at is None or scheduled_at is None else first_at - scheduled_at
+    prefill_each = None if prefill is None else _divided(prefill, facts.prompt_tokens)
+    completed_at = facts.completed_at_s
+    if completed_at is None or first_at is None:
+        return (*[None] * 7, delay, None, None, ttft, prefill, prefill_each, None)
+    tokens = facts.output_tokens if facts.normalized_by_tokens is None else facts.normalized_by_tokens
+    e2e, execution, preempted = completed_at - arrived_at, facts.execution_s, facts.preempted_s
+    model = execution if facts.model_execution_s is None else facts.model_execution_s
+    both = execution + preempted
+    return (
+        e2e,
+        _divided(e2e, tokens),
+        execution,
+        _divided(execution, tokens),
+        model,
+        _divided(model, tokens),
+        preempted,
+        delay,
+        both,
+        _divided(both, tokens),
+        ttft,
+        prefill,
+        prefill_each,
+        _divided(completed_at - first_at, tokens),
+    )
+
+
+def _instants(facts: RequestFacts) -> tuple[Cell, ...]:
+    first_at, completed_at, transfer = facts.first_token_at_s, facts.completed_at_s, facts.transfer
+    decode = None if first_at is None or completed_at is None else completed_at - first_at
+    decode_arrived_at = inf if facts.decode_arrived_at_s is None else facts.decode_arrived_at_s
+    instants = (
+        facts.arrived_at_s,
+        facts.arrived_at_s,
+        facts.scheduled_at_s,
+        first_at,
+        decode_arrived_at,
+        completed_at,
+        facts.preempted_s if completed_at is not None else None,
+        decode,
+        facts.prefill_replica,
+        facts.decode_replica,
+    )
+    if transfer is None:
+        return (*instants, inf, inf, 0, None, None)
+    moved = (transfer.size_bytes, transfer.duration_s, transfer.bytes_per_s)
+    return (*instants, *moved, transfer.bytes_per_value, transfer.dtype)
+
+
+def _time_between_tokens(facts: RequestFacts) -> float | None:
+    if facts.completed_at_s is None or facts.first_token_at_s is None:
+        return None
+    if facts.itl_mean_s is not None:
+        return facts.itl_mean_s
+    return (facts.completed_at_s - facts.first_token_at_s) / max(facts.output_tokens - 1, 1)
+
+
+def _divided(value: float, count: int) -> float | None:
+    return value / count if count else None
+
+
+def plain(value: Any) -> Any:
+    """Return settings as values that JSON has: dataclasses become objects, other types their text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value.value if isinstance(value, Enum) else value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        return [plain(each) for each in value]
+    return str(value)
+
+
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write config.json into a folder. Raises TraceError."""
+    write_content(folder / METRICS_CONFIG, orjson.dumps(plain(config), option=orjson.OPT_INDENT_2) + b"\n")

@@ -11,10 +11,8 @@ from blis_sim.engine.scheduler.interface import KVUsage
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.stats import EngineCounters
 from blis_sim.options.addition import added_up
-from replay.analysis.clusters import without_prompts
-from replay.analysis.columns import columns_of
+from replay.analysis.clusters import columns_of, totals_of, without_prompts
 from replay.analysis.deadlines import deadline_figures
-from replay.analysis.totals import totals_of
 from replay.simulation.pool import Pool, pool_of
 from replay.simulation.record import NEVER, Ints, Measured, Record
 from replay.simulation.simulate import Simulated

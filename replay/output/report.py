@@ -10,8 +10,7 @@ from replay.report_options import TABLE, ReportOptions
 
 if TYPE_CHECKING:
     from replay.analysis.result import RunResult
-    from replay.output.findings import Findings, Questions
-    from replay.output.outcome import Outcome
+    from replay.output.findings import Findings, Outcome, Questions
     from replay.simulation.record import OnTokens
     from traces import SloTargets
 
@@ -58,7 +57,7 @@ def _printed(options: ReportOptions, outcome: "Outcome", found: "Findings") -> s
     """The result in the format of standard output."""
     form = options.printed_format
     if form == "json":
-        from replay.output.breakdown_json import as_json
+        from replay.output.findings import as_json
         from traces import dump_json
 
         return dump_json(as_json(found)) + "\n"
@@ -90,8 +89,7 @@ def _draw(options: ReportOptions, outcome: "Outcome", found: "Findings") -> None
     """Draw the picture and write the page that are requested, of the first run if it is one of several."""
     from blis_sim.pictures.page import write_page
     from blis_sim.pictures.style import draw_panels
-    from replay.output.page import run_page
-    from replay.output.pictures import panels_of
+    from replay.output.page import panels_of, run_page
 
     origin = outcome.describe()
     panels = panels_of((outcome.runs or (outcome.simulated,))[0], outcome.questions.targets)

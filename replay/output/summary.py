@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from replay.analysis.breakdown import SessionFigures, jain_index
 from replay.analysis.clusters import DecisionFigures, GatewayFigures, ScalingFigures, SeparatedFigures
-from replay.analysis.distribution import Distribution
 from replay.output.findings import Findings
 from replay.output.metrics import judgements
+from replay.simulation.pool import Distribution
 from traces import dump_json
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from blis_sim.engine.sequence import Outcome
-from replay.arrivals.arrival import Origin
+from replay.arrivals import Origin
 from replay.simulation.record import Measured, Record
 from replay.simulation.simulate import Simulated
 from traces import TraceHeader, TraceRow, write_trace

@@ -13,11 +13,19 @@ from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.units import Micros
-from replay.arrivals.arrival import Origin
-from replay.simulation.latencies import COMPLETED_CODES, NO_OUTCOME, OUTCOMES, Reported, reported_of
-from replay.simulation.measure import COMPLETED, NEVER, ClientView, token_times
-from replay.simulation.output_serialization import OutputSerialization
-from replay.simulation.token_gaps import TokenGaps
+from replay.arrivals import Origin
+from replay.simulation.measure import (
+    COMPLETED,
+    COMPLETED_CODES,
+    NEVER,
+    NO_OUTCOME,
+    OUTCOMES,
+    ClientView,
+    Reported,
+    reported_of,
+    token_times,
+)
+from replay.simulation.tokens import OutputSerialization, TokenGaps
 from traces import TraceRow
 
 Ints = npt.NDArray[np.int64]

@@ -19,7 +19,7 @@ from blis_sim.engine.cluster.routing import Choice, RouterSettings
 from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.request import Request
 from blis_sim.options import options_of
-from replay.run_options import RunOptions
+from replay.run_command import RunOptions
 
 MODEL = "qwen/qwen3-14b"
 

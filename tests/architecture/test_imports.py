@@ -26,15 +26,13 @@ FORBIDDEN_IN_ENGINE = {
 }
 
 NAMED_BACK = {
-    ("blis_sim.engine.cluster.autoscaling.autoscaler", "blis_sim.engine.cluster.cluster"),
+    ("blis_sim.engine.cluster.autoscaler", "blis_sim.engine.cluster.cluster"),
     ("blis_sim.engine.cluster.batch_dispatch", "blis_sim.engine.cluster.cluster"),
-    ("blis_sim.engine.cluster.disaggregation.handover", "blis_sim.engine.cluster.cluster"),
+    ("blis_sim.engine.cluster.handover", "blis_sim.engine.cluster.cluster"),
     ("blis_sim.engine.cluster.gateway.flow_control", "blis_sim.engine.cluster.cluster"),
     ("blis_sim.engine.latency.decode_steps", "blis_sim.engine.latency.decode_sums"),
     ("mockserve.metrics.history", "mockserve.metrics.page"),
     ("mockserve.serving.service", "mockserve.serving.instances"),
-    ("traces.importers.imported", "traces.importers.settings"),
-    ("traces.importers.registry", "traces.importers.settings"),
 }
 """Pairs of modules of which the first names a type of the second in annotations, and the second imports the first."""
 

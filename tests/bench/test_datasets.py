@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from blis_sim.bench.dataset_options import DatasetOptions
-from blis_sim.bench.datasets import Sample, samples_of
-from blis_sim.bench.errors import BenchError
+from blis_sim.bench import BenchError
+from blis_sim.bench.datasets import DatasetOptions, Sample, samples_of
 from blis_sim.options import BlisError, OptionError
 
 

@@ -7,14 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrate.adapter import compare_adapter
-from calibrate.calibration import COMPAT, PLAIN, Calibration, Rules, calibrate
-from calibrate.diagnosis import in_words
-from calibrate.errors import CalibrateError
-from calibrate.metrics_file import HitRate, MetricsFile, hit_rate
-from calibrate.network import Network, latencies, rtt_us_of
-from calibrate.pair import pair
-from calibrate.report import additions, report
+from calibrate.calibration import COMPAT, PLAIN, Calibration, Rules, calibrate, in_words
+from calibrate.metrics_file import HitRate, MetricsFile, compare_adapter, hit_rate
+from calibrate.pair import CalibrateError, Network, latencies, pair, rtt_us_of
+from calibrate.report import additions, report_of
 from tests.calibrate.recordings import result, row, trace
 from tests.capped import capped_rows
 from traces import ResultRow, Trace, TraceHeader, dump_json
@@ -114,7 +110,7 @@ def test_a_report_can_always_be_written(latency_pairs: list[tuple[int, int]]) ->
     results = [result(place, ttft_us=sim, e2e_us=sim) for place, (_, sim) in enumerate(latency_pairs)]
     for rules in (PLAIN, COMPAT):
         found = _calibrate(trace(rows), results, rules)
-        assert dump_json(report(found) | additions(found))
+        assert dump_json(report_of(found) | additions(found))
 
 
 def test_hit_rates_within_the_tolerance_are_accepted_to_the_last_digit() -> None:

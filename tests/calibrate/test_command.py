@@ -10,7 +10,7 @@ import pytest
 
 from blis_sim.options import BlisError, OptionError
 from calibrate.command import CalibrateOptions, run
-from calibrate.errors import CalibrateError
+from calibrate.pair import CalibrateError
 from tests.calibrate.recordings import result, row
 from traces import ItlWriter, ResultRow, SloTargets, TraceHeader, TraceRow, write_results, write_trace
 

@@ -4,8 +4,7 @@ import pytest
 
 from calibrate.goodput import Goodput, goodput, goodput_compat
 from calibrate.itl import itl, itl_compat
-from calibrate.network import Network, latencies
-from calibrate.pair import pair, pair_compat
+from calibrate.pair import Network, latencies, pair, pair_compat
 from tests.calibrate.recordings import result, row, trace
 from traces import ResultRow, SloTargets, TraceRow
 

@@ -10,11 +10,9 @@ import pytest
 
 from blis_sim.cli.main import run
 from blis_sim.options import OptionError
-from calibrate.bootstrap import confidence
-from calibrate.calibration import PLAIN, Calibration, calibrate
-from calibrate.diagnosis import in_words
-from calibrate.fail_over import exceeded, parse_limits
-from calibrate.network import Network
+from calibrate.calibration import PLAIN, Calibration, calibrate, in_words
+from calibrate.compare import confidence, exceeded, parse_limits
+from calibrate.pair import Network
 from tests.calibrate.recordings import result, row, trace
 from traces import TraceHeader, TraceRow, columns_worth_writing, write_results, write_trace
 

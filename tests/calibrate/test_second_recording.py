@@ -2,7 +2,7 @@
 
 import pytest
 
-from calibrate.errors import CalibrateError
+from calibrate.pair import CalibrateError
 from calibrate.second_recording import results_of_recording
 from tests.calibrate.recordings import row, trace
 

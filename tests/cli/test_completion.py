@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_sim.cli.completion import candidates
+from blis_sim.cli.help import candidates
 from tests.cli.conftest import Said
 from tests.cli.terminal import typing_into
 from tests.docs.pages import PROJECT

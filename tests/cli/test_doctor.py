@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_sim.cli import host
+from blis_sim.cli import doctor_command
 from tests.cli.conftest import Said
 
 Blis = Callable[..., Said]
@@ -43,22 +43,24 @@ def test_a_load_is_tried_with_a_server_and_a_load_generator(blis: Blis) -> None:
 
 def test_too_few_files_for_the_streams_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
-    by_name = {each.check: each for each in host.findings(5000)}
-    assert by_name["open files"].verdict == host.FAILED
+    by_name = {each.check: each for each in doctor_command.findings(5000)}
+    assert by_name["open files"].verdict == doctor_command.FAILED
     assert by_name["open files"].advice == "5000 streams need 10100: raise ulimit -Hn"
-    by_name = {each.check: each for each in host.findings(None)}
+    by_name = {each.check: each for each in doctor_command.findings(None)}
     assert by_name["open files"].advice == "enough for 462 streams: raise ulimit -Hn"
 
 
 def test_the_quota_of_a_control_group_bounds_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", lambda _: "50000 100000\n")
-    assert host.available_cores() == 0.5
+    assert doctor_command.available_cores() == 0.5
     monkeypatch.setattr(Path, "read_text", lambda _: "max 100000\n")
-    assert host.available_cores() >= 1
+    assert doctor_command.available_cores() >= 1
 
 
 @pytest.mark.parametrize(
-    ("late_ms", "verdict"), [(0.1, host.OK), (5.0, host.WARNING), (50.0, host.FAILED)], ids=lambda each: str(each)
+    ("late_ms", "verdict"),
+    [(0.1, doctor_command.OK), (5.0, doctor_command.WARNING), (50.0, doctor_command.FAILED)],
+    ids=lambda each: str(each),
 )
 def test_the_timer_is_judged_by_how_late_sleeps_end(
     late_ms: float, verdict: str, monkeypatch: pytest.MonkeyPatch
@@ -66,8 +68,8 @@ def test_the_timer_is_judged_by_how_late_sleeps_end(
     async def lateness() -> list[float]:
         return [late_ms] * 100
 
-    monkeypatch.setattr(host, "_lateness_ms", lateness)
-    (found,) = [each for each in host.findings(None) if each.check == "timer"]
+    monkeypatch.setattr(doctor_command, "_lateness_ms", lateness)
+    (found,) = [each for each in doctor_command.findings(None) if each.check == "timer"]
     assert found.verdict == verdict
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from blis_sim.cli.commands import COMMANDS, FIRST_STEPS
 from blis_sim.options import options_from, options_of
-from blis_sim.options.command_line import check_required, read_command_line
+from blis_sim.options.text import check_required, read_command_line
 from tests.cli.conftest import Said
 from tests.docs.pages import PROJECT
 

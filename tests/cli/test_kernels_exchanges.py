@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from blis_sim.engine.latency.catalogue.models import model_names
+from blis_sim.engine.latency.catalogue.entries import model_names
 from blis_sim.engine.latency.catalogue.reader import load_model
+from blis_sim.engine.latency.operators.aicb import AicbFolder, read_layers
 from blis_sim.engine.latency.operators.aicb_bytes import exchange_table
-from blis_sim.engine.latency.operators.aicb_files import AicbFolder, read_layers
 
 NAMES = {
     "DeepSeek-671B": "deepseek-ai/deepseek-v3",

@@ -78,7 +78,7 @@ def test_a_replay_on_one_instance_loads_nothing_of_a_cluster_but_its_flags(loade
     assert among(of_a_cluster, loaded_by_a_replay) == []
     gateway = "blis_sim.engine.cluster.gateway"
     assert among([gateway], loaded_by_a_replay) == [gateway, f"{gateway}.options"]
-    assert among(["blis_sim.engine.cluster.autoscaling"], loaded_by_a_replay) == []
+    assert among(["blis_sim.engine.cluster.autoscaler_pipeline"], loaded_by_a_replay) == []
 
 
 def test_a_replay_loads_one_scheduling_and_one_latency_model(loaded_by_a_replay: set[str]) -> None:

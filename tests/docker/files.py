@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from blis_sim.options import options_from
-from blis_sim.options.command_line import read_command_line
+from blis_sim.options.text import read_command_line
 from mockserve.command import ServeOptions, rewritten
 
 PROJECT = Path(__file__).resolve().parents[2]

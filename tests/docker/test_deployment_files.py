@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from blis_sim.options import OptionError
-from mockserve.engines.deployment import deployment_of
+from mockserve.engines import deployment_of
 from mockserve.options.engine_features import read_transfer_config
 from mockserve.routes.table import ROUTES
 from tests.architecture.project import PACKAGES, pyproject

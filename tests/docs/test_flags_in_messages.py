@@ -13,15 +13,16 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]")
 _REFERENCE = ("cli.md", "vllm-flags.md", "llm-d-inference-sim.md")
 _PACKAGES = ("blis_sim", "calibrate", "mockserve", "observe", "replay", "traces")
 _OF_OTHERS = (
-    "blis_sim/cli/completion.py",
+    "blis_sim/cli/help.py",
     "blis_sim/options/option.py",
     "mockserve/vllm_arguments",
     "mockserve/inference_sim",
     "blis_sim/bench/serve",
-    "blis_sim/bench/offline",
+    "blis_sim/bench/latency_command.py",
+    "blis_sim/bench/throughput_command.py",
     "blis_sim/bench/capacity/serving.py",
     "blis_sim/pytest_plugin.py",
-    "traces/importers/sglang_bench.py",
+    "traces/importers/sglang.py",
 )
 """Where flags of other programs are used or translated."""
 

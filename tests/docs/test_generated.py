@@ -7,7 +7,7 @@ import pytest
 
 from blis_sim.cli.commands import COMMANDS
 from blis_sim.options import options_of
-from mockserve.inference_sim.options import InferenceSimOptions
+from mockserve.inference_sim.command import InferenceSimOptions
 from mockserve.vllm_arguments.table import read_table
 from tests.docs.figures import replay_keys
 from tests.docs.pages import PROJECT, run_script

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.engine.admission_checks import num_surely_served, refusal
+from blis_sim.engine.config import num_surely_served, refusal
 from tests.fakes import config
 
 

@@ -5,7 +5,7 @@ import pytest
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Preempted, StepDone
 from blis_sim.engine.request import HashedBlocks, Request
-from blis_sim.engine.scheduler.pause_state import PauseState
+from blis_sim.engine.scheduler.interface import PauseState
 from tests.fakes import TestLatency, config, request
 
 SCHEDULINGS = ("vllm", "blis")

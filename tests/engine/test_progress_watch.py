@@ -5,7 +5,7 @@ import pytest
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.request import Request, UniqueBlocks
-from blis_sim.engine.virtual import run_virtual
+from blis_sim.engine.simulation import run_virtual
 from tests.fakes import TestLatency, config
 
 PROMPTS = (30, 25, 19)

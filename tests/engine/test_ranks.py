@@ -18,8 +18,8 @@ from blis_sim.engine.latency.wrapped import SlowedLatency
 from blis_sim.engine.ranks import SYNC_INTERVAL, RankGroup, new_ranks
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.sequence import Outcome
+from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.units import Micros
-from blis_sim.engine.virtual import run_virtual
 from blis_sim.options import options_from
 from tests.fakes import TestLatency, config, request
 

@@ -7,7 +7,7 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.latency.wrapped import WrappedLatency
 from blis_sim.engine.request import Request, UniqueBlocks
-from blis_sim.engine.virtual import run_virtual
+from blis_sim.engine.simulation import run_virtual
 from tests.fakes import TestLatency
 
 PROMPT = BatchShape(prefill_requests=1, prefill_tokens=800)

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished, Scheduled, StepDone
 from blis_sim.engine.request import Request
-from blis_sim.engine.virtual import ARRIVALS_AHEAD, run_virtual
+from blis_sim.engine.simulation import ARRIVALS_AHEAD, run_virtual
 from tests.fakes import TestLatency, config, request, run
 from tests.strategies import Workload, workloads
 

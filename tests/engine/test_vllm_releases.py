@@ -5,7 +5,7 @@ import pytest
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.vllm_releases import VLLM_RELEASES
+from blis_sim.engine.engine_defaults import VLLM_RELEASES
 
 
 def config(gpu: str = "H100", **settings: object) -> EngineConfig:

@@ -6,8 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
-from blis_sim.engine.cluster.disaggregation.settings import DECIDERS, DisaggregationSettings, Pools, TransferSettings
+from blis_sim.engine.cluster.disaggregation import DECIDERS, DisaggregationSettings, Pools, TransferSettings
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
 from blis_sim.engine.cluster.gateway.rules import (
     DISPATCH_ORDERS,
@@ -17,6 +16,7 @@ from blis_sim.engine.cluster.gateway.rules import (
     QueueLimits,
     SaturationLimits,
 )
+from blis_sim.engine.cluster.handover import Disaggregation
 from tests.laws.cluster_workloads import ClusterWorkload, cluster_workloads
 from tests.strategies import GRID_US
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from blis_sim.engine.admission_checks import refusal
+from blis_sim.engine.config import refusal
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Outcome, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.scheduler.batch_engines import BATCH_RULES

@@ -15,9 +15,8 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.cpu_tier_config import CpuTierConfig
 from blis_sim.engine.events import Event, Finished, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.request import ExternalPrompt
-from blis_sim.engine.scheduler.blis import BlisScheduler
-from blis_sim.engine.scheduler.blis_tiered import TieredBlisScheduler
-from blis_sim.engine.scheduler.pause_state import PauseState
+from blis_sim.engine.scheduler.blis import BlisScheduler, TieredBlisScheduler
+from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
 from blis_sim.engine.sequence import Sequence

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.disaggregation.settings import Role
+from blis_sim.engine.cluster.disaggregation import Role
 from blis_sim.engine.events import Event, Finished
 from replay.simulation.measure import COMPLETED
 from tests.laws.controlled_workloads import ControlledWorkload, controlled_workloads

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from blis_sim.engine.admission_checks import refusal
+from blis_sim.engine.config import refusal
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import BatchDone, CacheChanged, Event, Finished, Outcome, StepDone, StepsDone
 from blis_sim.engine.request import Request

@@ -8,11 +8,11 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Preempted
 from blis_sim.engine.request import HashedBlocks, Request, UniqueBlocks
-from blis_sim.engine.scheduler.places import Places
+from blis_sim.engine.scheduler.policies import Places
 from blis_sim.engine.sequence import Outcome, Sequence
+from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.speculation import Speculation, SpeculationGates
 from blis_sim.engine.urgency import UrgencySettings
-from blis_sim.engine.virtual import run_virtual
 from tests.fakes import TestLatency
 
 BLOCK = 4

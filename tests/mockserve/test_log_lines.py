@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 
-from mockserve.log_lines import JsonLines, PlainLines, fields
+from mockserve.options.observability import JsonLines, PlainLines, fields
 
 
 def record_of(level: int, message: str, *values: object, **extra: object) -> logging.LogRecord:

@@ -14,7 +14,7 @@ DEPLOYED = "H100, tp 1, 17,676 KV blocks"
 FIRST_REQUESTS = """
 import codecs, json, sys
 from mockserve.protocol.responses.input_items import item_forms
-from mockserve.routes.dashboard import dashboard_page
+from mockserve.routes.control import dashboard_page
 from mockserve.listening import keep_what_exists
 
 opened = []

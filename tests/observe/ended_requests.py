@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from observe.client.connection import Outcome
+from observe.connection import Outcome
 from observe.dispatch import Prepared, Sent
-from observe.requests.schedule import Planned
+from observe.requests import Planned
 from observe.responses.reply import Reply
 
 MS = 1_000_000

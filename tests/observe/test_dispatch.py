@@ -1,10 +1,10 @@
 from time import perf_counter_ns
 
-from observe.client.client import Client
+from observe.client import Client
 from observe.clock import sleep_until, start_clock
 from observe.dispatch import Dispatcher, Prepared, Sent
-from observe.http.request import get_bytes, parse_server
-from observe.requests.schedule import Planned
+from observe.http import get_bytes, parse_server
+from observe.requests import Planned
 from tests.patience import PATIENCE_S, attempts
 
 

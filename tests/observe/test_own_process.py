@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from observe.own_process import command_of
+from observe.event_loop import command_of
 
 
 @pytest.fixture

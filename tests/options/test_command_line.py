@@ -3,8 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from blis_sim.options import OptionError, option
-from blis_sim.options.command_line import read_command_line
-from blis_sim.options.text import value_of
+from blis_sim.options.text import read_command_line, value_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ import pytest
 
 from blis_sim.cli.main import run
 from blis_sim.options import options_from
-from blis_sim.options.command_line import read_command_line
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
+from blis_sim.options.text import read_command_line
 from replay.run_command import RunOptions
 
 Captured = pytest.CaptureFixture[str]

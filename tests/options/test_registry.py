@@ -14,7 +14,7 @@ from traces import read_trace
 STRANGER = '''
 from blis_sim.engine.cluster.routing import Choice
 from blis_sim.engine.scheduler.vllm import VllmScheduler
-from blis_sim.engine.scheduler.waiting import by_prompt_length
+from blis_sim.engine.scheduler.policies import by_prompt_length
 
 
 class EvenLengths:
@@ -59,7 +59,7 @@ class Lengths:
 
     @staticmethod
     def export(given):
-        from traces.exporters.exported import Exported
+        from traces.exporters.formats import Exported
 
         given.path.write_text("".join(f"{row.input_tokens}\\n" for row in given.rows))
         return Exported(notes=("times are not written",))

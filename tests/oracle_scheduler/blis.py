@@ -8,11 +8,10 @@ from collections import deque
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Finished, Preempted, Scheduled, StepDone
-from blis_sim.engine.kv_cache.cache import KVCache
-from blis_sim.engine.kv_cache.prompt_cache import PromptCache
+from blis_sim.engine.kv_cache.blis_cache import KVCache, PromptCache
 from blis_sim.engine.queue import Due
-from blis_sim.engine.scheduler.pause_state import PauseState
-from blis_sim.engine.scheduler.waiting import ORDERS
+from blis_sim.engine.scheduler.interface import PauseState
+from blis_sim.engine.scheduler.policies import ORDERS
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
 from tests.oracle_scheduler.blis_batch import BatchFormation

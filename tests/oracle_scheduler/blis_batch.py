@@ -7,8 +7,8 @@ with chunked prefill under one token budget, and preemption by recomputation whe
 from collections import defaultdict, deque
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.kv_cache.prompt_cache import PromptCache
-from blis_sim.engine.scheduler.preemption import VICTIMS
+from blis_sim.engine.kv_cache.blis_cache import PromptCache
+from blis_sim.engine.scheduler.policies import VICTIMS
 from blis_sim.engine.sequence import Sequence
 
 

@@ -9,7 +9,7 @@ from blis_sim.engine.events import CacheChanged, Finished, Preempted, Scheduled,
 from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
 from blis_sim.engine.lora import LoraSlots
 from blis_sim.engine.queue import Due
-from blis_sim.engine.scheduler.pause_state import PauseState
+from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
 from tests.oracle_scheduler.vllm_batch import Grant, VllmBatch

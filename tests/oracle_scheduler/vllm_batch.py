@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.kv_cache.interface import SlotCache
-from blis_sim.engine.scheduler.waiting import ORDERS
+from blis_sim.engine.scheduler.policies import ORDERS
 from blis_sim.engine.sequence import Sequence
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from blis_sim.engine.core import Engine
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
-from replay.arrivals.arrival import Arrival
+from replay.arrivals import Arrival
 from replay.simulation.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config
 from tests.replay.small_traces import row

@@ -8,12 +8,12 @@ import pytest
 from blis_sim.cli.main import run
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS, load_model
 from blis_sim.engine.latency.coefficients_file import read_coefficients, read_content
 from blis_sim.engine.latency.fitted import Fitted
 from blis_sim.engine.latency.wrapped import PhaseShifted
-from replay.output.intervals import drawn_latencies, intervals_of
+from replay.output.ensemble import drawn_latencies, intervals_of
 from replay.simulation.uncertainty import drawing, uncertainty_of
 from tests.coefficients_file import written
 from tests.replay.small_traces import row

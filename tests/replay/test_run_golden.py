@@ -10,7 +10,7 @@ import pytest
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from replay.closed_loop.sessions import simulate_workload
+from replay.closed_loop import simulate_workload
 from replay.output.findings import Questions, examine
 from replay.output.summary import summary
 from replay.simulation.simulate import Simulated

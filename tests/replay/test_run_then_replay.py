@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from blis_sim.cli.main import run
 from blis_sim.engine.core import Engine
-from replay.arrivals.recorded import arrivals_of
-from replay.closed_loop.sessions import simulate_workload
+from replay.arrivals import arrivals_of
+from replay.closed_loop import simulate_workload
 from replay.output.metrics import result_rows
 from replay.output.trace import write_simulated
 from replay.simulation.simulate import simulate

@@ -6,8 +6,7 @@ import pytest
 
 from blis_sim.cli.main import run
 from replay.command import rewritten
-from replay.replay_options import ReplayOptions
-from replay.server_settings import taken_settings
+from replay.replay_options import ReplayOptions, taken_settings
 
 Captured = pytest.CaptureFixture[str]
 HEADER = """trace_version: 3

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.speculation import Speculation
-from replay.arrivals.arrival import Arrival
+from replay.arrivals import Arrival
 from replay.output.metrics import aggregate
 from replay.simulation.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config, request

@@ -6,7 +6,7 @@ import numpy as np
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.request import Request, UniqueBlocks
-from replay.arrivals.arrival import Arrival
+from replay.arrivals import Arrival
 from replay.simulation.record import Measured
 from replay.simulation.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config

@@ -8,7 +8,7 @@ import pytest
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished
 from blis_sim.engine.stats import EngineStats
-from replay.arrivals.arrival import Arrival
+from replay.arrivals import Arrival
 from tests.fakes import TestLatency, config, run
 from tests.theory.single_server import SCHEDULINGS, poisson, served
 

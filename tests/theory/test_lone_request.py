@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.latency.blackbox import Blackbox
-from replay.arrivals.arrival import Arrival
+from replay.arrivals import Arrival
 from replay.simulation.record import Measured
 from replay.simulation.simulate import simulate
 from tests.fakes import TestLatency, config, request

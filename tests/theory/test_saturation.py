@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import StepDone
-from replay.arrivals.arrival import Arrival
+from replay.arrivals import Arrival
 from tests.fakes import TestLatency, config, run
 from tests.theory.single_server import SCHEDULINGS, arrival, served
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.replay.small_traces import row, trace
 from traces import TraceError, TraceRow, read_trace
+from traces.compose import merged
 from traces.graph import context_of, ids_in, renumbered, without_others
-from traces.merge import merged
 
 
 def test_parents_and_contexts_come_back_from_disk(tmp_path: Path) -> None:

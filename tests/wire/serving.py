@@ -9,7 +9,7 @@ from typing import Any
 
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.options import options_from
-from mockserve.engines.deployment import deployment_of
+from mockserve.engines import deployment_of
 from mockserve.listening import ListeningServer, fastest_loop, start
 from mockserve.options.serve import ServeOptions
 from mockserve.serving.service import Service

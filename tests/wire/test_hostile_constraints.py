@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.attack.constraints import HOSTILE, Hostile, answer_of, doubling
 from mockserve.serving.aside import MODULES, Aside
-from mockserve.workers.pool import WorkerPool
+from mockserve.serving.worker_pool import WorkerPool
 from tests.patience import PATIENCE_S, attempts, wait_until
 from tests.wire.plain_http import call, complete, open_request, raw_completion
 from tests.wire.serving import TestServer, running_server

@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 
 from blis_sim.options import BlisError, options_from
-from mockserve.inference_sim.command import rewritten
-from mockserve.inference_sim.mapping import serve_options
-from mockserve.inference_sim.options import InferenceSimOptions
+from mockserve.inference_sim.command import InferenceSimOptions, rewritten, serve_options
 from mockserve.options.fake_metrics import milliseconds
 from mockserve.options.startup_checks import flags_without_effect
 from tests.patience import PATIENCE_S

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blis_sim.options import OptionError, options_from
-from mockserve.engines.deployment import deployment_of
+from mockserve.engines import deployment_of
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
 from tests.patience import PATIENCE_S, wait_until

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.attack.constraints import answer_of, call_of, demand
 from mockserve.serving.aside import MODULES
-from mockserve.workers.pool import WorkerPool
+from mockserve.serving.worker_pool import WorkerPool
 from tests.wire.noting_worker import NOTED_IN
 from tests.wire.plain_http import call
 from tests.wire.reaching_out import noted_openings

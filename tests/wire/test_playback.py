@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.wire.serving import TestServer, running_server
-from traces.content.recorded import ContentWriter, RecordedExchange, line_of, read_content
-from traces.content.redaction import Redactor
+from traces.content import ContentWriter, RecordedExchange, line_of, read_content
+from traces.redaction import Redactor
 
 CHAT = "/v1/chat/completions"
 ASKED = {"messages": [{"role": "user", "content": "hi"}], "stream": True}

@@ -9,7 +9,7 @@ import pytest
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.deployment import resolve
 from blis_sim.options import options_from
-from mockserve.engines.deployment import deployment_of
+from mockserve.engines import deployment_of
 from mockserve.options.serve import ServeOptions
 from tests.fakes import TestLatency
 from tests.wire.plain_http import call, complete, metric, open_request, wait_for_metric

@@ -62,7 +62,7 @@ VOLATILE = ("id", "created", "created_at", "request_id", "item_id", "signature")
 @pytest.fixture(scope="module")
 def at_once() -> tuple[dict[str, Any], dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mockserve.protocol.logprob_shapes.LONG_TOKENS", 10**9)
+        patch.setattr("mockserve.protocol.bodies.LONG_TOKENS", 10**9)
         patch.setattr("mockserve.replies.choice_writer.LONG_TOKENS", 10**9)
         patch.setattr("mockserve.planning.prompts.LONG_US", 1e18)
         with running_server(**FLAGS) as server:

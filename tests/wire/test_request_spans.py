@@ -214,7 +214,7 @@ def test_outputs_are_logged_only_with_requests() -> None:
 
 def test_an_unknown_protocol_of_traces_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "smoke")
-    from blis_sim.options.otlp import new_exporter
+    from blis_sim.options.extras import new_exporter
 
     with pytest.raises(OptionError, match="must be one of grpc, http/protobuf, got 'smoke'"):
         new_exporter("http://127.0.0.1:1")

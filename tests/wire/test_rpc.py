@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from blis_sim.options import OptionError, options_from
-from mockserve.engines.deployment import deployment_of
+from mockserve.engines import deployment_of
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
-from mockserve.rpc.model_facts import read_facts
+from mockserve.rpc.messages import read_facts
 from tests.patience import PATIENCE_S
 from tests.wire.serving import TestServer, running_server
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from blis_sim.options import options_from
-from mockserve.engines.deployment import deployment_of
+from mockserve.engines import deployment_of
 from mockserve.options.serve import ServeOptions
 from tests.wire.plain_http import chat, complete, metric
 from tests.wire.serving import running_server

@@ -9,22 +9,21 @@ from blis_sim.options import OptionError
 from blis_sim.options.registry import Registry
 
 if TYPE_CHECKING:
-    from traces.exporters.exported import Exported, ToExport
+    from traces.exporters.formats import Exported, ToExport
 
 
 @dataclass(frozen=True, slots=True)
 class ExportFormat:
-    """A module of this folder, and its function that writes a trace."""
+    """The function of `formats.py` that writes a trace."""
 
-    module: str
     function: str
     help: str
 
 
 EXPORTERS: Registry[Any] = Registry[Any]("blis.formats") | {
-    "azure": ExportFormat("tables", "azure", "CSV of Azure's LLM inference traces"),
-    "vidur": ExportFormat("tables", "vidur", "CSV of Vidur"),
-    "mooncake": ExportFormat("mooncake", "mooncake", "JSON lines of Mooncake"),
+    "azure": ExportFormat("azure", "CSV of Azure's LLM inference traces"),
+    "vidur": ExportFormat("vidur", "CSV of Vidur"),
+    "mooncake": ExportFormat("mooncake", "JSON lines of Mooncake"),
 }
 
 
@@ -35,7 +34,7 @@ def exporter_of(name: str) -> "Callable[[ToExport], Exported]":
     """
     row = EXPORTERS[name]
     if isinstance(row, ExportFormat):
-        row = getattr(importlib.import_module(f"traces.exporters.{row.module}"), row.function)
+        row = getattr(importlib.import_module("traces.exporters.formats"), row.function)
     else:
         row = getattr(row, "export", None)
     if not callable(row):

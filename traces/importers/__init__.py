@@ -1,10 +1,8 @@
-"""Workloads and recordings of other programs, as ours. One file per format; `registry.py` lists them.
+"""Workloads and recordings of other programs, as ours. One file per program.
 
-`settings.py` has the settings of a conversion, `imported.py` the result of an importer.
+`registry.py` lists the formats, and has the settings and the result of a conversion.
 """
 
-from traces.importers.imported import Imported
-from traces.importers.registry import FORMATS, import_from
-from traces.importers.settings import ConvertOptions
+from traces.importers.registry import FORMATS, ConvertOptions, Imported, import_from
 
 __all__ = ["FORMATS", "ConvertOptions", "Imported", "import_from"]

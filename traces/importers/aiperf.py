@@ -1,14 +1,18 @@
-"""Records of aiperf (`profile_export.jsonl`): a recording, with the times of each request and of its chunks."""
+"""Files of aiperf: records of requests (`profile_export.jsonl`), and graphs of sessions (dag_jsonl)."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from traces.errors import TraceError
-from traces.importers.imported import Imported, recording
-from traces.importers.json_fields import at, expect, json_lines
-from traces.importers.settings import ConvertOptions
+import orjson
+
+from traces.graph import ids_text
+from traces.importers.reading import at, drawn_arrivals_us, expect, json_lines, taken, token_counter
+from traces.importers.registry import ConvertOptions, Imported, recording, workload_header
 from traces.rows import TraceRow
+from traces.text_file import TraceError
 
 _UNITS_US: Mapping[str, float] = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "sec": 1e6, "s": 1e6}
 
@@ -106,3 +110,155 @@ def _count(place: str, metrics: Mapping[str, Any], *names: str) -> int:
 
 def _share(part: int, whole: int) -> float:
     return min(1.0, part / whole) if whole else 0.0
+
+
+_UNREAD = ("orchestrator", "spawns", "rounds", "pre_session_spawns")
+_MOST_DEPTH = 100
+_MOST_ROWS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A turn: the tokens of its own messages, and the sessions that it starts."""
+
+    own_tokens: int
+    output_tokens: int
+    pause_us: int
+    forks: tuple[str, ...]
+    ends_with_forks: bool
+    spawns: tuple[tuple[str, int], ...]
+    """Sessions, each with the turn that waits for its end."""
+    model: str
+
+
+def convert_dag(options: ConvertOptions) -> Imported:
+    """The sessions that no other one starts, with all that they start; several begin at --rate. Raises BlisError."""
+    count_tokens, how = token_counter(options)
+    sessions: dict[str, list[_Turn]] = {}
+    for place, entry in json_lines(options.path):
+        session_id = at(place, entry, "session_id", "text")
+        if session_id in sessions:
+            raise TraceError(f"{place} key session_id: expected a name that no line before has, got {session_id!r}")
+        for key in _UNREAD:
+            if entry.get(key):
+                raise TraceError(f"{place} key {key}: expected none, sessions without turns of their own are not read")
+        turns = at(place, entry, "turns", "a list")
+        sessions[session_id] = [
+            _turn(f"{place} turn {number}", number, each, count_tokens) for number, each in enumerate(turns)
+        ]
+    started = {child for turns in sessions.values() for turn in turns for child in _children(turn)}
+    if missing := sorted(started - set(sessions)):
+        raise TraceError(f"{options.path}: a turn starts the session {missing[0]!r}, which no line has")
+    roots = [name for name in sessions if name not in started]
+    if not roots:
+        raise TraceError(f"{options.path}: expected a session that no other one starts, got none")
+    starts_us = [0] if len(roots) == 1 else drawn_arrivals_us(options, len(roots))
+    graph = _Rows(options, sessions)
+    for name, start_us in zip(roots, starts_us, strict=True):
+        graph.add(name, name, start_us, None, 0)
+    left_out: Counter[str] = Counter()
+    first = taken(options, graph.rows, left_out)
+    return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out, notes=(how,))
+
+
+class _Rows:
+    """The rows of the sessions that have been started so far."""
+
+    def __init__(self, options: ConvertOptions, sessions: dict[str, list[_Turn]]) -> None:
+        self._path = options.path
+        self._sessions = sessions
+        self.rows: list[TraceRow] = []
+
+    def add(self, name: str, root: str, at_us: int, forked: TraceRow | None, depth: int, parent: int = -1) -> int:
+        """Add a session started at this time; `forked` is the turn whose text it goes on from. Returns its last row.
+
+        The session of a row is the root. Times of arrival take 1 us for each token of a reply.
+        """
+        if depth > _MOST_DEPTH:
+            raise TraceError(
+                f"{self._path}: sessions start each other more than {_MOST_DEPTH} deep, {name!r} among them"
+            )
+        joins: dict[int, list[int]] = {}
+        before, parents = forked, [] if parent < 0 else [parent]
+        for number, turn in enumerate(self._sessions[name]):
+            if len(self.rows) >= _MOST_ROWS:
+                raise TraceError(
+                    f"{self._path}: expected at most {_MOST_ROWS} turns with all sessions that are started"
+                )
+            parents = list(dict.fromkeys([*parents, *joins.get(number, ())]))
+            ready_us = max((_ended_us(self.rows[each]) for each in parents), default=at_us)
+            context = 0 if before is None else before.input_tokens + before.output_tokens
+            row = TraceRow(
+                request_id=len(self.rows),
+                session_id=root,
+                round_index=len(self.rows),
+                model=turn.model,
+                arrival_time_us=ready_us + turn.pause_us,
+                input_tokens=context + turn.own_tokens,
+                output_tokens=turn.output_tokens,
+                parents=ids_text(parents),
+                think_time_us=turn.pause_us if parents else 0,
+                context_of="" if before is None else str(before.request_id),
+                context_tokens=context,
+            )
+            self.rows.append(row)
+            for child in turn.forks:
+                self.add(child, root, _ended_us(row), row, depth + 1, row.request_id)
+            for child, join_at in turn.spawns:
+                joins.setdefault(join_at, []).append(
+                    self.add(child, root, _ended_us(row), None, depth + 1, row.request_id)
+                )
+            before, parents = row, [row.request_id]
+            if turn.ends_with_forks:
+                break
+        return parents[0] if parents else parent
+
+
+def _ended_us(row: TraceRow) -> int:
+    return row.arrival_time_us + row.output_tokens
+
+
+def _children(turn: _Turn) -> Iterator[str]:
+    yield from turn.forks
+    yield from (child for child, _ in turn.spawns)
+
+
+def _turn(place: str, number: int, given: Any, count_tokens: Callable[[str], int]) -> _Turn:
+    entry = expect(place, "an object", given)
+    messages = at(place, entry, "messages", "a list")
+    tools = expect(f"{place} key tools", "a list", entry.get("tools") or [])
+    forks, ends = [], False
+    for each in expect(f"{place} key forks", "a list", entry.get("forks") or []):
+        is_object = isinstance(each, dict)
+        forks.append(at(f"{place} fork", each, "child", "text") if is_object else expect(f"{place} fork", "text", each))
+        ends = ends or not (is_object and each.get("background"))
+    return _Turn(
+        own_tokens=sum(count_tokens(text_of(f"{place} message", each)) for each in messages)
+        + (count_tokens(orjson.dumps(tools).decode()) if tools else 0),
+        output_tokens=at(place, entry, "max_tokens", "a whole number"),
+        pause_us=round(expect(f"{place} key delay", "a time in milliseconds", entry.get("delay") or 0) * 1000),
+        forks=tuple(forks),
+        ends_with_forks=ends,
+        spawns=tuple(_spawns(place, number, expect(f"{place} key spawns", "a list", entry.get("spawns") or []))),
+        model=expect(f"{place} key model", "text", entry.get("model") or ""),
+    )
+
+
+def _spawns(place: str, number: int, entries: list[Any]) -> Iterator[tuple[str, int]]:
+    for each in entries:
+        if not isinstance(each, dict):
+            yield expect(f"{place} spawn", "text", each), number + 1
+            continue
+        join_at = each.get("join_at")
+        join = number + 1 if join_at is None else expect(f"{place} key join_at", "a whole number", join_at)
+        for child in at(f"{place} spawn", each, "children", "a list"):
+            yield expect(f"{place} spawn", "text", child), join
+
+
+def text_of(place: str, message: Any) -> str:
+    """The words of a message; parts that are no text have none."""
+    content = expect(place, "an object", message).get("content")
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = [each.get("text") if isinstance(each, dict) else each for each in expect(place, "a list", content)]
+    return "".join(each for each in parts if isinstance(each, str))

@@ -3,9 +3,8 @@
 from collections import Counter
 from datetime import UTC, datetime
 
-from traces.importers.arrivals import taken
-from traces.importers.imported import Imported, workload_header
-from traces.importers.settings import ConvertOptions
+from traces.importers.reading import taken
+from traces.importers.registry import ConvertOptions, Imported, workload_header
 from traces.rows import TraceRow
 from traces.table import Column, Table, read_table
 

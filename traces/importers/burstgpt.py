@@ -2,9 +2,8 @@
 
 from collections import Counter
 
-from traces.importers.arrivals import MOST_S, taken
-from traces.importers.imported import Imported, workload_header
-from traces.importers.settings import ConvertOptions
+from traces.importers.reading import MOST_S, taken
+from traces.importers.registry import ConvertOptions, Imported, workload_header
 from traces.rows import TraceRow
 from traces.table import Column, read_table
 

@@ -6,13 +6,10 @@ from typing import Any
 
 import orjson
 
-from traces.errors import TraceError
-from traces.importers.counting import token_counter
-from traces.importers.imported import Imported, recording
-from traces.importers.json_fields import at, expect
-from traces.importers.settings import ConvertOptions
+from traces.importers.reading import at, expect, token_counter
+from traces.importers.registry import ConvertOptions, Imported, recording
 from traces.rows import TraceRow
-from traces.text_file import read_json
+from traces.text_file import TraceError, read_json
 
 CountTokens = Callable[[str], int]
 

@@ -4,13 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from traces.errors import TraceError
 from traces.header import TraceHeader
-from traces.importers.imported import Imported, in_order
-from traces.importers.json_fields import at, expect
-from traces.importers.settings import ConvertOptions
+from traces.importers.reading import at, expect
+from traces.importers.registry import ConvertOptions, Imported, in_order
 from traces.rows import TraceRow
-from traces.text_file import read_json
+from traces.text_file import TraceError, read_json
 
 _STATUS = {"successful": "ok", "incomplete": "incomplete", "errored": "error"}
 # Names of earlier versions stand behind those of today.

@@ -1,4 +1,4 @@
-"""inference-perf: its configuration as a section of a spec, or such a section written out as clients."""
+"""Files of inference-perf: its configuration, as a spec, and the requests of its report."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,16 +6,14 @@ from typing import Any
 
 from blis_sim.options.addition import added_up
 from blis_sim.options.yaml_text import dump_yaml
-from traces.errors import TraceError
-from traces.importers.imported import Imported
-from traces.importers.json_fields import at, expect
-from traces.importers.settings import ConvertOptions
-from traces.text_file import parse_yaml, read_text
+from traces.importers.reading import at, expect
+from traces.importers.registry import ConvertOptions, Imported, recording
+from traces.rows import TraceRow
+from traces.text_file import TraceError, parse_yaml, read_json, read_text
 from traces.workload import Arrival, WorkloadSpec, parse_spec
 from traces.workload.inference_perf import conversing, users_of
-from traces.workload.parse import spec_of
 from traces.workload.spec import Client, InferencePerf, Lifecycle, Stage, Window
-from traces.workload.spec_text import plain_spec
+from traces.workload.spec_text import plain_spec, spec_of
 
 _SECTION_KEYS = (
     "num_unique_system_prompts",
@@ -112,3 +110,55 @@ def _only_in(number: int, start_us: int, end_us: int, rate: float, user: Client)
         arrival=Arrival(process="gamma", shape=1.0, scale=1e6 / rate),
         lifecycle=Lifecycle(windows=(Window(start_us=start_us, end_us=end_us),)),
     )
+
+
+def convert_results(options: ConvertOptions) -> Imported:
+    """The requests of a report, due when they were scheduled, or else sent. Raises TraceError.
+
+    The times of the file count from some start.
+    """
+    source = str(options.path)
+    entries = expect(source, "a list", read_json(options.path))
+    if not entries:
+        raise TraceError(f"{source}: expected requests, got none")
+    return recording(options, [_request(f"{source} request {number}", each) for number, each in enumerate(entries)])
+
+
+def _request(place: str, entry: Any) -> tuple[TraceRow, list[int]]:
+    expect(place, "an object", entry)
+    sent_us = _us(place, entry, "start_time")
+    due_us = _us(place, entry, "scheduled_time") if entry.get("scheduled_time") is not None else 0
+    ended_us = _us(place, entry, "end_time")
+    info = at(place, entry, "info", "an object")
+    error = entry.get("error")
+    stamps = expect(f"{place} key output_token_times", "a list", info.get("output_token_times") or [])
+    times = [round(float(expect(f"{place} output_token_times", "a time in seconds", each)) * 1e6) for each in stamps]
+    times = [] if error else times
+    row = TraceRow(
+        request_id=0,
+        streaming=bool(times),
+        input_tokens=_count(place, info, "input_tokens"),
+        output_tokens=_count(place, info, "output_tokens"),
+        arrival_time_us=due_us,
+        send_time_us=sent_us,
+        first_chunk_time_us=times[0] if times else 0 if error else ended_us,
+        last_chunk_time_us=times[-1] if times else 0 if error else ended_us,
+        num_chunks=len(times) or int(not error),
+        status="error" if error else "ok",
+        error_message=_words(error),
+    )
+    return row, times
+
+
+def _us(place: str, entry: Mapping[str, Any], key: str) -> int:
+    return round(float(at(place, entry, key, "a time in seconds")) * 1e6)
+
+
+def _count(place: str, info: Mapping[str, Any], key: str) -> int:
+    return int(expect(f"{place} key {key}", "a whole number", info.get(key) or 0))
+
+
+def _words(error: Any) -> str:
+    if isinstance(error, dict):
+        return ": ".join(str(error[key]) for key in ("error_type", "error_msg") if error.get(key))
+    return str(error or "")

@@ -7,13 +7,11 @@ In the form of aiperf requests may have a session, whose later ones wait for the
 from collections import Counter
 from typing import Any
 
-from traces.errors import TraceError
 from traces.importers.agent_calls import SharedBlocks
-from traces.importers.arrivals import taken
-from traces.importers.imported import Imported, workload_header
-from traces.importers.json_fields import at, expect, json_lines
-from traces.importers.settings import ConvertOptions
+from traces.importers.reading import at, expect, json_lines, taken
+from traces.importers.registry import ConvertOptions, Imported, workload_header
 from traces.rows import TraceRow
+from traces.text_file import TraceError
 
 _BLOCK_TOKENS = 512
 

@@ -4,14 +4,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from traces.errors import TraceError
 from traces.importers.agent_calls import Call, rows_of
-from traces.importers.arrivals import taken
-from traces.importers.imported import Imported, workload_header
-from traces.importers.json_fields import at, expect, json_lines
-from traces.importers.settings import ConvertOptions
+from traces.importers.reading import at, expect, json_lines, taken
+from traces.importers.registry import ConvertOptions, Imported, workload_header
 from traces.rows import TraceRow
-from traces.text_file import read_json
+from traces.text_file import TraceError, read_json
 
 _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")

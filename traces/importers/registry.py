@@ -1,23 +1,87 @@
-"""The formats of `blis convert`. Adding one is adding its row and its file."""
+"""The formats of `blis convert` and its settings. Adding a format is adding its row and its file."""
 
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, check_options, check_written, option
+from blis_sim.options.limits import LEAST_RATE, MOST_RATE
 from blis_sim.options.registry import Registry
-from traces.importers.imported import Imported
+from traces.exporters.registry import EXPORTERS, exporter_of
+from traces.graph import renumbered
+from traces.header import TraceHeader
+from traces.rows import TraceRow
 
 if TYPE_CHECKING:
-    from traces.importers.settings import ConvertOptions
+    from traces.workload import WorkloadSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A workload spec, or a header with rows and perhaps chunk times per request (Unix microseconds).
+
+    `left_out` counts what has no place in the result, by reason; `notes` name what else is not as it was.
+    """
+
+    spec: "WorkloadSpec | None" = None
+    header: TraceHeader = field(default_factory=TraceHeader)
+    rows: Sequence[TraceRow] = ()
+    chunks: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def in_order(rows: Iterable[TraceRow]) -> list[TraceRow]:
+    """The rows by arrival, the first at 0, numbered from 0."""
+    by_arrival = sorted(rows, key=lambda row: row.arrival_time_us)
+    start_us = by_arrival[0].arrival_time_us if by_arrival else 0
+    ids = {row.request_id: number for number, row in enumerate(by_arrival)}
+    return [
+        replace(renumbered(row, number, ids), arrival_time_us=row.arrival_time_us - start_us)
+        for number, row in enumerate(by_arrival)
+    ]
+
+
+def recording(
+    options: "ConvertOptions",
+    requests: Iterable[tuple[TraceRow, Sequence[int]]],
+    notes: tuple[str, ...] = (),
+    **left_out: int,
+) -> Imported:
+    """A recording of requests with their chunk times, in order of arrival; a time of arrival of 0 is that of sending.
+
+    `left_out` counts by reason, with `_` for a blank. At most --num-requests are taken.
+    """
+    found = [(replace(row, arrival_time_us=row.arrival_time_us or row.send_time_us), times) for row, times in requests]
+    found.sort(key=lambda each: each[0].arrival_time_us)
+    kept = found[: options.num_requests]
+    start_us = kept[0][0].arrival_time_us if kept else 0
+    counts = {reason.replace("_", " "): count for reason, count in left_out.items()}
+    return Imported(
+        header=TraceHeader(time_unit="us", mode="real", workload_spec=options.path.name),
+        rows=[
+            replace(row, request_id=number, arrival_time_us=row.arrival_time_us - start_us)
+            for number, (row, _) in enumerate(kept)
+        ],
+        chunks={number: times for number, (_, times) in enumerate(kept) if times},
+        left_out={**counts, "requests beyond --num-requests": len(found) - len(kept)},
+        notes=notes,
+    )
+
+
+def workload_header(source: str) -> TraceHeader:
+    """Return the header of rows without recorded replies."""
+    return TraceHeader(mode="generated", workload_spec=source)
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One kind of source. Its module offers `convert(options) -> Imported`; `flags` are those it heeds.
+    """One kind of source, and the flags that act on it.
 
-    A format of another package is a function in the place of the module, or an object with the function `convert`.
+    `module` is a module of this folder with the function `convert(options) -> Imported`, or `module:function`. A format
+    of another package is a function in the place of the module, or an object with the function `convert`.
     """
 
     module: "str | Callable[[ConvertOptions], Imported]"
@@ -28,8 +92,8 @@ class Format:
 
 
 FORMATS: Registry[Any] = Registry[Any]("blis.formats") | {
-    "trace": Format("trace", "a trace of blis, for --to", "trace.yaml --to mooncake"),
-    "preset": Format("preset", "a workload known by name", "chatbot", True, ("rate", "num_requests")),
+    "trace": Format("own:convert_trace", "a trace of blis, for --to", "trace.yaml --to mooncake"),
+    "preset": Format("own:convert_preset", "a workload known by name", "chatbot", True, ("rate", "num_requests")),
     "servegen": Format(
         "servegen",
         "a folder of ServeGen chunks",
@@ -48,13 +112,13 @@ FORMATS: Registry[Any] = Registry[Any]("blis.formats") | {
         flags=("rate", "seed", "num_requests"),
     ),
     "aiperf-dag": Format(
-        "aiperf_dag",
+        "aiperf:convert_dag",
         "sessions of aiperf that fork, spawn and join (dag_jsonl)",
         "dag.jsonl",
         flags=("rate", "seed", "num_requests", "tokenizer"),
     ),
     "sglang-agentic": Format(
-        "sglang_agentic",
+        "sglang:convert_agentic",
         "conversations of agents as SGLang's agentic-trace has them",
         "openhands.json",
         flags=("rate", "seed", "num_requests", "tokenizer"),
@@ -74,10 +138,10 @@ FORMATS: Registry[Any] = Registry[Any]("blis.formats") | {
         "genai_perf", "a profile of genai-perf", "profile_export.json", flags=("num_requests", "tokenizer")
     ),
     "inference-perf-results": Format(
-        "inference_perf_results", "requests of a report of inference-perf", "per_request_lifecycle_metrics.json"
+        "inference_perf:convert_results", "requests of a report of inference-perf", "per_request_lifecycle_metrics.json"
     ),
     "sglang-bench": Format(
-        "sglang_bench",
+        "sglang:convert_bench",
         "results of sglang.bench_serving with output details",
         "sglang_1123_100_random.jsonl",
         flags=("num_requests", "seed", "rate"),
@@ -106,6 +170,107 @@ def import_from(options: "ConvertOptions") -> Imported:
     """Convert what the options name. Raises BlisError."""
     importer = format_of(options.format).module
     if isinstance(importer, str):
-        importer = importlib.import_module(f"traces.importers.{importer}").convert
+        module, _, function = importer.partition(":")
+        importer = getattr(importlib.import_module(f"traces.importers.{module}"), function or "convert")
     imported: Imported = importer(options)
     return imported
+
+
+_TIMES = ("midnight", "morning", "afternoon")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertOptions:
+    """One run of `blis convert`. Raises OptionError for settings that do not fit together."""
+
+    format: str = option(
+        help="What to convert from.",
+        positional=True,
+        choices=FORMATS,
+        open_to=lambda: FORMATS,
+        metavar="FORMAT",
+    )
+    file: str | None = option(
+        None, "The file or folder to convert; with preset, its name.", positional=True, metavar="FILE"
+    )
+    source: str | None = option(None, "Another way to give FILE.", flags=("--path", "--spec", "--name"), hidden=True)
+    output: str | None = option(
+        None,
+        "Write a trace to PREFIX.yaml, PREFIX.csv and, where there are token times, PREFIX.itl.csv; a workload spec to"
+        " this very file. Default for specs: standard output.",
+        flags=("--output", "-o"),
+        metavar="PREFIX",
+    )
+    to: str | None = option(
+        None,
+        "Write the requests to the file --output in this format of another program, instead of a trace.",
+        choices=EXPORTERS,
+        open_to=lambda: EXPORTERS,
+        metavar="FORMAT",
+    )
+    num_requests: int | None = option(
+        None, "How many requests a preset has (default 100), or how many of a file to take (default all).", at_least=1
+    )
+    rate: float | None = option(
+        None,
+        "Requests per second of a preset (default 1), or of a file that has no arrival times.",
+        above=0,
+        at_least=LEAST_RATE,
+        at_most=MOST_RATE,
+    )
+    seed: int = option(42, "Seed of what is drawn: arrival times at --rate, the classes of ServeGen clients.")
+    time: str | None = option(None, "The one period of a ServeGen folder to take. Default: all.", choices=_TIMES)
+    window_duration_seconds: int = option(600, "How long each ServeGen period lasts.", at_least=1)
+    drain_timeout_seconds: int = option(180, "The pause behind each ServeGen period.", at_least=0)
+    tokenizer: str | None = option(None, "A tokenizer.json to count the tokens of texts with.", metavar="FILE")
+    think_time_ms: float = option(0.0, "Pause between the rounds of a ShareGPT conversation.", at_least=0)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if (self.file is None) == (self.source is None):
+            raise OptionError(f"blis convert {self.format} needs one file, folder or name, as in: {self._example}")
+        kind = format_of(self.format)
+        for name, formats in flags_of().items():
+            default = type(self).__dataclass_fields__[name].default
+            if name not in kind.flags and getattr(self, name) != default:
+                flag = "--" + name.replace("_", "-")
+                raise OptionError(f"{flag} has no meaning with {self.format}, only with {', '.join(formats)}")
+        self._check_output(kind)
+
+    def _check_output(self, kind: Format) -> None:
+        if self.to is not None:
+            exporter_of(self.to)
+        if self.to is not None and kind.gives_spec:
+            raise OptionError(f"--to needs requests, {self.format} becomes a workload spec")
+        if self.to is None and self.format == "trace":
+            raise OptionError(f"--to is required with trace, one of {', '.join(EXPORTERS)}")
+        if self.output is None and self.to is not None:
+            raise OptionError("--output is required with --to, the file to write")
+        if self.output is None and not kind.gives_spec:
+            raise OptionError(f"--output is required with {self.format}, whose result is a trace of several files")
+        endings = {".yaml": "header", ".csv": "rows", ".itl.csv": "token times"}
+        if kind.gives_spec:
+            endings = {"": "spec"}
+        if self.to is not None:
+            endings = {"": "requests"}
+        written = [(f"{self.output}{ending}", "--output", kind) for ending, kind in endings.items()]
+        check_written(
+            written if self.output else [],
+            [(self.name, "is to be converted"), (self.tokenizer or "", "--tokenizer reads")],
+        )
+
+    @property
+    def name(self) -> str:
+        """The file, folder or preset as given."""
+        return self.file or self.source or ""
+
+    @property
+    def path(self) -> Path:
+        """The file or folder."""
+        return Path(self.name)
+
+    @property
+    def _example(self) -> str:
+        kind = format_of(self.format)
+        ending = "" if kind.gives_spec else " --output imported"
+        return f"blis convert {self.format} {kind.example}{ending}"

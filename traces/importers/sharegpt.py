@@ -4,11 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from traces.importers.arrivals import drawn_arrivals_us
-from traces.importers.counting import token_counter
-from traces.importers.imported import Imported, in_order, workload_header
-from traces.importers.json_fields import expect
-from traces.importers.settings import ConvertOptions
+from traces.importers.reading import drawn_arrivals_us, expect, token_counter
+from traces.importers.registry import ConvertOptions, Imported, in_order, workload_header
 from traces.rows import TraceRow
 from traces.text_file import read_json
 

@@ -4,13 +4,11 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any
 
-from traces.errors import TraceError
 from traces.header import TraceHeader
-from traces.importers.imported import Imported
-from traces.importers.json_fields import expect
-from traces.importers.settings import ConvertOptions
+from traces.importers.reading import expect
+from traces.importers.registry import ConvertOptions, Imported
 from traces.rows import TraceRow
-from traces.text_file import read_json
+from traces.text_file import TraceError, read_json
 
 _LISTS = ("start_times", "input_lens", "output_lens", "ttfts", "itls", "errors")
 

@@ -4,14 +4,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from traces.errors import TraceError
 from traces.importers.agent_calls import Call, rows_of
-from traces.importers.arrivals import MOST_S, drawn_arrivals_us, taken
-from traces.importers.imported import Imported, workload_header
-from traces.importers.json_fields import at, expect
-from traces.importers.settings import ConvertOptions
+from traces.importers.reading import MOST_S, at, drawn_arrivals_us, expect, taken
+from traces.importers.registry import ConvertOptions, Imported, workload_header
 from traces.rows import TraceRow
-from traces.text_file import read_json
+from traces.text_file import TraceError, read_json
 
 _CALLS = ("n", "s")
 

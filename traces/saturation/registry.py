@@ -4,24 +4,24 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the names are part of the help, which does not wait for numpy
+    from traces.saturation.detectors import Timeline, Verdicts
     from traces.saturation.settings import SaturationSettings
-    from traces.saturation.timeline import Timeline, Verdicts
 
 
 def _composite(events: "Timeline", first: int, settings: "SaturationSettings") -> "Verdicts":
-    from traces.saturation.composite import composite
+    from traces.saturation.detectors import composite
 
     return composite(events, first, settings)
 
 
 def _threshold(events: "Timeline", first: int, settings: "SaturationSettings") -> "Verdicts":
-    from traces.saturation.threshold import threshold
+    from traces.saturation.detectors import threshold
 
     return threshold(events, first, settings)
 
 
 def _backlog_drift(events: "Timeline", first: int, settings: "SaturationSettings") -> "Verdicts":
-    from traces.saturation.backlog_drift import backlog_drift
+    from traces.saturation.detectors import backlog_drift
 
     return backlog_drift(events, first, settings)
 

@@ -6,10 +6,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from traces.json_text import write_json
+from traces.saturation.detectors import Ints, Level, Timeline, Verdicts
 from traces.saturation.registry import DETECTORS
 from traces.saturation.settings import SaturationSettings
-from traces.saturation.timeline import Ints, Level, Timeline, Verdicts
+from traces.text_file import write_json
 
 Labels: TypeAlias = dict[str, str]
 """Level by detector, names ascending."""

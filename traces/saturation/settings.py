@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from traces.errors import TraceError
-from traces.header_fields import Key, checked
-from traces.text_file import read_yaml
+from traces.header import Key, checked
+from traces.text_file import TraceError, read_yaml
 
 _AMOUNT = Key(float, at_least=0)
 _LEAST_MS = 0.001

@@ -8,9 +8,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
 
+from traces.workload.drawn import check_count
 from traces.workload.request import WorkloadRequest
-from traces.workload.scenario_spec import Scenario
-from traces.workload.size import check_count
+from traces.workload.sections import Scenario
 
 TIMER_US = 1080
 """Pauses between requests end at ticks of a timer, as in a program that waits with asyncio."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from blis_sim.options.limits import MOST_TOKENS
-from traces.errors import TraceError
+from traces.text_file import TraceError
 from traces.workload.lengths import Ints, sample
 from traces.workload.request import WorkloadRequest
 from traces.workload.sources import Source

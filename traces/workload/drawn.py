@@ -1,21 +1,76 @@
-"""Requests of a source in columns: one element per request, sessions laid out round by round."""
+"""Requests of a source in columns or as rows of a trace, and how many a workload may have."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from blis_sim.options.limits import LATEST_US
-from traces.workload.agents import Link
-from traces.workload.arrivals import Ints
-from traces.workload.request import Session, WorkloadRequest
+from blis_sim.options.limits import LATEST_US, MOST_DRAWN, MOST_REQUESTS
+from traces.rows import TraceRow
+from traces.text_file import TraceError
+from traces.workload.agents import DrawnAgents, Link, requests_per_agent
+from traces.workload.arrivals import Ints, Renewal
+from traces.workload.lengths import Turns, draw_turns
+from traces.workload.request import Session, WorkloadRequest, row_of
 from traces.workload.sources import Source
 from traces.workload.spec import ACCUMULATE, Client, MultiTurn
 from traces.workload.streams import Quantity
-from traces.workload.turns import Turns, draw_turns
+
+_LONG_US = 3_600_000_000
+"""Longest duration of a request without a timeout."""
+
+
+def check_count(expected: float) -> None:
+    """Raise TraceError when a workload has about so many requests, and they are too many."""
+    if expected > MOST_REQUESTS:
+        raise TraceError(
+            f"the workload has about {expected:.2g} requests until it ends, expected at most {MOST_REQUESTS:g}:"
+            " give it num_requests, an earlier end or lower rates"
+        )
+
+
+def check_size(sources: Sequence[Source], until_us: int, num_wanted: int) -> None:
+    """Raise TraceError when these sources have too many requests up to an instant, of which `num_wanted` are kept, or
+    all with 0."""
+    expected = sum(_num_requests(source, until_us) for source in sources)
+    if not num_wanted:
+        check_count(expected)
+    elif expected > MOST_DRAWN:
+        raise TraceError(
+            f"the windows, stages or conversations of the workload have about {expected:.2g} requests, of which some"
+            f" are kept, expected at most {MOST_DRAWN:g}: make them shorter or their rates lower"
+        )
+
+
+def check_users(clients: Sequence[Client], until_us: int) -> None:
+    """Raise TraceError when their users send too many requests up to an instant, even if each takes all of its time."""
+    rounds = (until_us / (each.think_time_us + (each.timeout_us or _LONG_US)) for each in clients)
+    check_count(sum(each.concurrency * num for each, num in zip(clients, rounds, strict=True)))
+
+
+def requests_per_session(source: Source) -> float:
+    """About how many requests belong together: rounds of a conversation, turns of an agent and its helpers."""
+    if source.client.agent is not None:
+        return requests_per_agent(source)
+    multi_turn = source.client.multi_turn
+    return 1 if multi_turn is None else multi_turn.max_rounds
+
+
+def _num_requests(source: Source, until_us: int) -> float:
+    """About how many are drawn."""
+    multi_turn, timeline = source.client.multi_turn, source.timeline
+    num_rounds = requests_per_session(source)
+    if multi_turn is not None and multi_turn.single_session:
+        return num_rounds
+    if not isinstance(timeline, Renewal):
+        return num_rounds * timeline.num_gaps
+    spans = ((0, until_us),) if timeline.windows is None else timeline.windows
+    active_us = sum(max(0, min(end, until_us) - start) for start, end in spans)
+    return num_rounds * active_us / max(timeline.mean_gap_us, 1)
+
 
 NEVER = LATEST_US
 _US_PER_OUTPUT_TOKEN = 1
@@ -165,3 +220,62 @@ def _first_start(source: Source) -> Ints:
         if len(starts) or until_us >= end_us:
             return starts
         until_us *= 2
+
+
+AnyDrawn: TypeAlias = Drawn | DrawnAgents
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Requests of one source, by their places there, and how long each may take (0: forever)."""
+
+    drawn: AnyDrawn
+    places: Ints
+    timeout_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows by arrival, numbered by their place, and the sessions whose rows are sent at their own times."""
+
+    rows: list[TraceRow]
+    fixed_sessions: frozenset[str]
+
+
+def rows_of(chosen: Sequence[Chosen]) -> Rows:
+    """The rows of these requests, with those that closed-loop sessions send later."""
+    found: list[tuple[int, int, int, WorkloadRequest, Link]] = []
+    for number, each in enumerate(chosen):
+        places = each.drawn.sessions_begun(each.places) if each.drawn.is_closed_loop else each.places
+        requests = each.drawn.requests(places, each.timeout_us)
+        links = each.drawn.links(places.tolist())
+        found += (
+            (request.arrival_us, number, place, request, link)
+            for place, request, link in zip(places.tolist(), requests, links, strict=True)
+        )
+    found.sort(key=lambda each: each[:3])
+    ids = {(source, place): number for number, (_, source, place, _, _) in enumerate(found)}
+    return Rows(
+        rows=[_linked(row_of(each[3], number), each[1], each[4], ids) for number, each in enumerate(found)],
+        fixed_sessions=frozenset(_fixed_sessions(chosen, found)),
+    )
+
+
+def _linked(row: TraceRow, source: int, link: Link, ids: dict[tuple[int, int], int]) -> TraceRow:
+    context = None if link.context is None else ids[source, link.context]
+    if not link.parents and context is None:
+        return row
+    return replace(
+        row,
+        parents=" ".join(str(ids[source, each]) for each in link.parents),
+        context_of="" if context is None else str(context),
+        context_tokens=link.context_tokens,
+    )
+
+
+def _fixed_sessions(
+    chosen: Sequence[Chosen], found: Iterable[tuple[int, int, int, WorkloadRequest, Link]]
+) -> Iterator[str]:
+    for _, source, _, request, _ in found:
+        if request.session_id and not chosen[source].drawn.is_closed_loop:
+            yield request.session_id

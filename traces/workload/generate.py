@@ -7,21 +7,29 @@ from itertools import count, islice, takewhile
 
 import numpy as np
 
-from traces.errors import TraceError
 from traces.slo import SloTargets
+from traces.text_file import TraceError
 from traces.workload.agents import draw_agents
 from traces.workload.arrivals import Ints
-from traces.workload.drawn import NEVER, Drawn, draw
-from traces.workload.graph_rows import AnyDrawn, Chosen, rows_of
+from traces.workload.drawn import (
+    NEVER,
+    AnyDrawn,
+    Chosen,
+    Drawn,
+    check_size,
+    check_users,
+    draw,
+    requests_per_session,
+    rows_of,
+)
 from traces.workload.inference_perf import inference_perf_sources
+from traces.workload.lengths import Habits, draw_turns
 from traces.workload.request import Round, Session, Workload, WorkloadRequest
-from traces.workload.size import check_size, check_users, requests_per_session
+from traces.workload.sections import Vidur
 from traces.workload.sources import Source, Users, sources_of
 from traces.workload.spec import Client, WorkloadSpec
 from traces.workload.streams import Streams
-from traces.workload.turns import Habits, draw_turns
 from traces.workload.vidur import vidur_requests
-from traces.workload.vidur_spec import Vidur
 
 _ROUNDS_AT_ONCE = 16
 

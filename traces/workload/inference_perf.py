@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterator
 
 from traces.workload.arrivals import Timeline
+from traces.workload.lengths import Habits
 from traces.workload.sources import Source, named, renewal, stretched
 from traces.workload.spec import Arrival, Client, Distribution, InferencePerf, MultiTurn, Reasoning, SharedPrefix, Stage
-from traces.workload.turns import Habits
 
 _POISSON = Arrival(process="poisson")
 

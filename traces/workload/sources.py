@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from blis_sim.options.addition import added_up
 from traces.workload.arrivals import Renewal, Stretched, Timeline, gaps_of
+from traces.workload.lengths import Habits
 from traces.workload.spec import (
     Arrival,
     Client,
@@ -25,7 +26,6 @@ from traces.workload.spec import (
     WorkloadSpec,
 )
 from traces.workload.streams import Streams, client_streams
-from traces.workload.turns import Habits
 
 HOUR_US = 3_600_000_000
 _DRAIN_SEGMENTS = 10

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 from blis_sim.options.limits import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
-from traces.workload.bounds import Bounds
-from traces.workload.scenario_spec import Scenario
-from traces.workload.vidur_spec import Vidur
+from traces.workload.sections import Bounds, Scenario, Vidur
 
 SLO_CLASSES = ("critical", "standard", "sheddable", "batch", "background")
 PROCESSES = ("poisson", "gamma", "weibull", "constant")

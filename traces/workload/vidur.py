@@ -15,11 +15,11 @@ from typing import TypeAlias
 import numpy as np
 
 from blis_sim.options.limits import LATEST_US
-from traces.errors import TraceError
 from traces.table import Column, read_table
+from traces.text_file import TraceError
+from traces.workload.drawn import check_count
 from traces.workload.request import WorkloadRequest
-from traces.workload.size import check_count
-from traces.workload.vidur_spec import Vidur, VidurInterval, VidurLength
+from traces.workload.sections import Vidur, VidurInterval, VidurLength
 
 Length: TypeAlias = tuple[int, int]
 """Tokens of a prompt and of its output."""

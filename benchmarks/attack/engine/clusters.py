@@ -6,8 +6,7 @@ from random import Random
 from benchmarks.attack.engine.workloads import GRID_US, Workload, draw_workload
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings, TenantBudgets
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
-from blis_sim.engine.cluster.disaggregation.settings import DECIDERS, DisaggregationSettings, Pools, TransferSettings
+from blis_sim.engine.cluster.disaggregation import DECIDERS, DisaggregationSettings, Pools, TransferSettings
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
 from blis_sim.engine.cluster.gateway.rules import (
     DISPATCH_ORDERS,
@@ -17,13 +16,14 @@ from blis_sim.engine.cluster.gateway.rules import (
     QueueLimits,
     SaturationLimits,
 )
+from blis_sim.engine.cluster.handover import Disaggregation
 from blis_sim.engine.cluster.reporting import DecisionLog
 from blis_sim.engine.cluster.routing import ROUTERS, RouterSettings
 from blis_sim.engine.cluster.scorers import SCORERS, ScorerSettings
 from blis_sim.engine.cluster.settings import Freshness, Latencies, SeededTieBreaker
 from blis_sim.engine.core import Engine
-from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES
 from blis_sim.engine.units import Micros
+from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITIES
 
 BYTES_PER_BLOCK = 1000.0
 FAULTS = ("add", "drain", "kill", "kill")

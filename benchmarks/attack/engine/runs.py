@@ -16,10 +16,10 @@ from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone
-from blis_sim.engine.scheduler.pause_state import PauseState
+from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.sequence import Outcome
+from blis_sim.engine.simulation import ProgressWatch
 from blis_sim.engine.units import Micros
-from blis_sim.engine.virtual import ProgressWatch
 
 MOST_INSTANTS = 60_000
 """Far more instants at which something happens than a run of this size has: one that comes here spins."""

@@ -10,7 +10,7 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.cpu_tier_config import CpuTierConfig
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.kv_cache.offload_policies import OFFLOAD_POLICIES
+from blis_sim.engine.kv_cache.tiered_cache import OFFLOAD_POLICIES
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.lora import LoraSettings
 from blis_sim.engine.request import (
@@ -21,9 +21,7 @@ from blis_sim.engine.request import (
     Request,
     UniqueBlocks,
 )
-from blis_sim.engine.scheduler.preemption import VICTIMS
-from blis_sim.engine.scheduler.priorities import PRIORITIES
-from blis_sim.engine.scheduler.waiting import ORDERS
+from blis_sim.engine.scheduler.policies import ORDERS, PRIORITIES, VICTIMS
 from blis_sim.engine.speculation import DRAFTERS, Speculation
 from blis_sim.engine.units import Micros
 

@@ -1,5 +1,4 @@
 """`blis plan`: the cheapest deployment that keeps latency targets under a load.
 
-Imports point one way: `command` > `answer`, `stress`, `report` > `search` > `candidates`, `simulations` > `targets`,
-`prices`.
+Imports point one way: `command` > `report`, `serving` > `answer` > `search` > `candidates` > `simulations`, `prices`.
 """

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from blis_sim.bench.runner.options import (
+from blis_sim.bench.runner.commands import (
     check_cluster,
     processes_option,
     ray_address_option,
@@ -19,8 +19,8 @@ from traces.slo import parse_duration_ms
 if TYPE_CHECKING:
     from blis_sim.bench.capacity.answer import Answer, Question
     from blis_sim.bench.runner.plan import Plan
+    from blis_sim.options.progress import Say
     from blis_sim.options.provenance import Provenance
-    from replay.progress import Say
 
 SHAPES = ("aggregated", "pd")
 _PERCENTILES = ("p90", "p95", "p99")
@@ -146,7 +146,7 @@ __all__ = ["PlanOptions", "rewritten", "run"]
 
 def rewritten(arguments: list[str]) -> list[str]:
     """Return a command line with the flags of the simulation behind those of the plan."""
-    from blis_sim.bench.runner.options import own_flags_first
+    from blis_sim.bench.runner.commands import own_flags_first
 
     return own_flags_first(arguments, PlanOptions)
 
@@ -184,7 +184,7 @@ def _draw(options: PlanOptions, found: "Answer", origin: "Provenance") -> None:
     """Draw the picture and write the page that are requested."""
     if options.plot is None and options.html is None:
         return
-    from blis_sim.bench.capacity.page import plan_page, plan_panels
+    from blis_sim.bench.capacity.report import plan_page, plan_panels
     from blis_sim.pictures.page import write_page
     from blis_sim.pictures.style import draw_panels
 
@@ -234,8 +234,8 @@ def _question(options: PlanOptions, plan: "Plan") -> "Question":
     from blis_sim.bench.capacity.answer import Question
     from blis_sim.bench.capacity.candidates import Choices
     from blis_sim.bench.capacity.prices import read_prices
-    from blis_sim.bench.capacity.targets import Targets
-    from blis_sim.engine.latency.catalogue.gpus import load_gpu
+    from blis_sim.bench.capacity.simulations import Targets
+    from blis_sim.engine.latency.catalogue.entries import load_gpu
 
     has_tokens, has_precision = "max_num_batched_tokens" in plan.settings, "quantization" in plan.settings
     precisions = ("checkpoint",) if has_precision else options.precisions

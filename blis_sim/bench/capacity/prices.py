@@ -6,9 +6,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from blis_sim.bench.errors import BenchError
+from blis_sim.bench import BenchError
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
 from traces.text_file import read_yaml
 
 SHIPPED = Path(__file__).parent / "prices.yaml"

@@ -1,20 +1,23 @@
-"""The answer of a plan as a table for people, and as one JSON object."""
+"""The answer of a plan as a table for people, as one JSON object, and as a page."""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from html import escape
 from math import inf
 from typing import Any
 
-from blis_sim.bench.capacity.answer import Answer, Winner
+from blis_sim.bench.capacity.answer import Answer, Bound, Stress, Winner
 from blis_sim.bench.capacity.prices import HOURS_PER_MONTH, Price
 from blis_sim.bench.capacity.search import Trial
 from blis_sim.bench.capacity.serving import pools_of
-from blis_sim.bench.capacity.stress import Bound, Stress
-from blis_sim.bench.capacity.targets import SERVED, Judgement
+from blis_sim.bench.capacity.simulations import SERVED, Judgement
 from blis_sim.bench.runner.simulate import Outcome
 from blis_sim.options.provenance import Provenance, blis_version
-from blis_sim.options.text_table import TextTable
+from blis_sim.options.text_table import TextTable, counted
+from blis_sim.pictures.page import figures_html, page, table_html
+from blis_sim.pictures.panels import Target, bar_panel
+from blis_sim.pictures.style import Panel
 
 _TITLES = ("GPU", "shape", "instances", "GPUs", "$/hour", "$/month", "$/M tokens", "binds", "headroom", "step times")
 _MOST_REASONS = 3
@@ -238,3 +241,49 @@ def _trial_json(trial: Trial, outcome: Outcome) -> dict[str, Any]:
         "headroom": judgement.headroom,
         "figures": dict(outcome.figures),
     }
+
+
+def plan_page(found: Answer, origin: Provenance) -> str:
+    """Return the page of a plan."""
+    winner = found.winner
+    lines = list(winner_lines(found))
+    commands = (
+        [] if winner is None else [f"{pool.count} x {pool.command}" for pool in pools_of(winner.trial, found.model)]
+    )
+    remarks = [line.strip() for line in lines if line.strip() not in commands]
+    parts = ["<h2>The cheapest of each GPU type and shape</h2>", table_html(answer_table(found))]
+    parts += [f'<p class="origin">{escape(price_line(found))}</p>']
+    if found.winner is not None:
+        parts += ["<h2>Pictures</h2>", figures_html(plan_panels(found))]
+        parts += [f"<h2>Command lines</h2><pre>{escape(chr(10).join(commands))}</pre>"]
+    return page(f"Plan for {found.model}", origin, remarks, parts, question_lines(found))
+
+
+def plan_panels(found: Answer) -> list[Panel]:
+    """Return the costs of all answers, and the load that the winner keeps up against the one asked for."""
+    best = {f"{gpu} {shape}": each for (gpu, shape), each in found.best.items() if each is not None}
+    ranked = dict(sorted(best.items(), key=lambda each: each[1][0].cost_per_hour))
+    costs = {name: trial.cost_per_hour for name, (trial, _) in ranked.items()}
+    words = {
+        name: f"${trial.cost_per_hour:,.2f}, {counted(trial.candidate.num_gpus(trial.counts), 'GPU')}"
+        for name, (trial, _) in ranked.items()
+    }
+    panels = [bar_panel("Cost of the cheapest deployments", "$ per hour", costs, words)]
+    winner = found.winner
+    if winner is not None:
+        limits = found.question.targets.limits_ms
+        shares = {
+            f"{name.split('_')[0].upper()} {name.split('_')[1]}": 100 * (winner.outcome.figures[name] or 0.0) / limit
+            for name, limit in limits.items()
+        }
+        texts = {name: f"{share:.0f} %" for name, share in shares.items()}
+        panels.append(
+            bar_panel(
+                "Latencies of the cheapest against their targets",
+                "% of the target",
+                shares,
+                texts,
+                Target(100, "target"),
+            )
+        )
+    return panels

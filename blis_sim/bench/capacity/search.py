@@ -10,7 +10,7 @@ from math import ceil
 from typing import TypeAlias
 
 from blis_sim.bench.capacity.candidates import Candidate, Counts
-from blis_sim.bench.capacity.targets import SERVED, Judgement
+from blis_sim.bench.capacity.simulations import SERVED, Judgement
 
 _FIRST_GUESS = 1.3
 """The first counts that are tried, as a multiple of what perfectly filled steps need."""

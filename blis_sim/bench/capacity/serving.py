@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.bench.capacity.search import Trial
-from blis_sim.engine.latency.catalogue.models import has_model, model_entry, short_name
+from blis_sim.engine.latency.catalogue.entries import has_model, model_entry, short_name
 from traces.text_file import naming_write_errors, write_text
 
 _PORT = 8000

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from blis_sim.bench.compare.options import CompareOptions
 
 if TYPE_CHECKING:
-    from blis_sim.bench.compare.sides import Side
+    from blis_sim.bench.compare.measuring import Side
 
 
 def rewritten(arguments: list[str]) -> list[str]:
@@ -25,9 +25,8 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 def run(options: CompareOptions) -> int:
     """Simulate all configurations with the same requests, print the table and write the files asked for."""
-    from blis_sim.bench.compare.measuring import measured, workload_of
-    from blis_sim.bench.compare.sides import sides_of
-    from blis_sim.bench.compare.table import as_json, table_text
+    from blis_sim.bench.compare.measuring import measured, sides_of, workload_of
+    from blis_sim.bench.compare.report import as_json, table_text
 
     sides = sides_of(options)
     for side in sides:
@@ -38,7 +37,7 @@ def run(options: CompareOptions) -> int:
         requests = workload_of(options, number)
         runs.append([measured(side, requests) for side in sides])
         if options.live and number == 0:
-            from blis_sim.bench.compare.live import play
+            from blis_sim.bench.compare.report import play
 
             play(sides, runs[0], options.speed, sys.stderr if options.json else sys.stdout)
     sys.stdout.write(as_json(sides, runs) if options.json else table_text(sides, runs))
@@ -48,11 +47,11 @@ def run(options: CompareOptions) -> int:
 
 def _write(options: CompareOptions, sides: "list[Side]", runs: list[list]) -> None:  # type: ignore[type-arg]
     if options.picture is not None:
-        from blis_sim.bench.compare.picture import draw
+        from blis_sim.bench.compare.report import draw
 
         draw(sides, runs[0], options.picture)
     if options.html is not None:
-        from blis_sim.bench.compare.page import write_comparison
+        from blis_sim.bench.compare.report import write_comparison
         from blis_sim.options.provenance import Provenance, command_line, input_hashes
 
         command = command_line("blis compare", options)

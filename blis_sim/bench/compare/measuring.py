@@ -1,5 +1,6 @@
-"""One configuration on one set of requests: its figures, and what happened when."""
+"""The configurations of a comparison, and one of them on one set of requests: what happened when."""
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -7,18 +8,65 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.bench.compare.options import CompareOptions
-from blis_sim.bench.compare.sides import Side
-from blis_sim.engine.cluster.build import build_simulation
+from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster
+from blis_sim.engine.cluster.options import ClusterOptions
+from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.cluster.settings import SeededTieBreaker
 from blis_sim.engine.core import Engine
-from blis_sim.engine.deployment import resolve
+from blis_sim.engine.deployment import Deployment, resolve
+from blis_sim.options import OptionError, options_from
+from blis_sim.options.text import read_command_line
 from replay.analysis.deadlines import DeadlineFigures, deadline_figures, with_deadlines
-from replay.closed_loop.sessions import simulate_workload
+from replay.closed_loop import simulate_workload
 from replay.simulation.simulate import Simulated
 from traces.workload import Workload, read_spec
 from traces.workload.generate import generate
-from traces.workload.scenario_spec import Scenario
+from traces.workload.sections import Scenario
 from traces.workload.spec import WorkloadSpec
+
+_MODEL = "qwen/qwen3-14b"
+"""The model of sides that name none."""
+_CURRENT = ("--snapshot-refresh-interval", "0", "--cache-signal-delay", "0")
+_ADAPTIVE = ("--engine", "adaptive", "--routing-policy", "weighted", "--routing-scorers", "cache-utilisation:1")
+_FIFO = ("--engine", "adaptive-fifo")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One configuration with its name."""
+
+    name: str
+    flags: str
+    cluster: ClusterOptions
+    deployment: Deployment
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes on the configuration, shown before a run."""
+        return [*self.deployment.notes, *notes_on_cluster(self.cluster, self.deployment)]
+
+
+def sides_of(options: CompareOptions) -> list[Side]:
+    """The configurations of the options. Raises BlisError for one that cannot be."""
+    if options.baseline:
+        shared = shlex.split(options.sides[0]) if options.sides else []
+        workers = ["--num-instances", str(options.workers)]
+        given = {"adaptive": [*_ADAPTIVE, *_CURRENT, *workers, *shared], "fifo": [*_FIFO, *workers, *shared]}
+    else:
+        given = {chr(ord("A") + number): shlex.split(side) for number, side in enumerate(options.sides)}
+    names = [name.strip() for name in options.names.split(",")] if options.names else list(given)
+    if len(names) != len(given) or len(set(names)) != len(names):
+        raise OptionError(f"--names must be {len(given)} different names, got {options.names!r}")
+    return [_side(name, arguments) for name, arguments in zip(names, given.values(), strict=True)]
+
+
+def _side(name: str, arguments: list[str]) -> Side:
+    found = read_command_line(ClusterOptions, arguments)
+    if found.asks_for_help:
+        raise OptionError("flags of a configuration are those of `blis run`; see `blis run --help`")
+    cluster = with_policies(options_from(ClusterOptions, **{"model": _MODEL, **found.values}))
+    return Side(name, shlex.join(arguments), cluster, resolve(cluster.deployment))
+
 
 WINDOW_S = 10.0
 """The published adaptive scheduler counts tokens of so many seconds."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from blis_sim.options import OptionError, check_options, check_outputs, option
 from blis_sim.options.extras import check_page, check_plot
 from blis_sim.options.limits import LEAST_RATE, MOST_RATE
-from traces.workload.scenario_spec import SCENARIO_NAMES
+from traces.workload.sections import SCENARIO_NAMES
 
 DEFAULT_RATE, DEFAULT_DURATION_S, DEFAULT_SEED = 30.0, 20.0, 42
 _MOST_SEEDS = 10_000

@@ -13,7 +13,7 @@ from multiprocessing import resource_tracker
 from types import ModuleType
 from typing import TypeVar
 
-from blis_sim.bench.errors import BenchError
+from blis_sim.bench import BenchError
 from observe.on_ray.senders import ray_cluster
 
 Job = TypeVar("Job")

@@ -22,11 +22,9 @@ def run(options: BenchServeOptions) -> int:
     """Run each rate, print its table, save what is requested. Exit codes: 0 done, 1 nothing was answered."""
     from blis_sim.bench.datasets import samples_of
     from blis_sim.bench.serve.load import benchmark
-    from blis_sim.bench.serve.report import Reporter
-    from blis_sim.bench.serve.result_file import check_place
-    from observe.errors import RunError
+    from blis_sim.bench.serve.report import Reporter, check_place
+    from observe.errors import RunError, say
     from observe.event_loop import allow_many_connections, run_loop
-    from observe.messages import say
 
     samples = samples_of(options.dataset)
     if options.save_result or options.append_result:

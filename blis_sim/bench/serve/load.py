@@ -11,24 +11,21 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from blis_sim.bench import BenchError
 from blis_sim.bench.datasets import Sample
-from blis_sim.bench.errors import BenchError
 from blis_sim.bench.rate_search import Verdict, rates_to_try
 from blis_sim.bench.serve.figures import Answer, answer_of
-from blis_sim.bench.serve.options import BenchServeOptions
-from blis_sim.bench.serve.request_body import APIS, BodyStyle
-from observe.client.client import Client
-from observe.client.connection import Outcome
+from blis_sim.bench.serve.options import APIS, BenchServeOptions, BodyStyle
+from observe.body import RequestStyle
+from observe.client import Client
+from observe.connection import Outcome
 from observe.dispatch import Dispatcher, Prepared, Sent
-from observe.figures.request_log import RequestLog
-from observe.figures.summary import RunStats
-from observe.http.request import post_bytes, tls_context
-from observe.messages import say, warn
-from observe.requests.body import RequestStyle
-from observe.requests.prompts import PromptBook, TokenScale
-from observe.requests.schedule import Planned, mean_rate, peak_arrivals
+from observe.errors import say, warn
+from observe.figures import RequestLog, RunStats
+from observe.http import post_bytes, tls_context
+from observe.requests import Planned, PromptBook, TokenScale, mean_rate, peak_arrivals
 from observe.sending import send_watched
-from observe.server.preparation import Preparation
+from observe.server import Preparation
 
 
 @dataclass(frozen=True, slots=True)

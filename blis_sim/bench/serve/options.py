@@ -1,19 +1,65 @@
-"""The settings of `blis bench serve`: those of `vllm bench serve`, and a list of rates."""
+"""The settings of `blis bench serve`: those of `vllm bench serve`, a list of rates, and the JSON bodies it sends."""
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, isnan
 from pathlib import Path
 from typing import Any
 
-from blis_sim.bench.dataset_options import DatasetOptions
-from blis_sim.bench.serve.request_body import PATHS
+import orjson
+
+from blis_sim.bench.datasets import DatasetOptions
 from blis_sim.options import OptionError, check_options, check_written, option, section
 from blis_sim.options.extras import check_page, check_plot
 from blis_sim.options.limits import MOST_REQUESTS
 from blis_sim.options.text import load_json
-from observe.http.request import Server, check_header, parse_server
+from observe.http import Server, check_header, parse_server
+
+PATHS: Mapping[str, str] = {
+    "openai": "/v1/completions",
+    "vllm": "/v1/completions",
+    "openai-chat": "/v1/chat/completions",
+    "openai-responses": "/v1/responses",
+}
+"""Backend to the end that the path of its API must have."""
+
+APIS: Mapping[str, str] = {
+    "openai": "completions",
+    "vllm": "completions",
+    "openai-chat": "chat",
+    "openai-responses": "responses",
+}
+"""Backend to its name in `observe`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyStyle:
+    """Common fields of all bodies of a run; `extra` comes last and replaces fields of its names."""
+
+    backend: str
+    model: str
+    logprobs: int | None = None
+    ignore_eos: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def body(self, prompt: str, output_tokens: int, model: str = "") -> bytes:
+        """The body of one request, for another model if one is named."""
+        common: dict[str, Any] = {"model": model or self.model, **self._prompt(prompt, output_tokens), "stream": True}
+        if self.backend != "openai-responses":
+            common["stream_options"] = {"include_usage": True}
+        if self.ignore_eos:
+            common["ignore_eos"] = True
+        return orjson.dumps({**common, **self.extra})
+
+    def _prompt(self, prompt: str, output_tokens: int) -> dict[str, Any]:
+        if self.backend == "openai-chat":
+            content = [{"type": "text", "text": prompt}]
+            return {"messages": [{"role": "user", "content": content}], "max_completion_tokens": output_tokens}
+        if self.backend == "openai-responses":
+            return {"input": prompt, "max_output_tokens": output_tokens, "store": False}
+        return {"prompt": prompt, "repetition_penalty": 1.0, "max_tokens": output_tokens, "logprobs": self.logprobs}
+
 
 METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue")
 GOODPUT_METRICS = ("ttft", "tpot", "e2el")

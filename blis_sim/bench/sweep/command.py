@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_sim.bench.runner.options import (
+from blis_sim.bench.runner.commands import (
     check_cluster,
     check_table,
     processes_option,
@@ -22,10 +22,10 @@ from replay.report_options import LEAST_ATTAINMENT
 
 if TYPE_CHECKING:
     from blis_sim.bench.runner.plan import Plan
-    from blis_sim.bench.sweep.printed import SweepResult
+    from blis_sim.bench.sweep.report import SweepResult
     from blis_sim.bench.sweep.rows import Row, Table
+    from blis_sim.options.progress import Progress, Say
     from blis_sim.options.provenance import Provenance
-    from replay.progress import Progress, Say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ __all__ = ["SweepOptions", "rewritten", "run"]
 
 def rewritten(arguments: list[str]) -> list[str]:
     """A command line with the flags of the simulation behind those of the sweep."""
-    from blis_sim.bench.runner.options import own_flags_first
+    from blis_sim.bench.runner.commands import own_flags_first
 
     return own_flags_first(arguments, SweepOptions)
 
@@ -114,9 +114,8 @@ def run(options: SweepOptions) -> int:
     """Compute what is missing, write the files, print the frontier. Exit codes: 0 done, 1 nothing could be
     computed, or a point failed in a way that its settings do not explain."""
     from blis_sim.bench.runner.plan import plan_of
-    from blis_sim.bench.sweep.frontier import answered
-    from blis_sim.bench.sweep.printed import printed
-    from replay.progress import progress_bar
+    from blis_sim.bench.sweep.report import answered, printed
+    from blis_sim.options.progress import progress_bar
 
     plan = plan_of(options.simulation, options.vary, options.config, SweepOptions)
     result = compute_sweep(options, plan, _say, progress_bar)
@@ -138,8 +137,7 @@ def compute_sweep(options: SweepOptions, plan: "Plan", say: "Say", progress: "Pr
     `say` gets the notes, a line each, and `progress` shows how far it is. Raises BlisError.
     """
     from blis_sim.bench.runner.simulate import step_time_warnings
-    from blis_sim.bench.sweep.frontier import answered, draw
-    from blis_sim.bench.sweep.printed import SweepResult
+    from blis_sim.bench.sweep.report import SweepResult, answered, draw
     from blis_sim.bench.sweep.rows import open_rows, read_rows, table_of, write_parquet
     from traces import slo_targets_from_flags
 
@@ -175,14 +173,14 @@ def compute_sweep(options: SweepOptions, plan: "Plan", say: "Say", progress: "Pr
     if options.plot is not None and answered(rows):
         draw(rows, options.plot, options.gpu_cost_per_hour)
     if options.html is not None and answered(rows):
-        from blis_sim.bench.sweep.page import write_sweep_page
+        from blis_sim.bench.sweep.report import write_sweep_page
 
         write_sweep_page(options.html, result, _origin(options, plan))
     return result
 
 
 def _origin(options: SweepOptions, plan: "Plan") -> "Provenance":
-    from blis_sim.bench.runner.origin import origin_of
+    from blis_sim.bench.runner.simulate import origin_of
 
     return origin_of("blis sweep", options, plan, plan.points(options.sample, options.sample_seed))
 

@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from blis_sim.bench.errors import BenchError
+from blis_sim.bench import BenchError
 from blis_sim.bench.runner.commands import digest_of
 from blis_sim.bench.runner.plan import Plan, Point
 from blis_sim.bench.runner.simulate import COSTS, FIGURES, LATER_FIGURES, ORIGIN, Outcome, costs

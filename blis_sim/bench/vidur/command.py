@@ -4,7 +4,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from blis_sim.bench.vidur.options import VidurOptions, rewritten
+from blis_sim.bench.vidur.settings import VidurOptions, rewritten
 
 __all__ = ["VidurOptions", "rewritten", "run"]
 

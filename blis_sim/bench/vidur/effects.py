@@ -7,7 +7,7 @@ from blis_sim.bench.vidur import settings as vidur
 from blis_sim.bench.vidur.catalogue import MODELS
 from blis_sim.bench.vidur.cluster import SPLIT_WISE
 from blis_sim.bench.vidur.operators import AICB, ANALYTICAL, SIMULATION, is_aicb, reads_profiles
-from blis_sim.bench.vidur.options import chosen, is_original, values_of
+from blis_sim.bench.vidur.settings import chosen, is_original, values_of
 from blis_sim.options import options_of
 from replay.metrics_dir.pictures import can_draw
 

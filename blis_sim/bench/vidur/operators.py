@@ -6,21 +6,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from blis_sim.bench.errors import BenchError
+from blis_sim.bench import BenchError
 from blis_sim.bench.vidur import settings as vidur
 from blis_sim.bench.vidur.catalogue import DEVICES, MODELS, NODES
-from blis_sim.bench.vidur.options import chosen, values_of
-from blis_sim.engine.gpu_spec import GpuSpec
+from blis_sim.bench.vidur.settings import chosen, values_of
 from blis_sim.engine.latency.choice import LatencyChoice
-from blis_sim.engine.latency.operators.aicb_files import AicbFolder
+from blis_sim.engine.latency.operators.aicb import AicbFolder
 from blis_sim.engine.latency.operators.sources import PROFILES
 from blis_sim.engine.latency.operators.tables import Line, OperatorTables, read_lookup_tables
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 
 
 def _learned(method: str, folder: str, options: Any) -> OperatorTables:
     """Return the tables that a method makes of measurements as Vidur's `data/profiling` has them."""
-    from blis_sim.engine.latency.operators.profiled import learned_tables
+    from blis_sim.engine.latency.operators.learning import learned_tables
     from blis_sim.engine.latency.operators.profiles import read_profiles
 
     replica = values_of(options, vidur.REPLICA)
@@ -91,9 +90,9 @@ def operator_tables(options: Any) -> OperatorTables | AicbFolder:
 
 def _exchanges(options: Any, backend: str) -> Line:
     """Return the all-reduces of a backend of SimAI. Raises BlisError."""
+    from blis_sim.engine.latency.choice import NetworkOptions
     from blis_sim.engine.latency.collectives.analytical import NVLINK_GB_S
     from blis_sim.engine.latency.collectives.sources import ExchangeLine, network_of
-    from blis_sim.engine.network_options import NetworkOptions
 
     replica, predictor = values_of(options, vidur.REPLICA), values_of(options, chosen(options, vidur.PREDICTOR))
     tp, device = replica["tensor_parallel_size"], replica["device"].upper()

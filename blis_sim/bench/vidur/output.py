@@ -6,11 +6,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from blis_sim.bench.errors import BenchError
+from blis_sim.bench import BenchError
 from blis_sim.bench.vidur import settings as vidur
 from blis_sim.bench.vidur.batches import Batches, batches_of
 from blis_sim.bench.vidur.catalogue import DEVICES, MODELS, NODES
-from blis_sim.bench.vidur.options import chosen, values_of
+from blis_sim.bench.vidur.settings import chosen, values_of
 from blis_sim.bench.vidur.simulation import Simulated
 from traces.text_file import write_text, writing
 
@@ -36,29 +36,29 @@ def new_folder(options: Any) -> Path:
 
 def write_folder(options: Any, simulated: Simulated, folder: Path) -> None:
     """Write all files that the options ask for. Raises BlisError."""
-    from blis_sim.bench.vidur import operation_files, plots, request_files, timeline
+    from blis_sim.bench.vidur import files, plots
 
     given, operations = values_of(options, vidur.METRICS), {}
     write_config(options, folder)
     of_simai = options.compat == "simai" or len(simulated.cluster.pools) > 1
-    requests = request_files.request_columns(simulated, of_simai=of_simai)
+    requests = files.request_columns(simulated, of_simai=of_simai)
     if given["store_request_metrics"]:
-        request_files.write_requests(requests, folder / "request_metrics.csv")
+        files.write_requests(requests, folder / "request_metrics.csv")
     batches = batches_of(simulated.logs)
     if given["store_batch_metrics"] and given["keep_individual_batch_metrics"]:
         write_batches(batches, folder / "batch_metrics.csv")
     if given["store_operation_metrics"] and simulated.has_operators:
-        of_layers = operation_files.operation_columns(simulated, batches)
-        of_cpu = operation_files.cpu_columns(simulated, batches)
+        of_layers = files.operation_columns(simulated, batches)
+        of_cpu = files.cpu_columns(simulated, batches)
         operations = {**of_layers, **of_cpu}
         if given["keep_individual_batch_metrics"]:
-            operation_files.write_operations(of_layers, folder / "operation_metrics.csv")
-            operation_files.write_operations(of_cpu, folder / "cpu_operation_metrics.csv")
+            files.write_operations(of_layers, folder / "operation_metrics.csv")
+            files.write_operations(of_cpu, folder / "cpu_operation_metrics.csv")
     if given["enable_chrome_trace"]:
-        timeline.write_chrome_trace(simulated, batches, folder)
+        files.write_chrome_trace(simulated, batches, folder)
     if given["write_json_trace"]:
-        timeline.write_event_trace(simulated, batches, folder)
-        timeline.write_cluster(simulated, folder)
+        files.write_event_trace(simulated, batches, folder)
+        files.write_cluster(simulated, folder)
     plots.write_plots(options, simulated, requests, batches, operations, folder)
 
 

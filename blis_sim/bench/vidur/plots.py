@@ -2,24 +2,69 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from blis_sim.bench.vidur import settings as vidur
-from blis_sim.bench.vidur.batches import Batches
-from blis_sim.bench.vidur.distributions import Curve, Floats, Numbers, series, shares_of_batches, shares_of_requests
-from blis_sim.bench.vidur.options import values_of
-from blis_sim.bench.vidur.request_files import DURATIONS
+from blis_sim.bench.vidur.batches import Batches, BatchLog, is_ended
+from blis_sim.bench.vidur.distributions import (
+    Curve,
+    Numbers,
+    Values,
+    series,
+    shares_of_batches,
+    shares_of_requests,
+    use_of,
+)
+from blis_sim.bench.vidur.files import DURATIONS
+from blis_sim.bench.vidur.settings import values_of
 from blis_sim.bench.vidur.simulation import Simulated
-from blis_sim.bench.vidur.tokens import decoded_tokens
-from blis_sim.bench.vidur.use import use_of
 from replay.metrics_dir.pictures import can_draw
 from traces.text_file import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedTokens:
+    """Each decoded token: the end of its batch, and the time since the batch of the same request before."""
+
+    ends: npt.NDArray[np.float64]
+    gaps: npt.NDArray[np.float64]
+
+
+def decoded_tokens(logs: Sequence[BatchLog]) -> DecodedTokens:
+    """Return the tokens decoded by replicas, whose logs keep the requests of batches, in the order of their ends."""
+    ends, gaps, last = list[float](), list[float](), dict[int, float]()
+    for log in logs:
+        _add(log, last, ends, gaps)
+    order = np.argsort(ends, kind="stable")
+    return DecodedTokens(np.array(ends)[order], np.array(gaps)[order])
+
+
+def _add(log: BatchLog, last: dict[int, float], ends: list[float], gaps: list[float]) -> None:
+    """Add the tokens of one replica. `last` has the end of the latest batch of each request."""
+    ended, place, member = is_ended(log).tolist(), 0, 0
+    for number, size, decodes in zip(log.numbers, log.sizes, log.decodes, strict=True):
+        of_batches = [log.ends[each] for each in range(place, place + number) if ended[each]]
+        jobs = log.jobs[member : member + size]
+        place, member = place + number, member + size
+        if not of_batches:
+            continue
+        first = of_batches[0]
+        ends += [first] * decodes
+        gaps += [first - last.get(job, first) for job in jobs[:decodes]]  # a batch has its decodes first
+        for before, end in pairwise(of_batches):
+            ends += [end] * decodes
+            gaps += [end - before] * decodes
+        last.update(dict.fromkeys(jobs, of_batches[-1]))
+
 
 _TIME = "time, s"
 _BATCH = "number of the batch"
@@ -42,7 +87,7 @@ def write_plots(
     simulated: Simulated,
     requests: Mapping[str, Sequence[Any]],
     batches: Batches,
-    operations: Mapping[str, Floats],
+    operations: Mapping[str, Values],
     folder: Path,
 ) -> None:
     """Write the folder. `requests` are the columns of request_metrics.csv, `operations` those of operators."""
@@ -67,7 +112,7 @@ def _curves(
     simulated: Simulated,
     requests: Mapping[str, Sequence[Any]],
     batches: Batches,
-    operations: Mapping[str, Floats],
+    operations: Mapping[str, Values],
 ) -> Iterator[Curve]:
     is_original = simulated.cluster.is_original
     if given["store_request_metrics"]:
@@ -122,7 +167,7 @@ def _completions(simulated: Simulated) -> Any:
     return [job.completed_at for job in simulated.jobs].__getitem__
 
 
-def _sum_over_time(name: str, label: str, instants: Floats, counts: Numbers) -> Curve:
+def _sum_over_time(name: str, label: str, instants: Values, counts: Numbers) -> Curve:
     sums: Numbers = counts.cumsum()
     return series(f"{name}_time_series", "Time (sec)", name, (_TIME, label), instants, sums)
 

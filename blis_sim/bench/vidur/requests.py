@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from blis_sim.bench.errors import BenchError
+from blis_sim.bench import BenchError
 from blis_sim.bench.vidur import settings as vidur
-from blis_sim.bench.vidur.options import chosen, is_original, values_of
 from blis_sim.bench.vidur.replica import TimedJob
-from traces.errors import TraceError
+from blis_sim.bench.vidur.settings import chosen, is_original, values_of
 from traces.table import Column, read_table
+from traces.text_file import TraceError
+from traces.workload.sections import Vidur, VidurInterval, VidurLength, problem_of_vidur
 from traces.workload.vidur import LONGEST_POISSON_GAP, arrivals_s
-from traces.workload.vidur_spec import Vidur, VidurInterval, VidurLength, problem_of_vidur
 
 _COLUMNS = (
     Column("arrived_at", float, required=True, at_least=0),

@@ -1,25 +1,56 @@
-"""From a cluster and its requests to what became of them."""
+"""From a cluster and its requests, each routed as Vidur's global schedulers do, to what became of them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from typing import Any, Protocol
 
 from blis_sim.bench.vidur import settings as vidur
-from blis_sim.bench.vidur.batch_log import BatchLog
+from blis_sim.bench.vidur.batches import BatchLog
 from blis_sim.bench.vidur.cluster import Cluster
-from blis_sim.bench.vidur.options import chosen, values_of
 from blis_sim.bench.vidur.pools import KVLinks, PrefillReplica, pair_chooser
-from blis_sim.bench.vidur.replica import Replica, TimedJob
+from blis_sim.bench.vidur.replica import Clockwork, Replica, StagedReplica, TimedJob, run_staged
 from blis_sim.bench.vidur.requests import requests_of
-from blis_sim.bench.vidur.routers import LOOKS_AT_REPLICAS, router
-from blis_sim.bench.vidur.staged import Clockwork, StagedReplica, run_staged
+from blis_sim.bench.vidur.settings import chosen, values_of
 from blis_sim.bench.vidur.times import BatchTimes
-from blis_sim.engine.latency.operators.aicb_files import AicbFolder
+from blis_sim.engine.latency.operators.aicb import AicbFolder
 from blis_sim.engine.latency.operators.steps import LayerShape, OperatorTimes, Overheads
 from blis_sim.engine.latency.operators.tables import OperatorTables
 from blis_sim.engine.scheduler.batch_rules import Batch
+
+
+class Load(Protocol):
+    """A replica as a router sees it."""
+
+    @property
+    def num_waiting(self) -> int: ...
+
+    @property
+    def num_outstanding(self) -> int: ...
+
+
+Choose = Callable[[TimedJob], int]
+
+LOOKS_AT_REPLICAS = ("lor",)
+"""Routers that look at replicas, which must stand at the instant of the request then."""
+
+
+def router(name: str, replicas: Sequence[Load], draws: Random, *, is_original: bool) -> Choose:
+    """Return what chooses a replica for each request, in the order in which they arrive."""
+    number = len(replicas)
+    if name == "random":
+        return lambda _: draws.randint(1, number) - 1
+    if name == "lor":
+        return lambda _: min(range(number), key=[_load(each, is_original) for each in replicas].__getitem__)
+    turns = count()
+    return lambda _: next(turns) % number
+
+
+def _load(replica: Load, is_original: bool) -> int:
+    """Return the load by which replicas are compared. The original counts only requests that have not begun."""
+    return replica.num_waiting if is_original else replica.num_outstanding
 
 
 class TimesOfBatches(Protocol):
@@ -105,7 +136,7 @@ def _keeps_members(options: Any) -> bool:
 
 def _times_of_pools(options: Any, cluster: Cluster, tables: OperatorTables | AicbFolder) -> Sequence[TimesOfBatches]:
     if isinstance(tables, AicbFolder):
-        from blis_sim.bench.vidur.aicb_times import aicb_times
+        from blis_sim.bench.vidur.times import aicb_times
 
         return aicb_times(options, cluster, tables)
     model, overheads, found = cluster.model, overheads_of(options), []

@@ -12,8 +12,7 @@ def run(options: WatchOptions) -> int:
     failed.
     """
     from blis_sim.bench.watch.loop import watch
-    from observe.errors import RunError
-    from observe.messages import say
+    from observe.errors import RunError, say
 
     try:
         return watch(options)

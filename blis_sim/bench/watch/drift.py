@@ -1,11 +1,20 @@
-"""Whether a server still does what is predicted of it: one comparison."""
+"""Drift of a server from what is predicted of it: one comparison, and all as a page and as metrics of Prometheus."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from blis_sim.bench.watch.prediction import FIGURES, Interval, Stretch, predicted, stretch_of
 from blis_sim.bench.watch.readings import E2E, OUTPUTS, PROMPTS, TTFT, Reading, between
 from blis_sim.engine.deployment import Deployment
+from blis_sim.options.provenance import Provenance
+from blis_sim.options.text_table import TextTable
+from blis_sim.pictures.page import figures_html, page, table_html
+from blis_sim.pictures.style import COLORS, Panel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LEAST_REQUESTS = 20
 """With fewer ended requests nothing is said of the means."""
@@ -99,3 +108,95 @@ def _figures(stretch: Stretch, intervals: Mapping[str, Interval]) -> Iterator[Fi
         measured = observed[name].mean
         if measured is not None:
             yield Figure(FIGURES[name], measured, interval)
+
+
+_ROWS = 60
+_HELP = (
+    ("blis_watch_up", "1 where the server was read, else 0."),
+    ("blis_watch_timestamp_seconds", "When the comparison was made, in seconds since 1970."),
+    ("blis_watch_requests", "Requests that ended in the window that was compared."),
+    ("blis_watch_drift", "1 where the mean is outside of the interval of its prediction, else 0."),
+    ("blis_watch_measured_seconds", "Mean that the server shows."),
+    ("blis_watch_predicted_seconds", "Predicted mean, and the ends of its interval."),
+)
+
+
+def metrics_text(found: Comparison) -> str:
+    """Return the comparison in Prometheus' text format."""
+    lines: dict[str, list[str]] = {
+        "blis_watch_up": [str(int(found.answers))],
+        "blis_watch_timestamp_seconds": [f"{found.at_s:.3f}"],
+        "blis_watch_requests": [str(found.num_requests)],
+    }
+    for each in found.figures:
+        label = f'figure="{each.name.lower()}"'
+        lines.setdefault("blis_watch_drift", []).append(f"{{{label}}} {int(each.has_drifted)}")
+        lines.setdefault("blis_watch_measured_seconds", []).append(f"{{{label}}} {each.measured_s:.9g}")
+        ends = {"mean": each.interval.mean_s, "low": each.interval.low_s, "high": each.interval.high_s}
+        lines.setdefault("blis_watch_predicted_seconds", []).extend(
+            f'{{{label},value="{name}"}} {value:.9g}' for name, value in ends.items()
+        )
+    return "".join(_family(name, words, lines[name]) for name, words in _HELP if name in lines)
+
+
+def _family(name: str, words: str, samples: Sequence[str]) -> str:
+    text = f"# HELP {name} {words}\n# TYPE {name} gauge\n"
+    return text + "".join(f"{name}{sample if sample.startswith('{') else f' {sample}'}\n" for sample in samples)
+
+
+def watch_page(url: str, history: Sequence[Comparison], origin: Provenance, refresh_s: float) -> str:
+    """Return the page, which a browser loads again every `refresh_s` seconds."""
+    with_figures = [each for each in history if each.figures]
+    panels = [_panel(name, with_figures) for name in FIGURES.values()] if with_figures else []
+    parts = [figures_html(panels)] if panels else []
+    parts.append(table_html(_table(history[-_ROWS:][::-1]), "Comparisons, the latest first; means in ms"))
+    return page(f"Calibration of {url}", origin, list(_remarks(history[-1])), parts, refresh_s=refresh_s)
+
+
+def _remarks(found: Comparison) -> Iterator[str]:
+    yield from found.lines
+    if found.figures and not found.drifted:
+        yield "all figures within the intervals of their predictions"
+
+
+def _table(history: Sequence[Comparison]) -> TextTable:
+    titles = ["UTC", "requests", "tokens in", "tokens out"]
+    for name in FIGURES.values():
+        titles += [name, "predicted", "interval"]
+    rows = [[*_facts(each), *(cell for name in FIGURES.values() for cell in _cells(each, name))] for each in history]
+    return TextTable(titles, rows)
+
+
+def _facts(found: Comparison) -> list[str]:
+    at = datetime.fromtimestamp(found.at_s, UTC).strftime("%Y-%m-%d %H:%M:%S") if found.at_s else "-"
+    if not found.figures:
+        return [at, "-", "-", "-"]
+    return [at, f"{found.num_requests:,}", f"{found.mean_prompt_tokens:,.0f}", f"{found.mean_output_tokens:,.0f}"]
+
+
+def _cells(found: Comparison, name: str) -> list[str]:
+    each = _named(found, name)
+    if each is None:
+        return ["-", "-", "-"]
+    low, mean, high = (value * 1e3 for value in (each.interval.low_s, each.interval.mean_s, each.interval.high_s))
+    mark = " DRIFT" if each.has_drifted else ""
+    return [f"{each.measured_s * 1e3:,.2f}{mark}", f"{mean:,.2f}", f"{low:,.2f} to {high:,.2f}"]
+
+
+def _named(found: Comparison, name: str) -> Figure | None:
+    return next((each for each in found.figures if each.name == name), None)
+
+
+def _panel(name: str, history: Sequence[Comparison]) -> Panel:
+    """Return the measured means over the band of predicted ones."""
+
+    def draw(axes: "Axes") -> None:
+        known = [(found.at_s, each) for found in history if (each := _named(found, name)) is not None]
+        minutes = [(at_s - history[-1].at_s) / 60 for at_s, _ in known]
+        low, high = ([getattr(each.interval, end) * 1e3 for _, each in known] for end in ("low_s", "high_s"))
+        axes.fill_between(minutes, low, high, color=COLORS[0], alpha=0.25, linewidth=0, label="predicted")
+        axes.plot(minutes, [each.measured_s * 1e3 for _, each in known], "o-", color=COLORS[1], markersize=3,
+                  label="measured")  # fmt: skip
+        axes.margins(y=0.2)
+
+    return Panel(title=f"Mean {name}", x_label="minutes before the last comparison", y_label="ms", draw=draw)

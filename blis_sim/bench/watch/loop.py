@@ -8,17 +8,15 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from blis_sim.bench.watch.drift import Comparison, compared
+from blis_sim.bench.watch.drift import Comparison, compared, metrics_text, watch_page
 from blis_sim.bench.watch.options import WatchOptions
-from blis_sim.bench.watch.pages import metrics_text, watch_page
-from blis_sim.bench.watch.readings import Reading
-from blis_sim.bench.watch.sources import Source, source_of
+from blis_sim.bench.watch.readings import Reading, Source, source_of
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.sureness import sureness
 from blis_sim.options import BlisError
 from blis_sim.options.provenance import Provenance, command_line
-from calibrate.fail_over import EXIT_CODE
+from calibrate.compare import EXIT_CODE
 from observe.errors import RunError
 from traces.text_file import write_text
 

@@ -9,8 +9,8 @@ from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Sequence
-from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
 from blis_sim.engine.units import Micros
+from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITIES, SloPriorities
 from blis_sim.options.addition import added_up
 from blis_sim.options.registry import Registry
 

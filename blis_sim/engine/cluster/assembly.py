@@ -1,32 +1,179 @@
-"""The cluster that options describe, put together."""
+"""The cluster that options describe, put together: deployments of its instances, their places on nodes, its parts."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings, TenantBudgets
-from blis_sim.engine.cluster.autoscaling.pipeline import Delay
-from blis_sim.engine.cluster.autoscaling.placement import Placement, placement_of, populate
+from blis_sim.engine.cluster.autoscaler import Autoscaler, Fleet, InstanceResources, Node, NodePool, Nodes
+from blis_sim.engine.cluster.autoscaler_pipeline import Delay
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.disaggregation.deployments import (
-    bytes_per_block,
-    deployments_of_instances,
-    deployments_of_roles,
-)
-from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
-from blis_sim.engine.cluster.disaggregation.options import pool_weights
+from blis_sim.engine.cluster.disaggregation import Role, pool_weights
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
+from blis_sim.engine.cluster.gateway.queue import GatewayUrgency
 from blis_sim.engine.cluster.gateway.rules import URGENCY
-from blis_sim.engine.cluster.gateway.urgency import GatewayUrgency
+from blis_sim.engine.cluster.handover import Disaggregation
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import deployments_of, deployments_of_groups, policies_of
-from blis_sim.engine.cluster.policy_file import PolicyFile
+from blis_sim.engine.cluster.policy_file import PolicyFile, ScalingPolicy, with_interval
 from blis_sim.engine.cluster.reporting import DecisionLog
 from blis_sim.engine.cluster.routing import ROUTERS, Router, RouterSettings
 from blis_sim.engine.cluster.scorers import ScorerSettings
 from blis_sim.engine.cluster.settings import DEFAULT_SEED, Freshness, Latencies, SeededTieBreaker, TieBreaker
 from blis_sim.engine.core import Engine
-from blis_sim.engine.deployment import Deployment
-from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES
+from blis_sim.engine.deployment import Deployment, blocks_on, resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.engine_defaults import AUTO
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.kv_cache.sizing import bytes_per_block as planned_bytes_per_block
+from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITIES
+from blis_sim.options import BlisError
+
+
+def deployments_of_roles(options: ClusterOptions, deployment: Deployment) -> dict[Role | None, Deployment]:
+    """Return the deployments by role, for roles that occur; `deployment` is that of roles without settings of their
+    own. Raises EngineError."""
+    deployments = {}
+    for role in _roles(options):
+        if role not in deployments:
+            own = options_of_role(options, role)
+            deployments[role] = deployment if own is options.deployment else _resolved(own, f"{role} instances")
+    return deployments
+
+
+def _resolved(options: DeploymentOptions, whose: str) -> Deployment:
+    try:
+        return resolve(options)
+    except BlisError as error:
+        raise EngineError(f"{whose}: {error}") from None
+
+
+def deployments_of_instances(options: ClusterOptions, deployments: list[Deployment]) -> list[Deployment]:
+    """Return the deployments of all instances, by number, with what their roles change. Raises EngineError."""
+    first = deployments[0]
+    of_roles = {role: own for role, own in deployments_of_roles(options, first).items() if own is not first}
+    found = []
+    for role, deployment in zip(_roles(options), deployments, strict=True):
+        if own := of_roles.get(role):
+            deployment = replace(own, config=replace(own.config, slo_priorities=deployment.config.slo_priorities))
+        found.append(deployment)
+    return found
+
+
+def bytes_per_block(options: ClusterOptions, deployment: Deployment) -> float:
+    """Return the bytes of a block in transfer: those that one GPU of a prefill instance holds of it, because GPUs send
+    side by side."""
+    of_roles = deployments_of_roles(options, deployment)
+    sender = of_roles.get(Role.PREFILL, deployment)
+    config = sender.config
+    return planned_bytes_per_block(sender.model, sender.tp, config.engine, config.block_size_tokens, sender.memory)
+
+
+def _roles(options: ClusterOptions) -> tuple[Role | None, ...]:
+    settings = options.disaggregation
+    return (None,) * options.num_instances if settings is None else settings.pools.roles
+
+
+def options_of_role(options: ClusterOptions, role: Role | None) -> DeploymentOptions:
+    """The settings of an instance with that role."""
+    shared, pools = options.deployment, options.pools
+    if role is Role.PREFILL:
+        tp, pp, hardware = pools.prefill_tp, pools.prefill_pp, pools.prefill_hardware
+        latency_model, max_model_len = pools.prefill_latency_model, pools.prefill_max_model_len
+    elif role is Role.DECODE:
+        tp, pp, hardware = pools.decode_tp, pools.decode_pp, pools.decode_hardware
+        latency_model, max_model_len = pools.decode_latency_model, pools.decode_max_model_len
+    else:
+        return shared
+    if not (tp or pp or hardware or latency_model or max_model_len):
+        return shared
+    latency_model = latency_model or shared.latency_model
+    return replace(
+        shared,
+        tp=tp or shared.tp,
+        pp=pp or shared.pp,
+        hardware=hardware or shared.hardware,
+        latency_model=latency_model,
+        coefficients=shared.coefficients if latency_model in ("", AUTO, "fitted") else None,
+        max_model_len=max_model_len or shared.max_model_len,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Nodes with the initial instances on them."""
+
+    policy: ScalingPolicy
+    nodes: Nodes
+    placed: list[Node]
+    """The node of each initial instance, by instance number; instances without enough free GPUs are missing."""
+    deployments: dict[str, Deployment]
+    """Deployments by pool name."""
+    gpus_per_instance: int
+
+    @property
+    def of_instances(self) -> list[Deployment]:
+        """The deployments of the initial instances, by number."""
+        return [self.deployments[node.pool.name] for node in self.placed]
+
+
+def placement_of(options: ClusterOptions, deployment: Deployment) -> Placement | None:
+    """Place the initial instances; None when the policy file has no node pools. Raises EngineError."""
+    file = policies_of(options)
+    policy = with_interval(file.scaling, options.model_autoscaler_interval_us)
+    if not policy.node_pools:
+        if policy.autoscaler is not None:
+            raise EngineError("an autoscaler needs node_pools in --policy-config, on which to start instances")
+        return None
+    others = {"separate pools for prompts and answers": options.pools.num_pooled, "instances": file.instances}
+    for what, is_there in others.items():
+        if is_there:
+            raise EngineError(f"node_pools of --policy-config cannot be used together with {what}")
+    if file.slo_priorities is not None:
+        deployment = replace(deployment, config=replace(deployment.config, slo_priorities=file.slo_priorities))
+    nodes, num_gpus = Nodes(policy.node_pools), deployment.num_gpus
+    placed = [node for _ in range(options.num_instances) if (node := nodes.place(num_gpus)) is not None]
+    if not placed:
+        raise EngineError(f"node_pools of --policy-config have no node with the {num_gpus} GPUs of an instance")
+    deployments = {pool.name: _on(options, deployment, pool) for pool in policy.node_pools}
+    return Placement(policy, nodes, placed, deployments, num_gpus)
+
+
+def populate(cluster: Cluster, placement: Placement, new_engine: Callable[[Deployment], Engine]) -> None:
+    """Start the placed instances of a cluster, and its autoscaler if the policy has one."""
+    resources = InstanceResources(
+        nodes=placement.nodes,
+        gpus_per_instance=placement.gpus_per_instance,
+        configs={name: deployment.config for name, deployment in placement.deployments.items()},
+        new_engine=lambda pool: new_engine(placement.deployments[pool.name]),
+        loading=placement.policy.loading,
+    )
+    fleet = Fleet(cluster, resources)
+    for number, node in enumerate(placement.placed):
+        fleet.place_first(number, node, placement.policy.starts_warm)
+    if placement.policy.autoscaler is not None:
+        Autoscaler(cluster, placement.policy.autoscaler, fleet)
+
+
+def _on(options: ClusterOptions, deployment: Deployment, pool: NodePool) -> Deployment:
+    """Return the deployment on the GPUs of a pool. Raises EngineError."""
+    try:
+        return _resolved_on(options, deployment, pool)
+    except BlisError as error:
+        raise EngineError(f"{options.policy_config}: node pool {pool.name!r}: {error}") from None
+
+
+def _resolved_on(options: ClusterOptions, deployment: Deployment, pool: NodePool) -> Deployment:
+    own = deployment
+    if pool.gpu_type.lower() != deployment.gpu.name.lower():
+        own = resolve(replace(options.deployment, hardware=pool.gpu_type))
+        own = replace(own, config=replace(own.config, slo_priorities=deployment.config.slo_priorities))
+    if not pool.gpu_memory_gib or options.deployment.total_kv_blocks is not None:
+        return own
+    gpu = replace(own.gpu, memory_gib=pool.gpu_memory_gib, cuda_memory_gib=0.0)
+    blocks = blocks_on(options.deployment, replace(own, gpu=gpu))
+    capacity = replace(own.config, total_kv_blocks=blocks, max_model_len=0).kv_capacity_tokens
+    config = replace(own.config, total_kv_blocks=blocks, max_model_len=min(own.config.max_model_len, capacity))
+    return replace(own, gpu=gpu, config=config)
 
 
 def build_cluster(

@@ -32,9 +32,9 @@ from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.units import Micros
 
 if TYPE_CHECKING:
-    from blis_sim.engine.cluster.autoscaling.autoscaler import Autoscaler
-    from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
+    from blis_sim.engine.cluster.autoscaler import Autoscaler
     from blis_sim.engine.cluster.gateway.flow_control import FlowControl
+    from blis_sim.engine.cluster.handover import Disaggregation
 
 
 class Cluster:

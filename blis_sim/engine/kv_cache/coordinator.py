@@ -1,13 +1,210 @@
-"""The managers of all groups together: what all of them find, and slots in all of them or in none."""
+"""The coordinator of several groups of layers, and the managers of full, windowed and chunked attention.
 
+A new kind of cache is one class and one row of `MANAGERS`.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from blis_sim.engine.kv_cache.kv_blocks import KVBlocks
-from blis_sim.engine.kv_cache.managers import new_manager
-from blis_sim.engine.kv_cache.single_type_manager import GroupSettings, Needs, SingleTypeManager
-from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec
-from blis_sim.engine.memory.kv_specs import STATE
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.kv_cache.mamba_manager import MambaManager
+from blis_sim.engine.kv_cache.single_type_manager import (
+    NULL,
+    BlockTable,
+    GroupSettings,
+    Hit,
+    KVBlocks,
+    Needs,
+    SingleTypeManager,
+    next_multiple,
+)
+from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec
+from blis_sim.engine.memory.kv_specs import CHUNKED, FULL, LATENT, MIXED, SLIDING, STATE
+from blis_sim.engine.request import BlockIdentities
 from blis_sim.engine.sequence import Sequence
+
+
+class FullAttentionManager(SingleTypeManager):
+    """Full attention: no block is given back before the end, and a hit is all blocks from the first on that can be
+    found."""
+
+    __slots__ = ()
+
+    def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> Hit:
+        size, scale, alignment = self.block_tokens, self.hashes_per_block, self.settings.alignment_tokens
+        found: list[list[int]] = [[] for _ in groups]
+        tokens = 0
+        for index in range(max_tokens // size):
+            blocks = self.blocks.find(groups, content.identity((index + 1) * scale - 1))
+            if blocks is None:
+                break
+            for each, block in zip(found, blocks, strict=True):
+                each.append(block)
+            tokens += size
+        if drops_last_block and tokens:
+            tokens -= min(alignment, size)
+        tokens -= tokens % alignment
+        for each in found:
+            del each[-(-tokens // size) :]
+        return Hit(found, tokens)
+
+    def cache(
+        self, sequence: Sequence, table: BlockTable, num_tokens: int, num_known: int, boundaries: list[int]
+    ) -> int | None:
+        super().cache(sequence, table, num_tokens, num_known, boundaries)
+        return self._cache_tail(sequence, table, min(num_tokens, num_known)) if self.hashes_per_block > 1 else None
+
+    def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
+        blocks, size = table.blocks, self.block_tokens
+        if context >= len(blocks) * size:
+            blocks.append(self.blocks.take_one())
+        return len(blocks) * size
+
+    def _cache_tail(self, sequence: Sequence, table: BlockTable, num_tokens: int) -> int | None:
+        """Keep the block in which the prompt ends as one with content, though no hit ends inside of a block.
+
+        Returns the identity by which it is kept; None where no block is kept.
+        """
+        unit = self.settings.hash_tokens
+        tail_tokens = (sequence.request.input_tokens - (not self.settings.drops_last_block)) // unit * unit
+        index = tail_tokens // self.block_tokens
+        if tail_tokens == 0 or tail_tokens > num_tokens or tail_tokens % self.block_tokens == 0:
+            return None
+        if index >= len(table.blocks):
+            return None
+        identity, block = tail_tokens // unit - 1, table.blocks[index]
+        if index < table.num_cached:
+            is_new = self.blocks.reports_part(self.group, block, sequence.request.blocks.identity(identity))
+            return identity if is_new else None
+        if self.blocks.is_cached(self.group, block):
+            return None
+        self.blocks.cache_part(self.group, sequence, table.blocks, index, identity)
+        return identity
+
+
+class SlidingWindowManager(SingleTypeManager):
+    """A hit needs the blocks of one window before its end, and only such blocks are made findable."""
+
+    __slots__ = ()
+
+    def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> Hit:
+        size, scale, alignment = self.block_tokens, self.hashes_per_block, self.settings.alignment_tokens
+        most, needed = max_tokens // size, self._num_window_blocks(drops_last_block)
+        found: list[list[int]] = [[NULL] * most for _ in groups]
+        num_in_a_row = end = 0
+        for index in range(most - 1, -1, -1):
+            blocks = self.blocks.find(groups, content.identity((index + 1) * scale - 1))
+            if blocks is None:
+                num_in_a_row = 0
+                continue
+            if num_in_a_row == 0 and (index + (not drops_last_block)) * size % alignment:
+                continue
+            for each, block in zip(found, blocks, strict=True):
+                each[index] = block
+            num_in_a_row += 1
+            if num_in_a_row >= needed:
+                end = index + num_in_a_row
+                break
+        else:
+            end = num_in_a_row
+            while end * size % alignment:
+                end -= 1
+        if drops_last_block and end:
+            end -= 1
+            while end * size % alignment:
+                end -= 1
+        for each in found:
+            del each[end:]
+        return Hit(found, end * size)
+
+    def reachable(self, first: int, end: int, boundaries: list[int]) -> list[tuple[int, int]]:
+        size, alignment, drops = self.block_tokens, self.settings.alignment_tokens, self.settings.drops_last_block
+        needed = self._num_window_blocks(drops)
+        ranges: list[tuple[int, int]] = []
+        for boundary in sorted(boundaries):
+            stop = boundary // alignment * alignment // size + drops
+            start = max(stop - needed, ranges[-1][1] if ranges else first)
+            if start < min(stop, end):
+                ranges.append((start, min(stop, end)))
+        return ranges
+
+    def skipped_tokens(self, computed_tokens: int) -> int:
+        return max(0, computed_tokens - self.spec.reach_tokens + 1)
+
+    def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
+        blocks, size, before = table.blocks, self.block_tokens, self.spec.reach_tokens - 1
+        end = max(0, processed - before) // size
+        if end and blocks[end - 1] != NULL:
+            first = end - 1
+            while first and blocks[first - 1] != NULL:
+                first -= 1
+            self.blocks.retire(self.group, sequence, table, first, end)
+        if context >= len(blocks) * size:
+            blocks.append(self.blocks.take_one())
+        return min(len(blocks) * size, (end + 1) * size + before + lag)
+
+    def admission_cap(self) -> int:
+        settings = self.settings
+        held = min(self.spec.reach_tokens - 1 + settings.max_in_flight_tokens, settings.max_model_len)
+        return -(-held // self.block_tokens) + 1
+
+    def _num_window_blocks(self, drops_last_block: bool) -> int:
+        return -(-(self.spec.reach_tokens - 1) // self.block_tokens) + drops_last_block
+
+
+class ChunkedLocalManager(SingleTypeManager):
+    """Whole chunks before the latest one are given back, and count as found without being looked for."""
+
+    __slots__ = ()
+
+    def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> Hit:
+        size, scale = self.block_tokens, self.hashes_per_block
+        start = self.skipped_tokens(max_tokens) // size
+        found: list[list[int]] = [[NULL] * start for _ in groups]
+        end = start
+        for index in range(start, max_tokens // size):
+            blocks = self.blocks.find(groups, content.identity((index + 1) * scale - 1))
+            if blocks is None:
+                break
+            for each, block in zip(found, blocks, strict=True):
+                each.append(block)
+            end += 1
+        return Hit(found, end * size)
+
+    def skipped_tokens(self, computed_tokens: int) -> int:
+        return computed_tokens // self.spec.reach_tokens * self.spec.reach_tokens
+
+    def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
+        reach = self.spec.reach_tokens
+        if processed % reach < self.block_tokens:
+            self.cache(sequence, table, processed, processed, [])  # what is given back is findable
+        next_change = super().decode(sequence, table, context, processed, lag)
+        return min(next_change, next_multiple(context - lag, reach) + lag)
+
+    def admission_cap(self) -> int:
+        held = min(self.spec.reach_tokens + self.settings.max_in_flight_tokens, self.settings.max_model_len)
+        return -(-held // self.block_tokens)
+
+
+NewManager: TypeAlias = Callable[[KVCacheGroupSpec, int, KVBlocks, GroupSettings], SingleTypeManager]
+
+MANAGERS: Mapping[str, NewManager] = {
+    FULL: FullAttentionManager,
+    LATENT: FullAttentionManager,
+    MIXED: FullAttentionManager,
+    SLIDING: SlidingWindowManager,
+    CHUNKED: ChunkedLocalManager,
+    STATE: MambaManager,
+}
+"""By the name of vLLM's specification."""
+
+
+def new_manager(spec: KVCacheGroupSpec, group: int, blocks: KVBlocks, settings: GroupSettings) -> SingleTypeManager:
+    """Return the manager of a group. Raises EngineError for a kind without one."""
+    if spec.kind not in MANAGERS:
+        raise EngineError(f"a KV cache group must be one of {', '.join(MANAGERS)}, got {spec.kind}")
+    return MANAGERS[spec.kind](spec, group, blocks, settings)
 
 
 @dataclass(slots=True)

@@ -1,12 +1,50 @@
-"""The interface between vLLM's scheduling and its KV cache: slots for tokens, and content that is already there."""
+"""Interfaces of KV caches: of all, of those with slots by position, and of those that count what the cohort holds."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.kv_cache.content_index import ContentIndex
-from blis_sim.engine.kv_cache.paged import PagedCache
+from blis_sim.engine.kv_cache.block_pool import FreeRuns
+from blis_sim.engine.kv_cache.prefix_index import ContentIndex
 from blis_sim.engine.sequence import Sequence
+
+
+class PagedCache(ABC):
+    """Blocks of a fixed number of tokens. Every call has its whole effect or changes nothing."""
+
+    __slots__ = ("block_size", "num_blocks")
+
+    def __init__(self, num_blocks: int, block_size_tokens: int) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size_tokens
+
+    @property
+    @abstractmethod
+    def num_used_blocks(self) -> int: ...
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise AssertionError unless every block is either free or held."""
+
+    @abstractmethod
+    def forget(self) -> bool:
+        """Let nothing be found any more. False, and nothing changed, while any block is held."""
+
+    @abstractmethod
+    def cached_prefix(self, sequence: Sequence) -> list[int]:
+        """Blocks that hold the sequence's beginning, free or in use. Changes nothing."""
+
+    @abstractmethod
+    def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Slots for the next `num_tokens` tokens of a running sequence. False, and nothing changed, if too few."""
+
+    @abstractmethod
+    def release(self, sequence: Sequence) -> None:
+        """Give all blocks back at the end of a request."""
+
+    @abstractmethod
+    def evict(self, sequence: Sequence) -> None:
+        """Give all blocks back from a request that will return: what it can find again, others can too."""
 
 
 class SlotCache(PagedCache):
@@ -72,3 +110,37 @@ class SlotCache(PagedCache):
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold so many tokens, no more than one request can ever have."""
         return -(-min(num_tokens, self._limit_tokens) // self.block_size)
+
+
+class CohortCache(SlotCache):
+    """Blocks by counting. What a member of the cohort holds is written down when it leaves."""
+
+    __slots__ = ("free",)
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.free = FreeRuns(self.num_blocks)
+
+    @abstractmethod
+    def take(self, num_blocks: int) -> None:
+        """Take free blocks, of which there must be enough, and forget what they held."""
+
+    @abstractmethod
+    def will_share(self, sequence: Sequence) -> bool:
+        """Whether there are blocks that others could find once it has filled them."""
+
+    @abstractmethod
+    def grow_to(self, sequence: Sequence, num_tokens: int, num_known_tokens: int) -> None:
+        """Count what has been taken for `num_tokens` tokens, of which the first `num_known_tokens` can be found."""
+
+    @abstractmethod
+    def release_grown(self, sequence: Sequence, num_tokens: int, num_known_tokens: int) -> None:
+        """`grow_to` and `release`, in one call."""
+
+    @abstractmethod
+    def may_fit(self, sequence: Sequence, num_hits: int) -> bool:
+        """Whether a waiting sequence may find room before any block is given back."""
+
+    @abstractmethod
+    def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
+        """Count a prompt that no request shares as stored. Returns how many blocks are to be taken for it."""

@@ -1,12 +1,126 @@
-"""The common part of the managers of all kinds of groups: the block table of one group for every request."""
+"""The common part of the managers of all kinds of groups: block tables of requests, and the blocks they hold."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence as SequenceOf
 
-from blis_sim.engine.kv_cache.block_table import NULL, PLAIN, BlockTable
-from blis_sim.engine.kv_cache.kv_blocks import KVBlocks
-from blis_sim.engine.memory.kv_group_specs import KVCacheGroupSpec
+from blis_sim.engine.kv_cache.prefix_index import ContentIndex
+from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec
 from blis_sim.engine.request import BlockIdentities
 from blis_sim.engine.sequence import Sequence
+
+NULL = 0
+"""Stands in block tables for a block that is not needed any more, or has never been. Block 0 is never handed out."""
+PLAIN = -1
+"""Stands for a block that nothing can find, where blocks are counted."""
+
+
+class BlockTable:
+    """Blocks by position; those no longer needed are `NULL`."""
+
+    __slots__ = ("blocks", "is_allocated", "last_state", "left", "num_cached", "num_retired", "reserved")
+
+    def __init__(self) -> None:
+        self.blocks: list[int] = []
+        self.num_cached = 0
+        """Leading blocks that have been made findable, or passed over because no hit can need them."""
+        self.left: list[tuple[int, int]] = []
+        """Blocks given back that only this request could find again: how the pool calls them, and their places."""
+        self.is_allocated = False
+        """Whether a step has been granted blocks for its states. Groups of states alone, as the following."""
+        self.last_state = -1
+        """The place of the state that the step before the latest allocation wrote; -1 without."""
+        self.num_retired = 0
+        """Leading places from which states have been given back."""
+        self.reserved: tuple[int, int] | None = None
+        """Where the latest chunk keeps a state inside of itself: after how many tokens, and its place."""
+
+
+class KVBlocks(ABC):
+    """One pool for all groups, and for each group an index of what can be found in its blocks.
+
+    An entry of a block table is a number of the pool's, with `NULL` for none.
+    """
+
+    __slots__ = ("indexes",)
+
+    def __init__(self, num_groups: int) -> None:
+        self.indexes = [ContentIndex() for _ in range(num_groups)]
+
+    @property
+    @abstractmethod
+    def num_free(self) -> int: ...
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise AssertionError unless every block is either free or held."""
+
+    @abstractmethod
+    def take(self, num_blocks: int) -> list[int]:
+        """Take free blocks, of which there must be enough, and forget what they held."""
+
+    def take_one(self) -> int:
+        """Take a free block, of which there must be one, and forget what it held."""
+        return self.take(1)[0]
+
+    @abstractmethod
+    def num_evictable(self, blocks: SequenceOf[int]) -> int:
+        """Return how many of these found blocks are free: holding them takes them away from others."""
+
+    @abstractmethod
+    def touch(self, blocks: SequenceOf[int]) -> None:
+        """Hold found blocks once more."""
+
+    @abstractmethod
+    def cache(self, group: int, sequence: Sequence, blocks: list[int], first: int, end: int) -> None:
+        """Make the blocks in places from `first` up to `end` of a table findable by the content up to their ends.
+
+        The content of a part of them, under which they were known before, is forgotten.
+        """
+
+    @abstractmethod
+    def cache_part(self, group: int, sequence: Sequence, blocks: list[int], index: int, hash_index: int) -> None:
+        """Keep a block that is full up to the end of identity `hash_index` as one with content."""
+
+    def reports_part(self, group: int, block: int, identity: object) -> bool:
+        """Note that a full block with content is named by a part of it, too; whether this is news to a record of it."""
+        return False
+
+    @abstractmethod
+    def uncache(self, group: int, blocks: list[int], index: int) -> None:
+        """Make the block in place `index` of a table findable no more."""
+
+    @abstractmethod
+    def is_cached(self, group: int, block: int) -> bool:
+        """Return whether an entry of a table is findable."""
+
+    @abstractmethod
+    def retire(self, group: int, sequence: Sequence, table: BlockTable, first: int, end: int) -> None:
+        """Give back the entries from `first` up to `end` of the table of a request that goes on, the last first.
+
+        Findable ones are the last to be reused, others the first.
+        """
+
+    @abstractmethod
+    def free(self, group: int, sequence: Sequence, table: BlockTable, returns: bool) -> None:
+        """Give back all entries in the same way. `returns`: whether the request will look for the blocks again."""
+
+    @abstractmethod
+    def put_back(self, block: int) -> None:
+        """Give back a block that was taken and never used: it is the first to be reused."""
+
+    def forget_all(self) -> None:
+        """Let nothing be found any more."""
+        self.indexes = [ContentIndex() for _ in self.indexes]
+
+    def find(self, groups: SequenceOf[int], identity: object) -> list[int] | None:
+        """Return the block with a content for each of `groups`; None if any of them lacks it."""
+        found: list[int] = []
+        for group in groups:
+            block = self.indexes[group].find(identity)
+            if block is None:
+                return None
+            found.append(block)
+        return found
 
 
 class GroupSettings:

@@ -8,11 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.memory.available import available_kv_bytes
-from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, plan_layout
-from blis_sim.engine.memory.sharding import ShardingError
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, available_kv_bytes, plan_layout
+from blis_sim.engine.memory.shapes import ShardingError
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 
 if TYPE_CHECKING:
     from blis_sim.engine.memory.drafters import DrafterRequest

@@ -1,20 +1,71 @@
-"""BLIS's KV cache with CPU memory behind it, from which blocks of a prompt are brought back.
+"""BLIS's KV cache with CPU memory behind it: when blocks go there, and when they are brought back.
 
 Facts: sim/kv/tiered.go. What comes back changes where a prompt is found and how long the step takes, not how many
-tokens it computes: those are counted before anything is fetched.
+tokens it computes: those are counted before anything is fetched. A new policy is one class and one row of
+`OFFLOAD_POLICIES`.
 """
 
 from abc import abstractmethod
-from collections.abc import Hashable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
 from blis_sim.engine.cpu_tier_config import CpuTierConfig
-from blis_sim.engine.kv_cache.cache import KVCache
-from blis_sim.engine.kv_cache.cpu_tier import CpuTier
+from blis_sim.engine.kv_cache.blis_cache import KVCache
 from blis_sim.engine.request import BlockIdentities
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
+
+THRASHING_WINDOW_US: Micros = 1000
+"""A block fetched this soon after it was stored need not have been moved."""
+
+
+class CpuTier:
+    """Contents of up to `num_blocks` blocks, and what has become of them so far. Every call costs O(1) per block."""
+
+    __slots__ = ("_stored_at", "num_blocks", "num_evicted", "num_fetched", "num_stored", "num_thrashed")
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.num_stored = 0
+        self.num_evicted = 0
+        """Thrown out to make room for others."""
+        self.num_fetched = 0
+        self.num_thrashed = 0
+        """Fetched no later than `THRASHING_WINDOW_US` after they were stored."""
+        self._stored_at: OrderedDict[object, Micros] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._stored_at)
+
+    def __contains__(self, identity: object) -> bool:
+        return identity in self._stored_at
+
+    def keep(self, identities: Iterable[object], at: Micros) -> None:
+        """Make each of `identities` the most recently used, in this order; what was not here is stored."""
+        stored_at, move_to_end = self._stored_at, self._stored_at.move_to_end
+        for identity in identities:
+            if identity in stored_at:
+                move_to_end(identity)
+                continue
+            if len(stored_at) >= self.num_blocks:
+                stored_at.popitem(last=False)
+                self.num_evicted += 1
+            stored_at[identity] = at
+            self.num_stored += 1
+
+    def fetch(self, identity: object, at: Micros) -> None:
+        """Read the content of `identity`, which must be here; it becomes the most recently used."""
+        self._stored_at.move_to_end(identity)
+        self.num_fetched += 1
+        if at - self._stored_at[identity] <= THRASHING_WINDOW_US:
+            self.num_thrashed += 1
+
+    def discard(self, identity: object) -> None:
+        """Give up the place of `identity`, which must be here."""
+        del self._stored_at[identity]
+
 
 MOST_PREEMPTIONS = 100
 """Preemptions after which a request fetches no more: what it fetched may be what leaves it too few blocks, again and
@@ -142,3 +193,100 @@ class TieredKVCache(KVCache):
         before = self.index.identity_of(sequence.block_ids[place - 1]) if place else None
         content = content_after(before, place * size - self._shift_tokens, size, sequence.request.blocks)
         self.index.register(sequence.block_ids[place], content)
+
+
+class MirroringKVCache(TieredKVCache):
+    """Everything the running requests hold is copied to CPU memory, and looked for there before every allocation.
+
+    Cost: O(blocks held) in every step.
+    """
+
+    __slots__ = ()
+
+    @property
+    def thrashing_rate(self) -> float:
+        return self.tier.num_evicted / self.tier.num_stored if self.tier.num_stored else 0.0
+
+    def allocate_prompt(self, sequence: Sequence, num_tokens: int, cached: SequenceOf[int] = ()) -> bool:
+        self._note_shift(sequence)
+        if self._bring_back(sequence, cached):
+            return self._allocate_after_return(sequence, num_tokens, cached)
+        allocated = super().allocate_prompt(sequence, num_tokens, cached)
+        self.num_misses_in_tier += not allocated
+        return allocated
+
+    def allocate_token(self, sequence: Sequence) -> bool:
+        self._note_shift(sequence)
+        returned = self._bring_back(sequence, ())
+        allocated = super().allocate_token(sequence)
+        self.num_misses_in_tier += not allocated and not returned
+        return allocated
+
+    def step_executed(self, running: SequenceOf[Sequence]) -> None:
+        for sequence in running:
+            self.tier.keep(self.index.identities_of(sequence.block_ids), self.now)
+
+
+class OffloadingKVCache(TieredKVCache):
+    """While more than a share of the GPU blocks is in use, free ones that can be found move to CPU memory.
+
+    Moved blocks come back when an allocation fails, for that request's next attempt to find.
+    """
+
+    __slots__ = ("_most_used_blocks", "_was_over")
+
+    def __init__(self, num_blocks: int, block_size_tokens: int, config: CpuTierConfig) -> None:
+        super().__init__(num_blocks, block_size_tokens, config)
+        self._most_used_blocks = config.offload_threshold * num_blocks
+        self._was_over = False
+
+    @property
+    def thrashing_rate(self) -> float:
+        return self.tier.num_thrashed / self.tier.num_stored if self.tier.num_stored else 0.0
+
+    def allocate_prompt(self, sequence: Sequence, num_tokens: int, cached: SequenceOf[int] = ()) -> bool:
+        self._note_shift(sequence)
+        if super().allocate_prompt(sequence, num_tokens, cached):
+            return True
+        if self._bring_back(sequence, cached):
+            return self._allocate_after_return(sequence, num_tokens, cached)
+        self.num_misses_in_tier += 1
+        return False
+
+    def allocate_token(self, sequence: Sequence) -> bool:
+        self._note_shift(sequence)
+        allocated = super().allocate_token(sequence)
+        self.num_misses_in_tier += not allocated
+        return allocated
+
+    def release(self, sequence: Sequence) -> None:
+        released = sequence.block_ids[::-1]
+        super().release(sequence)
+        if self._is_over():
+            self._offload(filter(self.pool.is_free, released))
+
+    def step_executed(self, running: SequenceOf[Sequence]) -> None:
+        is_over = self._is_over()
+        if is_over and not self._was_over:
+            self._offload(self.pool.reusable())
+        self._was_over = is_over
+
+    def _is_over(self) -> bool:
+        return self.pool.num_used > self._most_used_blocks
+
+    def _offload(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            identity = self.index.identity_of(block)
+            if identity is not None and self.index.block_of(identity) == block:
+                self.index.forget(block)
+                self.tier.keep((identity,), self.now)
+
+    def _fetch(self, identity: object) -> None:
+        super()._fetch(identity)
+        self.tier.discard(identity)
+
+
+OFFLOAD_POLICIES: dict[str, Callable[[int, int, CpuTierConfig], TieredKVCache]] = {
+    "mirror": MirroringKVCache,
+    "threshold": OffloadingKVCache,
+}

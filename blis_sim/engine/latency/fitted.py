@@ -12,13 +12,11 @@ import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.latency.coefficients import checked
 from blis_sim.engine.latency.decode_steps import context_at_each_step, whole_micros_each
 from blis_sim.engine.latency.decode_sums import DecodeSums
-from blis_sim.engine.latency.model import whole_micros
+from blis_sim.engine.latency.model import checked, whole_micros
 from blis_sim.engine.latency.step_work import StepWork, step_work
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.engine.units import Micros
 
 ALL_REDUCE_START_US = 8.0

@@ -8,19 +8,20 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.latency.coefficients import checked
 from blis_sim.engine.latency.decode_steps import context_at_each_step, whole_micros_each
 from blis_sim.engine.latency.decode_sums import DecodeSums
-from blis_sim.engine.latency.kernels.grids import CLASSES, TOKEN_CLASSES, KernelGrids
-from blis_sim.engine.latency.kernels.interpolation import (
+from blis_sim.engine.latency.kernels.grids import (
+    CLASSES,
+    TOKEN_CLASSES,
     DecodeLine,
+    KernelGrids,
     PromptGrid,
     at_each,
     chunk_line,
     decode_line,
     prompt_grid,
 )
-from blis_sim.engine.latency.model import whole_micros
+from blis_sim.engine.latency.model import checked, whole_micros
 from blis_sim.engine.units import Micros
 
 LARGEST_STEP_TOKENS = 32_768

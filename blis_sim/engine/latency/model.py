@@ -1,13 +1,28 @@
 """The seam between the scheduler and time: a latency model turns a batch shape into microseconds."""
 
-from typing import TYPE_CHECKING, Protocol
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.errors import EngineError
 from blis_sim.engine.units import Micros
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+
+def checked(name: str, values: tuple[float, ...], at_least: int, at_most: int) -> tuple[float, ...]:
+    """`values`, when their number lies within the limits and each is finite and not negative; else EngineError."""
+    if not at_least <= len(values) <= at_most:
+        allowed = str(at_least) if at_least == at_most else f"{at_least} to {at_most}"
+        raise EngineError(f"{name} must have {allowed} values, got {len(values)}")
+    for value in values:
+        if not (math.isfinite(value) and value >= 0):
+            raise EngineError(f"{name} must be finite and at least 0, got {value}")
+    return values
+
 
 MAX_MICROS: Micros = 2**63 - 1
 
@@ -55,3 +70,48 @@ def whole_micros(value: float) -> Micros:
     if not value < MAX_MICROS:
         return MAX_MICROS
     return max(1, int(value))
+
+
+@runtime_checkable
+class WaitsForHost(Protocol):
+    """A latency model of a server whose host does not always work while a step executes."""
+
+    def idle_start_time(self, idle_us: Micros) -> Micros:
+        """Return what a step takes longer on a GPU that has been idle for `idle_us`: nothing hides what the host does
+        before a step."""
+        ...
+
+    @property
+    def growth_requests(self) -> int:
+        """How many requests a batch must have more than any before, to make the host wait until its step ends; 0 where
+        none does."""
+        ...
+
+    @property
+    def output_turn_us(self) -> float:
+        """Return what handing out one token takes the API server process, which does so one after the other."""
+        ...
+
+
+@runtime_checkable
+class WrapsModel(Protocol):
+    """A latency model that wraps another one, and starts after an idle time as that one does."""
+
+    def idle_starter(self) -> Callable[[Micros], Micros] | None: ...
+
+
+def idle_starter(latency: LatencyModel) -> Callable[[Micros], Micros] | None:
+    """Return the `idle_start_time` of a latency model, None where it has none."""
+    if isinstance(latency, WrapsModel):
+        return latency.idle_starter()
+    return latency.idle_start_time if isinstance(latency, WaitsForHost) else None
+
+
+def output_turn_us(latency: LatencyModel) -> float:
+    """Return the `output_turn_us` of a latency model, 0 where it has none."""
+    return latency.output_turn_us if isinstance(latency, WaitsForHost) else 0.0
+
+
+def growth_requests(latency: LatencyModel) -> int:
+    """Return the `growth_requests` of a latency model, 0 where it has none."""
+    return latency.growth_requests if isinstance(latency, WaitsForHost) else 0

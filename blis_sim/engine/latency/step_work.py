@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 
 if TYPE_CHECKING:
     from blis_sim.engine.latency.decode_steps import Floats

@@ -8,13 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.latency.coefficients import checked
 from blis_sim.engine.latency.decode_steps import Floats, TimesFewDecodes, context_at_each_step, whole_micros_each
 from blis_sim.engine.latency.decode_sums import DecodeSums
-from blis_sim.engine.latency.model import MAX_MICROS, whole_micros
+from blis_sim.engine.latency.model import MAX_MICROS, checked, whole_micros
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS, StepWork, step_work
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.engine.units import Micros
 
 _BEYOND_MICROS = float(MAX_MICROS)

@@ -1,15 +1,22 @@
-"""Latency models that wrap another one: slower steps, steps with random deviations, and a watch for unseen batches."""
+"""Latency models that wrap another one: slower steps, random deviations, a watch for unseen batches, joint steps."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.batch_shape import BatchShape, decodes
 from blis_sim.engine.latency.decode_steps import decode_timer
-from blis_sim.engine.latency.host_waits import WaitsForHost, growth_requests, idle_starter, output_turn_us
-from blis_sim.engine.latency.model import LatencyModel, whole_micros
+from blis_sim.engine.latency.model import (
+    LatencyModel,
+    WaitsForHost,
+    growth_requests,
+    idle_starter,
+    output_turn_us,
+    whole_micros,
+)
 from blis_sim.engine.units import Micros
 
 
@@ -252,3 +259,78 @@ class RangeWatch(WrappedLatency):
         if not shortest <= input_tokens <= longest or self._asked_prompts is None:
             self._asked_prompts = min(shortest, input_tokens), max(longest, input_tokens)
         return self.model.queueing_time(input_tokens)
+
+
+DUMMY_SHAPE = decodes(1, 0)
+"""The shape of a rank without work: vLLM lets it compute one token that belongs to no request."""
+
+
+@runtime_checkable
+class RanksLatencyModel(Protocol):
+    """A latency model that times ranks which share experts and have different batches."""
+
+    def ranks_time(self, shapes: Sequence[BatchShape]) -> Micros:
+        """Return the duration of a forward pass in which each rank computes the batch of its shape."""
+        ...
+
+
+@dataclass(slots=True)
+class JointSteps(WrappedLatency):
+    """`model` for one of several ranks: a step takes as long as the forward pass of all ranks under `shapes`.
+
+    A model without that times each batch alone, and the slowest counts.
+    """
+
+    shapes: Sequence[BatchShape] = field(default_factory=list)
+    """The batches of all ranks in the forward pass that begins; the caller sets them before a call."""
+    _timed: Sequence[BatchShape] = field(default_factory=list, init=False)
+    _time: Micros = field(default=0, init=False)
+
+    def step_time(self, shape: BatchShape) -> Micros:
+        shapes = self.shapes or [shape]
+        if shapes != self._timed:
+            self._timed, self._time = shapes, self._joint_time(shapes)
+        return self._time
+
+    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
+        first, more = shape.decode_context_tokens, shape.decode_requests
+        alone = (shape._replace(decode_context_tokens=first + step * more) for step in range(steps))
+        return np.array([self._joint_time([each]) for each in alone], dtype=np.int64)
+
+    def _joint_time(self, shapes: Sequence[BatchShape]) -> Micros:
+        if isinstance(self.model, RanksLatencyModel):
+            return self.model.ranks_time(shapes)
+        return max(self.model.step_time(shape) for shape in shapes)
+
+
+def joined(latency: LatencyModel, steps: JointSteps | None = None) -> tuple[LatencyModel, JointSteps]:
+    """Return `latency` with the innermost model behind one `JointSteps`, and that one."""
+    if isinstance(latency, WrappedLatency) and not isinstance(latency, JointSteps):
+        inner, steps = joined(latency.model, steps)
+        return replace(latency, model=inner), steps
+    steps = steps or JointSteps(latency)
+    return steps, steps
+
+
+@runtime_checkable
+class HasOperations(Protocol):
+    """A latency model made of operations: what `operation_metrics.csv` has a column for."""
+
+    @property
+    def operation_names(self) -> tuple[str, ...]:
+        """The operations, in the order of their columns."""
+        ...
+
+    def operation_times_ms(self, shape: BatchShape) -> tuple[float, ...]:
+        """Return the time of each operation in one step."""
+        ...
+
+
+def operations_of(latency: LatencyModel) -> HasOperations | None:
+    """Return the model with times of operations, itself or below its wrappers; None if there is none."""
+
+    while not isinstance(latency, HasOperations):
+        if not isinstance(latency, WrappedLatency):
+            return None
+        latency = latency.model
+    return latency

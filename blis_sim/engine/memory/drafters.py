@@ -11,15 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.memory.config_keys import ConfigKeys
-from blis_sim.engine.memory.decoders import DecoderTraits, dense_layers
+from blis_sim.engine.hf_config import ConfigKeys
+from blis_sim.engine.memory.decoders import DecoderTraits, dense_layers, latent_layers
 from blis_sim.engine.memory.families import read_model
-from blis_sim.engine.memory.latent import latent_layers
-from blis_sim.engine.memory.modules import HEAD, FormatOf, Module
+from blis_sim.engine.memory.modules import HEAD, FormatOf, Module, plain
 from blis_sim.engine.memory.quantization import read_quantization
-from blis_sim.engine.memory.shapes import Attention, DenseMLP, GatedDeltaNet, LatentAttention, Layer, ModelShape, MoE
-from blis_sim.engine.memory.sharding import Sharding
-from blis_sim.engine.memory.weight_formats import plain
+from blis_sim.engine.memory.shapes import (
+    Attention,
+    DenseMLP,
+    GatedDeltaNet,
+    LatentAttention,
+    Layer,
+    ModelShape,
+    MoE,
+    Sharding,
+)
 from blis_sim.engine.memory.weights import DTYPE_BYTES, layer_modules, module_bytes
 
 _MTP_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "n_predict", "num_mtp_layers")

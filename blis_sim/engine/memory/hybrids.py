@@ -1,9 +1,15 @@
 """Readers of hybrids: layers of attention between layers with a recurrent state."""
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.memory.config_keys import ConfigKeys
-from blis_sim.engine.memory.decoders import DecoderTraits, attention_of, chosen_experts, feed_forward_of, moe_of
-from blis_sim.engine.memory.latent import latent_attention
+from blis_sim.engine.hf_config import ConfigKeys
+from blis_sim.engine.memory.decoders import (
+    DecoderTraits,
+    attention_of,
+    chosen_experts,
+    feed_forward_of,
+    latent_attention,
+    moe_of,
+)
 from blis_sim.engine.memory.shapes import DenseMLP, GatedDeltaNet, KimiDelta, Layer, Mamba2, Mixer, MoE
 
 

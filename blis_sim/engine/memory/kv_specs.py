@@ -5,7 +5,6 @@ from math import lcm
 from typing import NamedTuple
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.memory.mixer_weights import local_groups
 from blis_sim.engine.memory.shapes import (
     Attention,
     GatedDeltaNet,
@@ -15,9 +14,9 @@ from blis_sim.engine.memory.shapes import (
     Mamba2,
     Mixer,
     ModelShape,
+    Sharding,
 )
-from blis_sim.engine.memory.sharding import Sharding
-from blis_sim.engine.memory.weights import DTYPE_BYTES
+from blis_sim.engine.memory.weights import DTYPE_BYTES, local_groups
 
 FULL, SLIDING, CHUNKED = "FullAttentionSpec", "SlidingWindowSpec", "ChunkedLocalAttentionSpec"
 LATENT, STATE, MIXED = "MLAAttentionSpec", "MambaSpec", "UniformTypeKVCacheSpecs"

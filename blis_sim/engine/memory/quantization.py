@@ -1,25 +1,155 @@
 """Which matrices of a checkpoint are quantised, and how, by the rules that vLLM applies to its quantization config."""
 
+import re
 from collections.abc import Callable, Mapping
+from fnmatch import translate
 from typing import Any, NamedTuple
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.memory.compressed_tensors import compressed_tensors_formats
-from blis_sim.engine.memory.config_keys import ConfigKeys
-from blis_sim.engine.memory.modelopt import modelopt_formats
-from blis_sim.engine.memory.modules import EXPERTS, LINEAR, FormatOf, Module
-from blis_sim.engine.memory.names import canonical, ignores_exactly
-from blis_sim.engine.memory.weight_formats import (
+from blis_sim.engine.hf_config import ConfigKeys
+from blis_sim.engine.memory.modules import (
+    EXPERTS,
     FP8,
+    HEAD,
     INT8,
+    LINEAR,
     MXFP4,
     MXFP8,
     NF4,
+    NVFP4,
+    FormatOf,
+    Module,
     WeightFormat,
     block_fp8,
+    canonical,
     grouped_integers,
+    ignores_exactly,
 )
-from blis_sim.engine.model_spec import Checkpoint
+from blis_sim.engine.specs import Checkpoint
+
+_MODULE_CLASSES = ("Linear", "FusedMoE", "RoutedExperts")
+
+
+def compressed_tensors_formats(keys: ConfigKeys) -> FormatOf:
+    """Return the format of every module: that of the first group whose targets name it, unless it is ignored."""
+    ignored = [str(item) for item in keys.items("ignore")]
+    groups = [
+        (ConfigKeys(f"{keys.model}: config_groups", group), keys.text("format"))
+        for _, group in sorted(keys.object("config_groups").keys.items())
+        if isinstance(group, Mapping)
+    ]
+    formats = [(group.items("targets"), _group_format(group, fallback)) for group, fallback in groups]
+
+    def format_of(module: Module) -> WeightFormat | None:
+        if any(_names(module, pattern) for pattern in ignored):
+            return None
+        for targets, weight_format in formats:
+            is_class = module.role != HEAD and any(target in _MODULE_CLASSES for target in targets)
+            if is_class or any(_names(module, str(target)) for target in targets):
+                return weight_format
+        return None
+
+    return format_of
+
+
+def _names(module: Module, pattern: str) -> bool:
+    """Return whether a name, or a regular expression after `re:`, means the module or its shards."""
+    names = (module.name, *module.shard_names())
+    if pattern.startswith("re:"):
+        try:
+            expression = re.compile(pattern[3:])
+        except re.error:
+            return False
+        return any(expression.match(f"model.{name}") or expression.match(name) for name in names)
+    return canonical(pattern) in names
+
+
+def _group_format(group: ConfigKeys, fallback: str) -> WeightFormat:
+    weights = group.object("weights")
+    kind, bits = weights.text("type", "int"), weights.count("num_bits", default=16)
+    packing = group.text("format", fallback)
+    if kind == "float":
+        return _float_format(group.model, bits, packing, weights)
+    if bits == 8 and "pack" not in packing:
+        return INT8
+    group_size = weights.count("group_size", default=0) if weights.text("strategy") == "group" else 0
+    return grouped_integers(bits, group_size, not weights.flag("symmetric", True))
+
+
+def _float_format(model: str, bits: int, packing: str, weights: ConfigKeys) -> WeightFormat:
+    if bits == 4:
+        return MXFP4 if "mxfp4" in packing or weights.count("group_size", default=16) == 32 else NVFP4
+    if bits != 8:
+        raise EngineError(f"{model}: num_bits of float weights must be 4 or 8, got {bits}")
+    block: list[Any] = weights.items("block_structure")
+    return block_fp8(int(block[0]), int(block[1])) if len(block) == 2 else FP8
+
+
+_FORMATS: Mapping[str, WeightFormat] = {
+    "FP8": FP8,
+    "FP8_PER_CHANNEL_PER_TOKEN": FP8,
+    "FP8_PB_WO": block_fp8(128, 128),
+    "NVFP4": NVFP4,
+    "W4A16_NVFP4": NVFP4,
+    "MXFP8": MXFP8,
+}
+
+
+def modelopt_formats(keys: ConfigKeys, method: str) -> FormatOf:
+    """Return the format of every module of a ModelOpt checkpoint. The output head is quantised unless excluded."""
+    inner = keys.object("quantization") if keys.has("quantization") else keys
+    excluded = _Exclusions(inner.items("exclude_modules") or inner.items("ignore"))
+    if method == "modelopt_mixed":
+        algorithms = _algorithms(inner.object("quantized_layers").keys, keys.model)
+        return lambda module: None if excluded.matches(module) else _mixed_format(algorithms, module)
+    algorithm = inner.text("quant_algo").upper()
+    if algorithm not in _FORMATS:
+        raise EngineError(f"{keys.model}: quant_algo must be one of {', '.join(_FORMATS)}, got {algorithm!r}")
+    return lambda module: None if excluded.matches(module) else _FORMATS[algorithm]
+
+
+class _Exclusions:
+    """A list of names, parts of names and wildcards, any of which excludes a module."""
+
+    def __init__(self, patterns: list[Any]) -> None:
+        names = [canonical(str(pattern)) for pattern in patterns]
+        # A trailing star without a dot stands for the module itself and for all below it.
+        self.parts = frozenset(name[:-1] if name.endswith("*") and not name.endswith(".*") else name for name in names)
+        wildcards = [name for name in names if any(character in name for character in "*?[")]
+        self.wildcard = re.compile("|".join(translate(name) for name in wildcards)) if wildcards else None
+
+    def matches(self, module: Module) -> bool:
+        if not self.parts:
+            return False
+        if ignores_exactly(module, self.parts) or any(part in module.name for part in self.parts):
+            return True
+        return self.wildcard is not None and self.wildcard.match(module.name) is not None
+
+
+def _algorithms(layers: Mapping[str, Any], model: str) -> dict[str, str]:
+    """Return the algorithm of every listed name, and of every parent of one where the parent itself has none."""
+    algorithms: dict[str, str] = {}
+    parents: dict[str, str] = {}
+    for name, recipe in layers.items():
+        algorithm = str(recipe.get("quant_algo", "") if isinstance(recipe, Mapping) else "").upper()
+        if algorithm not in _FORMATS:
+            raise EngineError(f"{model}: quant_algo of {name} must be one of {', '.join(_FORMATS)}, got {algorithm!r}")
+        short = canonical(name)
+        algorithms[short] = algorithm
+        parent = short.rpartition(".")[0]
+        while parent and parent not in parents:
+            parents[parent] = algorithm
+            parent = parent.rpartition(".")[0]
+    return {**parents, **algorithms}
+
+
+def _mixed_format(algorithms: Mapping[str, str], module: Module) -> WeightFormat | None:
+    names = [module.name, *module.shard_names()]
+    if module.role == EXPERTS:
+        names.append(module.name.removesuffix(".experts"))
+    algorithm = next((algorithms[name] for name in names if name in algorithms), None)
+    return _FORMATS[algorithm] if algorithm is not None else None
+
 
 ONLINE_METHODS: Mapping[str, WeightFormat] = {
     "fp8": FP8,

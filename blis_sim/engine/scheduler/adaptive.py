@@ -13,9 +13,8 @@ from blis_sim.engine.events import Finished, Preempted, Scheduled, StepDone
 from blis_sim.engine.kv_cache.prompt_store import PromptStore
 from blis_sim.engine.latency.decode_steps import few_decodes_timer
 from blis_sim.engine.queue import Due
-from blis_sim.engine.scheduler.pause_state import PauseState
-from blis_sim.engine.scheduler.places import Places
-from blis_sim.engine.scheduler.waiting import ORDERS
+from blis_sim.engine.scheduler.interface import PauseState
+from blis_sim.engine.scheduler.policies import ORDERS, Places
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.speculation import Acceptance
 from blis_sim.engine.units import Micros

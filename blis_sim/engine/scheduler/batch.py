@@ -6,11 +6,12 @@ from collections.abc import Callable
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import BatchDone, Event, Scheduled, StepDone
-from blis_sim.engine.kv_cache.free_runs import FreeRuns
-from blis_sim.engine.kv_cache.paged import PagedCache
+from blis_sim.engine.kv_cache.block_pool import FreeRuns
+from blis_sim.engine.kv_cache.interface import PagedCache
 from blis_sim.engine.scheduler.cohort import running_number
 from blis_sim.engine.scheduler.encoder_inputs import new_encoder
 from blis_sim.engine.scheduler.multi_step import CohortScheduler
+from blis_sim.engine.scheduler.policies import ORDERS
 from blis_sim.engine.scheduler.scheduled_step import (
     NO_TOKENS,
     ScheduledStep,
@@ -19,7 +20,6 @@ from blis_sim.engine.scheduler.scheduled_step import (
     last_token,
     shape_of,
 )
-from blis_sim.engine.scheduler.waiting import ORDERS
 from blis_sim.engine.sequence import DecodeSpan, Sequence
 from blis_sim.engine.units import Micros
 

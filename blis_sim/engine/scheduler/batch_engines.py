@@ -1,19 +1,350 @@
-"""Engines whose rules compose one batch after the other, by their names. A new one is one file and one row here."""
+"""Engines whose rules compose one batch after the other, each when the one before ends or a stage is free.
 
+A new one is one file of rules and one row of `BATCH_RULES`.
+"""
+
+from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from blis_sim.engine.scheduler.batch_engine_scheduler import BatchEngineScheduler
-from blis_sim.engine.scheduler.batch_rules import BatchLimits, BatchRules
+from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.context import EngineContext
+from blis_sim.engine.events import BatchDone, Finished, Preempted, Scheduled, StepDone, StepsDone
+from blis_sim.engine.pipeline import Pipeline
+from blis_sim.engine.queue import Due
+from blis_sim.engine.scheduler.batch_rules import Batch, BatchLimits, BatchRules, BlockCounts, Job
+from blis_sim.engine.scheduler.cohort_steps import MAX_REPEATED_STEPS, MIN_LEAP_STEPS, MultiStep
 from blis_sim.engine.scheduler.faster_transformer import FasterTransformerRules
+from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.scheduler.lightllm import LightLLMRules
-from blis_sim.engine.scheduler.orca import OrcaRules
+from blis_sim.engine.scheduler.policies import ORDERS
 from blis_sim.engine.scheduler.sarathi import SarathiRules
-from blis_sim.engine.scheduler.splitwise import SplitwiseRules
-from blis_sim.engine.scheduler.vidur_vllm import VidurVllmRules
+from blis_sim.engine.scheduler.whole_prompts import OrcaRules, SplitwiseRules, VidurVllmRules
+from blis_sim.engine.sequence import Outcome, Sequence
+from blis_sim.engine.units import Micros
 
-if TYPE_CHECKING:
-    from blis_sim.engine.context import EngineContext
+
+class SequenceJob(Job):
+    """A request as rules see it, with its sequence in the engine."""
+
+    __slots__ = ("sequence",)
+
+    def __init__(self, sequence: Sequence, limit_tokens: int) -> None:
+        request = sequence.request
+        room = max(limit_tokens - request.input_tokens, 1)
+        output = min(max(request.output_tokens, 1), room)
+        declared = min(max(sequence.max_output_tokens or room, 1), room)
+        most = request.input_tokens + declared
+        super().__init__(float(sequence.arrived_at), request.input_tokens, output, most)
+        if request.external is not None:
+            self.processed = min(request.external.num_tokens, request.input_tokens - 1)
+        self.sequence = sequence
+
+
+class RunningBatch:
+    """A batch under way: the index of its step, its end, and when it enters and leaves each of several stages."""
+
+    __slots__ = ("batch", "ends_at", "index", "shape", "stages")
+
+    def __init__(
+        self, batch: Batch, index: int, ends_at: Micros, shape: BatchShape, stages: list[tuple[Micros, Micros]]
+    ) -> None:
+        self.batch, self.index, self.ends_at, self.shape, self.stages = batch, index, ends_at, shape, stages
+
+
+class BatchEngineScheduler:
+    """Takes steps of `rules`; as many run at once as there are pipeline stages, each of which has a queue."""
+
+    def __init__(self, context: EngineContext, reports_steps: bool, rules: BatchRules) -> None:
+        config = context.config
+        self.num_deferred = 0
+        self.rules = rules
+        self._context = context
+        self._reports_steps = reports_steps
+        self._limit_tokens = config.limit_tokens
+        self._num_stages = config.num_stages
+        self._pipeline = None if config.pipeline is None else Pipeline(config.pipeline)
+        self._order = ORDERS[config.scheduler]
+        self._jobs: dict[Sequence, SequenceJob] = {}
+        self._running: deque[RunningBatch] = deque()
+        self._planned = False
+        self._hold = PauseState.NONE
+        self._num_admissions = 0
+        self._take_steps = MultiStep(context).take
+
+    @property
+    def kv(self) -> BlockCounts:
+        return self.rules.blocks
+
+    @property
+    def num_running(self) -> int:
+        return len(self._jobs) - len(self.rules.waiting)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.rules.waiting)
+
+    @property
+    def num_begun_steps(self) -> int:
+        return len(self._context.steps)
+
+    @property
+    def rests(self) -> bool:
+        return False
+
+    def enqueue(self, sequence: Sequence, at: Micros) -> None:
+        self._jobs[sequence] = job = SequenceJob(sequence, self._limit_tokens)
+        self.rules.add(job)
+        if self._order is not None:
+            self._sort_waiting()
+        self._plan(at)
+
+    def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
+        job = self._jobs.pop(sequence)
+        for running in self._running:
+            _leave(running.batch, job)
+        self.rules.drop(job)
+        sequence.running = False
+        self._context.end_now(sequence, outcome, at)
+        self._plan(at)
+
+    def set_hold(self, hold: PauseState, at: Micros) -> None:
+        self._hold = hold
+        self._plan(at)
+
+    def preempt_all(self, at: Micros) -> None:
+        rules = self.rules
+        rules.restarted = []
+        jobs = rules.take_ready()
+        for running in self._running:
+            jobs += running.batch.jobs
+            running.batch.jobs, running.batch.tokens = [], []
+        for job in reversed(jobs):
+            rules.restart(job)
+        self._report(at)
+        self._plan(at)
+
+    def step(self, at: Micros) -> None:
+        self._planned = False
+        self._go_on(at)
+
+    def step_ended(self, report: object, at: Micros) -> None:
+        assert isinstance(report, RunningBatch)
+        self._end(self._running.popleft(), at)
+        if self._last_free_instant() >= at:
+            self._go_on(at)
+        else:
+            self._plan(at)  # what else is due at this instant comes first
+
+    def _plan(self, at: Micros) -> None:
+        if not self._planned and len(self._running) < self._num_stages:
+            self._planned = True
+            self._context.queue.push(at, Due.STEP)
+
+    def _go_on(self, at: Micros) -> None:
+        """Compose batches from `at` on, and end those of a single stage that end before something else is due."""
+        context = self._context
+        while True:
+            context.clock = max(at, context.clock)
+            while len(self._running) < self._num_stages and (batch := self._compose(at)) is not None:
+                running = self._begin(batch, at)
+                self._running.append(running)
+                if self._num_stages > 1:
+                    context.queue.push(running.ends_at, Due.STEP_END, running)
+            if self._num_stages > 1 or not self._running:
+                return
+            running = self._running[0]
+            if running.ends_at > self._last_free_instant():
+                context.queue.push(running.ends_at, Due.STEP_END, running)
+                return
+            at = running.ends_at
+            self._end(self._running.popleft(), at)
+
+    def _compose(self, at: Micros) -> Batch | None:
+        rules = self.rules
+        if self._hold is PauseState.EVERYTHING:
+            return None
+        if self._hold is PauseState.ADMISSIONS:
+            held, rules.waiting = rules.waiting, deque()
+            batch = rules.compose()
+            rules.waiting.extend(held)
+        else:
+            batch = rules.compose()
+        if rules.started or rules.restarted:
+            self._report(at)
+        return batch
+
+    def _report(self, at: Micros) -> None:
+        """Report which requests began, and which lost their blocks."""
+        context = self._context
+        for job in self.rules.restarted:
+            sequence = _sequence(job)
+            sequence.running = False
+            sequence.num_computed_tokens = 0
+            sequence.num_preemptions += 1
+            context.counters.num_preemptions += 1
+            context.events.append(Preempted(at, sequence))
+        for job in self.rules.started:
+            sequence = _sequence(job)
+            self._num_admissions += 1
+            sequence.running, sequence.running_number = True, self._num_admissions
+            sequence.num_computed_tokens = job.processed
+            if sequence.scheduled_at is None:
+                sequence.scheduled_at = at
+                sequence.num_cached_tokens = sequence.num_external_tokens = job.processed
+            if context.reports_admissions:
+                context.events.append(Scheduled(at, sequence))
+
+    def _begin(self, batch: Batch, at: Micros) -> RunningBatch:
+        """Begin a batch, and take those that are equal to it while nothing else is due."""
+        context = self._context
+        if self._num_stages == 1 and not batch.prefills:
+            most = self._num_at_once(batch)
+            if most >= MIN_LEAP_STEPS:
+                return self._leap(batch, at, most)
+        shape = shape_of(batch, context.recent_prompts.tokens_at(at) if batch.prefills else 0)
+        context.last_shape = shape
+        started_at = at if self._pipeline is None else self._pipeline.start(at)
+        duration_us = context.latency.step_time(shape) or 1
+        computed_at = ends_at = started_at + duration_us
+        if self._pipeline is not None:
+            computed_at, ends_at = self._pipeline.enter(started_at, duration_us, shape.num_tokens, samples=False)
+        if shape.prefill_tokens:
+            context.recent_prompts.add(shape.prefill_tokens, computed_at)
+        stages = [] if self._pipeline is None else self._pipeline.passages
+        return RunningBatch(batch, context.steps.append(started_at, ends_at), ends_at, shape, stages)
+
+    def _num_at_once(self, batch: Batch) -> int:
+        """How many batches can be taken at once: `batch` and those equal to it."""
+        context = self._context
+        is_reported = self._reports_steps and not context.leaps
+        if self._hold is not PauseState.NONE or is_reported or context.reports_batches:
+            return 1
+        most = 1 + self.rules.num_equal_batches(batch)
+        return min(most, MAX_REPEATED_STEPS + 1) if self._reports_steps else most
+
+    def _leap(self, batch: Batch, at: Micros, most: int) -> RunningBatch:
+        """Take up to `most` equal batches, each of which begins before something else is due."""
+        context, decodes = self._context, batch.decodes
+        first = len(context.steps)
+        num_tokens = batch.decode_context_tokens - decodes
+        count, started_at, ends_at = self._take_steps(at, max(at, self._last_free_instant()), decodes, num_tokens, most)
+        context.clock = max(started_at, context.clock)
+        if count > 1:
+            self.rules.repeat(batch, count - 1)
+            sequences = [_sequence(job) for job in batch.jobs]
+            for sequence in sequences:
+                sequence.add_token_steps(first, count - 1)
+                sequence.num_output_tokens += count - 1
+                sequence.num_computed_tokens += count - 1
+            if self._reports_steps:
+                ends = [context.steps.end(index) for index in range(first, first + count - 1)]
+                context.events.append(StepsDone(ends, first, sequences))
+        context.last_shape = shape = shape_of(batch, 0)
+        return RunningBatch(batch, first + count - 1, ends_at, shape, [])
+
+    def _end(self, running: RunningBatch, at: Micros) -> None:
+        """Process what a batch brings its requests."""
+        context, batch, index = self._context, running.batch, running.index
+        batch_done = self._batch_done(running, at) if context.reports_batches else None
+        complete = self.rules.end(batch)
+        if batch_done is not None:
+            batch_done.num_blocks_after = self.kv.num_used_blocks
+            context.events.append(batch_done)
+        emitted: list[Sequence] = []
+        for job, count in zip(batch.jobs, batch.tokens, strict=True):
+            sequence = _sequence(job)
+            sequence.num_computed_tokens += count
+            if not job.is_prefilled:
+                continue
+            sequence.num_output_tokens += 1
+            if sequence.first_token_step is None:
+                sequence.first_token_step, sequence.first_token_at = index, at
+            else:
+                sequence.add_token_step(index)
+            if sequence.request.output_tokens > 0:
+                emitted.append(sequence)
+        if self._reports_steps:
+            context.events.append(StepDone(at, index, context.steps.start(index), emitted))
+        for job in complete:
+            self._complete(_sequence(job), at)
+
+    def _batch_done(self, running: RunningBatch, at: Micros) -> BatchDone:
+        """Return the report of a batch, before its tokens are processed."""
+        prompts: list[tuple[Sequence, int]] = []
+        decoding: list[Sequence] = []
+        for job, count in zip(running.batch.jobs, running.batch.tokens, strict=True):
+            sequence = _sequence(job)
+            if sequence.first_token_step is None:
+                prompts.append((sequence, count))
+            else:
+                decoding.append(sequence)
+        started_at, num_used_blocks = self._context.steps.start(running.index), self.kv.num_used_blocks
+        return BatchDone(
+            at,
+            running.index,
+            started_at,
+            running.shape._replace(recent_prefill_tokens=0),
+            prompts,
+            decoding,
+            num_used_blocks,
+            num_used_blocks,
+            running.stages,
+        )
+
+    def _complete(self, sequence: Sequence, at: Micros) -> None:
+        del self._jobs[sequence]
+        sequence.running = False
+        most, context = sequence.request.output_tokens, self._context
+        outcome = Outcome.COMPLETED if sequence.num_output_tokens >= most else Outcome.LENGTH_CAPPED
+        sequence.num_output_tokens = min(sequence.num_output_tokens, most)
+        context.end(sequence, outcome)
+        context.counters.output_tokens += sequence.num_output_tokens
+        context.events.append(Finished(at, sequence, outcome))
+
+    def _sort_waiting(self) -> None:
+        order = self._order
+        assert order is not None
+        self.rules.waiting = deque(sorted(self.rules.waiting, key=lambda job: order(_sequence(job))))
+
+    def _last_free_instant(self) -> Micros:
+        """Up to when steps may be taken without looking at anything else."""
+        others_at, until = self._context.queue.next_at(), self._context.until
+        return until if others_at is None or others_at > until else others_at - 1
+
+
+def shape_of(batch: Batch, recent_prompt_tokens: int) -> BatchShape:
+    """Return the shape of a batch for the latency model."""
+    context_work = prompt_work = 0
+    if batch.prefills:
+        for job, count in zip(batch.jobs, batch.tokens, strict=True):
+            if not job.is_prefilled:
+                context_work += count * job.processed
+                prompt_work += count * job.target
+    return BatchShape(
+        batch.prefills,
+        batch.num_prefill_tokens,
+        batch.prefill_squares,
+        batch.prefill_context_tokens,
+        context_work,
+        prompt_work,
+        batch.decodes,
+        batch.decode_context_tokens - batch.decodes,
+        recent_prompt_tokens,
+    )
+
+
+def _sequence(job: Job) -> Sequence:
+    assert isinstance(job, SequenceJob)
+    return job.sequence
+
+
+def _leave(batch: Batch, job: Job) -> None:
+    """Let a request leave a batch under way; what is computed for it is lost."""
+    if job in batch.jobs:
+        place = batch.jobs.index(job)
+        batch.jobs = batch.jobs[:place] + batch.jobs[place + 1 :]
+        batch.tokens = batch.tokens[:place] + batch.tokens[place + 1 :]
+
 
 BATCH_RULES: Mapping[str, type[BatchRules]] = {
     "sarathi": SarathiRules,

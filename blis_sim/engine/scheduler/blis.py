@@ -5,17 +5,16 @@ continuous batching with chunked prefill under one token budget, and preemption 
 """
 
 from blis_sim.engine.context import EngineContext
+from blis_sim.engine.cpu_tier_config import CpuTierConfig
 from blis_sim.engine.events import Event, Finished, Preempted, Scheduled, StepsDone
-from blis_sim.engine.kv_cache.cache import KVCache
-from blis_sim.engine.kv_cache.counting_prompts import CountingPromptCache
-from blis_sim.engine.kv_cache.prompt_cache import PromptCache
+from blis_sim.engine.kv_cache.blis_cache import CountingPromptCache, KVCache, PromptCache
+from blis_sim.engine.kv_cache.tiered_cache import OFFLOAD_POLICIES
 from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.batch import BatchScheduler
-from blis_sim.engine.scheduler.cohort_rules import hold_none, take_none
-from blis_sim.engine.scheduler.cohort_steps import MAX_REPEATED_STEPS
-from blis_sim.engine.scheduler.leap import MAX_LEAP_STEPS
-from blis_sim.engine.scheduler.pause_state import PauseState
-from blis_sim.engine.scheduler.preemption import VICTIMS
+from blis_sim.engine.scheduler.cohort import hold_none, take_none
+from blis_sim.engine.scheduler.cohort_steps import MAX_LEAP_STEPS, MAX_REPEATED_STEPS
+from blis_sim.engine.scheduler.interface import PauseState
+from blis_sim.engine.scheduler.policies import VICTIMS
 from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, ScheduledStep, ScheduledTokens, shape_of
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
@@ -346,3 +345,23 @@ class BlisScheduler(BatchScheduler):
             return -(-num_tokens // size) - num_hits > self._free.num_free
         start = num_hits * size
         return -(-self._chunk(num_tokens - start, start) // size) > self._free.num_free
+
+
+class TieredBlisScheduler(BlisScheduler):
+    """Steps as its parent takes them without a cohort: the tier depends on the content of every block."""
+
+    __slots__ = ("_tiered",)
+
+    def __init__(self, context: EngineContext, reports_steps: bool, tier: CpuTierConfig) -> None:
+        config = context.config
+        self._tiered = OFFLOAD_POLICIES[tier.policy](config.total_kv_blocks, config.block_size_tokens, tier)
+        super().__init__(context, reports_steps, has_cohort=False, kv=self._tiered)
+
+    def schedule(self, at: Micros) -> bool:
+        self._tiered.now = at
+        return super().schedule(at)
+
+    def begin(self, step: ScheduledStep, at: Micros) -> Micros:
+        ends_at = super().begin(step, at) + self._tiered.take_transfer_us()
+        self._tiered.step_executed(self.explicit)
+        return ends_at

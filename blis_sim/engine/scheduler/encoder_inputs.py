@@ -7,7 +7,7 @@ vllm/v1/core/encoder_cache_manager.py, `EncoderCacheManager`.
 from bisect import bisect_left
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.media import EncoderLimits, Medium
+from blis_sim.engine.request import EncoderLimits, Medium
 from blis_sim.engine.sequence import Sequence
 
 

@@ -1,11 +1,21 @@
 """The seam between the life of a request and the scheduling of steps: whose rules compose and execute the batches."""
 
 from collections.abc import Container, KeysView
+from enum import Enum, auto
 from typing import Protocol
 
-from blis_sim.engine.scheduler.pause_state import PauseState
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
+
+
+class PauseState(Enum):
+    """Steps under way always end, and requests are always taken into the wait queue."""
+
+    NONE = auto()
+    ADMISSIONS = auto()
+    """No request joins the running batch; those in it go on."""
+    EVERYTHING = auto()
+    """No step is composed."""
 
 
 class Findable(Protocol):

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from blis_sim.engine.batch_shape import decodes
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Event, Finished
-from blis_sim.engine.kv_cache.free_runs import FreeRuns
+from blis_sim.engine.kv_cache.block_pool import FreeRuns
 from blis_sim.engine.latency.decode_steps import decode_timer
 from blis_sim.engine.queue import Due
-from blis_sim.engine.scheduler.cohort_steps import CohortSteps
-from blis_sim.engine.scheduler.growth import BatchGrowth
-from blis_sim.engine.scheduler.leap import MIN_LEAP_STEPS
-from blis_sim.engine.scheduler.pause_state import PauseState
-from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, NO_TOKENS, ScheduledStep
+from blis_sim.engine.scheduler.cohort_steps import MIN_LEAP_STEPS, CohortSteps
+from blis_sim.engine.scheduler.interface import PauseState
+from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, NO_TOKENS, BatchGrowth, ScheduledStep
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 

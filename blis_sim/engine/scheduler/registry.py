@@ -40,7 +40,7 @@ def new_vllm(context: "EngineContext", reports_steps: bool) -> Scheduler:
 def new_blis(context: "EngineContext", reports_steps: bool) -> Scheduler:
     """BLIS's rules, with a CPU tier if there is one."""
     if context.config.cpu_tier is not None:
-        from blis_sim.engine.scheduler.blis_tiered import TieredBlisScheduler
+        from blis_sim.engine.scheduler.blis import TieredBlisScheduler
 
         return TieredBlisScheduler(context, reports_steps, context.config.cpu_tier)
     from blis_sim.engine.scheduler.blis import BlisScheduler

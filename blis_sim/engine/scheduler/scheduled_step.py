@@ -1,10 +1,39 @@
-"""A composed step: the tokens that sequences compute in it, and the sums that a latency model sees."""
+"""A composed step: the sequences that may join it, the tokens that sequences compute in it, and the sums that a latency
+model sees.
+
+`BatchGrowth`: until a batch of some size has been sampled, memory for it is missing, and providing it waits for
+everything that the GPU was given. Seen in recordings of a server on which load came suddenly: first tokens came
+together with those of the next step as long as batches grew, and hardly ever later. That memory is the cause is
+inferred.
+"""
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias
 
 from blis_sim.engine.batch_shape import BatchShape, new_shape
 from blis_sim.engine.sequence import Sequence
+
+NONE_DISPLACED: list[Sequence] = []
+"""Where no sequence loses its place. It is never changed."""
+
+
+class Admission(Enum):
+    """Whether a waiting sequence may join the batch."""
+
+    NOW = 0
+    LATER = 1
+    """The request waits for something, and those behind it need not."""
+    BLOCKED = 2
+    """Too few KV blocks are free for the request, so that those behind it wait, too."""
+
+
+def num_external_tokens(sequence: Sequence) -> int:
+    """Tokens that came from another instance; after a preemption they are gone. The last one is computed here."""
+    external = sequence.request.external
+    if external is None or sequence.num_preemptions:
+        return 0
+    return min(external.num_tokens, sequence.num_tokens - 1)
 
 
 @dataclass(slots=True)
@@ -78,3 +107,25 @@ def last_token(sequence: Sequence) -> ScheduledTokens:
 def batch_order(tokens: ScheduledTokens) -> int:
     """Orders the tokens of a step as the sequences stand in the batch."""
     return tokens.sequence.running_number
+
+
+class BatchGrowth:
+    """The largest batch so far, in multiples of so many requests."""
+
+    __slots__ = ("_most", "_multiple")
+
+    def __init__(self, multiple: int) -> None:
+        self._multiple = multiple
+        self._most = 0
+
+    def is_exceeded(self, step: ScheduledStep) -> bool:
+        """Return whether a step with prompts samples for more requests than any before; it then counts as the
+        largest."""
+        num_decodes, _, tokens, newcomers = step
+        if not tokens and not newcomers:
+            return False
+        num_requests = num_decodes + len(newcomers) + sum(each.samples for each in tokens)
+        if num_requests <= self._most:
+            return False
+        self._most = -(-num_requests // self._multiple) * self._multiple
+        return True

@@ -8,11 +8,10 @@ from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted
 from blis_sim.engine.kv_cache.interface import SlotCache
 from blis_sim.engine.latency.decode_steps import step_timer
-from blis_sim.engine.latency.host_waits import growth_requests, idle_starter
+from blis_sim.engine.latency.model import growth_requests, idle_starter
 from blis_sim.engine.lora import LoraSlots
 from blis_sim.engine.scheduler.batch_queue import BatchQueueScheduler
-from blis_sim.engine.scheduler.growth import BatchGrowth
-from blis_sim.engine.scheduler.scheduled_step import ScheduledStep, ScheduledTokens
+from blis_sim.engine.scheduler.scheduled_step import BatchGrowth, ScheduledStep, ScheduledTokens
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
 

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.cpu_tier_config import OffloadConfig
-from blis_sim.engine.kv_cache.loading_cache import LoadingKVCache
-from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, RequestUse
+from blis_sim.engine.kv_cache.offload_tier import LoadingKVCache, Lookup, OffloadTier, RequestUse
 from blis_sim.engine.queue import Due
-from blis_sim.engine.scheduler.admission import Admission
-from blis_sim.engine.scheduler.scheduled_step import ScheduledStep
+from blis_sim.engine.scheduler.scheduled_step import Admission, ScheduledStep
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros

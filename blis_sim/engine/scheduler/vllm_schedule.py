@@ -6,16 +6,20 @@ catch up. Facts and order of rules: vllm/v1/core/sched/scheduler.py, `schedule`.
 
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Preempted, Scheduled
-from blis_sim.engine.kv_cache.counting import CountingKVCache
 from blis_sim.engine.kv_cache.interface import SlotCache
-from blis_sim.engine.kv_cache.slot_caches import new_cohort_cache, new_slot_cache
+from blis_sim.engine.kv_cache.mamba_manager import new_state_split
+from blis_sim.engine.kv_cache.vllm_cache import CountingKVCache, new_cohort_cache, new_slot_cache
 from blis_sim.engine.pipeline import Pipeline
-from blis_sim.engine.scheduler.admission import NONE_DISPLACED, Admission, num_external_tokens
 from blis_sim.engine.scheduler.batch import BatchScheduler
-from blis_sim.engine.scheduler.cohort_rules import can_have_cohort, hold_none, take_none
-from blis_sim.engine.scheduler.preemption import least_urgent_latest_due
-from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, ScheduledTokens
-from blis_sim.engine.scheduler.state_split import new_state_split
+from blis_sim.engine.scheduler.cohort import can_have_cohort, hold_none, take_none
+from blis_sim.engine.scheduler.policies import least_urgent_latest_due
+from blis_sim.engine.scheduler.scheduled_step import (
+    NO_NEWCOMERS,
+    NONE_DISPLACED,
+    Admission,
+    ScheduledTokens,
+    num_external_tokens,
+)
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 

@@ -2,8 +2,8 @@
 
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.kv_cache.interface import SlotCache
-from blis_sim.engine.scheduler.admission import NONE_DISPLACED
-from blis_sim.engine.scheduler.places import Places
+from blis_sim.engine.scheduler.policies import Places
+from blis_sim.engine.scheduler.scheduled_step import NONE_DISPLACED
 from blis_sim.engine.scheduler.vllm_schedule import VllmComposition
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros

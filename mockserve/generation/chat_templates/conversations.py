@@ -18,7 +18,7 @@ from mockserve.options.content import ContentOptions, json_object
 from mockserve.protocol.completions.messages import effort_arguments, tool_definitions
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.reading.types import as_flag
-from mockserve.workers.job import Job
+from mockserve.workers import Job
 
 DEFAULT, FOR_TOOLS = "default", "tool_use"
 """Names of templates in a tokenizer that has several."""
@@ -144,7 +144,7 @@ def open_conversations(options: ContentOptions, model_folder: Path | None) -> Co
     sources: Mapping[str, str] = {}
     given = _given_source(options.chat_template)
     if model_folder is not None:
-        from mockserve.generation.tokenizer.file import read_settings, special_tokens, template_sources
+        from mockserve.generation.tokenizer_file import read_settings, special_tokens, template_sources
 
         tokens = special_tokens(read_settings(model_folder))
         sources = template_sources(model_folder)

@@ -17,7 +17,7 @@ from mockserve.generation.structured_outputs.json_schema import (
     type_options,
 )
 from mockserve.generation.structured_outputs.regex_parser import parse_regex
-from mockserve.generation.tokenizer.tokenizer import WORDS
+from mockserve.generation.tokenizer import WORDS
 from mockserve.options.content import ANY, ArgumentRanges
 
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")

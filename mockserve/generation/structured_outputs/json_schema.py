@@ -10,7 +10,7 @@ from uuid import UUID
 
 from mockserve.generation.structured_outputs.expressions import Grammar, matching_text
 from mockserve.generation.structured_outputs.regex_parser import parse_regex
-from mockserve.generation.tokenizer.tokenizer import WORDS
+from mockserve.generation.tokenizer import WORDS
 
 Schema: TypeAlias = Mapping[str, Any] | bool
 

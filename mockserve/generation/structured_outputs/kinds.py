@@ -15,14 +15,13 @@ from mockserve.generation.structured_outputs.backends import (
     guided_text,
     resolve_backend,
 )
+from mockserve.generation.structured_outputs.checks import TOO_DEEP, check_schema, is_small_demand
 from mockserve.generation.structured_outputs.demand import Demand, check_demand, demand_of, prompted_schema
 from mockserve.generation.structured_outputs.expressions import EMPTY, Choice, Grammar, Text, matching_text
 from mockserve.generation.structured_outputs.grammars import GrammarError, parse_grammar
 from mockserve.generation.structured_outputs.json_instances import instance_text, lenient_text
 from mockserve.generation.structured_outputs.json_schema import LoopError, SchemaError
-from mockserve.generation.structured_outputs.json_schema_check import TOO_DEEP, check_schema
 from mockserve.generation.structured_outputs.regex_parser import RegexError, parse_regex
-from mockserve.generation.structured_outputs.size import is_small_demand
 from mockserve.generation.structured_outputs.structural_tags import TagError, tag_text
 from mockserve.generation.structured_outputs.xgrammar.grammars import is_likely_lark, parse_ebnf
 from mockserve.generation.structured_outputs.xgrammar.regex import regex_to_ebnf

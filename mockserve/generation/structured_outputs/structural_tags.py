@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
+from mockserve.generation.structured_outputs.checks import check_schema
 from mockserve.generation.structured_outputs.expressions import Grammar, matching_text
 from mockserve.generation.structured_outputs.grammars import parse_grammar
 from mockserve.generation.structured_outputs.json_instances import instance_text
-from mockserve.generation.structured_outputs.json_schema_check import check_schema
 from mockserve.generation.structured_outputs.regex_parser import parse_regex
-from mockserve.generation.tokenizer.tokenizer import WORDS
+from mockserve.generation.tokenizer import WORDS
 
 ROOM_CHARS = 40
 MOST_TAGS = 2

@@ -18,8 +18,8 @@ from mockserve.protocol.reading.types import (
     OneOf,
     Text,
 )
-from mockserve.protocol.sampling.repetition import REPETITION_DETECTION
-from mockserve.protocol.sampling.sampling import STRUCTURED_OUTPUTS
+from mockserve.protocol.sampling import STRUCTURED_OUTPUTS
+from mockserve.protocol.token_checks import REPETITION_DETECTION
 
 MAX_STOP_STRINGS = 4
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

@@ -24,7 +24,7 @@ from mockserve.protocol.refusals import (
     refuse_chat_contradictions,
     refuse_completion_contradictions,
 )
-from mockserve.protocol.sampling.sampling import (
+from mockserve.protocol.sampling import (
     Delivery,
     RequestMetadata,
     ResponseOptions,
@@ -34,7 +34,7 @@ from mockserve.protocol.sampling.sampling import (
     read_response_options,
     read_sampling,
 )
-from mockserve.protocol.sampling.vocabulary_checks import check_logit_bias_keys
+from mockserve.protocol.token_checks import check_logit_bias_keys
 
 ASSISTANT = "assistant"
 

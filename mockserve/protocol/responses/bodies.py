@@ -24,7 +24,7 @@ from mockserve.protocol.responses.items import (
 )
 from mockserve.protocol.responses.requests import ResponseRequest
 from mockserve.protocol.responses.tools import ToolNames, begun_input, custom_input, shown_choice, shown_tool
-from mockserve.protocol.sampling.sampling import SamplingParams
+from mockserve.protocol.sampling import SamplingParams
 
 REASONING_KEYS = ("context", "effort", "generate_summary", "mode", "summary")
 

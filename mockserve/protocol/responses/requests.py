@@ -26,7 +26,7 @@ from mockserve.protocol.reading.types import (
 from mockserve.protocol.refusals import refuse_bad_salt, refuse_media_arguments
 from mockserve.protocol.responses.input_items import FORM, ITEM, continues_last_item
 from mockserve.protocol.responses.tools import TOOL, TOOL_CHOICE, flat_name, function_tools
-from mockserve.protocol.sampling.sampling import STRUCTURED_OUTPUTS
+from mockserve.protocol.sampling import STRUCTURED_OUTPUTS
 
 LOGPROBS_INCLUDED = "message.output_text.logprobs"
 LARGEST_PENALTY = 2

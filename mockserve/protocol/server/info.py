@@ -1,8 +1,16 @@
-"""The server's description of itself: the model list and the configuration in GET /server_info."""
+"""The server's description of itself: the model list and GET /server_info, and its tokenizer's routes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from mockserve.protocol.completions.fields import MEDIA_ARGUMENTS, TOOLS
+from mockserve.protocol.completions.messages import MESSAGE, check_parts
+from mockserve.protocol.errors import ApiError, Problem, bad_fields
+from mockserve.protocol.reading.body import Fields, integer_problem, list_problem
+from mockserve.protocol.reading.containers import ListOf, MapOf, Nullable, Record, key_problems
+from mockserve.protocol.reading.types import Anything, Flag, Text
+from mockserve.protocol.refusals import refuse_media_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +133,154 @@ def as_text(facts: ConfigFacts) -> str:
         f"enable_prefix_caching={facts.enable_prefix_caching}, enable_chunked_prefill={facts.enable_chunked_prefill}",
     )
     return ", ".join(parts)
+
+
+MAX_TOKEN_ID = 2**63 - 1
+LARGEST_DECODED_ID = 2**32 - 1
+
+_TEXT = Record(
+    {
+        "model": Nullable(Text()),
+        "prompt": Text(),
+        "add_special_tokens": Flag(),
+        "return_token_strs": Nullable(Flag()),
+    },
+    ("prompt",),
+)
+_CONVERSATION = Record(
+    {
+        "model": Nullable(Text()),
+        "messages": ListOf(MESSAGE),
+        "add_generation_prompt": Flag(),
+        "return_token_strs": Nullable(Flag()),
+        "continue_final_message": Flag(),
+        "add_special_tokens": Flag(),
+        "chat_template": Nullable(Text()),
+        "chat_template_kwargs": Nullable(MapOf(Anything())),
+        **MEDIA_ARGUMENTS,
+        "tools": TOOLS,
+    },
+    ("messages",),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeRequest:
+    """A text to tokenize, or a conversation. An empty `model` means the first served name."""
+
+    model: str
+    prompt: str | None
+    messages: list[Any] | None
+    add_special_tokens: bool
+    add_generation_prompt: bool
+    continue_final_message: bool
+    returns_strings: bool
+
+
+def parse_tokenize(body: dict[str, Any]) -> TokenizeRequest:
+    """A text, or a conversation if the body has messages. Raises ApiError when it is neither."""
+    _refuse_contradiction(body)
+    in_text, in_conversation = _TEXT.problems(body, "body"), _CONVERSATION.problems(body, "body")
+    if in_text and in_conversation:
+        raise bad_fields(in_text + in_conversation)
+    refuse_media_arguments(body)
+    is_text = not in_text and (bool(in_conversation) or not _says_more_as_conversation(body))
+    if not is_text:
+        check_parts(body["messages"], read_as="ValidatorIterator")
+    fields = Fields(body)
+    return TokenizeRequest(
+        model=fields.text("model") or "",
+        prompt=body["prompt"] if is_text else None,
+        messages=None if is_text else body["messages"],
+        add_special_tokens=fields.flag("add_special_tokens", is_text),
+        add_generation_prompt=fields.flag("add_generation_prompt", True),
+        continue_final_message=fields.flag("continue_final_message"),
+        returns_strings=fields.flag("return_token_strs"),
+    )
+
+
+def _says_more_as_conversation(body: dict[str, Any]) -> bool:
+    """Whether a body that is both has more fields of a conversation, those of its messages included.
+
+    That is how pydantic chooses between types that both fit.
+    """
+    in_messages = sum(len(each) for each in body["messages"] if isinstance(each, dict))
+    return len(body.keys() & _CONVERSATION.fields.keys()) + in_messages > len(body.keys() & _TEXT.fields.keys())
+
+
+def conversation_fields(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a conversation that POST /tokenize reads: fewer than a chat's, and reasoning under an older
+    name, too."""
+    found = {name: body[name] for name in _CONVERSATION.fields if name in body}
+    older = "reasoning_content"
+    found["messages"] = [{key: each[key] for key in each if key != older} for each in body["messages"]]
+    return found
+
+
+def parse_detokenize(body: dict[str, Any]) -> tuple[str, list[int]]:
+    """The model asked for and the token ids. Raises ApiError for anything else."""
+    fields = Fields(body)
+    model = fields.text("model") or ""
+    tokens = read_token_ids(fields, "tokens")
+    fields.problems += key_problems(body, "body")
+    fields.check()
+    return model, tokens
+
+
+def check_decodable(tokens: list[int]) -> None:
+    """Raise ApiError for an id that a tokenizer's library, whose ids have 32 bits, cannot take."""
+    if any(each > LARGEST_DECODED_ID for each in tokens):
+        raise ApiError("number too large to fit in target type")
+
+
+def read_token_ids(fields: Fields, name: str) -> list[int]:
+    """A required list of token ids; problems are left in `fields`."""
+    given = fields.require(name)
+    if name not in fields.body:
+        return []
+    not_a_list = list_problem(given, f"body.{name}")
+    problems = [not_a_list] if not_a_list else [_id_problem(each, f"body.{name}.{i}") for i, each in enumerate(given)]
+    found = [problem for problem in problems if problem is not None]
+    fields.problems += found
+    return [] if found else [int(each) for each in given]
+
+
+def _id_problem(value: Any, location: str) -> Problem | None:
+    problem = integer_problem(value, location)
+    if problem is not None:
+        return problem
+    if int(value) < 0:
+        message = "Input should be greater than or equal to 0"
+        return Problem("greater_than_equal", location, message, value, {"ge": 0})
+    if int(value) > MAX_TOKEN_ID:
+        message = f"Input should be less than or equal to {MAX_TOKEN_ID}"
+        return Problem("less_than_equal", location, message, value, {"le": MAX_TOKEN_ID})
+    return None
+
+
+def _refuse_contradiction(body: dict[str, Any]) -> None:
+    if body.get("continue_final_message") and body.get("add_generation_prompt"):
+        raise ApiError("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+
+
+FILES = ("vocab_file", "merges_file", "tokenizer_file")
+
+
+def tokenizer_info(
+    settings: Mapping[str, Any], class_name: str, path: str | None, max_model_len: int
+) -> dict[str, Any]:
+    """`settings` are those of the configuration files; tokens given as objects are shown as their text."""
+    shown = {name: _plain(value) for name, value in settings.items() if name not in FILES}
+    return {
+        "tokenizer_class": shown.pop("tokenizer_class", class_name),
+        **shown,
+        "name_or_path": path,
+        "model_max_length": shown.get("model_max_length", max_model_len),
+        "backend": "tokenizers" if path is not None else "builtin",
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value["content"] if "content" in value else {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value

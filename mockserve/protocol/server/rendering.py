@@ -6,7 +6,7 @@ from typing import Any
 
 from mockserve.protocol.completions.messages import tool_definitions
 from mockserve.protocol.reading.types import as_flag
-from mockserve.protocol.sampling.sampling import SamplingParams
+from mockserve.protocol.sampling import SamplingParams
 
 DEFAULT_MAX_TOKENS = 16
 WHOLE_REPLY, DELTAS = 2, 1

@@ -1,7 +1,7 @@
 """The origin of a sweep states what all of its points share."""
 
-from blis_sim.bench.runner.origin import origin_of
 from blis_sim.bench.runner.plan import plan_of
+from blis_sim.bench.runner.simulate import origin_of
 from blis_sim.bench.sweep.command import SweepOptions
 from blis_sim.options import options_from
 from blis_sim.options.provenance import Provenance

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.bench.runner.commands import digest_of, with_whole_paths
-from blis_sim.bench.runner.options import own_flags_first
+from blis_sim.bench.runner.commands import digest_of, own_flags_first, with_whole_paths
 from blis_sim.bench.runner.plan import Plan, plan_of
 from blis_sim.bench.sweep.command import SweepOptions
 from blis_sim.options import BlisError

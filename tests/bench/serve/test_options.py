@@ -5,8 +5,7 @@ import orjson
 import pytest
 
 from blis_sim.bench.serve.command import rewritten
-from blis_sim.bench.serve.options import BenchServeOptions
-from blis_sim.bench.serve.request_body import BodyStyle
+from blis_sim.bench.serve.options import BenchServeOptions, BodyStyle
 from blis_sim.options import BlisError, options_from
 
 

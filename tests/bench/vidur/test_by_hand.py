@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blis_sim.bench.vidur.replica import Replica, TimedJob
+from blis_sim.bench.vidur.replica import Clockwork, Replica, StagedReplica, TimedJob, run_staged
 from blis_sim.bench.vidur.simulation import run_together
-from blis_sim.bench.vidur.staged import Clockwork, StagedReplica, run_staged
 from blis_sim.engine.scheduler.batch_engines import BATCH_RULES
 from blis_sim.engine.scheduler.batch_rules import Batch
 from tests.bench.vidur.small import STEP_S, job, limits, vidur

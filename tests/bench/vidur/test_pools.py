@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from blis_sim.bench.vidur.cluster import Cluster, cluster_of
-from blis_sim.bench.vidur.options import VidurOptions
+from blis_sim.bench.vidur.settings import VidurOptions
 from blis_sim.cli.main import run
-from replay.metrics_dir.request_rows import SIMAI_COLUMNS, VIDUR_COLUMNS
+from replay.metrics_dir.tables import SIMAI_COLUMNS, VIDUR_COLUMNS
 from tests.bench.vidur.small import STEP_S, tables, vidur
 
 TOKEN_BYTES = 2 * 32 * 128 * 32 * 2

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from blis_sim.bench.vidur.replica import TimedJob
-from blis_sim.bench.vidur.routers import router
+from blis_sim.bench.vidur.simulation import router
 from blis_sim.bench.vidur.times import BatchTimes
 from blis_sim.cli.main import run
 from blis_sim.engine.latency.operators.steps import LayerShape, OperatorTimes
@@ -17,10 +17,10 @@ from blis_sim.engine.scheduler.batch_rules import Batch, BatchRules
 from blis_sim.engine.scheduler.faster_transformer import FasterTransformerRules
 from blis_sim.engine.scheduler.lightllm import LightLLMRules
 from blis_sim.engine.scheduler.sarathi import SarathiRules
-from blis_sim.engine.scheduler.vidur_vllm import VidurVllmRules
+from blis_sim.engine.scheduler.whole_prompts import VidurVllmRules
 from tests.bench.vidur.small import job, limits, tables, vidur
+from traces.workload.sections import Vidur, VidurInterval, VidurLength
 from traces.workload.vidur import arrivals_s
-from traces.workload.vidur_spec import Vidur, VidurInterval, VidurLength
 
 ORIGINAL = pytest.mark.parametrize("is_original", [True, False])
 

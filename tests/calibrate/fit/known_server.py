@@ -4,13 +4,13 @@ import numpy as np
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.wrapped import PhaseShifted
 from blis_sim.engine.request import Request, UniqueBlocks
 from calibrate.fit.recording import Recording
 from calibrate.fit.terms import TERMS, Deployed
-from replay.arrivals.arrival import Arrival
+from replay.arrivals import Arrival
 from replay.simulation.record import Record
 from replay.simulation.simulate import simulate
 from tests.replay.small_traces import row

@@ -9,13 +9,13 @@ import pytest
 from blis_sim.cli.main import run
 from blis_sim.engine.core import Engine
 from calibrate.fit.design import capacity, design
-from replay.arrivals.arrival import Arrival
+from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, VALUES
 from tests.fakes import request
 from tests.replay.small_traces import row
 from traces.workload.generate import generate
-from traces.workload.parse import parse_spec, read_spec
+from traces.workload.spec_text import parse_spec, read_spec
 
 SERVER = ("--model", "qwen3-14b", "--hardware", "H100", "--tp", "1")
 

@@ -16,7 +16,7 @@ from calibrate.fit.learn import Budget, Learned, learn, num_trials, relearn
 from calibrate.fit.recording import Recording
 from calibrate.fit.terms import EXPECTED, TERMS
 from calibrate.fit.trial import recorded
-from replay.arrivals.arrival import Arrival
+from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, KNOWN, VALUES, arrivals, measured, recording
 from tests.calibrate.fit.known_server_tokens import token_times, with_token_times

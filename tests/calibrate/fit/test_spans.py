@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from calibrate.fit.spans import LEAST_REQUESTS, MOST_SPANS, spans_of
+from calibrate.fit.recording import LEAST_REQUESTS, MOST_SPANS, spans_of
 from tests.calibrate.fit.known_server import recording
 
 

@@ -5,8 +5,7 @@ import pytest
 
 from blis_sim.engine.latency.fitted import STEP_TERMS
 from calibrate.fit.recording import Recording
-from calibrate.fit.steps import Steps
-from calibrate.fit.stretches import Stretches, stretches_of
+from calibrate.fit.steps import Steps, Stretches, stretches_of
 from tests.calibrate.fit.known_server import DEPLOYED, VALUES, recording
 from tests.calibrate.fit.known_server_tokens import token_times, with_token_times
 

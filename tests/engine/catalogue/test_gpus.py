@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.latency.catalogue.gpus import gpu_entry, gpu_names, load_gpu
+from blis_sim.engine.latency.catalogue.entries import gpu_entry, gpu_names, load_gpu
+from blis_sim.engine.specs import GpuSpec
 
 
 def test_the_reference_gpus_have_their_rates() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.hf_config import parse_hf_config
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import ModelSpec
 
 PLAIN: dict[str, Any] = {
     "num_hidden_layers": 2,

@@ -6,9 +6,9 @@ import pytest
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.kv_cache.sizing import kv_blocks, kv_bytes_per_token, weight_bytes
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.catalogue.reader import load_model
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import ModelSpec
 
 H100 = load_gpu("H100")
 SMALL = ModelSpec(

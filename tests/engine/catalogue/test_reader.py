@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.gpus import gpu_names
-from blis_sim.engine.latency.catalogue.models import model_names
+from blis_sim.engine.latency.catalogue.entries import gpu_names, model_names
 from blis_sim.engine.latency.catalogue.reader import (
     blackbox_coefficients,
     default_deployment,

@@ -2,7 +2,7 @@
 
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings, TenantBudgets
 from blis_sim.engine.sequence import Outcome, Sequence
-from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES
+from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITIES
 from tests.engine.cluster.small_clusters import snapshot, state
 from tests.fakes import request
 

@@ -7,15 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.engine.cluster.autoscaling.autoscaler import (
-    Autoscaler,
-    Fleet,
-    InstanceResources,
-    NodePool,
-    Nodes,
-    Scaling,
-)
-from blis_sim.engine.cluster.autoscaling.pipeline import (
+from blis_sim.engine.cluster.assembly import placement_of
+from blis_sim.engine.cluster.autoscaler import Autoscaler, Fleet, InstanceResources, NodePool, Nodes, Scaling
+from blis_sim.engine.cluster.autoscaler_pipeline import (
     ANALYZERS,
     AutoscalerSettings,
     Change,
@@ -28,7 +22,6 @@ from blis_sim.engine.cluster.autoscaling.pipeline import (
     VariantFigures,
     Windows,
 )
-from blis_sim.engine.cluster.autoscaling.placement import placement_of
 from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl

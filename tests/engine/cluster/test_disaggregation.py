@@ -8,8 +8,7 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionSettings
 from blis_sim.engine.cluster.build import build_simulation, notes_after_run
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.disaggregation.handover import Disaggregation
-from blis_sim.engine.cluster.disaggregation.settings import (
+from blis_sim.engine.cluster.disaggregation import (
     DECIDERS,
     DisaggregationSettings,
     Pools,
@@ -18,6 +17,7 @@ from blis_sim.engine.cluster.disaggregation.settings import (
     TransferNetwork,
     TransferSettings,
 )
+from blis_sim.engine.cluster.handover import Disaggregation
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.routing import RoundRobin
 from blis_sim.engine.cluster.settings import Freshness
@@ -26,7 +26,7 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Event, Finished, Preempted, StepDone
 from blis_sim.engine.request import PrefixGroupBlocks
-from blis_sim.engine.virtual import run_virtual
+from blis_sim.engine.simulation import run_virtual
 from blis_sim.options import options_from
 from tests.engine.cluster.clusters import cluster, endings
 from tests.fakes import TestLatency, config, request

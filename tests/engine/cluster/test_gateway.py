@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from blis_sim.engine.cluster.build import build_simulation
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
-from blis_sim.engine.cluster.gateway.queue import Entry, GatewayQueue, Refusal
+from blis_sim.engine.cluster.gateway.queue import Entry, GatewayQueue, GatewayUrgency, Refusal
 from blis_sim.engine.cluster.gateway.rules import (
     DISPATCH_ORDERS,
     FAIRNESS,
@@ -20,7 +20,6 @@ from blis_sim.engine.cluster.gateway.rules import (
     SaturationLimits,
     Waiting,
 )
-from blis_sim.engine.cluster.gateway.urgency import GatewayUrgency
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.settings import Freshness
 from blis_sim.engine.cluster.snapshot import Snapshot
@@ -29,8 +28,8 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.events import Finished
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.urgency import UrgencySettings
-from blis_sim.engine.virtual import run_virtual
 from blis_sim.options import options_from
 from tests.engine.cluster.clusters import cluster, endings
 from tests.fakes import config, request

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.engine.cluster.routed_prefixes import RoutedPrefixes
+from blis_sim.engine.cluster.snapshot import RoutedPrefixes
 from blis_sim.engine.request import PrefixGroupBlocks
 from tests.engine.cluster.small_clusters import sharing
 

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blis_sim.engine.kv_cache.cache import KVCache
+from blis_sim.engine.kv_cache.blis_cache import KVCache
 from blis_sim.engine.request import PrefixGroupBlocks
 from blis_sim.engine.sequence import Sequence
 from tests.engine.kv_cache.reuse import order_of_reuse

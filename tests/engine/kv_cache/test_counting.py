@@ -7,8 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.kv_cache.counting import CountingKVCache
-from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
+from blis_sim.engine.kv_cache.vllm_cache import CountingKVCache, VllmKVCache
 from blis_sim.engine.request import HashedBlocks, Request
 from blis_sim.engine.sequence import Sequence
 

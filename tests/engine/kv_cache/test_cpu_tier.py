@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.cpu_tier_config import CpuTierConfig
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.kv_cache.cpu_tier import THRASHING_WINDOW_US, CpuTier
+from blis_sim.engine.kv_cache.tiered_cache import THRASHING_WINDOW_US, CpuTier
 
 
 def test_the_least_recently_kept_is_thrown_out_first() -> None:

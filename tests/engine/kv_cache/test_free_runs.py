@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.engine.kv_cache.free_runs import FreeRuns
+from blis_sim.engine.kv_cache.block_pool import FreeRuns
 
 NUM_BLOCKS = 12
 NAMELESS = 0

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.cpu_tier_config import CpuTierConfig
-from blis_sim.engine.kv_cache.offload_policies import OFFLOAD_POLICIES
-from blis_sim.engine.kv_cache.tiered_cache import TieredKVCache
+from blis_sim.engine.kv_cache.tiered_cache import OFFLOAD_POLICIES, TieredKVCache
 from tests.engine.kv_cache.literal_tiers import LiteralTiers
 from tests.laws.test_engine_laws import reported
 from tests.oracle_scheduler.blis_tiered import PlainTieredBlisScheduler

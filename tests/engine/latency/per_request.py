@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 
 from hypothesis import strategies as st
 
-from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 from tests.engine.latency.per_request import Decode, Prefill, Work
 
 GPUS = st.builds(

@@ -5,13 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.blackbox import Blackbox
 from blis_sim.engine.latency.decode_steps import decode_timer, few_decodes_timer
 from blis_sim.engine.latency.model import LatencyModel, whole_micros
 from blis_sim.engine.latency.roofline import Roofline
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 from tests.engine.latency.per_request import Decode, Prefill, Work, roofline_us, shape_of, trained_physics_us
 from tests.engine.latency.random_deployments import BATCHES, BETAS, DECODE_BATCHES, GPUS, models
 

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_sim.engine.batch_shape import decodes
-from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.decode_sums import (
     LONGEST_STEP_US,
     MOST_RUNS,
@@ -18,7 +17,7 @@ from blis_sim.engine.latency.decode_sums import (
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
 from blis_sim.engine.latency.wrapped import PhaseShifted
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 from tests.fakes import TestLatency
 
 UNEVEN = PhaseShifted(TestLatency(step_us=9_000, decode_us=70, figure_us=1), phase=3)

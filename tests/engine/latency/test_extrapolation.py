@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.latency.catalogue.gpus import gpu_names, load_gpu
-from blis_sim.engine.latency.catalogue.models import model_names
+from blis_sim.engine.latency.catalogue.entries import gpu_names, load_gpu, model_names
 from blis_sim.engine.latency.catalogue.reader import (
     LEARNED_COEFFICIENTS,
     default_deployment,

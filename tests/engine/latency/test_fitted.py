@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.decode_steps import decode_timer
 from blis_sim.engine.latency.fitted import STEP_TERMS, Fitted, RequestCoefficients, StepCoefficients
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import ModelSpec
 from tests.coefficients_file import CONTENT
 
 STEP = StepCoefficients(**CONTENT["step"])

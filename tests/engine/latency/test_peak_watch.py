@@ -8,8 +8,7 @@ import pytest
 
 from blis_sim.engine.batch_shape import BatchShape, decodes
 from blis_sim.engine.latency.decode_steps import TimesFewDecodes
-from blis_sim.engine.latency.kernels.peaks import StepPeaks
-from blis_sim.engine.latency.peak_watch import TOLERANCE, PeakWatch
+from blis_sim.engine.latency.peak_watch import TOLERANCE, PeakWatch, StepPeaks
 from blis_sim.engine.units import Micros
 
 PEAKS = StepPeaks(token_us=1.0, head_us=3.0, pair_us=0.5, weights_us=40.0, kv_us=0.25)

@@ -6,7 +6,7 @@ import pytest
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS, load_model
 from blis_sim.engine.latency.choice import LatencyChoice
 from blis_sim.engine.latency.registry import LATENCY_MODELS, build

@@ -6,9 +6,8 @@ import pytest
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.roofline import Roofline
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 
 # One operation per microsecond and memory for free, or the other way round.
 SLOW_COMPUTE = GpuSpec(name="c", tflops=1e-6, bandwidth_tb_s=1e6, mfu_prefill=1.0, mfu_decode=0.5)

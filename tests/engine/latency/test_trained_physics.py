@@ -6,9 +6,8 @@ import pytest
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.gpu_spec import GpuSpec
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 
 # Rates of one operation and one byte per microsecond, so that times are counts.
 GPU = GpuSpec(name="tiny", tflops=1e-6, bandwidth_tb_s=1e-6)

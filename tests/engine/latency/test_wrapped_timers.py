@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.latency.decode_steps import decode_timer, step_timer
-from blis_sim.engine.latency.host_waits import idle_starter
-from blis_sim.engine.latency.kernels.peaks import StepPeaks
-from blis_sim.engine.latency.peak_watch import PeakWatch
+from blis_sim.engine.latency.model import idle_starter
+from blis_sim.engine.latency.peak_watch import PeakWatch, StepPeaks
 from blis_sim.engine.latency.wrapped import AddedTime, RangeWatch, WrappedLatency, queueing_timer
 from blis_sim.engine.units import Micros
 from tests.fakes import TestLatency

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.memory.available import available_kv_bytes
-from blis_sim.engine.memory.planner import PlanRequest, plan_layout
+from blis_sim.engine.memory.planner import PlanRequest, available_kv_bytes, plan_layout
+from blis_sim.engine.specs import GpuSpec
 from tests.engine.memory.test_shared_plans import configs as configs
 
 LEAST_CLOSE, MOST_ERROR = 0.9, 0.1

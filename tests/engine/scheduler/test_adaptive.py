@@ -6,20 +6,19 @@ from typing import Any
 import pytest
 
 from blis_sim.bench.compare.command import rewritten
-from blis_sim.bench.compare.figures import ttft_percentile_ms, window_throughput
-from blis_sim.bench.compare.measuring import measured, workload_of
+from blis_sim.bench.compare.measuring import measured, sides_of, workload_of
 from blis_sim.bench.compare.options import CompareOptions
-from blis_sim.bench.compare.sides import sides_of
+from blis_sim.bench.compare.report import ttft_percentile_ms, window_throughput
 from blis_sim.engine.batch_shape import BatchShape, decodes
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished, Preempted
-from blis_sim.engine.latency.adaptive_toy import AdaptiveToy
+from blis_sim.engine.latency.blackbox import AdaptiveToy
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
-from blis_sim.engine.scheduler.pause_state import PauseState
+from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.urgency import UrgencySettings
 from blis_sim.options import options_from
-from blis_sim.options.command_line import read_command_line
+from blis_sim.options.text import read_command_line
 from tests.fakes import run
 
 

@@ -15,8 +15,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.media import EncoderLimits, Medium
-from blis_sim.engine.request import Request, UniqueBlocks
+from blis_sim.engine.request import EncoderLimits, Medium, Request, UniqueBlocks
 from tests.fakes import TestLatency
 
 TABLE = Path(__file__).parent / "tables" / "media.csv"

@@ -8,7 +8,7 @@ import pytest
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, StepDone
-from blis_sim.engine.latency.host_waits import idle_starter
+from blis_sim.engine.latency.model import idle_starter
 from blis_sim.engine.latency.wrapped import PhaseShifted, WrappedLatency
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros

@@ -5,8 +5,7 @@ A call of a method of an object with a dictionary costs Python 3.11 twice as muc
 
 import pytest
 
-from blis_sim.engine.scheduler.blis import BlisScheduler
-from blis_sim.engine.scheduler.blis_tiered import TieredBlisScheduler
+from blis_sim.engine.scheduler.blis import BlisScheduler, TieredBlisScheduler
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.scheduler.vllm_groups import GroupedScheduler
 from blis_sim.engine.scheduler.vllm_offloading import OffloadingScheduler

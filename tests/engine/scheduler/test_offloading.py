@@ -11,8 +11,8 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Finished
 from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, RequestUse
 from blis_sim.engine.request import PrefixGroupBlocks
+from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.units import Micros
-from blis_sim.engine.virtual import run_virtual
 from tests.fakes import TestLatency, config, request
 
 STEP_US = 1_000

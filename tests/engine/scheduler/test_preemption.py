@@ -1,6 +1,6 @@
 """Choice of the request that loses its blocks."""
 
-from blis_sim.engine.scheduler.preemption import VICTIMS
+from blis_sim.engine.scheduler.policies import VICTIMS
 from blis_sim.engine.sequence import Sequence
 from tests.fakes import request
 

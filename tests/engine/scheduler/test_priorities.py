@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Preempted, Scheduled
-from blis_sim.engine.scheduler.priorities import PRIORITIES, PriorityPolicy
-from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SLO_CLASS_PRIORITIES
+from blis_sim.engine.scheduler.policies import PRIORITIES, PriorityPolicy
+from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITIES, SLO_CLASS_PRIORITIES
 from tests.fakes import TestLatency, config, request, run
 
 urgency = DEFAULT_SLO_PRIORITIES.urgency

@@ -8,11 +8,11 @@ import pytest
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, StepsDone
 from blis_sim.engine.request import Request
-from blis_sim.engine.scheduler.pause_state import PauseState
+from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
-from replay.arrivals.arrival import ConversationBlocks
+from replay.arrivals import ConversationBlocks
 from tests.fakes import TestLatency, config
 
 STEP_US = 1000

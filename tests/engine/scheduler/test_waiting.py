@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.engine.scheduler.waiting import ORDERS
+from blis_sim.engine.scheduler.policies import ORDERS
 from blis_sim.engine.sequence import Sequence
-from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES
+from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITIES
 from tests.fakes import request
 
 

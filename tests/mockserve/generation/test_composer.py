@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from mockserve.generation.answer import Answer
 from mockserve.generation.composer import Composer, natural_length
 from mockserve.generation.prose import Prose
-from mockserve.generation.tokenizer.tokenizer import BuiltinTokenizer
-from mockserve.protocol.sampling.sampling import SamplingParams
+from mockserve.generation.tokenizer import BuiltinTokenizer
+from mockserve.protocol.sampling import SamplingParams
 
 TOKENIZER = BuiltinTokenizer()
 PROSE = Prose(TOKENIZER)

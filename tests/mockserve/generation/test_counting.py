@@ -11,10 +11,10 @@ from mockserve.generation.answer import Answer, Kind
 from mockserve.generation.composer import Composer
 from mockserve.generation.prose import Prose
 from mockserve.generation.script import Thinking
-from mockserve.generation.tokenizer.file import load_tokenizer
-from mockserve.generation.tokenizer.tokenizer import BuiltinTokenizer, Tokenizer
+from mockserve.generation.tokenizer import BuiltinTokenizer, Tokenizer
+from mockserve.generation.tokenizer_file import load_tokenizer
 from mockserve.generation.writing import OutputSpec
-from mockserve.protocol.sampling.sampling import SamplingParams
+from mockserve.protocol.sampling import SamplingParams
 from tests.mockserve.generation.vocabularies import MAKES, write_vocabulary
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from blis_sim.options import OptionError
-from mockserve.generation.vocabulary import open_generation_defaults
+from mockserve.generation.composer import open_generation_defaults
 from mockserve.options.content import ContentOptions
-from mockserve.protocol.sampling.sampling import NO_DEFAULTS, GenerationDefaults, SamplingParams
+from mockserve.protocol.sampling import NO_DEFAULTS, GenerationDefaults, SamplingParams
 
 
 def opened(folder: Path, config: dict[str, Any] | str, model: str = "", **settings: Any) -> GenerationDefaults:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mockserve.generation.prose import Prose
-from mockserve.generation.tokenizer.file import load_tokenizer
-from mockserve.generation.tokenizer.tokenizer import BuiltinTokenizer, Tokenizer
+from mockserve.generation.tokenizer import BuiltinTokenizer, Tokenizer
+from mockserve.generation.tokenizer_file import load_tokenizer
 from tests.mockserve.generation.vocabularies import MAKES, write_vocabulary
 
 BUILTIN = BuiltinTokenizer()

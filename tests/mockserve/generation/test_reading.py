@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mockserve.generation.answer import Delta, Kind
-from mockserve.generation.reading import added, read_answer
+from mockserve.generation.parsing import added, read_answer
 from mockserve.generation.tool_calls import call_script, read_tool_use
 
 SCHEMA = {

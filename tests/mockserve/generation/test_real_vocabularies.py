@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from mockserve.generation.tokenizer.file import load_tokenizer
-from tests.mockserve.generation.chat_templates.test_chatml import HELLO, opened, prompt
+from mockserve.generation.tokenizer_file import load_tokenizer
+from tests.mockserve.generation.test_chatml import HELLO, opened, prompt
 from tests.mockserve.generation.test_prose import check_every_length
 from tests.wire.serving import running_server
 from tests.wire.test_content import chat

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mockserve.generation.answer import first_repetition
-from mockserve.protocol.sampling.sampling import Repetition
+from mockserve.protocol.sampling import Repetition
 
 
 def plain_first_repetition(ids: list[int], wanted: Repetition) -> int | None:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from mockserve.generation.answer import CutCalls, Delta, Kind
 from mockserve.generation.script import RenderOptions, Segment, render_tokens, sorted_by_kind
-from mockserve.generation.tokenizer.tokenizer import BuiltinTokenizer
+from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.protocol.bodies import Ending
-from mockserve.protocol.sampling.sampling import SamplingParams
+from mockserve.protocol.sampling import SamplingParams
 
 TOKENIZER = BuiltinTokenizer()
 THINKING = (

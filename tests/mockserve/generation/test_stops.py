@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mockserve.generation.answer import Answer, stopped
-from mockserve.generation.tokenizer.tokenizer import Split
+from mockserve.generation.tokenizer import Split
 from mockserve.protocol.bodies import Ending
-from mockserve.protocol.sampling.sampling import SamplingParams
+from mockserve.protocol.sampling import SamplingParams
 
 
 def text_of(answer: Answer) -> str:

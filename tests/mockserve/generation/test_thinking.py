@@ -10,9 +10,9 @@ from mockserve.generation.answer import Answer, Kind
 from mockserve.generation.composer import Composer
 from mockserve.generation.prose import Prose
 from mockserve.generation.script import Thinking, read_thinking
-from mockserve.generation.tokenizer.tokenizer import BuiltinTokenizer
+from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.generation.writing import OutputSpec
-from mockserve.protocol.sampling.sampling import SamplingParams
+from mockserve.protocol.sampling import SamplingParams
 
 TOKENIZER = BuiltinTokenizer()
 COMPOSER = Composer(tokenizer=TOKENIZER, prose=Prose(TOKENIZER))

@@ -10,14 +10,13 @@ from jsonschema import Draft202012Validator
 
 from mockserve.generation.answer import Kind
 from mockserve.generation.script import RenderOptions, Segment, render_tokens
-from mockserve.generation.tokenizer.tokenizer import BuiltinTokenizer
-from mockserve.generation.tool_calls import MOST_CALLS, ToolUse, call_script, read_tool_use
-from mockserve.generation.tool_constraints import tool_constraint_of
+from mockserve.generation.tokenizer import BuiltinTokenizer
+from mockserve.generation.tool_calls import MOST_CALLS, ToolUse, call_script, read_tool_use, tool_constraint_of
 from mockserve.generation.writing import OutputSpec, answer_settings, chat_form, form_checks
 from mockserve.options.content import ContentOptions, ToolOptions
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.sampling.sampling import SamplingParams
+from mockserve.protocol.sampling import SamplingParams
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}
 TOOLS = [

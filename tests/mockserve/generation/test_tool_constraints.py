@@ -14,8 +14,8 @@ import pytest
 
 from mockserve.generation.composer import Composer
 from mockserve.generation.prose import Prose
-from mockserve.generation.tokenizer.tokenizer import BuiltinTokenizer
-from mockserve.generation.tool_constraints import ToolConstraint, listed_schema, tool_constraint_of
+from mockserve.generation.tokenizer import BuiltinTokenizer
+from mockserve.generation.tool_calls import ToolConstraint, listed_schema, tool_constraint_of
 from mockserve.generation.writing import OutputSpec, answer_settings, chat_form, form_checks
 from mockserve.options.content import (
     TOOL_CALL_PARSERS,
@@ -25,7 +25,7 @@ from mockserve.options.content import (
 )
 from mockserve.protocol.completions.requests import parse_chat
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.sampling.sampling import SamplingParams
+from mockserve.protocol.sampling import SamplingParams
 
 TABLE = Path(__file__).with_name("genuine_holds.csv")
 OUTCOMES = {

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mockserve.generation.tokenizer.tokenizer import BuiltinTokenizer
-from mockserve.generation.vocabulary import open_vocabulary
+from mockserve.generation.composer import open_vocabulary
+from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.options.content import ContentOptions
 from tests.mockserve.generation.vocabularies import write_vocabulary
 

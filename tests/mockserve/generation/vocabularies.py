@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from mockserve.generation.tokenizer.tokenizer import WORDS
+from mockserve.generation.tokenizer import WORDS
 
 CORPUS = (
     " ".join(WORDS),

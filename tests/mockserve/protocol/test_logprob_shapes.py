@@ -2,7 +2,7 @@
 
 import math
 
-from mockserve.protocol.logprob_shapes import Candidate, Scored, chat_logprobs, completion_logprobs, prompt_logprobs
+from mockserve.protocol.bodies import Candidate, Scored, chat_logprobs, completion_logprobs, prompt_logprobs
 
 FIRST = Scored(Candidate(7, " a", -0.5, 2), [Candidate(7, " a", -0.5, 2), Candidate(9, " b", -0.25, 1)])
 SECOND = Scored(Candidate(8, "é", -math.inf, 1), [Candidate(8, "é", -math.inf, 1)])

@@ -11,9 +11,9 @@ import pytest
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished
 from blis_sim.engine.request import Request
+from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.speculation import Speculation
 from blis_sim.engine.units import Micros
-from blis_sim.engine.virtual import run_virtual
 from mockserve.metrics.engine import Lateness
 from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.realtime.driver import RealtimeDriver

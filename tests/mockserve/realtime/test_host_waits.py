@@ -4,17 +4,17 @@ import asyncio
 from pathlib import Path
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.fitted import Fitted, RequestCoefficients, StepCoefficients
-from blis_sim.engine.latency.host_waits import output_turn_us
+from blis_sim.engine.latency.model import output_turn_us
 from blis_sim.options import options_from
-from mockserve.engines.deployment import deployment_of
+from mockserve.engines import deployment_of
 from mockserve.metrics.engine import Lateness
 from mockserve.options.serve import ServeOptions
 from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.realtime.driver import RealtimeDriver
-from replay.arrivals.arrival import Arrival
+from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate
 from tests.coefficients_file import CONTENT, written
 from tests.fakes import config, request

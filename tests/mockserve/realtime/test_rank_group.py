@@ -9,12 +9,12 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished
 from blis_sim.engine.ranks import RankGroup, new_ranks
 from blis_sim.engine.request import PrefixGroupBlocks, Request
+from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.units import Micros
-from blis_sim.engine.virtual import run_virtual
 from mockserve.in_flight_request import InFlightRequest
 from mockserve.metrics.engine import Lateness
 from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
-from mockserve.realtime.rank_group import RankDriver, RankGroupDriver
+from mockserve.realtime.ranks import RankDriver, RankGroupDriver
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook
 

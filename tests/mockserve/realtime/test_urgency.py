@@ -11,11 +11,11 @@ from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.events import Finished
-from blis_sim.engine.latency.adaptive_toy import AdaptiveToy
+from blis_sim.engine.latency.blackbox import AdaptiveToy
 from blis_sim.engine.request import PrefixGroupBlocks, Request
+from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.speculation import Speculation, SpeculationGates
 from blis_sim.engine.urgency import UrgencySettings
-from blis_sim.engine.virtual import run_virtual
 from blis_sim.options import options_from
 from mockserve.in_flight_request import InFlightRequest
 from mockserve.realtime.cluster import ClusterDriver

@@ -11,8 +11,8 @@ import pytest
 
 from mockserve.protocol.errors import ApiError
 from mockserve.serving.aside import Aside
-from mockserve.workers.job import Job
-from mockserve.workers.pool import WorkerPool
+from mockserve.serving.worker_pool import WorkerPool
+from mockserve.workers import Job
 from tests.patience import PATIENCE_S
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from mockserve.serving.admission import Room
+from mockserve.serving.aside import Room
 
 
 async def test_gives_room_in_the_order_of_asking() -> None:

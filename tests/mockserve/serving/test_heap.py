@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from mockserve.serving import heap
+from mockserve.serving import aside
 
 MEASURE = """
 from pathlib import Path
-from mockserve.serving.heap import return_free_pages, return_large_blocks
+from mockserve.serving.aside import return_free_pages, return_large_blocks
 
 def resident_mb():
     _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
@@ -43,7 +43,7 @@ def kept_mb(setup: str, work: str) -> float:
     return float(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
 
 
-needs_glibc = pytest.mark.skipif(heap._glibc() is None, reason="the C library is not glibc")
+needs_glibc = pytest.mark.skipif(aside._glibc() is None, reason="the C library is not glibc")
 
 
 @needs_glibc

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from mockserve.generation.script import Thinking
 from mockserve.generation.structured_outputs.kinds import DeferredForm, read_constraint
-from mockserve.generation.tokenizer.tokenizer import BuiltinTokenizer
+from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.generation.writing import OutputSpec
 from mockserve.kv_events.naming import FastNaming, block_hashes, token_digest
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import compact_json
-from mockserve.protocol.sampling.sampling import SamplingParams
-from mockserve.replies.generation import Generation
+from mockserve.protocol.sampling import SamplingParams
+from mockserve.replies.choice_writer import Generation
 from mockserve.serving.planner import Planner, RequestContext
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from observe.http.message import Part, RequestReader, UnreadableError, with_host
+from observe.proxy.exchanges import Part, RequestReader, UnreadableError, with_host
 
 REQUESTS = (
     b"\r\nPOST /v1/completions HTTP/1.1\r\nHost: a:1\r\nX-Odd:  v \r\nContent-Length: 5\r\n\r\nhello"

@@ -1,6 +1,6 @@
 import pytest
 
-from observe.http.request import get_bytes, parse_server, post_bytes, post_bytes_of, post_head
+from observe.http import get_bytes, parse_server, post_bytes, post_bytes_of, post_head
 
 
 @pytest.mark.parametrize(

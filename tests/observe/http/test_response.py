@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from observe.errors import ResponseError
-from observe.http.response import Head, KnownHeads, ResponseParser, parse_head
+from observe.http import Head, KnownHeads, ResponseParser, parse_head
 
 
 def parsed(*pieces: bytes) -> tuple[ResponseParser, bytes]:

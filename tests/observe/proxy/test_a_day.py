@@ -7,7 +7,7 @@ from benchmarks.day.__main__ import RECORDING
 from benchmarks.day.clients import MODEL, load
 from benchmarks.day.processes import judged
 from blis_sim.options import options_from
-from mockserve.engines.deployment import deployment_of
+from mockserve.engines import deployment_of
 from mockserve.options.serve import ServeOptions
 from tests.observe.proxy.running import running_proxy
 from tests.wire.serving import running_server

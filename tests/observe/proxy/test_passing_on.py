@@ -12,7 +12,7 @@ from tests.observe.proxy.running import ByteServer, RunningProxy, running_proxy,
 from tests.patience import wait_until
 from tests.ports import reserved_port
 from traces import read_itl, read_trace
-from traces.content.recorded import read_content
+from traces.content import read_content
 
 CHAT = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}'
 

@@ -9,11 +9,10 @@ import pytest
 
 from observe.clock import Clock
 from observe.output_paths import OutputPaths
-from observe.proxy.job import Job
 from observe.proxy.recording_process import Recording
-from observe.proxy.tap import Kind, Message, MessageReader
+from observe.proxy.tap import Job, Kind, Message, MessageReader
 from traces import TraceHeader, TraceRow, read_itl, read_rows
-from traces.content.recorded import read_content
+from traces.content import read_content
 
 MS = 1_000_000
 START = 50_000 * MS
@@ -202,7 +201,7 @@ def test_parts_begin_when_one_is_large_and_are_traces_of_their_own(tmp_path: Pat
 
 def test_a_part_begins_when_the_present_one_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("observe.proxy.parts.monotonic", lambda: now)
+    monkeypatch.setattr("observe.proxy.rows.monotonic", lambda: now)
     recording = Recording(job_in(tmp_path, rotate_s=60))
     wire = Wire(recording)
     one = wire.connect()

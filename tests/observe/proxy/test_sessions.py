@@ -1,8 +1,7 @@
 import json
 from typing import Any
 
-from observe.proxy.facts import facts_of, is_generating
-from observe.proxy.sessions import Round, SessionBook
+from observe.proxy.facts import Round, SessionBook, facts_of, is_generating
 
 
 class Clients:

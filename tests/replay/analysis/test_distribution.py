@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.analysis.distribution import Distribution, distribution
+from replay.simulation.pool import Distribution, distribution
 
 _samples = st.lists(st.integers(0, 10**9), min_size=1, max_size=50)
 

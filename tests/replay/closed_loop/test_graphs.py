@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from blis_sim.cli.main import run
 from blis_sim.engine.core import Engine
-from replay.arrivals.recorded import arrivals_of
-from replay.closed_loop.closed_loop import run_closed_loop
-from replay.closed_loop.rounds import RecordedRounds
+from replay.arrivals import arrivals_of
+from replay.closed_loop import RecordedRounds, run_closed_loop
 from replay.output.trace import trace_rows
 from replay.simulation.simulate import Simulated
 from tests.fakes import TestLatency, config

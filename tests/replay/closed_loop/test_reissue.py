@@ -5,9 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_sim.engine.core import Engine
-from replay.arrivals.arrival import Arrival
-from replay.closed_loop.reissue import simulate_reissued
-from replay.simulation.simulate import Simulated, simulate
+from replay.arrivals import Arrival
+from replay.simulation.simulate import Simulated, simulate, simulate_reissued
 from tests.fakes import TestLatency, config, request
 from tests.replay.small_traces import row
 

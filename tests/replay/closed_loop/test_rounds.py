@@ -11,9 +11,8 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import BlisError, options_from
-from replay.arrivals.recorded import arrivals_of
-from replay.closed_loop.closed_loop import run_closed_loop
-from replay.closed_loop.rounds import RecordedRounds
+from replay.arrivals import arrivals_of
+from replay.closed_loop import RecordedRounds, run_closed_loop
 from replay.output.findings import Questions, examine
 from replay.output.summary import summary
 from replay.replay_options import ReplayOptions

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.sequence import Outcome
-from replay.closed_loop.sessions import simulate_workload
+from replay.closed_loop import simulate_workload
 from replay.simulation.simulate import Simulated
 from tests.fakes import TestLatency, config
 from tests.replay.detailed import in_detail

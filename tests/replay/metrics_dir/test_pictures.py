@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from blis_sim.cli.main import run
-from replay.metrics_dir.utilization import PerSecond
+from replay.metrics_dir.figures import PerSecond
 
 
 def test_a_run_draws_its_latencies_batches_and_use_as_png_and_svg(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from replay.metrics_dir.request_rows import (
+from replay.metrics_dir.tables import (
     REQUEST_COLUMNS,
     SIMAI_COLUMNS,
     VIDUR_COLUMNS,

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay.metrics_dir.event_trace import EventTrace
-from replay.metrics_dir.sketch import ACCURACY, Sketch
+from replay.metrics_dir.figures import ACCURACY, BINS, FIRST_BIN_US, Level, ReplicaUse, Sketch, utilization
 from replay.metrics_dir.tables import JsonItems, RowFile, write_csv
-from replay.metrics_dir.utilization import BINS, FIRST_BIN_US, Level, ReplicaUse, utilization
+from replay.metrics_dir.timeline import EventTrace
 from traces import TraceError
 
 

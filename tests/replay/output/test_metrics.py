@@ -7,7 +7,7 @@ import pytest
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
-from replay.arrivals.arrival import Arrival
+from replay.arrivals import Arrival
 from replay.output.metrics import aggregate, result_rows
 from replay.simulation.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config, request

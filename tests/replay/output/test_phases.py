@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.core import Engine
 from blis_sim.engine.latency.wrapped import PhaseShifted
-from replay.arrivals.arrival import Arrival
-from replay.output.phases import averaged, mean_metrics
+from replay.arrivals import Arrival
+from replay.output.ensemble import averaged, mean_metrics
 from replay.simulation.record import Record
 from replay.simulation.simulate import simulate
 from tests.fakes import TestLatency, config, request

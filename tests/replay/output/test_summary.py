@@ -2,8 +2,7 @@
 
 import json
 
-from replay.output.breakdown_json import as_json
-from replay.output.findings import Findings, Questions, examine
+from replay.output.findings import Findings, Questions, as_json, examine
 from replay.output.summary import summary
 from replay.simulation.simulate import Simulated
 from tests.fakes import request

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 
 from blis_sim.engine.events import Finished
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
-from replay.simulation.latencies import NO_OUTCOME, OUTCOMES, reported_of
-from replay.simulation.measure import NEVER, ClientView
+from replay.simulation.measure import NEVER, NO_OUTCOME, OUTCOMES, ClientView, reported_of
 from tests.fakes import request
 from tests.replay.labelled_runs import ran
 from tests.replay.step_by_step import drained

@@ -4,7 +4,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.sequence import Outcome
-from replay.arrivals.arrival import Arrival
+from replay.arrivals import Arrival
 from replay.simulation.record import Measured
 from replay.simulation.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config, request, run

@@ -12,9 +12,9 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.delivery import OutputQueue, output_waits
 from blis_sim.engine.events import StepDone
 from blis_sim.engine.latency.wrapped import ApiServers, WrappedLatency
-from replay.arrivals.arrival import Arrival
-from replay.simulation.output_serialization import num_below_before, turns_in, turns_with_gaps
+from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate
+from replay.simulation.tokens import num_below_before, turns_in, turns_with_gaps
 from tests.fakes import TestLatency, config, request, run
 from tests.replay.small_traces import row
 

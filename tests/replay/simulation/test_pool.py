@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Preempted, StepDone
-from replay.arrivals.arrival import Arrival
+from replay.arrivals import Arrival
 from replay.simulation.measure import COMPLETED
 from replay.simulation.pool import Pool, pool_of
 from replay.simulation.simulate import simulate

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Preempted, StepDone
-from replay.arrivals.arrival import Arrival
+from replay.arrivals import Arrival
 from replay.simulation.measure import COMPLETED
 from replay.simulation.record import NEVER
 from replay.simulation.simulate import Simulated, simulate
-from replay.simulation.token_gaps import TokenGaps
+from replay.simulation.tokens import TokenGaps
 from tests.fakes import request
 from tests.replay.generated_requests import sent
 from tests.replay.labelled_runs import HORIZON_US, labelled_runs, ran

@@ -10,7 +10,7 @@ import pytest
 
 from blis_sim.options import BlisError
 from traces.importers import ConvertOptions, Imported, import_from
-from traces.importers.servegen_chunk import lognormal_fit, read_chunks
+from traces.importers.servegen import lognormal_fit, read_chunks
 
 SHARED = """
 data:

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from traces.compose import composed
 from traces.importers import ConvertOptions, import_from
-from traces.importers.servegen import PERIODS, Deal, Placement, active_at, cohorts_of
-from traces.importers.servegen_chunk import read_chunks
+from traces.importers.servegen import PERIODS, Deal, Placement, active_at, cohorts_of, read_chunks
 from traces.workload import PRESETS, WorkloadSpec, read_spec
-from traces.workload.compose import composed
 from traces.workload.generate import generate
 from traces.workload.spec import Client, Cohort
 

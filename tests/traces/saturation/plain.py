@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from traces.saturation.timeline import Timeline
+from traces.saturation.detectors import Timeline
 
 Result = tuple[str, float, float, dict[str, float]]
 """Level, score, confidence, signals."""

@@ -9,12 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.traces.saturation import plain
-from traces.saturation.backlog_drift import backlog_drift
-from traces.saturation.composite import composite
+from traces.saturation.detectors import Level, Timeline, Verdicts, backlog_drift, composite, threshold, timeline
 from traces.saturation.registry import DETECTORS
 from traces.saturation.settings import SaturationSettings
-from traces.saturation.threshold import threshold
-from traces.saturation.timeline import Level, Timeline, Verdicts, timeline
 
 SETTINGS = SaturationSettings(threshold_ms=40, window_us=25_000)
 

@@ -8,7 +8,7 @@ from tests.traces.workload.specs import CONSTANT_10, MULTI_TURN, client, generat
 from traces import TraceError, TraceRow
 from traces.graph import ids_in
 from traces.workload import spec_text
-from traces.workload.parse import parse_spec
+from traces.workload.spec_text import parse_spec
 
 
 def constant(value: int) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
+from traces.workload.checks import problem_of
 from traces.workload.lengths import sample
-from traces.workload.params import problem_of
 from traces.workload.spec import Distribution
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from mockserve.generation.composer import Composer
 from mockserve.serving.aside import MODULES, Aside
-from mockserve.workers.job import Job
-from mockserve.workers.pool import WorkerPool
+from mockserve.serving.worker_pool import WorkerPool
+from mockserve.workers import Job
 from tests.wire.captured.case_files import read_cases
 from tests.wire.captured.differences import Difference, differences
 from tests.wire.captured.setups import Setup, server_like

@@ -7,10 +7,10 @@ from typing import Any
 from mockserve.generation.answer import Answer, stopped
 from mockserve.generation.prose import Prose
 from mockserve.generation.script import RenderOptions, render_tokens
-from mockserve.generation.tokenizer.tokenizer import Split, Tokenizer
+from mockserve.generation.tokenizer import Split, Tokenizer
 from mockserve.generation.writing import PLAIN, OutputSpec, Steps
 from mockserve.protocol.bodies import Ending
-from mockserve.protocol.sampling.sampling import SamplingParams
+from mockserve.protocol.sampling import SamplingParams
 from tests.wire.captured.parsed import START, segments
 
 WORDS = (2023, 2003, 1037, 3231, 1997, 1996, 2944, 6434, 1010, 2029, 4247, 2616, 1012)

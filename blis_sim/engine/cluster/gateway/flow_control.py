@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.event_queue import ClusterDue
-from blis_sim.engine.cluster.gateway.queue import GatewayQueue
+from blis_sim.engine.cluster.gateway.queue import GatewayQueue, GatewayUrgency
 from blis_sim.engine.cluster.gateway.rules import (
     DISPATCH_ORDERS,
     FAIRNESS,
@@ -14,12 +14,11 @@ from blis_sim.engine.cluster.gateway.rules import (
     FlowControlSettings,
     Waiting,
 )
-from blis_sim.engine.cluster.gateway.urgency import GatewayUrgency
 from blis_sim.engine.cluster.request_table import UnfinishedList
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
-from blis_sim.engine.slo_classes import DEFAULT_SLO_PRIORITIES, SloPriorities
 from blis_sim.engine.units import Micros
+from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITIES, SloPriorities
 
 
 class Completions:

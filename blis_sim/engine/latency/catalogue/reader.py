@@ -9,10 +9,9 @@ from pathlib import Path
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.hf_config import parse_hf_config
+from blis_sim.engine.latency.catalogue.entries import canonical_gpu, has_model, model_entry, short_name
 from blis_sim.engine.latency.catalogue.files import config_path, read_mapping
-from blis_sim.engine.latency.catalogue.gpus import canonical_gpu
-from blis_sim.engine.latency.catalogue.models import has_model, model_entry, short_name
-from blis_sim.engine.model_spec import Checkpoint, ModelSpec
+from blis_sim.engine.specs import Checkpoint, ModelSpec
 
 _FOLDER = Path(__file__).parent
 LEARNED_COEFFICIENTS = _FOLDER / "qwen3-14b-h100.coefficients.yaml"

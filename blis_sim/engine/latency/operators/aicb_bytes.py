@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.operators.aicb import DISPATCHED
-from blis_sim.engine.latency.operators.aicb_files import ATTENTION, COLUMNS, MLP, MOE, PREFILL
+from blis_sim.engine.latency.operators.aicb import ATTENTION, COLUMNS, DISPATCHED, MLP, MOE, PREFILL
 from blis_sim.engine.memory.families import read_model
 from blis_sim.engine.memory.shapes import MoE
-from blis_sim.engine.model_spec import ModelSpec
+from blis_sim.engine.specs import ModelSpec
 
 _BYTES_PER_VALUE = 2
 

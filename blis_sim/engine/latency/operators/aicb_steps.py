@@ -11,9 +11,19 @@ import numpy.typing as npt
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.model import whole_micros
-from blis_sim.engine.latency.operators.aicb import DISPATCHED, AicbTimes, Exchanges, LinkExchanges, PhaseTables
-from blis_sim.engine.latency.operators.aicb_files import DECODE, PREFILL, AicbFolder, Batch, Deployment
-from blis_sim.engine.latency.operators.asked import Asked
+from blis_sim.engine.latency.operators.aicb import (
+    DECODE,
+    DISPATCHED,
+    PREFILL,
+    AicbFolder,
+    AicbTimes,
+    Batch,
+    Deployment,
+    Exchanges,
+    LinkExchanges,
+    PhaseTables,
+)
+from blis_sim.engine.latency.operators.steps import Asked
 from blis_sim.engine.units import Micros
 
 if TYPE_CHECKING:

@@ -27,10 +27,9 @@ def _vidur_tables(prefix: str, choice: "LatencyChoice", network: "Network | None
 def _profiles(method: str, folder: str, choice: "LatencyChoice", network: "Network | None") -> "LatencyModel":
     from pathlib import Path
 
-    from blis_sim.engine.latency.operators.cpu import WithCpu
-    from blis_sim.engine.latency.operators.profiled import learned_tables
+    from blis_sim.engine.latency.operators.learning import learned_tables
     from blis_sim.engine.latency.operators.profiles import read_profiles
-    from blis_sim.engine.latency.operators.steps import LayerShape, OperatorSteps, OperatorTimes
+    from blis_sim.engine.latency.operators.steps import LayerShape, OperatorSteps, OperatorTimes, WithCpu
 
     model, profiles = choice.model, read_profiles(folder, choice)
     tables, overhead = learned_tables(profiles, method, Path.home() / ".cache" / "blis" / "operators")
@@ -93,7 +92,7 @@ def notes_on_tables(latency: "LatencyModel") -> list[str]:
 
 def notes_on_operators(latency: "LatencyModel") -> list[str]:
     """Return a line where steps of a latency model of operators lie beyond its tables."""
-    from blis_sim.engine.latency.operators.asked import HasTables
+    from blis_sim.engine.latency.operators.steps import HasTables
 
     if not isinstance(latency, HasTables) or not (exceeded := latency.exceeded()):
         return []

@@ -1,20 +1,58 @@
-"""From the operators of a layer to the time of a step, as Vidur adds them up.
+"""From the operators of a layer to the time of a step, as Vidur adds them up, with overheads of the CPU.
 
 Facts: vidur/execution_time_predictor, vidur/entities/execution_time.py.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.latency.model import whole_micros
-from blis_sim.engine.latency.operators.asked import Asked
-from blis_sim.engine.latency.operators.tables import OperatorTables
+from blis_sim.engine.latency.operators.tables import Line, OperatorTables
+from blis_sim.engine.latency.wrapped import WrappedLatency
 from blis_sim.engine.units import Micros
+
+
+@runtime_checkable
+class HasTables(Protocol):
+    """A latency model of tables, which counts how far beyond them batches were."""
+
+    beyond_tables: ClassVar[str]
+    """How times go on beyond the tables."""
+
+    def exceeded(self) -> list[str]:
+        """Return a line for each figure that was beyond what the tables hold."""
+        ...
+
+    def forget_asked(self) -> None:
+        """Forget how large the batches were, once the model has been probed."""
+        ...
+
+
+@dataclass(slots=True)
+class Asked:
+    """The largest figures of batches, by what they count."""
+
+    most: dict[str, int] = field(default_factory=dict)
+
+    def note(self, name: str, figure: int) -> None:
+        """Count one batch."""
+        if figure > self.most.get(name, 0):
+            self.most[name] = figure
+
+    def beyond(self, held: Mapping[str, float]) -> list[str]:
+        """Return a line for each figure above what is held."""
+        return [
+            f"up to {self.most[name]:,} {name}, the tables have up to {most:,}"
+            for name, most in held.items()
+            if self.most.get(name, 0) > most
+        ]
+
 
 TOKENS_GRANULE = 8
 """Steps are timed with their tokens rounded up to a multiple of this, as tensor cores compute them."""
@@ -195,3 +233,20 @@ class OperatorSteps:
     def forget_asked(self) -> None:
         """Forget how large the batches were, once the model has been probed."""
         self._asked.most.clear()
+
+
+@dataclass(slots=True)
+class WithCpu(WrappedLatency):
+    """`model` with steps that last longer by `overhead`, in milliseconds over the requests of a step."""
+
+    overhead: Line
+
+    def step_time(self, shape: BatchShape) -> Micros:
+        return self.model.step_time(shape) + self._added_us(shape.num_requests)
+
+    def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
+        times: npt.NDArray[np.int64] = self.model.decode_times(shape, steps) + self._added_us(shape.decode_requests)
+        return times
+
+    def _added_us(self, num_requests: int) -> Micros:
+        return round(self.overhead.at(num_requests) * 1e3) if num_requests else 0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.gpu_spec import GpuSpec
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
+from blis_sim.engine.latency.choice import NetworkOptions
 from blis_sim.engine.latency.collectives.analytical import (
     NIC_GB_S,
     NVLINK_GB_S,
@@ -16,14 +16,18 @@ from blis_sim.engine.latency.collectives.analytical import (
     Fabric,
     Placement,
     fabric_of,
+    read_busbw,
+    read_ratios,
 )
-from blis_sim.engine.latency.collectives.busbw_file import read_busbw
 from blis_sim.engine.latency.collectives.network import Collective, Group
-from blis_sim.engine.latency.collectives.packet_simulation import exposed_us
-from blis_sim.engine.latency.collectives.ratios import read_ratios
+from blis_sim.engine.latency.collectives.packet_simulation import (
+    all_reduce_workload,
+    exposed_us,
+    read_workload,
+    workload_time,
+)
 from blis_sim.engine.latency.collectives.sources import network_of
-from blis_sim.engine.latency.collectives.workload import all_reduce_workload, read_workload, workload_time
-from blis_sim.engine.network_options import NetworkOptions
+from blis_sim.engine.specs import GpuSpec
 from blis_sim.options import OptionError
 from tests.engine.latency.collectives import stand_in
 

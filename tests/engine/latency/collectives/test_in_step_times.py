@@ -8,13 +8,12 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.choice import NetworkOptions
 from blis_sim.engine.latency.collectives.network import Collective, Group
+from blis_sim.engine.latency.collectives.packet_simulation import expert_workload
 from blis_sim.engine.latency.collectives.sources import network_of
-from blis_sim.engine.latency.collectives.workload import expert_workload
-from blis_sim.engine.latency.joint_steps import RanksLatencyModel, joined
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.wrapped import WrappedLatency
-from blis_sim.engine.network_options import NetworkOptions
+from blis_sim.engine.latency.wrapped import RanksLatencyModel, WrappedLatency, joined
 from tests.engine.latency.collectives import stand_in
 from tests.engine.latency.collectives.test_collectives import STAND_IN, h100
 from tests.engine.latency.operators.test_vidur_tables import write

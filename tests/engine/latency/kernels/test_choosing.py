@@ -9,9 +9,9 @@ import pytest
 from blis_sim.engine.deployment import Deployment, notes_after, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.kernels import sources
-from blis_sim.engine.latency.kernels.evidence import (
+from blis_sim.engine.latency.sureness import (
     ANOTHER_GPU,
     IN_16_BITS,
     MEASURED,

@@ -11,8 +11,7 @@ from blis_sim.engine.batch_shape import BatchShape, decodes
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.decode_steps import KeepsDecodeSums, TimesDecodes, decode_timer
 from blis_sim.engine.latency.kernel_steps import HostOverheads, KernelScales, KernelSteps
-from blis_sim.engine.latency.kernels.peaks import StepPeaks
-from blis_sim.engine.latency.peak_watch import PeakWatch
+from blis_sim.engine.latency.peak_watch import PeakWatch, StepPeaks
 from tests.engine.latency.kernels.made_up import CONTEXT, HOST, REQUESTS, TOKENS, grids, steps
 
 LATENCY, EAGER = steps(), steps(launch_us=40.0, graph_sizes=())

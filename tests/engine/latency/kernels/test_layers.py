@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.kernels import tables
-from blis_sim.engine.latency.kernels.evidence import class_of
+from blis_sim.engine.latency.kernels.baking import RepairedTables
+from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
 from blis_sim.engine.latency.kernels.operations import (
     DeltaNet,
     HeadAttention,
@@ -17,8 +18,7 @@ from blis_sim.engine.latency.kernels.operations import (
     SparseLatentAttention,
     StepOperations,
 )
-from blis_sim.engine.latency.kernels.placing import KernelPlacement, operations_of
-from blis_sim.engine.latency.kernels.repairs import RepairedTables
+from blis_sim.engine.latency.sureness import class_of
 
 
 def operations(model: str, tp: int) -> StepOperations:

@@ -4,11 +4,11 @@ import pytest
 
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.kernel_steps import KernelSteps
-from blis_sim.engine.latency.kernels.mixed_steps import decode_rows, has_one_call
-from blis_sim.engine.latency.kernels.placing import KernelPlacement, operations_of
+from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
+from blis_sim.engine.latency.kernels.sources import decode_rows, has_one_call
 from blis_sim.engine.latency.peak_watch import PeakWatch
 
 

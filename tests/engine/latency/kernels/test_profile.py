@@ -10,13 +10,12 @@ import pytest
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
 from blis_sim.engine.latency.kernel_steps import KernelSteps
 from blis_sim.engine.latency.kernels import sources
-from blis_sim.engine.latency.kernels.placing import KernelPlacement, operations_of
-from blis_sim.engine.latency.kernels.profile import PROFILES, digest_of, read_profile, shipped_profile
-from blis_sim.engine.latency.kernels.sources import grids_of
+from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
+from blis_sim.engine.latency.kernels.sources import PROFILES, digest_of, grids_of, read_profile, shipped_profile
 from blis_sim.engine.latency.kernels.tables import are_installed
 from tests.engine.latency.kernels.made_up import grids, operations, profile
 

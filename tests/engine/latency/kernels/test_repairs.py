@@ -4,9 +4,9 @@ from typing import Any, cast
 
 import pytest
 
-from blis_sim.engine.latency.catalogue.gpus import load_gpu
+from blis_sim.engine.latency.catalogue.entries import load_gpu
+from blis_sim.engine.latency.kernels.baking import RepairedTables
 from blis_sim.engine.latency.kernels.operations import MXFP4_BY_MARLIN, AllReduce, Experts, HeadAttention, Routing
-from blis_sim.engine.latency.kernels.repairs import RepairedTables
 from blis_sim.engine.latency.kernels.tables import Tables
 
 

@@ -9,8 +9,8 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.choice import NetworkOptions
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.network_options import NetworkOptions
 from tests.engine.latency.operators.aicb_folder import (
     LAYERS,
     MODEL,

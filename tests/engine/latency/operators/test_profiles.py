@@ -15,8 +15,7 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.operators.learning import METHODS, monotone
-from blis_sim.engine.latency.operators.profiled import grid_of
+from blis_sim.engine.latency.operators.learning import METHODS, grid_of, monotone
 from blis_sim.engine.latency.operators.profiles import MLP_OPERATORS, Samples
 
 SIZES = {"n_head": 64, "n_kv_head": 8, "n_embd": 8192, "n_expanded_embd": 28672, "num_tensor_parallel_workers": 2}
@@ -98,7 +97,7 @@ def test_other_methods_come_close_and_are_learned_once(
     shape = BatchShape(1, 512, 512**2, 0, 0, 512**2)
     learned = latency(f"{method}:{folder}").step_time(shape)
     assert learned == pytest.approx(latency(str(folder)).step_time(shape), rel=0.35)
-    monkeypatch.setattr("blis_sim.engine.latency.operators.profiled.METHODS", {})
+    monkeypatch.setattr("blis_sim.engine.latency.operators.learning.METHODS", {})
     assert latency(f"{method}:{folder}").step_time(shape) == learned
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.attack.constraints import HOSTILE, doubling
+from mockserve.generation.structured_outputs.checks import is_small_pattern, is_small_schema
 from mockserve.generation.structured_outputs.json_instances import mentions_checked
 from mockserve.generation.structured_outputs.kinds import DeferredForm, constrained_text, demanded_form, read_constraint
-from mockserve.generation.structured_outputs.size import is_small_pattern, is_small_schema
 from mockserve.options.content import ArgumentRanges
 from mockserve.protocol.errors import ApiError
 

@@ -1,0 +1,91 @@
+"""`blis bench latency`: how long one batch takes on an engine with nothing else to do."""
+
+import sys
+from dataclasses import dataclass
+
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.options import check_options, check_outputs, option, section
+from blis_sim.options.limits import MOST_REQUESTS
+
+__all__ = ["LatencyOptions", "rewritten", "run"]
+
+PERCENTS = (10, 25, 50, 75, 90, 99)
+_SWITCHES = ("--disable-detokenize", "--trust-remote-code", "--disable-tqdm")
+_VALUED = ("--tokenizer", "--tokenizer-mode", "--seed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDeploymentOptions(DeploymentOptions):
+    """The engine of `blis bench latency`, which by default computes the same batch anew each time."""
+
+    enable_prefix_caching: bool = option(False, "Let a batch find the prompts of the one before it, which are its own.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyOptions:
+    """The settings of `blis bench latency`: which batch, on which engine."""
+
+    deployment: BatchDeploymentOptions = section(BatchDeploymentOptions)
+    input_len: int = option(32, "Prompt tokens of each request.", at_least=1, heading="Batch")
+    output_len: int = option(128, "Output tokens of each request.", at_least=1)
+    batch_size: int = option(8, "Requests in the batch.", at_least=1, at_most=MOST_REQUESTS)
+    num_iters_warmup: int = option(
+        10, "How often to compute the batch before the time is taken.", at_least=0, at_most=MOST_REQUESTS
+    )
+    num_iters: int = option(30, "How often to compute it then.", at_least=1, at_most=MOST_REQUESTS)
+    output_json: str | None = option(
+        None, "Write the results here (JSON).", metavar="FILE", writes={"": "offline results"}
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        self.deployment.check_coefficients()
+        check_outputs(self)
+
+
+def rewritten(arguments: list[str]) -> list[str]:
+    """A command line of `vllm bench latency` in our syntax. Raises OptionError."""
+    from blis_sim.bench.vllm_syntax import rewritten as in_our_syntax
+    from blis_sim.bench.vllm_syntax import without_effect
+
+    flags = without_effect(_SWITCHES, _VALUED)
+    return in_our_syntax("bench latency", arguments, LatencyOptions, flags, with_engine=True)
+
+
+def run(options: LatencyOptions) -> int:
+    """Simulate, print what vLLM prints, write the results."""
+    import numpy as np
+
+    from blis_sim.bench.datasets import Sample
+    from blis_sim.bench.offline import check_fits, longest_s, offline_engine, write_results
+
+    offline = offline_engine("blis bench latency", options.deployment)
+    batch = [
+        Sample(
+            input_tokens=0,
+            output_tokens=options.output_len,
+            prefix_group=f"prompt-{number}",
+            prefix_tokens=options.input_len,
+        )
+        for number in range(options.batch_size)
+    ]
+    check_fits(batch, offline.config)
+    latencies_s = [
+        longest_s(offline.run(batch, iteration * options.batch_size))
+        for iteration in range(options.num_iters_warmup + options.num_iters)
+    ]
+    counted = np.array(latencies_s[options.num_iters_warmup :])
+    percentiles = np.percentile(counted, PERCENTS)
+    results = {
+        "model_id": options.deployment.model,
+        "avg_latency": float(counted.mean()),
+        "latencies": counted.tolist(),
+        "percentiles": dict(zip(map(str, PERCENTS), percentiles.tolist(), strict=True)),
+    }
+    try:
+        write_results(options.output_json, results)  # before printing, since the reader of the output may have gone
+    finally:
+        sys.stdout.write(f"Avg latency: {counted.mean()} seconds\n")
+        for percent, value in zip(PERCENTS, percentiles, strict=True):
+            sys.stdout.write(f"{percent}% percentile latency: {value} seconds\n")
+    return 0

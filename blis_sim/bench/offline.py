@@ -1,0 +1,100 @@
+"""Requests through a simulated engine at given instants of virtual time, and the file of results."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from blis_sim.bench import BenchError
+from blis_sim.bench.datasets import Sample
+from blis_sim.engine.config import EngineConfig, refusal
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.ranks import RankGroup, new_ranks
+from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
+from blis_sim.engine.units import Micros
+from replay.arrivals import Arrival
+from replay.simulation.record import Record
+from replay.simulation.simulate import simulate
+from traces import TraceRow
+from traces.text_file import write_text
+
+
+@dataclass(frozen=True, slots=True)
+class Offline:
+    """An engine to which batches of requests are given."""
+
+    simulation: Engine | RankGroup
+    config: EngineConfig
+
+    def run(self, samples: Sequence[Sample], first_number: int = 0) -> Record:
+        """Let all samples arrive at one instant, after all that was run before, and wait until they have ended.
+
+        Requests are distinguished by their numbers, of which no two runs may have the same.
+        """
+        config, now = self.config, self.simulation.now
+        at = 0 if now is None else now + 1
+        arrivals = [_arrival(sample, at, number, config) for number, sample in enumerate(samples, first_number)]
+        return simulate(self.simulation, arrivals).requests
+
+
+def offline_engine(program: str, options: DeploymentOptions) -> Offline:
+    """An engine that takes many steps at once where it can; what is to be said of its settings is said on stderr.
+
+    Raises BlisError.
+    """
+    deployment = resolve(options)
+    for note in deployment.notes:
+        sys.stderr.write(f"{program}: {note}\n")
+    if deployment.rank is not None and deployment.has_own_ranks:
+        ranks = new_ranks(deployment.rank, deployment.latency, deployment.dp, partial(Engine, reports_steps=False))
+        return Offline(ranks, deployment.rank)
+    return Offline(Engine(deployment.config, deployment.latency, reports_steps=False), deployment.config)
+
+
+def check_fits(samples: Sequence[Sample], config: EngineConfig) -> None:
+    """Raise BenchError for a request that the engine would refuse."""
+    for sample in samples:
+        if refusal(config, sample.prompt_tokens, sample.output_tokens) is not None:
+            raise BenchError(
+                f"a request of {sample.prompt_tokens} + {sample.output_tokens} tokens is above the longest context,"
+                f" {config.limit_tokens} tokens: shorten the prompts or raise --max-model-len"
+            )
+
+
+def longest_s(record: Record) -> float:
+    """Return the longest time of a request, in seconds."""
+    return float(record.e2e_us.max()) / 1e6
+
+
+def _arrival(sample: Sample, at: Micros, number: int, config: EngineConfig) -> Arrival:
+    request_id = f"request_{number}"
+    shared_blocks = config.num_identified_blocks(sample.prefix_tokens)
+    request = Request(
+        id=request_id,
+        input_tokens=sample.prompt_tokens,
+        output_tokens=sample.output_tokens,
+        max_output_tokens=sample.output_tokens,
+        blocks=PrefixGroupBlocks(request_id, sample.prefix_group, shared_blocks)
+        if sample.prefix_group
+        else UniqueBlocks(request_id),
+    )
+    row = TraceRow(
+        request_id=number,
+        arrival_time_us=at,
+        input_tokens=sample.input_tokens,
+        output_tokens=sample.output_tokens,
+        prefix_group=sample.prefix_group,
+        prefix_length=sample.prefix_tokens,
+    )
+    return Arrival(at=at, request=request, row=row)
+
+
+def write_results(path: str | None, results: Mapping[str, Any]) -> None:
+    """Write the results, if a file is given. Raises TraceError when that fails."""
+    if path is not None:
+        write_text(Path(path), json.dumps(results, indent=4))

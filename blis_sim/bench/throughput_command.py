@@ -1,0 +1,81 @@
+"""`blis bench throughput`: how fast the engine is when all requests are there at once."""
+
+import sys
+from dataclasses import dataclass
+
+from blis_sim.bench.datasets import DatasetOptions
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.options import check_options, check_outputs, option, section
+from blis_sim.options.limits import MOST_REQUESTS
+
+__all__ = ["ThroughputOptions", "rewritten", "run"]
+
+_SWITCHES = ("--async-engine", "--prequeue-requests", "--disable-detokenize", "--trust-remote-code", "--disable-tqdm")
+_VALUED = ("--backend", "--tokenizer-mode")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputOptions:
+    """The settings of `blis bench throughput`: what to compute, on which engine."""
+
+    deployment: DeploymentOptions = section(DeploymentOptions)
+    dataset: DatasetOptions = section(DatasetOptions)
+    num_warmups: int = option(
+        0, "Requests to compute before the time is taken.", at_least=0, at_most=MOST_REQUESTS, heading="Measuring"
+    )
+    output_json: str | None = option(
+        None, "Write the results here (JSON).", metavar="FILE", writes={"": "offline results"}
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        self.deployment.check_coefficients()
+        check_outputs(self)
+
+
+def rewritten(arguments: list[str]) -> list[str]:
+    """A command line of `vllm bench throughput` in our syntax. Raises OptionError."""
+    from blis_sim.bench.vllm_syntax import rewritten as in_our_syntax
+    from blis_sim.bench.vllm_syntax import without_effect
+
+    flags = without_effect(_SWITCHES, _VALUED)
+    return in_our_syntax("bench throughput", arguments, ThroughputOptions, flags, with_engine=True)
+
+
+def run(options: ThroughputOptions) -> int:
+    """Simulate, print what vLLM prints, write the results."""
+    from dataclasses import replace
+
+    from blis_sim.bench.datasets import samples_of
+    from blis_sim.bench.offline import check_fits, longest_s, offline_engine, write_results
+
+    offline = offline_engine("blis bench throughput", options.deployment)
+    samples = samples_of(options.dataset)
+    check_fits(samples, offline.config)
+    if options.num_warmups:
+        # Other prompts than those that count, which a prefix cache would have otherwise.
+        dataset = replace(options.dataset, num_prompts=options.num_warmups, seed=options.dataset.seed + 1)
+        warm_up = samples_of(dataset)
+        check_fits(warm_up, offline.config)
+        offline.run(warm_up, len(samples))
+    elapsed_s = longest_s(offline.run(samples))
+    num_prompt = sum(sample.prompt_tokens for sample in samples)
+    num_output = sum(sample.output_tokens for sample in samples)
+    results = {
+        "model_id": options.deployment.model,
+        "elapsed_time": elapsed_s,
+        "num_requests": len(samples),
+        "total_num_tokens": num_prompt + num_output,
+        "requests_per_second": len(samples) / elapsed_s,
+        "tokens_per_second": (num_prompt + num_output) / elapsed_s,
+    }
+    try:
+        write_results(options.output_json, results)  # before printing, since the reader of the output may have gone
+    finally:
+        sys.stdout.write(
+            f"Throughput: {len(samples) / elapsed_s:.2f} requests/s, {(num_prompt + num_output) / elapsed_s:.2f} total"
+            f" tokens/s, {num_output / elapsed_s:.2f} output tokens/s\n"
+            f"Total num prompt tokens:  {num_prompt}\n"
+            f"Total num output tokens:  {num_output}\n"
+        )
+    return 0

@@ -1,0 +1,218 @@
+"""One combination of engine settings with its search and its best rate, and the report and page on all of them."""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from blis_sim.bench.rate_search import Trial, Verdict, search_rate
+from blis_sim.bench.runner.plan import Point
+from blis_sim.bench.runner.simulate import FIGURES, Figures, Job, Outcome, compute
+from blis_sim.options.provenance import Provenance
+from blis_sim.options.text_table import TextTable, csv_text, duration
+from blis_sim.pictures.page import figures_html, page, table_html
+from blis_sim.pictures.panels import Curve, Target, frontier_panels
+from blis_sim.pictures.style import Panel, draw_panels
+from traces import dump_json
+from traces.text_file import writing
+
+AT_ONCE_RATE = 1e6
+"""Requests per second at which all of them are there before any is served."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SearchJob:
+    """A combination to try, and what its figures must keep to."""
+
+    point: Point
+    command: str
+    limits_ms: Mapping[str, float]
+    min_attainment: float | None
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A combination with all of its tries."""
+
+    point: Point
+    trials: Sequence[Trial[Outcome]]
+
+    @property
+    def best(self) -> Trial[Outcome] | None:
+        """The good try that served most requests per second; None without a good one."""
+        good = [trial for trial in self.trials if trial.is_good]
+        return max(good, key=lambda trial: requests_per_s(trial.found), default=None)
+
+    @property
+    def error(self) -> str:
+        """Why it cannot be simulated, at the first rate at which it cannot; empty if it can."""
+        return next((trial.found.error for trial in self.trials if trial.found.error), "")
+
+    @property
+    def is_unexpected(self) -> bool:
+        """Whether its settings do not explain why."""
+        return any(trial.found.is_unexpected for trial in self.trials)
+
+
+def search(job: SearchJob) -> Setup:
+    """Find the highest rate for a combination."""
+
+    def attempt(rate: float | None) -> Outcome:
+        settings: dict[str, Any] = {**job.point.settings, "rate": AT_ONCE_RATE if rate is None else rate}
+        return compute(Job("", job.command, settings))
+
+    def is_good(outcome: Outcome) -> bool:
+        figures = outcome.figures
+        if outcome.error or not figures["completed_requests"]:
+            return False
+        if figures["completed_requests"] != figures["injected_requests"] or figures["rejected_requests"]:
+            return False
+        attainment = figures["slo_attainment"]
+        if job.min_attainment is not None and (attainment or 0) < job.min_attainment:
+            return False
+        return all((figures[name] or 0) <= limit_ms for name, limit_ms in job.limits_ms.items())
+
+    def judge(outcome: Outcome) -> Verdict:
+        return Verdict(is_good(outcome), requests_per_s(outcome))
+
+    return Setup(job.point, search_rate(attempt, judge, job.tolerance))
+
+
+def requests_per_s(outcome: Outcome) -> float:
+    """The served load; 0 where nothing was computed."""
+    return outcome.figures.get("responses_per_sec") or 0.0
+
+
+_SHOWN = ("responses_per_sec", "steady_requests_per_s", "tokens_per_sec")
+_SHOWN_LATENCIES = ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p99_ms")
+_TITLES = (
+    *("rate", "requests/s", "steady/s", "tokens/s"),
+    *("TTFT p50 ms", "p99 ms", "ITL p50 ms", "p99 ms", "E2E p99 ms", "verdict"),
+)
+
+
+def table_of(setups: Sequence[Setup], varied: Sequence[str]) -> TextTable:
+    """A line per combination with the highest rate it can keep up, the best one marked."""
+    lines = []
+    winner = best_of(setups)
+    for setup in setups:
+        settings = [str(setup.point.varied[name]) for name in varied]
+        best = setup.best
+        if best is None:
+            reason = "cannot be simulated" if setup.error else "never within the limits"
+            lines.append([*settings, *[""] * (len(_TITLES) - 1), reason])
+            continue
+        known = best.found.figures
+        values = [known.get(name) for name in (*_SHOWN, *_SHOWN_LATENCIES)]
+        figures = ["-" if value is None else f"{value:,.2f}" for value in values]
+        lines.append([*settings, rate_text(best.rate), *figures, "best" if setup is winner else ""])
+    return TextTable([*varied, *_TITLES], lines, num_left=0)
+
+
+def printed(setups: Sequence[Setup], varied: Sequence[str], form: str, origin: Provenance) -> str:
+    """The best rate of each combination as a table, Markdown, CSV or JSON, with a newline at the end."""
+    if form == "csv":
+        return csv_text([list(row) for row in _rows(setups, varied)])
+    if form == "json":
+        titles, *rows = _rows(setups, varied)
+        combinations = [dict(zip(titles, row, strict=True)) for row in rows]
+        return dump_json({"provenance": asdict(origin), "combinations": combinations}) + "\n"
+    if form == "markdown":
+        origins = "".join(f"- {name}: `{value}`\n" for name, value in origin.rows)
+        return f"{table_of(setups, varied).markdown}\n{origins}\n{best_line(setups)}\n"
+    return "\n".join([*table_of(setups, varied).lines, *([best_line(setups)] if best_of(setups) else [])]) + "\n"
+
+
+def best_line(setups: Sequence[Setup]) -> str:
+    """The line about the best combination; that about none where nothing stays within the limits."""
+    winner = best_of(setups)
+    if winner is None or winner.best is None:
+        return "nothing stays within the limits at any rate"
+    served = winner.best.found.figures["responses_per_sec"]
+    return f"best: {winner.point.label} at rate {rate_text(winner.best.rate)}, {served:.2f} requests/s"
+
+
+def _rows(setups: Sequence[Setup], varied: Sequence[str]) -> Iterator[list[Any]]:
+    yield [*varied, "rate", "is_best", *FIGURES, "error"]
+    winner = best_of(setups)
+    for setup in setups:
+        settings = [setup.point.varied[name] for name in varied]
+        best = setup.best
+        figures: Figures = {} if best is None else best.found.figures
+        rate = None if best is None else "inf" if best.rate is None else best.rate
+        yield [*settings, rate, setup is winner, *(figures.get(name) for name in FIGURES), setup.error]
+
+
+def best_of(setups: Sequence[Setup]) -> Setup | None:
+    """The combination that serves most requests per second within the limits, the first one of equals."""
+    able = [(setup, setup.best) for setup in setups]
+    found = [(setup, best.found.figures["responses_per_sec"] or 0) for setup, best in able if best is not None]
+    return max(found, key=lambda each: each[1])[0] if found else None
+
+
+def rate_text(rate: float | None) -> str:
+    """A rate; all at once is inf, as with vLLM's benchmarks."""
+    return "inf" if rate is None else f"{rate:.2f}"
+
+
+def write_trials(path: str, setups: Sequence[Setup], varied: Sequence[str]) -> None:
+    """Write every simulation of the search, in order. Raises TraceError."""
+    with writing(Path(path)) as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow([*varied, "rate", "within_limits", *FIGURES, "error"])
+        for setup in setups:
+            settings = [setup.point.varied[name] for name in varied]
+            for trial in setup.trials:
+                figures: list[Any] = [trial.found.figures.get(name) for name in FIGURES]
+                rate = "inf" if trial.rate is None else trial.rate
+                rows.writerow([*settings, rate, str(trial.is_good).lower(), *figures, trial.found.error])
+
+
+def draw(path: str, setups: Sequence[Setup], limits_ms: Mapping[str, float]) -> None:
+    """Draw all simulations, a colour per combination. Raises TraceError."""
+    draw_panels(tune_panels(setups, limits_ms), path)
+
+
+def tune_page(
+    setups: Sequence[Setup], varied: Sequence[str], limits_ms: Mapping[str, float], origin: Provenance
+) -> str:
+    """Return the page of a search in which a simulation served requests."""
+    remarks = [best_line(setups)]
+    lead = [f"limits: {', '.join(_limits(limits_ms).values())}"] if limits_ms else []
+    parts = ["<h2>The highest rate of each combination</h2>", table_html(table_of(setups, varied))]
+    parts += ["<h2>All simulations of the search</h2>", figures_html(tune_panels(setups, limits_ms))]
+    return page(f"Engine settings for {origin.model}", origin, remarks, parts, lead)
+
+
+def _limits(limits_ms: Mapping[str, float]) -> dict[str, str]:
+    """Return each limit in words by the figure of a row that it holds for, such as `TTFT p99 1 s`."""
+    names = {figure: figure.removesuffix("_ms").split("_") for figure in limits_ms}
+    return {
+        figure: f"{latency.upper()} {percentile} {duration(limits_ms[figure])}"
+        for figure, (latency, percentile) in names.items()
+    }
+
+
+def tune_panels(setups: Sequence[Setup], limits_ms: Mapping[str, float]) -> list[Panel]:
+    """Return p99 latencies against throughput, with the limits that hold for the 99th percentile."""
+    words = _limits(limits_ms)
+    targets = {
+        f"{name}_ms": [Target(limits_ms[figure], f"limit of {words[figure]}")]
+        for name in ("ttft", "itl")
+        if (figure := f"{name}_p99_ms") in limits_ms
+    }
+    return frontier_panels([curve for curve in map(_curve, setups) if curve.throughput], targets)
+
+
+def _curve(setup: Setup) -> Curve:
+    tries = [trial for trial in setup.trials if trial.found.figures.get("tokens_per_sec")]
+    figures = [trial.found.figures for trial in tries]
+    return Curve(
+        name=setup.point.label,
+        throughput=[each["tokens_per_sec"] or 0 for each in figures],
+        ttft_ms=[each["ttft_p99_ms"] or 0 for each in figures],
+        itl_ms=[each["itl_p99_ms"] or 0 for each in figures],
+        labels=[f"{rate_text(trial.rate)}/s" if trial is setup.best else "" for trial in tries],
+    )

@@ -1,0 +1,197 @@
+"""`blis bench tune`: try engine settings on the simulator, each at the highest rate it keeps up within limits."""
+
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from blis_sim.bench.runner.commands import check_table, processes_option, simulation_option, vary_option
+from blis_sim.options import OptionError, check_options, check_outputs, option
+from blis_sim.options.extras import check_page, check_plot
+
+if TYPE_CHECKING:
+    from blis_sim.bench.runner.plan import Plan
+    from blis_sim.bench.tune import Setup
+    from blis_sim.options.provenance import Provenance
+
+__all__ = ["TuneOptions", "rewritten", "run"]
+
+LIMITED = ("ttft", "itl", "e2e")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """One search. Raises OptionError for settings that do not fit together."""
+
+    simulation: tuple[str, ...] = simulation_option(
+        "Flags of blis run: the model, the workload, engine settings; they may stand anywhere."
+    )
+    vary: tuple[str, ...] = vary_option(
+        "An engine setting and the values to try, such as max_num_seqs=128,256. May be given again: all combinations"
+        " are tried, each at the highest rate that it can keep up within the limits."
+    )
+    config: str | None = option(
+        None, "YAML file with the keys settings and vary; flags come before it.", metavar="FILE"
+    )
+    limit: tuple[str, ...] = option(
+        (), f"Limits in milliseconds, of {', '.join(LIMITED)}.", metavar="NAME:MS,...", flags=("--limit", "--limits")
+    )
+    percentile: str = option("99", "Which percentile of the latencies the limits hold for.", choices=("90", "95", "99"))
+    min_attainment: float | None = option(
+        None, "Least share of requests that meet --slo-ttft, --slo-itl and --slo-e2e.", above=0, at_most=1
+    )
+    tolerance: float = option(0.02, "How exactly the rate is found, as a share of it.", at_least=0.001, at_most=0.5)
+    output: str | None = option(
+        None,
+        "Write every simulation of the search here (CSV).",
+        flags=("--output", "-o"),
+        metavar="FILE",
+        writes={"": "points"},
+    )
+    plot: str | None = option(
+        None,
+        "Draw throughput against p99 TTFT and ITL (.png, .svg or .pdf; needs matplotlib).",
+        metavar="FILE",
+        writes={"": "picture"},
+    )
+    html: str | None = option(
+        None,
+        "Write the search as one page with table, pictures and origin (HTML; needs matplotlib).",
+        metavar="FILE",
+        writes={"": "tune page"},
+    )
+    format: str = option(
+        "table",
+        "Print the best rate of each combination for people, or with all figures and their origin as JSON, CSV or "
+        "Markdown.",
+        choices=("table", "json", "csv", "markdown"),
+    )
+    json: bool = option(False, "Print JSON: --format json.")
+    processes: int | None = processes_option()
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check_plot("--plot", self.plot)
+        check_page("--html", self.html)
+        if self.json and self.format not in ("table", "json"):
+            raise OptionError(f"--json and --format {self.format} exclude each other, give one of them")
+        _ = self.limits_ms  # making it checks it
+        check_table("--output", self.output)
+
+    @property
+    def limits_ms(self) -> Mapping[str, float]:
+        """Limits by the figure of a row that they hold for. Raises OptionError."""
+        limits = {}
+        for pair in self.limit:
+            name, _, text = pair.partition(":")
+            try:
+                limit_ms = float(text)
+            except ValueError:
+                limit_ms = 0.0
+            if name not in LIMITED or not isfinite(limit_ms) or limit_ms <= 0:
+                raise OptionError(
+                    f"--limit must be NAME:MILLISECONDS with a name of {', '.join(LIMITED)}, got {pair!r}"
+                )
+            if f"{name}_p{self.percentile}_ms" in limits:
+                raise OptionError(f"--limit names {name} twice")
+            limits[f"{name}_p{self.percentile}_ms"] = limit_ms
+        return limits
+
+
+def rewritten(arguments: list[str]) -> list[str]:
+    """A command line with the flags of the simulation behind those of the search."""
+    from blis_sim.bench.runner.commands import own_flags_first
+
+    return own_flags_first(arguments, TuneOptions)
+
+
+def run(options: TuneOptions) -> int:
+    """Search, print a line per combination, write what is requested. Exit codes: 0 done, 1 nothing is good
+    enough, or a simulation failed in a way that its settings do not explain."""
+    from blis_sim.bench.tune import best_of, printed, write_trials
+
+    plan = _plan(options)
+    for note in plan.notes:
+        sys.stderr.write(f"blis bench tune: {note}\n")
+    check_outputs(options, *plan.paths_read())
+    setups = _searched(options, plan)
+    try:
+        if options.output is not None:  # before printing, since the reader of the output may have gone
+            write_trials(options.output, setups, plan.varied)
+    finally:
+        form = "json" if options.json else options.format
+        sys.stdout.write(printed(setups, plan.varied, form, _origin(options, plan)))
+    for setup in setups:
+        if setup.error:
+            sys.stderr.write(f"blis bench tune: {setup.point.label}: {setup.error}\n")
+    if any(trial.found.figures for setup in setups for trial in setup.trials):
+        _draw(options, plan, setups)
+    winner = best_of(setups)
+    if winner is None or winner.best is None:
+        sys.stderr.write("blis bench tune: error: nothing stays within the limits at any rate\n")
+        return 1
+    return int(any(setup.is_unexpected for setup in setups))
+
+
+def _draw(options: TuneOptions, plan: "Plan", setups: "list[Setup]") -> None:
+    """Draw the picture and write the page that are requested."""
+    if options.plot is None and options.html is None:
+        return
+    from blis_sim.bench.tune import draw, tune_page
+    from blis_sim.pictures.page import write_page
+
+    if options.plot is not None:
+        draw(options.plot, setups, options.limits_ms)
+    if options.html is not None:
+        write_page(options.html, tune_page(setups, plan.varied, options.limits_ms, _origin(options, plan)))
+
+
+def _origin(options: TuneOptions, plan: "Plan") -> "Provenance":
+    from blis_sim.bench.runner.simulate import origin_of
+
+    return origin_of("blis bench tune", options, plan, plan.points())
+
+
+def _plan(options: TuneOptions) -> "Plan":
+    """The plan of trials. Raises BlisError, also for settings that no combination can have."""
+    from blis_sim.bench.runner.plan import plan_of
+
+    plan = plan_of(options.simulation, options.vary, options.config, TuneOptions)
+    if plan.simulation.name != "run":
+        raise OptionError("blis bench tune needs a workload whose rate can be changed, as blis run generates")
+    for name in ("rate", "concurrency", "workload_spec"):
+        if name in plan.settings or name in plan.varied:
+            raise OptionError(f"--{name.replace('_', '-')} has no place here: the search changes the rate")
+    if not options.limits_ms and options.min_attainment is None:
+        raise OptionError("--limit NAME:MS or --min-attainment must set what the search keeps to")
+    targets = ("slo_ttft", "slo_itl", "slo_e2e")
+    if options.min_attainment is not None and not any(plan.settings.get(n) or n in plan.varied for n in targets):
+        raise OptionError("--min-attainment needs --slo-ttft, --slo-itl or --slo-e2e, the limits of good requests")
+    return plan
+
+
+def _searched(options: TuneOptions, plan: "Plan") -> "list[Setup]":
+    """All combinations, in order."""
+    from blis_sim.bench.runner.simulate import step_time_warnings
+    from blis_sim.bench.runner.workers import on_processes
+    from blis_sim.bench.tune import SearchJob, search
+    from blis_sim.options.progress import progress_bar
+
+    points = plan.points()
+    plan.check_some_fit(points)
+    for line in step_time_warnings(plan.simulation, points):
+        sys.stderr.write(f"blis bench tune: {line}\n")
+    limits = (options.limits_ms, options.min_attainment, options.tolerance)
+    jobs = [SearchJob(point, plan.simulation.name, *limits) for point in points]
+    setups = []
+    with (
+        closing(on_processes(search, jobs, options.processes)) as results,
+        progress_bar("tuning", len(jobs)) as step,
+    ):
+        for _, setup in results:
+            setups.append(setup)
+            if step is not None:
+                step()
+    return sorted(setups, key=lambda setup: setup.point.number)

@@ -1,0 +1,233 @@
+"""The autoscaler of a cluster at work: nodes with their GPUs, the instances on them, and the periodic decision."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from blis_sim.engine.cluster.autoscaler_pipeline import (
+    AutoscalerSettings,
+    Change,
+    Delay,
+    Figures,
+    Pipeline,
+    ReplicaFigures,
+    VariantFigures,
+)
+from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.event_queue import ClusterDue
+from blis_sim.engine.cluster.instance import InstanceState
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.units import Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePool:
+    """Nodes of one kind. Raises EngineError for figures out of bounds."""
+
+    name: str
+    gpu_type: str
+    gpus_per_node: int
+    initial_nodes: int
+    gpu_memory_gib: float = 0.0
+    """Memory of one GPU; 0 takes the catalogue's figure."""
+    cost_per_hour: float = 0.0
+    """Cost of one node."""
+
+    def __post_init__(self) -> None:
+        where = f"node pool {self.name!r}"
+        if not self.name or not self.gpu_type:
+            raise EngineError(f"{where} needs a name and a gpu_type")
+        for name, least in (("gpus_per_node", 1), ("initial_nodes", 0), ("gpu_memory_gib", 0), ("cost_per_hour", 0)):
+            if not (value := getattr(self, name)) >= least:
+                raise EngineError(f"{name} of {where} must be at least {least}, got {value}")
+
+
+@dataclass(slots=True)
+class Node:
+    """One node."""
+
+    pool: NodePool
+    num_free_gpus: int
+
+
+class Nodes:
+    """All nodes of all pools. An instance takes GPUs of the first node that has enough."""
+
+    __slots__ = ("_nodes", "pools")
+
+    def __init__(self, pools: Sequence[NodePool]) -> None:
+        names = [pool.name for pool in pools]
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated is not None:
+            raise EngineError(f"node pools must have different names, {repeated!r} is used twice")
+        self.pools = tuple(pools)
+        self._nodes = [Node(pool, pool.gpus_per_node) for pool in pools for _ in range(pool.initial_nodes)]
+
+    def place(self, num_gpus: int, pool_name: str | None = None) -> Node | None:
+        """Take `num_gpus` of one node, in one pool or in any; None, and nothing taken, if no node has enough."""
+        for node in self._nodes:
+            if pool_name in (None, node.pool.name) and node.num_free_gpus >= num_gpus:
+                node.num_free_gpus -= num_gpus
+                return node
+        return None
+
+    def give_back(self, node: Node, num_gpus: int) -> None:
+        """An instance is gone."""
+        node.num_free_gpus += num_gpus
+        assert node.num_free_gpus <= node.pool.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceResources:
+    """Nodes, the GPUs that each instance takes, and the engine configuration of each pool."""
+
+    nodes: Nodes
+    gpus_per_instance: int
+    configs: Mapping[str, EngineConfig]
+    """Engine configurations by pool name."""
+    new_engine: Callable[[NodePool], Engine]
+    loading: Delay = field(default_factory=Delay)
+
+
+class Fleet:
+    """Starts instances on nodes with free GPUs and drains instances. Each node pool is a variant."""
+
+    def __init__(self, cluster: Cluster, resources: InstanceResources) -> None:
+        self.num_started = 0
+        self._cluster = cluster
+        self._resources = resources
+        self._node_of: dict[int, Node] = {}
+        """The node of each instance that still holds GPUs, by instance number."""
+
+    def place_first(self, number: int, node: Node, is_warm: bool) -> None:
+        """Record the node of an initial instance; unless it is warm, the instance loads first."""
+        self._node_of[number] = node
+        if not is_warm:
+            self._cluster.members[number].state = InstanceState.LOADING
+            self._cluster.state.change()
+            self._load(number, 0)
+
+    def start(self, pool_name: str, at: Micros) -> bool:
+        """Start one more instance in the pool. False if no node has enough free GPUs."""
+        self._free_gpus_of_drained()
+        resources = self._resources
+        node = resources.nodes.place(resources.gpus_per_instance, pool_name)
+        if node is None:
+            return False
+        number = self._cluster.members.add(resources.new_engine(node.pool), InstanceState.LOADING, at)
+        self._node_of[number] = node
+        self._load(number, at)
+        return True
+
+    def drain(self, pool_name: str, _at: Micros) -> bool:
+        """Drain the instance of the pool whose name comes first. False if none serves."""
+        members = self._cluster.members
+        serving = self._in_state(pool_name, InstanceState.READY)
+        if not serving:
+            return False
+        self._cluster.drain_now(min(serving, key=lambda number: members[number].snapshot.name))
+        return True
+
+    def variant_of(self, number: int) -> str:
+        """Return the pool of an instance."""
+        return self._node_of[number].pool.name
+
+    def variants(self) -> list[VariantFigures]:
+        """Return the figures of all pools that have nodes."""
+        found = []
+        for pool in self._resources.nodes.pools:
+            if not pool.initial_nodes:
+                continue
+            config = self._resources.configs[pool.name]
+            pending = self._in_state(pool.name, InstanceState.LOADING)
+            found.append(
+                VariantFigures(
+                    pool.name,
+                    config.kv_size_tokens,
+                    pool.cost_per_hour * self._resources.gpus_per_instance / pool.gpus_per_node,
+                    len(pending),
+                )
+            )
+        return found
+
+    def _in_state(self, pool_name: str, state: InstanceState) -> list[int]:
+        """Return the instances of a pool that are in state `state`."""
+        members = self._cluster.members
+        of_pool = [number for number, node in self._node_of.items() if node.pool.name == pool_name]
+        return [number for number in of_pool if number in members and members[number].state is state]
+
+    def _load(self, number: int, at: Micros) -> None:
+        loading_us = self._resources.loading.draw(self.num_started)
+        self.num_started += 1
+        self._cluster.num_starting += 1
+        self._cluster.event_queue.add(at + loading_us, ClusterDue.INSTANCE_READY, self._loaded, number)
+
+    def _loaded(self, number: int, _at: Micros) -> None:
+        self._cluster.num_starting -= 1
+        self._cluster.serve_from_now(number)
+
+    def _free_gpus_of_drained(self) -> None:
+        """Give back the GPUs of drained instances without unfinished requests."""
+        members = self._cluster.members
+        for number, node in list(self._node_of.items()):
+            member = members.get(number)
+            if member is None or (member.state is InstanceState.DRAINING and not member.engine.live):
+                self._resources.nodes.give_back(node, self._resources.gpus_per_instance)
+                del self._node_of[number]
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """One action of the autoscaler: `num_instances` was the decision, `num_done` what free GPUs allowed."""
+
+    at: Micros
+    variant: str
+    num_instances: int
+    num_done: int
+
+
+class Autoscaler:
+    """Decides at every tick, from the first instant on, whether to add or drain instances of `cluster`.
+
+    Its ticks do not keep a simulation running that has no other events left.
+    """
+
+    def __init__(self, cluster: Cluster, settings: AutoscalerSettings, fleet: Fleet) -> None:
+        self.scalings: list[Scaling] = []
+        self._cluster = cluster
+        self._settings = settings
+        self._fleet = fleet
+        self._pipeline = Pipeline(settings)
+        self._num_decisions = 0
+        cluster.autoscaler = self
+        cluster.add_background(0, ClusterDue.SCALING, self._tick)
+
+    def _tick(self, at: Micros) -> None:
+        self._cluster.look(at)
+        change = self._pipeline.decide(self._collect(), at)
+        if change is not None:
+            delay_us = self._settings.scrape_delay.draw(self._num_decisions)
+            self._num_decisions += 1
+            self._cluster.event_queue.add(at + delay_us, ClusterDue.SCALE_ACTUATION, self._act, change)
+        self._cluster.add_background(at + self._settings.interval_us, ClusterDue.SCALING, self._tick)
+
+    def _collect(self) -> Figures:
+        """Return the figures of all serving instances, as fresh as a router's."""
+        replicas = []
+        for snapshot in self._cluster.state.candidates:
+            config = self._cluster.members[snapshot.instance].engine.config
+            capacity = config.kv_size_tokens
+            in_use = round(snapshot.kv_usage_fraction * capacity)
+            variant = self._fleet.variant_of(snapshot.instance)
+            replicas.append(ReplicaFigures(snapshot.instance, variant, capacity, in_use, snapshot.num_waiting))
+        return Figures(replicas, self._fleet.variants())
+
+    def _act(self, change: object, at: Micros) -> None:
+        assert isinstance(change, Change)
+        act = self._fleet.start if change.num_instances > 0 else self._fleet.drain
+        num_done = 0
+        while num_done < abs(change.num_instances) and act(change.variant, at):
+            num_done += 1
+        sign = 1 if change.num_instances > 0 else -1
+        self.scalings.append(Scaling(at, change.variant, change.num_instances, sign * num_done))

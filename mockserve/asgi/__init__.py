@@ -1,1 +1,0 @@
-"""ASGI middleware of users around all that the server does: vLLM's `--middleware`."""

@@ -1,0 +1,378 @@
+"""The engines behind a server, built from its options: ranks, instances behind a router, or another process's."""
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from blis_sim.engine.cluster.instance import InstanceState
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import Deployment, model_of, resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.kv_cache.sizing import bytes_per_block
+from blis_sim.engine.latency.blackbox import InstantLatency
+from blis_sim.engine.latency.catalogue.entries import has_model
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
+from blis_sim.engine.latency.wrapped import ApiServers, EvenRanks, SlowedLatency, joined
+from blis_sim.engine.ranks import RankGroup
+from blis_sim.engine.step_log import RecentSteps
+from blis_sim.engine.units import Micros
+from blis_sim.options import OptionError
+from mockserve.kv_events.setup import KVTransfer, open_publisher
+from mockserve.metrics.engine import EngineMetrics, Lateness
+from mockserve.metrics.families import cache_config_labels
+from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, new_source
+from mockserve.metrics.server import ToolParsing
+from mockserve.options.engine_features import TransferConfig
+from mockserve.options.environment import ServerEnvironment
+from mockserve.options.fake_metrics import read_fake_metrics
+from mockserve.options.serve import ServeOptions
+from mockserve.options.server import GENERATING_TASKS, tasks_of
+from mockserve.protocol.errors import ApiError, late
+from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
+from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
+from mockserve.realtime.driver import Driver, RealtimeDriver
+from mockserve.realtime.ranks import RankDriver, RankedDriver, RankGroupDriver
+from mockserve.transport.clients import SlowReaders
+
+if TYPE_CHECKING:
+    from mockserve.kv_events.events import KVEventPublisher
+
+
+class StructuredOutputBackend:
+    """The backend that the first constrained request came to, which serves the engine until it ends.
+
+    `announce` is called with the name when this process is the first to use it.
+    """
+
+    def __init__(self, is_lenient: bool = False, announce: Callable[[str], object] | None = None) -> None:
+        """A lenient one lets every request have its own backend."""
+        self._is_lenient = is_lenient
+        self._announce = announce
+        self.name: str | None = None
+
+    def set_name(self, name: str) -> None:
+        """Raised when another process has used this backend first."""
+        self.name = name
+
+    def claim(self, backend: str) -> None:
+        """Use the backend of a request. Raises ApiError where the engine already uses another."""
+        if backend == self.name or self._is_lenient:
+            return
+        if self.name is None:
+            self.name = backend
+            if self._announce is not None:
+                self._announce(backend)
+            return
+        raise late(
+            ApiError(
+                "Structured output processing only supports one backend per engine. "
+                f"The engine is already using '{self.name}', but this request resolved to '{backend}'. Configure "
+                "`structured_outputs_config.backend` explicitly or use schemas supported by the initialized backend."
+            )
+        )
+
+
+STAND_IN_MODEL = "qwen/qwen3-14b"
+STAND_IN_GPU = "H100"
+"""With set times it matters little which model and GPU are simulated, so unknown ones may be served."""
+
+
+def deployment_of(options: ServeOptions) -> Deployment:
+    """The deployment to simulate. Raises EngineError when model and GPU are unknown or do not fit together."""
+    return _with_api_servers(_of_known_model(options), options.network.api_server_count)
+
+
+def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
+    """Return the deployment with so many API server processes that hand out its tokens."""
+    return deployment if count == 1 else replace(deployment, latency=ApiServers(deployment.latency, count))
+
+
+def _of_known_model(options: ServeOptions) -> Deployment:
+    deployment = _with_store(options.deployment, options.kv_sharing.transfer)
+    if not options.timing.sets_times or has_model(deployment.model):
+        return _resolved(deployment)
+    known = replace(
+        deployment,
+        model=STAND_IN_MODEL,
+        hardware=deployment.hardware or STAND_IN_GPU,
+        tp=deployment.tp or 1,
+    )
+    return _resolved(known)
+
+
+def _with_store(options: DeploymentOptions, transfer: TransferConfig) -> DeploymentOptions:
+    """Return the options with the CPU memory to which a connector copies KV blocks."""
+    if not transfer.has_store or options.kv_cpu_blocks or options.kv_offloading_size is not None:
+        return options
+    gib = transfer.offloaded_gib + transfer.offloaded_gib_per_gpu * max(1, options.tp)
+    return replace(options, kv_offloading_size=gib)
+
+
+def _resolved(options: DeploymentOptions) -> Deployment:
+    """Return the deployment of one data-parallel rank; the experts that ranks share make its steps depend on them."""
+    if options.dp == 1:
+        return resolve(options)
+    if model_of(options, []).num_experts <= 1:
+        return resolve(replace(options, dp=1, moe_comm_backend=MOE_COMM_BACKENDS[0]))
+    together = resolve(options)
+    if together.rank is None:
+        return together
+    if together.pp == 1:
+        return replace(together, config=together.rank)
+    return replace(
+        together,
+        config=together.rank,
+        latency=EvenRanks(together.latency, options.dp),
+        rank=None,
+        notes=(
+            *together.notes,
+            "warning: with pipeline stages ranks that share experts take their steps apart: each as long as if all "
+            "ranks had its batch",
+        ),
+    )
+
+
+def with_features(options: ServeOptions, deployment: Deployment) -> tuple[EngineConfig, LatencyModel]:
+    """The engine's configuration and latency model with the settings that only a server has."""
+    timing = options.timing.request_timing(deployment.config.max_num_seqs, options.content.seed)
+    config = replace(
+        deployment.config,
+        reports_kv_changes=options.kv_sharing.events.publishes,
+        context_kind=deployment.memory.groups[0].kind if deployment.memory else deployment.config.context_kind,
+        timing=timing,
+        offload=deployment.config.offload if timing is None else None,
+        lora=options.lora.settings,
+    )
+    if not tasks_of(options.routes) & GENERATING_TASKS:
+        # A pooling model takes prompts as long as its context, needs no room for output, and is not run ahead of.
+        config = replace(config, max_model_len=0, async_scheduling=False)
+    return config, deployment.latency if timing is None else InstantLatency()
+
+
+def transfer_of(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> KVTransfer | None:
+    """Return this instance's end of KV transfers; None without --kv-transfer-config."""
+    transfer = options.kv_sharing.transfer
+    if not transfer.is_on:
+        return None
+    config = deployment.config
+    size = bytes_per_block(deployment.model, deployment.tp, config.engine, config.block_size_tokens, deployment.memory)
+    return KVTransfer(
+        engine_id=transfer.engine_id,
+        host=environment.side_channel_host,
+        port=environment.side_channel_port,
+        tp=deployment.tp,
+        num_prompt_blocks=config.num_prompt_blocks,
+        # Set times include what a transfer takes.
+        bytes_per_block=0 if options.timing.sets_times else size,
+        gb_per_s=options.kv_sharing.kv_transfer_gb_per_s,
+        latency_us=round(options.kv_sharing.kv_transfer_latency_ms * 1000),
+    )
+
+
+STEPS_KEPT = 65_536
+"""Steps whose times a server keeps; no reply needs them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankEngine:
+    """One rank, or one instance of a cluster."""
+
+    driver: RealtimeDriver | InstanceDriver | RankDriver
+    metrics: EngineMetrics
+    latency: SlowedLatency
+    kv_events: "KVEventPublisher | None"
+    dies_alone: bool = False
+    """Whether the others go on when it dies."""
+
+
+def build_engines(
+    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: WriteCoalescer
+) -> Mapping[int, RankEngine]:
+    """All ranks by number, whose clocks start now. Raises OptionError when KV events cannot be published."""
+    config, latency_model = with_features(options, deployment)
+    if deployment.rank is not None and config.timing is None:
+        return _ranks_in_lockstep(options, deployment, environment, wire)
+    origin_s = time.monotonic()
+    ranks: dict[int, RankEngine] = {}
+    for rank in range(options.deployment.dp):
+        latency = SlowedLatency(latency_model)
+        metrics = EngineMetrics(deployment.config.limit_tokens)
+        engine = Engine(config, latency, steps=RecentSteps(STEPS_KEPT))
+        driver = RealtimeDriver(engine, metrics, wire, options.speed, origin_s=origin_s)
+        rank_number = options.kv_sharing.data_parallel_rank + rank
+        publisher = open_publisher(options.kv_sharing, environment, config, rank_number)
+        if publisher is not None:
+            driver.output.on_cache_changes = publisher.publish
+        ranks[rank] = RankEngine(driver, metrics, latency, publisher)
+    return ranks
+
+
+def _ranks_in_lockstep(
+    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: WriteCoalescer
+) -> Mapping[int, RankEngine]:
+    """Return ranks that share experts, by number. Raises OptionError when KV events cannot be published."""
+    config, model = with_features(options, deployment)
+    shared, steps = joined(model)
+    latencies = [SlowedLatency(shared) for _ in range(options.deployment.dp)]
+    engines = [Engine(config, latency, steps=RecentSteps(STEPS_KEPT)) for latency in latencies]
+    metrics = [EngineMetrics(config.limit_tokens) for _ in engines]
+    outputs = {rank: EngineOutput(engine, metrics[rank]) for rank, engine in enumerate(engines)}
+    driver = RankGroupDriver(RankGroup(engines, steps), outputs, wire, options.speed)
+    ranks: dict[int, RankEngine] = {}
+    for rank, engine in enumerate(engines):
+        publisher = open_publisher(
+            options.kv_sharing, environment, config, options.kv_sharing.data_parallel_rank + rank
+        )
+        if publisher is not None:
+            outputs[rank].on_cache_changes = publisher.publish
+        ranks[rank] = RankEngine(RankDriver(driver, rank, engine), metrics[rank], latencies[rank], publisher)
+    return ranks
+
+
+def driver_of(ranks: Mapping[int, RankEngine]) -> RealtimeDriver | RankedDriver:
+    """The driver that takes requests."""
+    if isinstance(first := ranks[0].driver, RankDriver):
+        return first.whole
+    drivers = [rank.driver for rank in ranks.values() if isinstance(rank.driver, RealtimeDriver)]
+    return drivers[0] if len(drivers) == 1 else RankedDriver(drivers)
+
+
+class LiveCluster:
+    """Return the engines, the router and all behind it; the clock starts now. Raises OptionError when KV events cannot
+    be published."""
+
+    def __init__(
+        self, options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: WriteCoalescer
+    ) -> None:
+        # Admission, gateway, separate pools and autoscaling take 20 ms to load, which one instance does not need.
+        from blis_sim.engine.cluster.assembly import build_cluster
+
+        self.engines: dict[int, RankEngine] = {}
+        """The instances that are there, by number."""
+        self.num_made = 0
+        """Number of the instance that comes next."""
+        self.on_joined: Callable[[int], None] = _ignore
+        """Called with the number of each instance that comes later."""
+        self.on_removed: Callable[[int, RankEngine, InstanceState], None] = _ignore_removed
+        """Called with the number of each instance that has been removed, its engine, and how it came to its end."""
+        self._options = options
+        self._environment = environment
+        self._outputs: dict[int, EngineOutput] = {}
+        self._first_deployment: Deployment | None = None
+        self._is_running = False
+        cluster = build_cluster(options.cluster, deployment, self._new_engine, keeps_history=False)
+        self.driver = ClusterDriver(cluster, self._outputs, wire, options.speed)
+        self.driver.on_removed = self._remove
+        for number in self._outputs:
+            self._join(number)
+        self._is_running = True
+
+    async def add(self, after_us: Micros) -> int:
+        """One more instance, like the first one; it takes requests from then on. Returns its number.
+
+        Raises OptionError where instances are not all alike.
+        """
+        from blis_sim.engine.cluster.policies import policies_of
+
+        if self.driver.cluster.disaggregation is not None:
+            raise OptionError("instances cannot be added where some compute prompts and others answer")
+        if policies_of(self._options.cluster).scaling.node_pools:
+            raise OptionError("instances cannot be added by hand where they are placed on the machines of node_pools")
+        assert self._first_deployment is not None
+        number = self.num_made
+        await self.driver.add(self._new_engine(self._first_deployment), after_us)
+        return number
+
+    def _new_engine(self, deployment: Deployment) -> Engine:
+        """The engine of the instance that comes next."""
+        config, latency = with_features(self._options, deployment)
+        engine = Engine(config, SlowedLatency(latency), steps=RecentSteps(STEPS_KEPT))
+        self._first_deployment = self._first_deployment or deployment
+        number = self.num_made
+        self.num_made += 1
+        self._outputs[number] = EngineOutput(engine, EngineMetrics(deployment.config.limit_tokens))
+        if self._is_running:
+            self._join(number)
+            self.on_joined(number)
+        return engine
+
+    def _join(self, number: int) -> None:
+        output = self._outputs[number]
+        metrics, latency = output.recorder, output.engine.latency
+        assert isinstance(metrics, EngineMetrics)
+        assert isinstance(latency, SlowedLatency)
+        publisher = open_publisher(self._options.kv_sharing, self._environment, output.engine.config, number)
+        if publisher is not None:
+            output.on_cache_changes = publisher.publish
+        driver = InstanceDriver(self.driver, number, output.engine)
+        self.engines[number] = RankEngine(driver, metrics, latency, publisher, dies_alone=True)
+
+    def _remove(self, number: int, state: InstanceState) -> None:
+        engine = self.engines.pop(number)
+        if engine.kv_events is not None:
+            engine.kv_events.close()
+        self.on_removed(number, engine, state)
+        engine.driver.engine.release()
+
+
+def _ignore(_number: int) -> None:
+    """No-op default."""
+
+
+def _ignore_removed(_number: int, _engine: RankEngine, _life: InstanceState) -> None:
+    """No-op default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The source of tokens with its driver, engines and metrics."""
+
+    wire: WriteCoalescer
+    driver: Driver
+    metrics_source: Metrics
+    slow_readers: SlowReaders
+    engines: Mapping[int, RankEngine] = field(default_factory=dict)
+    """Engines of this process, by rank or by number of instance."""
+    cluster: LiveCluster | None = None
+    """The instances behind a router, if there is one."""
+    request_numbers: Iterator[int] = field(default_factory=itertools.count)
+    """Return a prefix for the ids of requests, unique among all processes of the server."""
+    structured_outputs: StructuredOutputBackend | None = None
+    """The structured-output backend that the server's processes share; None in a server of one process."""
+
+
+def local_backend(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Backend:
+    """Engines in this process, whose clocks start now."""
+    wire = WriteCoalescer(Lateness(), is_timed=not math.isinf(options.speed))
+    slow_readers = SlowReaders(options.network.max_unsent_kib * 1024)
+    if options.serves_cluster:
+        cluster = LiveCluster(options, deployment, environment, wire)
+        source = source_of(options, deployment, cluster.engines, wire.lateness, slow_readers)
+        return Backend(wire, cluster.driver, source, slow_readers, cluster.engines, cluster=cluster)
+    engines = build_engines(options, deployment, environment, wire)
+    source = source_of(options, deployment, engines, wire.lateness, slow_readers)
+    return Backend(wire, driver_of(engines), source, slow_readers, engines)
+
+
+def source_of(
+    options: ServeOptions,
+    deployment: Deployment,
+    engines: Mapping[int, RankEngine],
+    lateness: Lateness,
+    slow_readers: SlowReaders,
+) -> MetricsSource:
+    """The source of the metrics of `engines`."""
+    return new_source(
+        options.model_names[0],
+        {number: MeasuredEngine(each.driver, each.metrics) for number, each in engines.items()},
+        cache_config_labels(options, deployment),
+        lateness,
+        read_fake_metrics(options.process.fake_metrics),
+        slow_readers,
+        None if options.content.tools.tool_call_parser is None else ToolParsing(),
+    )

@@ -1,0 +1,313 @@
+"""Checks of a demand before a text is made for it: whether a JSON schema is one, and whether the demand is small.
+
+The judgement of size is a bound, made without compiling anything: it calls small only what is small, and nothing that
+it does not understand.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from mockserve.generation.structured_outputs.json_instances import mentions_checked
+from mockserve.generation.structured_outputs.json_schema import (
+    SchemaError,
+    check_format,
+    follow,
+    options_of,
+    type_options,
+)
+from mockserve.generation.structured_outputs.regex_parser import parse_regex
+from mockserve.options.content import ANY, ArgumentRanges
+
+MOST_NESTED = 64
+TOO_DEEP = f"The JSON schema is nested too deeply: objects and arrays may nest at most {MOST_NESTED} levels"
+
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SINGLE = ("items", "additionalItems", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
+_BOUNDS = (("minimum", "maximum"), ("minLength", "maxLength"), ("minItems", "maxItems"))
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains")
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+
+_KINDS: tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...] = (
+    ((*_MAPS, "dependentRequired"), (Mapping,), "an object"),
+    ((*_LISTS, "enum", "required"), (list,), "an array"),
+    (("pattern", "format", "$ref"), (str,), "a string"),
+    (_COUNTS, (int,), "an integer"),
+    (_NUMBERS, (int, float, bool), "a number"),
+)
+"""Keywords by what their values must be. Older drafts had booleans for exclusive bounds, which have no effect here."""
+
+
+def check_schema(schema: Any) -> None:
+    """Raise SchemaError, in the words of vLLM's compiler, or RegexError unless every part is a schema."""
+    if nesting(schema) > MOST_NESTED:
+        raise SchemaError(TOO_DEEP)
+    pending = [schema]
+    while pending:
+        found = pending.pop()
+        if isinstance(found, Mapping):
+            _check_one(found)
+            pending.extend(_parts(found))
+        elif not isinstance(found, bool):
+            raise SchemaError("schema must be an object or a boolean")
+
+
+def nesting(value: Any) -> int:
+    """Return how deep objects and arrays are nested; no recursion, so that no depth is too deep for it."""
+    deepest = 0
+    pending = [(value, 1)]
+    while pending:
+        found, depth = pending.pop()
+        if isinstance(found, Mapping | list):
+            deepest = max(deepest, depth)
+            parts = found.values() if isinstance(found, Mapping) else found
+            pending.extend((each, depth + 1) for each in parts)
+    return deepest
+
+
+def _check_one(schema: Mapping[str, Any]) -> None:
+    type_options(schema)
+    for names, kinds, expected in _KINDS:
+        for name in names:
+            if name in schema and not isinstance(schema[name], kinds):
+                raise SchemaError(f"{name} must be {expected}")
+    if not all(isinstance(name, str) for name in schema.get("required", [])):
+        raise SchemaError("required must be an array of strings")
+    if schema.get("enum") == []:
+        raise SchemaError("Unsatisfiable schema: anyOf is empty")
+    options_of(schema)
+    _check_bounds(schema)
+    for pattern in (schema.get("pattern", ""), *schema.get("patternProperties", {})):
+        parse_regex(pattern)
+    if "format" in schema and "string" in type_options(schema):
+        check_format(schema["format"])
+
+
+def _check_bounds(schema: Mapping[str, Any]) -> None:
+    for name in _COUNTS:
+        if isinstance(schema.get(name), bool) or schema.get(name, 0) < 0:
+            raise SchemaError(f"{name} must not be negative")
+    for low, high in _BOUNDS:
+        least, most = schema.get(low), schema.get(high)
+        if least is not None and most is not None and least > most:
+            raise SchemaError(f"Unsatisfiable schema: {low} ({least}) is greater than {high} ({most})")
+
+
+def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
+    for name in _MAPS:
+        yield from schema.get(name, {}).values()
+    for name in _LISTS:
+        yield from schema.get(name, [])
+    for name in _SINGLE:
+        part = schema.get(name, True)
+        if isinstance(part, list) and name == "items":
+            yield from part
+        else:
+            yield part
+
+
+MOST_VALUES = 400
+"""Values that a schema may ask for, references followed and arrays at their length, and other nodes that it has."""
+
+MOST_CHARS = 10_000
+MOST_NESTED_IF_SMALL = 24
+MOST_JSON_CHARS = 4000
+MOST_COUNT = 1000
+MOST_NUMBER = 2**63
+MOST_PATTERN_CHARS = 200
+MOST_PATTERN_COST = 10_000
+PATTERN_VALUES = 20
+"""A text of a pattern costs as much as so many values."""
+
+FREE_MEMBERS = 3
+"""Members that an object may get beyond those that its schema names."""
+
+_ANNOTATIONS = frozenset(
+    {"title", "description", "default", "examples", "type", "format", "$schema", "$comment"}
+    | {"deprecated", "readOnly", "writeOnly"}
+)
+_PLAIN_NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+_PLAIN_COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties"})
+_REPEATS = re.compile(r"\{\s*(\d+)?\s*(?:,\s*(\d+)?\s*)?\}")
+
+
+def is_small_demand(kind: str, value: Any) -> bool:
+    """Whether the demand that a field of `structured_outputs` makes is small."""
+    return _JUDGES[kind](value)
+
+
+def is_small_schema(schema: Any, taste: ArgumentRanges = ANY) -> bool:
+    """Whether a JSON schema is small: few values, none to be looked at again once it is made."""
+    try:
+        _Meter(schema, taste).schema(schema, 0, 1)
+    except _TooMuchError:
+        return False
+    return not mentions_checked(schema)
+
+
+def is_small_pattern(pattern: Any) -> bool:
+    """Whether a regular expression is short and repeats little, as a bound on the texts that match it."""
+    if not isinstance(pattern, str) or len(pattern) > MOST_PATTERN_CHARS:
+        return False
+    times = 1
+    for match in _REPEATS.finditer(pattern):
+        times *= max([1, *map(int, filter(None, match.groups()))])
+    return times * len(pattern) <= MOST_PATTERN_COST
+
+
+class _TooMuchError(Exception):
+    """A bound is exceeded."""
+
+
+class _Meter:
+    """Adds up what a schema asks for, and stops at the first bound that is exceeded."""
+
+    def __init__(self, root: Any, taste: ArgumentRanges) -> None:
+        self._root = root
+        self._more_items = 2 if taste.array_lengths is None else taste.array_lengths[1]
+        self._values_left = MOST_VALUES
+        self._chars_left = MOST_CHARS
+
+    def schema(self, found: Any, depth: int, times: int) -> None:
+        """Count a schema whose values may be made so many times."""
+        if not isinstance(found, Mapping):
+            self._plain(found, depth, times)
+            return
+        self._count(times, depth)
+        for name, value in found.items():
+            if name in _ANNOTATIONS:
+                self._plain(value, depth, 1)
+            elif name in _PLAIN_NUMBERS:
+                self._number(value)
+            elif name in _PLAIN_COUNTS:
+                self._counted(name, value, times)
+            elif name in _READERS:
+                _READERS[name](self, value, depth + 1, times)
+            elif name == "items":
+                self._items(value, found.get("minItems", 0), depth + 1, times)
+            else:
+                raise _TooMuchError
+
+    def _count(self, num_values: int, depth: int, num_chars: int = 0) -> None:
+        self._values_left -= num_values
+        self._chars_left -= num_chars
+        if self._values_left < 0 or self._chars_left < 0 or depth > MOST_NESTED_IF_SMALL:
+            raise _TooMuchError
+
+    def _plain(self, value: Any, depth: int, times: int) -> None:
+        """Count a value that is no schema."""
+        if isinstance(value, Mapping):
+            self._count(times, depth)
+            for name, each in value.items():
+                self._count(0, depth, len(name) * times)
+                self._plain(each, depth + 1, times)
+        elif isinstance(value, list):
+            self._count(times, depth)
+            for each in value:
+                self._plain(each, depth + 1, times)
+        else:
+            self._count(times, depth, len(value) * times if isinstance(value, str) else 0)
+            if isinstance(value, int | float):
+                self._number(value)
+
+    def _number(self, value: Any) -> None:
+        if isinstance(value, int | float) and not abs(value) <= MOST_NUMBER:  # nor is a NaN
+            raise _TooMuchError
+
+    def _counted(self, name: str, value: Any, times: int) -> None:
+        if type(value) is not int or not 0 <= value <= MOST_COUNT:
+            raise _TooMuchError
+        if name in ("minItems", "minProperties"):
+            self._count(value * times, 0)
+        elif name == "minLength":
+            self._count(0, 0, value * times)
+
+    def _items(self, value: Any, least: Any, depth: int, times: int) -> None:
+        if isinstance(value, list) or type(least) is not int:
+            raise _TooMuchError
+        self.schema(value, depth, times * (max(0, least) + self._more_items))
+
+    def _members(self, value: Any, depth: int, times: int) -> None:
+        if not isinstance(value, Mapping):
+            self._plain(value, depth, times)
+            return
+        for name, each in value.items():
+            self._count(0, depth, len(name) * times)
+            self.schema(each, depth, times)
+
+    def _definitions(self, value: Any, depth: int, _times: int) -> None:
+        self._members(value, depth, 1)
+
+    def _parts(self, value: Any, depth: int, times: int) -> None:
+        if not isinstance(value, list):
+            self._plain(value, depth, times)
+            return
+        for each in value:
+            self.schema(each, depth, times)
+
+    def _additional(self, value: Any, depth: int, times: int) -> None:
+        self.schema(value, depth, times * FREE_MEMBERS)
+
+    def _pattern(self, value: Any, depth: int, times: int) -> None:
+        if not is_small_pattern(value):
+            raise _TooMuchError
+        self._count(PATTERN_VALUES * times, depth)
+
+    def _reference(self, value: Any, depth: int, times: int) -> None:
+        try:
+            target = follow(value, self._root)
+        except SchemaError:
+            return  # which reading the schema finds as soon
+        self.schema(target, depth, times)
+
+
+_READERS: dict[str, Callable[[_Meter, Any, int, int], None]] = {
+    "properties": _Meter._members,
+    "$defs": _Meter._definitions,
+    "definitions": _Meter._definitions,
+    "required": _Meter._plain,
+    "enum": _Meter._plain,
+    "const": _Meter._plain,
+    "anyOf": _Meter._parts,
+    "prefixItems": _Meter._parts,
+    "additionalProperties": _Meter._additional,
+    "pattern": _Meter._pattern,
+    "$ref": _Meter._reference,
+}
+
+
+def _is_small_json(schema: Any) -> bool:
+    if not isinstance(schema, str):
+        return is_small_schema(schema)
+    if len(schema) > MOST_JSON_CHARS:
+        return False
+    try:
+        return is_small_schema(json.loads(schema))
+    except (ValueError, RecursionError):
+        return True  # it is refused as soon
+
+
+def _are_small_choices(choices: Any) -> bool:
+    if not isinstance(choices, list) or len(choices) > MOST_VALUES:
+        return False
+    num_chars = 0
+    for each in choices:
+        if not isinstance(each, str | int | float | None):
+            return False
+        num_chars += len(each) if isinstance(each, str) else 1
+        if num_chars > MOST_CHARS:
+            return False
+    return True
+
+
+_JUDGES: dict[str, Callable[[Any], bool]] = {
+    "json": _is_small_json,
+    "regex": is_small_pattern,
+    "choice": _are_small_choices,
+    "grammar": lambda _: False,
+    "json_object": lambda _: True,
+    "structural_tag": lambda _: False,
+}
+"""Whether a form is small, by the field of `structured_outputs`; a grammar of three lines can ask for any length."""

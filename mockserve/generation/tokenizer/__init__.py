@@ -1,1 +1,0 @@
-"""Text as token ids and back: a built-in tokenizer, or a real one from a file."""

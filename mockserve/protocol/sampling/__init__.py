@@ -1,1 +1,0 @@
-"""Options of a request that generates, beside its prompt, for all interfaces."""

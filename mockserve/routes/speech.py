@@ -1,0 +1,282 @@
+"""POST /v1/audio/transcriptions and /v1/audio/translations, and the WebSocket of /v1/realtime."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import nullcontext, suppress
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from aiohttp import WSMsgType, hdrs, web
+
+from blis_sim.engine.units import Micros
+from mockserve.in_flight_request import unix_time
+from mockserve.planning.speech import SpeechPlan, plan_speech, plan_stretch
+from mockserve.protocol.bodies import Ending, Usage
+from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.reading.forms import form_reader
+from mockserve.protocol.realtime import (
+    LONG_EVENT_CHARS,
+    AudioAppend,
+    AudioBuffer,
+    Refused,
+    Segment,
+    SessionUpdate,
+    delta,
+    done,
+    failed,
+    read_event,
+    session_created,
+)
+from mockserve.protocol.speech import (
+    GRANULARITIES,
+    TRANSCRIBE,
+    TRANSLATE,
+    Speech,
+    SpeechChunks,
+    SpeechRequest,
+    check_speech,
+    parse_speech,
+    whole_speech,
+)
+from mockserve.replies.frames import DONE, event
+from mockserve.replies.reply_set import ReplySet
+from mockserve.responding.answer import collect, fly
+from mockserve.responding.event_streams import SpokenStream, SpokenStretch
+from mockserve.responding.sse_writer import EventOutlet
+from mockserve.routes.shared import json_reply, received, reply_id
+from mockserve.serving.aside import LARGE_BYTES
+from mockserve.serving.service import SERVICE, ReplyDelivery, Service
+from mockserve.transport.clients import Caller, arrived_at, caller_of
+
+MAX_FILE_BYTES = 25 * 2**20
+PIECE_BYTES = 64 * 1024
+"""Bytes of a form that are read at once."""
+
+
+async def transcribe(request: web.Request) -> web.StreamResponse:
+    """Transcribe a recording."""
+    return await _answer(request, TRANSCRIBE)
+
+
+async def translate(request: web.Request) -> web.StreamResponse:
+    """Translate a recording into English."""
+    return await _answer(request, TRANSLATE)
+
+
+async def _answer(request: web.Request, speech: Speech) -> web.StreamResponse:
+    service = request.app[SERVICE]
+    form = await _form(request)
+    arrived = arrived_at(request, service.delivery.driver)
+    asked = parse_speech(form, speech)
+    recording = bytes(form["file"].data)
+    if len(recording) > MAX_FILE_BYTES:
+        raise bad_value("Maximum file size exceeded", "audio_filesize_mb", len(recording) / 2**20)
+    adapter = service.model.check_model(asked.model)
+    model = service.model.reply_name(adapter)
+    check_speech(asked, model)
+    name = reply_id(request, speech.verb, None)
+    plan = await plan_speech(service.model, asked, speech, recording, name, adapter)
+    if asked.streams:
+        chunks = SpeechChunks(id=name, created=unix_time(), model=model, speech=speech)
+        return await _stream(request, service.delivery, asked, plan, chunks, arrived)
+    _, choices = await collect(service.delivery, plan.job, arrived, _traced(request))
+    return json_reply(whole_speech(asked, speech, plan.spoken(list(choices)), plan.duration_s))
+
+
+async def _form(request: web.Request) -> dict[str, Any]:
+    """The fields of a form; the last of several with one name, but for those that are lists."""
+    reader = form_reader(request.headers.get(hdrs.CONTENT_TYPE, ""))
+    if reader is None:
+        return {}
+    body = await received(request)
+    for begin in range(0, len(body), PIECE_BYTES):
+        reader.write(body[begin : begin + PIECE_BYTES])
+        await asyncio.sleep(0)  # other replies go on meanwhile
+    reader.finish()
+    form: dict[str, Any] = dict(reader.items)
+    if GRANULARITIES in form:
+        form[GRANULARITIES] = [value for name, value in reader.items if name == GRANULARITIES]
+    return form
+
+
+async def _stream(
+    request: web.Request,
+    delivery: ReplyDelivery,
+    asked: SpeechRequest,
+    plan: SpeechPlan,
+    chunks: SpeechChunks,
+    arrived: Micros,
+) -> web.StreamResponse:
+    replies = ReplySet(plan.job, _traced(request))
+    with delivery.open_replies:
+        async with EventOutlet(request) as outlet:
+            stream = SpokenStream(replies, plan, asked, chunks, lambda chunk: outlet.send(event(chunk)))
+            if delivery.suspension.rejects_new:
+                stream.fail(plan.job.errors.paused())
+            else:
+                await fly(delivery, replies, stream.replies(), arrived)
+            outlet.send(DONE)
+        return outlet.response
+
+
+def _traced(request: web.Request) -> Caller:
+    """The trace context of a client; vLLM's speech routes read no other header about the caller."""
+    caller = caller_of(request)
+    return Caller(traceparent=caller.traceparent, tracestate=caller.tracestate)
+
+
+MOST_MESSAGE_BYTES = 2 * 2**20
+"""Bytes of one event, so that none holds up other clients; vLLM has the limit of its WebSocket library, 16 MiB."""
+
+
+async def realtime(request: web.Request) -> web.StreamResponse:
+    """Transcribe speech that comes over a WebSocket."""
+    socket = web.WebSocketResponse(max_msg_size=MOST_MESSAGE_BYTES, autoping=False)
+    if not socket.can_prepare(request):
+        raise web.HTTPNotFound
+    await socket.prepare(request)
+    service = request.app[SERVICE]
+    counts = service.metrics_source.http.websockets
+    with nullcontext() if counts is None else counts.counted():
+        await _Connection(socket, service, caller_of(request)).serve()
+    return socket
+
+
+class _Connection:
+    """One client: its audio, and the transcription under way."""
+
+    def __init__(self, socket: web.WebSocketResponse, service: Service, caller: Caller) -> None:
+        self._socket = socket
+        self._service = service
+        self._caller = Caller(traceparent=caller.traceparent, tracestate=caller.tracestate)
+        self._id = f"ws-{uuid4()}"
+        self._audio = AudioBuffer()
+        self._heard = asyncio.Event()
+        self._has_model = False
+        self._transcribing: asyncio.Task[None] | None = None
+
+    async def serve(self) -> None:
+        """Answer events until the client leaves."""
+        await self._socket.send_str(session_created(uuid4().hex))
+        try:
+            async for message in self._socket:
+                if message.type is WSMsgType.TEXT:
+                    await self._take(message.data)
+                elif message.type is WSMsgType.PING:
+                    await self._socket.pong(message.data)
+                elif message.type is not WSMsgType.PONG:
+                    break
+                await asyncio.sleep(0)  # a thousand messages may have come at once
+        finally:
+            if self._transcribing is not None:
+                self._transcribing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await self._transcribing
+
+    async def _take(self, text: str) -> None:
+        service = self._service
+        read = partial(read_event, text, service.model.names, self._has_model)
+        is_long = len(text) > LONG_EVENT_CHARS
+        event = await service.delivery.aside.run(len(text) > LARGE_BYTES, read) if is_long else read()
+        if isinstance(event, Refused):
+            await self._socket.send_str(event.text)
+        elif isinstance(event, SessionUpdate):
+            self._has_model = True
+        elif isinstance(event, AudioAppend):
+            self._audio.append(event.samples)
+            self._heard.set()
+        elif event.is_final:
+            if not self._audio.end():
+                await self._socket.close(code=1008, message=b"too many ends of utterances")
+            self._heard.set()
+        elif self._transcribing is None or self._transcribing.done():
+            self._transcribing = asyncio.create_task(self._transcribe())
+
+    async def _fail(self, message: str, code: str) -> None:
+        await self._socket.send_str(failed(message, code))
+
+    async def _transcribe(self) -> None:
+        """Send the text of one utterance as it comes, then all of it."""
+        utterance = _Utterance()
+        try:
+            with self._service.delivery.open_replies:
+                async for segment in self._segments():
+                    await self._hear(segment, utterance)
+            usage = Usage(utterance.num_prompt_tokens, utterance.num_tokens)
+            await self._socket.send_str(done(utterance.text, usage))
+            self._audio.clear()
+        except ApiError as error:
+            await self._fail(error.message, "processing_error")
+        except ConnectionError:
+            return  # the client has left
+
+    async def _segments(self) -> AsyncIterator[Segment]:
+        while True:
+            segment, is_end = self._audio.take()
+            if is_end:
+                return
+            if segment is not None:
+                yield segment
+            else:
+                self._heard.clear()
+                await self._heard.wait()
+
+    async def _hear(self, segment: Segment, utterance: "_Utterance") -> None:
+        """Transcribe a segment behind those before it."""
+        delivery = self._service.delivery
+        name = f"rt-{self._id}-{uuid4()}"
+        source = f"realtime {segment.digest} {segment.num_samples}"
+        job = await plan_stretch(self._service.model, utterance.ids, source, segment.duration_s, name)
+        (prompt,) = job.prompts
+        utterance.num_prompt_tokens = utterance.num_prompt_tokens or len(prompt.token_ids)
+        if delivery.suspension.rejects_new:
+            raise job.errors.paused()
+        texts = _Texts(ReplySet(job, self._caller))
+        stretch = SpokenStretch(texts, 0, prompt.generations[0])
+        flying = asyncio.ensure_future(fly(delivery, texts.replies, [stretch], delivery.driver.clock()))
+        flying.add_done_callback(lambda _: texts.queue.put_nowait(None))
+        try:
+            while (piece := await texts.queue.get()) is not None:
+                text, num_new = piece
+                utterance.text += text
+                utterance.num_tokens += num_new
+                await self._socket.send_str(delta(text))
+            await flying
+        finally:
+            flying.cancel()
+        if texts.error is not None:
+            raise texts.error
+        utterance.ids = [*prompt.token_ids, *prompt.generations[0].answer.token_ids]
+
+
+class _Utterance:
+    """Text, tokens and prompt of one utterance so far."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.ids: list[int] = []
+        self.num_prompt_tokens = 0
+        self.num_tokens = 0
+
+
+class _Texts:
+    """The text of one segment on its way to the connection."""
+
+    def __init__(self, replies: ReplySet) -> None:
+        self.replies = replies
+        self.queue: asyncio.Queue[tuple[str, int] | None] = asyncio.Queue()
+        self.error: ApiError | None = None
+
+    def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
+        """Take new text of the segment; an `ending` is that of the reply."""
+        del number  # there is one segment
+        if num_new:
+            self.queue.put_nowait((text, num_new))
+        if ending is not None:
+            self.replies.resolve()
+
+    def fail(self, error: ApiError) -> None:
+        """End the segment with an error."""
+        self.error = error
+        self.replies.resolve()

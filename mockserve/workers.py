@@ -1,0 +1,202 @@
+"""Work for worker processes: a job, its limits, its bytes on the socket, and the process that takes one at a time."""
+
+import os
+import pickle
+import resource
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+_HEAD = struct.Struct("<Q")
+_LAST = 1 << 63
+"""Marks the last reply of a worker, which ends itself after it."""
+
+READY = _HEAD.pack(0)
+"""The message of a worker that can take jobs."""
+
+
+def frame(data: bytes, is_last: bool = False) -> bytes:
+    """`data` with its head."""
+    return _HEAD.pack(len(data) | (_LAST if is_last else 0)) + data
+
+
+def size_of(head: bytes) -> tuple[int, bool]:
+    """Return the number of bytes that follow a head, and whether they are the last."""
+    (value,) = _HEAD.unpack(head)
+    return value & ~_LAST, bool(value & _LAST)
+
+
+def read_exactly(end: socket.socket, num_bytes: int) -> bytes:
+    """The next bytes of a blocking socket. Raises EOFError when it closes before they have come."""
+    received = bytearray(num_bytes)
+    view, at = memoryview(received), 0
+    while at < num_bytes:
+        count = end.recv_into(view[at:])
+        if not count:
+            raise EOFError
+        at += count
+    return bytes(received)
+
+
+MIB = 2**20
+
+OUT_OF_MEMORY = 99
+"""The exit status of a worker process whose job needed more memory than allowed."""
+
+_CRASHES = frozenset({signal.SIGXCPU, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL})
+"""Signals by which a job ends its own process: of the CPU limit, and of native code without memory or stack."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLimits:
+    """The system counts whole seconds of CPU, so a job may get up to one more. `wall_s` is for a starved machine."""
+
+    cpu_s: int = 1
+    memory_bytes: int = 64 * MIB
+    """Memory that a job may allocate beyond the worker's own size.
+
+    Enough for llguidance's checks of 2,500 definitions, 8,000 properties or an enum of 40,000 values.
+    """
+    kept_bytes: int = 16 * MIB
+    """A worker that has grown by more than this ends after its job, which gives the memory back."""
+    wall_s: float = 10.0
+
+
+def is_own_end(status: int) -> bool:
+    """Whether a job ended its process itself, by the exit status that `subprocess` gives.
+
+    Otherwise something else did: the system when memory ran out, or an operator.
+    """
+    return status == OUT_OF_MEMORY or -status in _CRASHES
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Generic[Result]):
+    """A function at the top level of a module, where a worker finds it, and its arguments.
+
+    `is_small`: the job takes a few milliseconds at most, whatever its arguments are.
+    """
+
+    function: Callable[..., Result]
+    arguments: tuple[Any, ...]
+    is_small: bool
+
+    def done(self) -> Result:
+        """The result, made here and now."""
+        return self.function(*self.arguments)
+
+
+_STATUS = Path("/proc/self/status")
+"""File with the size of a process on Linux."""
+
+
+class MemoryAllowance:
+    """The memory of this process from now on: at most `limits.memory_bytes` more than it has."""
+
+    def __init__(self, limits: WorkerLimits) -> None:
+        self._is_limited = _STATUS.exists()
+        if self._is_limited:
+            self._most_bytes = _status_bytes("VmHWM") + limits.kept_bytes
+            set_soft_limit(resource.RLIMIT_AS, _status_bytes("VmSize") + limits.memory_bytes)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether the process has grown so much that it should end."""
+        # The peak that resource.getrusage gives would be the server's, from before the process had its own memory.
+        return self._is_limited and _status_bytes("VmHWM") > self._most_bytes
+
+
+def allow_cpu(limits: WorkerLimits) -> None:
+    """End this process after so many more seconds of CPU."""
+    set_soft_limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + limits.cpu_s)
+
+
+def set_soft_limit(kind: int, value: int) -> None:
+    """Set a limit, but never above the one that the process was started under."""
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def _status_bytes(name: str) -> int:
+    lines = _STATUS.read_text(encoding="utf-8").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+NICENESS = 5
+"""Niceness of a worker, so that the server gets the processor first."""
+
+
+def work_until_closed(end: socket.socket, limits: WorkerLimits, preloaded: Sequence[str]) -> None:
+    """Do the jobs that come over `end`. `preloaded` are modules that jobs need."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # which reach all processes of a terminal or a service at once
+    for name in preloaded:
+        import_module(name)
+    os.nice(NICENESS)
+    set_soft_limit(resource.RLIMIT_CORE, 0)
+    jobs: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_read, args=(end, jobs), daemon=True).start()
+    memory = MemoryAllowance(limits)
+    end.sendall(READY)
+    with suppress(MemoryError):
+        while True:
+            job = jobs.get()
+            allow_cpu(limits)
+            reply, is_panic = _reply(job)
+            del job
+            end.sendall(frame(reply, is_last=is_panic or memory.is_used_up))
+    os._exit(OUT_OF_MEMORY)  # nothing can be relied on any more
+
+
+def _read(end: socket.socket, jobs: "SimpleQueue[bytes]") -> None:
+    """Queue what comes. The process ends with the connection, also in the middle of a job."""
+    with suppress(OSError, EOFError):
+        try:
+            while True:
+                size, _ = size_of(read_exactly(end, len(READY)))
+                jobs.put(read_exactly(end, size))
+        except MemoryError:
+            os._exit(OUT_OF_MEMORY)
+    os._exit(0)
+
+
+def _reply(job: bytes) -> tuple[bytes, bool]:
+    """Whether the job could be done, with its result or its error; and whether a library panicked.
+
+    Libraries in Rust raise a `BaseException` when they panic, and cannot be relied on after that.
+    """
+    try:
+        function, arguments = pickle.loads(job)
+        return pickle.dumps((True, function(*arguments)), pickle.HIGHEST_PROTOCOL), False
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001  (the server raises it)
+        return _pickled_error(error), False
+    except BaseException as error:  # noqa: BLE001  (the server raises it as an Exception)
+        return _failure(error), True
+
+
+def _pickled_error(error: Exception) -> bytes:
+    try:
+        pickled = pickle.dumps((False, error), pickle.HIGHEST_PROTOCOL)
+        pickle.loads(pickled)
+    except Exception:  # noqa: BLE001  (an error that does not survive pickling)
+        return _failure(error)
+    return pickled
+
+
+def _failure(error: BaseException) -> bytes:
+    """The reply for an error that the server cannot raise as it is."""
+    return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")), pickle.HIGHEST_PROTOCOL)

@@ -1,1 +1,0 @@
-"""Worker processes for work of a cost that clients control, with limits of time and memory."""

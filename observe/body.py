@@ -1,0 +1,103 @@
+"""The JSON bodies of completion requests, and how long their prompts and outputs are."""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import orjson
+
+from observe.errors import ObserveError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """A normal distribution of whole token counts, clamped to its bounds. No upper bound when `most` is None.
+
+    `label` is the flag of the mean, for errors. Raises ObserveError when the mean is out of bounds.
+    """
+
+    label: str
+    mean: int
+    stdev: float = 0.0
+    least: int = 1
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.most is not None and self.most < self.least:
+            raise ObserveError(f"{self.label}-max must be at least {self.label}-min ({self.least}), got {self.most}")
+        if self.mean < self.least:
+            raise ObserveError(f"{self.label} must be at least {self.label}-min ({self.least}), got {self.mean}")
+        if self.most is not None and self.mean > self.most:
+            raise ObserveError(f"{self.label} must be at most {self.label}-max ({self.most}), got {self.mean}")
+
+    def draw(self, random: Random) -> int:
+        """One length."""
+        if not self.stdev:
+            return self.mean
+        length = max(self.least, round(random.gauss(self.mean, self.stdev)))
+        return length if self.most is None else min(length, self.most)
+
+
+APIS = ("completions", "chat", "responses")
+_PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestStyle:
+    """Common properties of all requests of a run. `api` is one of `APIS`.
+
+    Outputs have exactly the planned length, unless `exact_output` is off: then the model ends them. The Responses API
+    has no minimum length, so there `ignore_eos` alone keeps the model from ending earlier. Completions default to 16
+    tokens, so "as long as the model likes" is `most_output_tokens` there; vLLM refuses more than its context.
+    """
+
+    model: str
+    api: str = "completions"
+    streaming: bool = True
+    exact_output: bool = True
+    ignore_eos: bool = True
+    most_output_tokens: int = 2**31 - 1
+
+    @property
+    def path(self) -> str:
+        """The path of the API."""
+        return _PATHS[self.api]
+
+    def body(
+        self, prompt: str, output_tokens: int, model: str = "", earlier: tuple[str, ...] = (), priority: int = 0
+    ) -> bytes:
+        """The body of one request, for another model if one is named; `earlier` are the turns before the prompt."""
+        body: dict[str, Any] = {"model": model or self.model, **self._prompt(prompt, earlier), "stream": self.streaming}
+        if self.exact_output:
+            body |= self._length(output_tokens)
+            if self.ignore_eos:
+                body["ignore_eos"] = True
+        elif self.api == "completions":
+            body["max_tokens"] = self.most_output_tokens
+        if priority:
+            body["priority"] = priority
+        if self.streaming and self.api != "responses":
+            body["stream_options"] = {"include_usage": True}
+        return orjson.dumps(body)
+
+    def calibration_body(self, prompt: str) -> bytes:
+        """Return the body of a request that counts the tokens of its prompt."""
+        limit = "max_output_tokens" if self.api == "responses" else "max_tokens"
+        return orjson.dumps({"model": self.model, **self._prompt(prompt), "stream": False, limit: 1})
+
+    def _length(self, output_tokens: int) -> dict[str, int]:
+        if self.api == "responses":
+            return {"max_output_tokens": output_tokens}
+        return {"max_tokens": output_tokens, "min_tokens": output_tokens}
+
+    def _prompt(self, prompt: str, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
+        if self.api == "completions":
+            # A reply stands right behind its prompt, as the model continued it.
+            spaced = [" " + turn if place and place % 2 == 0 else turn for place, turn in enumerate((*earlier, prompt))]
+            return {"prompt": "".join(spaced)}
+        roles = ("user", "assistant")
+        messages = [{"role": roles[place % 2], "content": turn} for place, turn in enumerate((*earlier, prompt))]
+        if self.api == "responses":
+            # Nothing of a load test is worth storing.
+            return {"input": messages if earlier else prompt, "store": False}
+        return {"messages": messages}

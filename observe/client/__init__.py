@@ -1,1 +1,0 @@
-"""Connections to the server, and one exchange after the other on each of them."""

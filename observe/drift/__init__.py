@@ -1,1 +1,0 @@
-"""`blis playback check`: differences between a server's replies and recorded ones."""

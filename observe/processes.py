@@ -1,0 +1,264 @@
+"""One schedule sent by several processes: the same requests at the same instants into the same files."""
+
+import asyncio
+import os
+import pickle
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import perf_counter_ns
+from typing import Any, BinaryIO
+
+from observe.clock import Clock
+from observe.dispatch import Dispatcher
+from observe.errors import RunError
+from observe.event_loop import Interrupt, allow_many_connections, command_of, run_loop
+from observe.live.table import Progress, keep_showing, open_view, progress_of, total
+from observe.recording import Recorder
+from observe.sending import Begin, Done, Ready, Share, connected_client, ready_dispatcher, shares_of
+from observe.workloads.workload import Workload
+from traces import TraceError
+
+_SIZE = struct.Struct(">Q")
+
+
+def packed(value: Any) -> bytes:
+    """The bytes that `receive` makes the value of."""
+    data = pickle.dumps(value)
+    return _SIZE.pack(len(data)) + data
+
+
+def read_packed(stream: BinaryIO) -> Any:
+    """Wait for the next value. Raises EOFError at the end."""
+    head = stream.read(_SIZE.size)
+    if len(head) < _SIZE.size:
+        raise EOFError
+    return pickle.loads(stream.read(_SIZE.unpack(head)[0]))
+
+
+async def receive(stream: asyncio.StreamReader) -> Any:
+    """The next value; None when there are no more."""
+    try:
+        (size,) = _SIZE.unpack(await stream.readexactly(_SIZE.size))
+        return pickle.loads(await stream.readexactly(size))
+    except asyncio.IncompleteReadError:
+        return None
+
+
+_PERIOD_S = 0.5
+
+Send = Callable[[object], None]
+
+
+def main() -> None:
+    """Receive a share, send it, report the outcome."""
+    messages = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else gets among the messages
+
+    def send(value: object) -> None:
+        with suppress(BrokenPipeError):
+            messages.write(packed(value))
+            messages.flush()
+
+    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as orders:
+        share = read_packed(orders)
+    allow_many_connections()
+    send(run_loop(_send(share, send)))
+
+
+async def _send(share: Share, send: Send) -> Done:
+    options = share.options
+    stop = asyncio.Event()
+    try:
+        client = await connected_client(share, share.clock)
+    except (RunError, OSError) as error:
+        return Done(problem=str(error))
+    try:
+        recorder = Recorder(
+            client.clock,
+            options.paths,
+            None,
+            options.warmup_requests,
+            columns=share.columns,
+            joins=True,
+            failed=stop.set,
+        )
+    except (OSError, TraceError) as error:
+        await client.close()
+        return Done(problem=str(error))
+    dispatcher = ready_dispatcher(share, client, recorder.record)
+    send(Ready())
+    try:
+        await _until_the_end(dispatcher, recorder, stop, send)
+    finally:
+        num_not_sent = dispatcher.stop()
+        client.cancel_all()
+        recorder.close()
+        await client.close()
+    return Done(stats=recorder.stats, num_not_sent=num_not_sent, failure=recorder.failure, rescued=recorder.rescued)
+
+
+async def _until_the_end(dispatcher: Dispatcher, recorder: Recorder, stop: asyncio.Event, send: Send) -> None:
+    """Send after `Begin`, until all is sent, a file cannot be written or the parent process is gone."""
+    orders = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
+    begin: Begin | None = await receive(orders)
+    if begin is None:
+        return
+    sending = asyncio.create_task(dispatcher.run(begin.origin))
+    reporting = asyncio.create_task(_keep_sending(dispatcher, recorder, send))
+    others = [reporting, asyncio.create_task(receive(orders)), asyncio.create_task(stop.wait())]
+    await asyncio.wait([sending, *others], return_when=asyncio.FIRST_COMPLETED)
+    if sending.done():
+        sending.result()
+    for task in (sending, *others):
+        task.cancel()
+
+
+async def _keep_sending(dispatcher: Dispatcher, recorder: Recorder, send: Send) -> None:
+    while True:
+        await asyncio.sleep(_PERIOD_S)
+        send(progress_of(dispatcher, recorder.stats))
+
+
+if __name__ == "__main__":
+    main()
+
+
+_HEAD_START_NS = 100_000_000
+_MOST_END_S = 30.0
+
+
+class _Sender:
+    """A process that sends a share, and its latest messages."""
+
+    def __init__(self, process: asyncio.subprocess.Process, num_requests: int, failed: Callable[[], None]) -> None:
+        self.progress = Progress()
+        self.done: Done | None = None
+        self.ready = asyncio.Event()
+        """Set when it is ready, or never will be."""
+        self.process = process
+        self.listening = asyncio.create_task(self._listen())
+        self._num_requests = num_requests
+        self._failed = failed
+
+    async def _listen(self) -> None:
+        assert self.process.stdout is not None
+        while (message := await receive(self.process.stdout)) is not None:
+            if isinstance(message, Progress):
+                self.progress = message
+            elif isinstance(message, Done):
+                self.done = message
+                self.progress = Progress(num_sent=self._num_requests - message.num_not_sent)
+            if isinstance(message, Ready | Done):
+                self.ready.set()
+        self.ready.set()
+        if self.done is None or self.done.failure:
+            self._failed()
+
+    def send(self, message: object) -> None:
+        """Hand an order over."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(packed(message))
+
+    def stop(self) -> None:
+        """Stop the process's sending, and have it report its results."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    async def end(self) -> Done:
+        """Wait for its last words."""
+        await asyncio.wait([self.listening], timeout=_MOST_END_S)
+        if self.process.returncode is None and not self.listening.done():
+            self.process.kill()
+        code = await self.process.wait()
+        if self.done is not None:
+            return self.done
+        return Done(
+            num_not_sent=self._num_requests - self.progress.num_sent,
+            failure=f"a process that sends has ended with code {code}; --resume sends what has no row",
+        )
+
+
+async def send_from_processes(workload: Workload, clock: Clock, recorder: Recorder, interrupt: Interrupt) -> int:
+    """Send everything, or until the interrupt, and put what was measured into `recorder`, which has made the files.
+
+    Returns the number of requests that were not sent. Raises RunError when a process cannot begin.
+    """
+    stop = asyncio.Event()
+    senders: list[_Sender] = []
+    try:
+        for share in shares_of(workload, clock, workload.options.processes or 1):
+            sender = await _started(share, stop.set)
+            senders.append(sender)
+        await _run(senders, workload, stop)
+    except asyncio.CancelledError:
+        if not interrupt.taken():
+            raise
+    finally:
+        for sender in senders:
+            sender.stop()
+        ended = await interrupt.see_through(_ended(senders))
+    for done in ended:
+        if done.stats is not None:
+            recorder.stats.absorb(done.stats)
+        recorder.failure = recorder.failure or done.failure
+        recorder.rescued = "; ".join(each for each in (recorder.rescued, done.rescued) if each)
+    return sum(done.num_not_sent for done in ended)
+
+
+async def _started(share: Share, failed: Callable[[], None]) -> _Sender:
+    # A session of its own: Ctrl-C reaches this process, which then lets the others write all they have.
+    process = await asyncio.create_subprocess_exec(
+        *command_of("observe.processes"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    sender = _Sender(process, len(share.plan), failed)
+    sender.send(share)
+    return sender
+
+
+async def _run(senders: Sequence[_Sender], workload: Workload, stop: asyncio.Event) -> None:
+    """Let all begin at once when the last is ready, and wait until they have ended or one of them has failed."""
+    await asyncio.gather(*(sender.ready.wait() for sender in senders))
+    for sender in senders:
+        if sender.done is not None or sender.listening.done():
+            raise RunError((sender.done or await sender.end()).problem or "a process that sends could not begin")
+    origin = perf_counter_ns() + _HEAD_START_NS
+    for sender in senders:
+        sender.send(Begin(origin - workload.request_schedule.starts_at_us * 1000))
+    tasks = [
+        asyncio.create_task(stop.wait()),
+        asyncio.create_task(_all_ended(senders)),
+        asyncio.create_task(_keep_showing(senders, workload, origin)),
+    ]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _ended(senders: Sequence[_Sender]) -> list[Done]:
+    return [await sender.end() for sender in senders]
+
+
+async def _all_ended(senders: Sequence[_Sender]) -> None:
+    await asyncio.wait([sender.listening for sender in senders])
+
+
+async def _keep_showing(senders: Sequence[_Sender], workload: Workload, origin: int) -> None:
+    view = open_view()
+    try:
+        await keep_showing(
+            view,
+            lambda: total(sender.progress for sender in senders),
+            lambda: len(workload.request_schedule.plan),
+            origin=origin,
+            asked_per_s=workload.asked_per_s,
+        )
+    finally:
+        view.close()

@@ -1,1 +1,0 @@
-"""One schedule sent by several processes of this machine."""

@@ -1,0 +1,345 @@
+"""Requests to send, independent of the server: their schedule and their prompts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from random import Random
+
+import orjson
+
+from observe.body import Lengths
+from observe.errors import ObserveError
+from traces import TraceRow
+from traces.text_file import read_text
+from traces.workload import WorkloadRequest
+
+SHARED_PREFIX = "shared"
+
+_MOST_SPARE_CONNECTIONS = 32
+_SPARE_WINDOW_US = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The start of a prompt that is that of request `number`, of which it has the first `num_tokens`.
+
+    `parts` say which words of their own requests contributed: number, where these begin in prompts, and up to where
+    they are repeated, in tokens.
+    """
+
+    number: int
+    num_tokens: int
+    parts: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One request to be. `at_us` counts from the start of the run.
+
+    Its prompt is the shared start of `prefix_group`, `prefix_tokens` long, and `input_tokens` of its own, unless it
+    has a `prompt` already; then `input_tokens` are an estimate. The rest labels the row it becomes.
+    """
+
+    at_us: int
+    input_tokens: int
+    output_tokens: int
+    prompt: str = ""
+    prefix_group: str = ""
+    prefix_tokens: int = 0
+    client_id: str = ""
+    tenant_id: str = ""
+    slo_class: str = ""
+    session_id: str = ""
+    round_index: int = 0
+    think_time_us: int = 0
+    earlier: tuple[str, ...] = ()
+    """Earlier prompts and replies of the conversation, in turn; `turn_tokens` then counts the request's own words."""
+    earlier_tokens: tuple[int, ...] = ()
+    """How many tokens these turns were planned to have, for requests of a graph."""
+    begins_with: str = ""
+    """Words of another prompt that its last turn begins with."""
+    turn_tokens: int = 0
+    context_tokens: int = 0
+    """Tokens of `earlier`, or of a prompt that is repeated, which the server's prefix cache can find."""
+    number: int | None = None
+    """The number in the recording; None counts requests as they are sent."""
+    parents: tuple[int, ...] = ()
+    """The numbers of requests that must be answered before it is sent."""
+    context_of: int | None = None
+    """The number of the request that `context_tokens` are of; None for the round before."""
+    repeats: Repeated | None = None
+    model: str = ""
+    timeout_us: int = 0
+    """After how long it is given up; 0 leaves that to the run."""
+    priority: int | None = None
+    """vLLM's: the smaller the more urgent; None for a request without one."""
+    slo_e2e_us: int = 0
+    """Target time to its last token; 0 leaves that to its SLO class."""
+
+
+def constant_arrivals_us(rate: float, count: int) -> list[int]:
+    """Evenly spaced arrivals, the first one interval after the start. Rounding does not add up."""
+    return [round(place * 1e6 / rate) for place in range(1, count + 1)]
+
+
+def poisson_arrivals_us(rate: float, count: int, random: Random) -> list[int]:
+    """Arrivals with independent exponential gaps."""
+    return [round(at * 1e6) for at in accumulate(random.expovariate(rate) for _ in range(count))]
+
+
+def plan_synthetic(
+    arrivals_us: Sequence[int], prompt: Lengths, output: Lengths, *, prefix_tokens: int, random: Random
+) -> list[Planned]:
+    """Requests at these times, with lengths drawn for each; all share one prefix when it has tokens."""
+    return [
+        Planned(
+            at_us=at_us,
+            input_tokens=prompt.draw(random),
+            output_tokens=output.draw(random),
+            prefix_group=SHARED_PREFIX if prefix_tokens else "",
+            prefix_tokens=prefix_tokens,
+        )
+        for at_us in arrivals_us
+    ]
+
+
+def plan_from_trace(rows: Sequence[TraceRow]) -> list[Planned]:
+    """The requests of a recording at their own times, the first at 0, in the order in which they arrived.
+
+    The prompt is as long as the server counted it, else as long as it was meant to be. A request that never got an
+    output requests one token.
+    """
+    in_order = sorted(rows, key=lambda row: row.arrival_time_us)
+    return [_planned(row, row.arrival_time_us - in_order[0].arrival_time_us) for row in in_order]
+
+
+def plan_from_requests(requests: Sequence[WorkloadRequest]) -> list[Planned]:
+    """The requests that a workload spec generates, at their own times."""
+    return [
+        Planned(
+            at_us=request.arrival_us,
+            input_tokens=max(1, request.input_tokens),
+            output_tokens=max(1, request.output_tokens),
+            prefix_group=request.prefix_group if request.prefix_tokens else "",
+            prefix_tokens=request.prefix_tokens,
+            client_id=request.client_id,
+            tenant_id=request.tenant_id,
+            slo_class=request.slo_class,
+            session_id=request.session_id,
+            round_index=request.round_index,
+            model=request.model,
+            timeout_us=max(0, request.deadline_us - request.arrival_us) if request.deadline_us else 0,
+            priority=request.priority,
+            slo_e2e_us=request.slo_e2e_us,
+        )
+        for request in requests
+    ]
+
+
+def peak_arrivals(plan: Sequence[Planned], window_us: int) -> int:
+    """The most arrivals that any stretch of time of this length holds; the plan is in order of time."""
+    return max(_arrivals_in_window([planned.at_us for planned in plan], window_us), default=0)
+
+
+def num_spare_connections(plan: Sequence[Planned]) -> int:
+    """How many connections to hold open beside the busy ones: for the densest moment of the plan, within reason."""
+    return min(peak_arrivals(plan, _SPARE_WINDOW_US) + 1, _MOST_SPARE_CONNECTIONS)
+
+
+def mean_rate(plan: Sequence[Planned]) -> float:
+    """Requests per second from the first arrival to the last; 0 when that takes no time."""
+    span_us = plan[-1].at_us - plan[0].at_us
+    return (len(plan) - 1) * 1e6 / span_us if span_us else 0.0
+
+
+def _planned(row: TraceRow, at_us: int) -> Planned:
+    prefix_tokens = row.prefix_length if row.prefix_group else 0
+    total = row.server_input_tokens or row.prefix_length + row.input_tokens
+    return Planned(
+        at_us=at_us,
+        input_tokens=max(1, total - prefix_tokens),
+        output_tokens=max(1, row.output_tokens),
+        prefix_group=row.prefix_group if prefix_tokens else "",
+        prefix_tokens=prefix_tokens,
+        client_id=row.client_id,
+        tenant_id=row.tenant_id,
+        slo_class=row.slo_class,
+        session_id=row.session_id,
+        round_index=row.round_index,
+        priority=row.vllm_priority,
+        slo_e2e_us=row.slo_e2e_us,
+    )
+
+
+def _arrivals_in_window(arrivals_us: Sequence[int], window_us: int) -> Iterator[int]:
+    """For each arrival the number of those in the window that ends with it."""
+    oldest = 0
+    for place, at_us in enumerate(arrivals_us):
+        while arrivals_us[oldest] <= at_us - window_us:
+            oldest += 1
+        yield place - oldest + 1
+
+
+# Short, common words: almost every tokenizer has each of them, with the space before it, as one token.
+_TEXT = """
+    time year people way day man thing woman life child world school state family group country hand part place case
+    week company system program question work night point home water room mother area money story fact month lot right
+    book eye job word business side kind head house service friend father power hour game line end member law car city
+    name team minute idea body back face others level office door health person art war history party result change
+    morning reason girl boy moment air force food land tree river music paper light table street stone
+    road song fire ship
+"""
+WORDS = tuple(_TEXT.split())
+
+_RIVER_WORDS = 1 << 16
+_DISTINCT_WORDS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScale:
+    """How words become tokens: so many for each, and so many around them (chat template, start of text)."""
+
+    tokens_per_word: float = 1.0
+    tokens_around: float = 0.0
+
+    def words(self, tokens: int) -> int:
+        """How many words make a whole prompt of this many tokens, at least one."""
+        return max(1, self.words_inside(tokens - self.tokens_around))
+
+    def words_inside(self, tokens: float) -> int:
+        """How many words make this many tokens in the middle of a prompt."""
+        return max(0, round(tokens / self.tokens_per_word))
+
+
+def calibration_text(num_rounds: int) -> str:
+    """All the words, so many times over."""
+    return " ".join(WORDS * num_rounds)
+
+
+def scale_from_counts(once: int | None, twice: int | None) -> TokenScale | None:
+    """The scale behind what the server counted for one and for two rounds of all the words.
+
+    The difference is free of what surrounds the words; without the second count they are taken as one. None when
+    the result is outside 1 to 3 tokens per word, which only a wrong count explains.
+    """
+    if once is None:
+        return None
+    num_words = len(WORDS)
+    scale = TokenScale(once / num_words)
+    if twice is not None:
+        scale = TokenScale((twice - once) / num_words, max(0, 2 * once - twice))
+    return scale if 1 <= scale.tokens_per_word <= 3 else None
+
+
+class PromptBook:
+    """The text of each prompt, the same for the same seed, whatever the order in which they are requested.
+
+    A prompt begins with words of its own, so that none shares the blocks of a prefix cache with another except
+    through a prefix group; the rest is cut from one long random text, which costs next to nothing.
+    """
+
+    def __init__(self, seed: int, scale: TokenScale) -> None:
+        self._seed = seed
+        self.scale = scale
+        self._river = Random(f"{seed}/river").choices(WORDS, k=_RIVER_WORDS)
+        self._prefix = cache(self._make_prefix)
+
+    def text(self, request_id: int, *, input_tokens: int, prefix_group: str = "", prefix_tokens: int = 0) -> str:
+        """The prompt of one request: the shared start of its group, then `input_tokens` of its own."""
+        if not prefix_group:
+            return " ".join(self._own(request_id, self.scale.words(input_tokens)))
+        num_shared = self.scale.words_inside(prefix_tokens)
+        num_own = max(1, self.scale.words(prefix_tokens + input_tokens) - num_shared)
+        return " ".join([*self._prefix(prefix_group, num_shared), *self._own(request_id, num_own)])
+
+    def text_behind(
+        self,
+        request_id: int,
+        repeated: Sequence[tuple[int, int, int]],
+        *,
+        num_tokens: int,
+        prefix_group: str = "",
+        prefix_tokens: int = 0,
+    ) -> str:
+        """A prompt of this many tokens that begins with words of other requests, as `Repeated` has them."""
+        words = self._prefix(prefix_group, self.scale.words_inside(prefix_tokens))[:] if prefix_group else []
+        num_shared = len(words)
+        for number, start, end in repeated:
+            begins, ends = (self.scale.words_inside(each - self.scale.tokens_around) for each in (start, end))
+            begins = max(num_shared, begins)
+            if ends > len(words):
+                words += self._own(number, ends - begins)[len(words) - begins :]
+        num_own = max(1, self.scale.words(num_tokens) - len(words))
+        return " ".join([*words, *self._own(request_id, num_own)])
+
+    def _own(self, request_id: int, count: int) -> list[str]:
+        random = Random(f"{self._seed}/request/{request_id}")
+        words = random.choices(WORDS, k=min(count, _DISTINCT_WORDS))
+        while len(words) < count:
+            start = random.randrange(_RIVER_WORDS)
+            words += self._river[start : start + count - len(words)]
+        return words
+
+    def _make_prefix(self, group: str, count: int) -> list[str]:
+        return Random(f"{self._seed}/prefix/{group}").choices(WORDS, k=count)
+
+
+_CHARACTERS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPrompt:
+    """A prompt, and the number of output tokens if the file has one."""
+
+    text: str
+    output_tokens: int | None = None
+
+
+def read_prompts(path: Path | str) -> list[GivenPrompt]:
+    """The prompts of a file, in its order. Raises BlisError.
+
+    Each line of a file that ends in `.jsonl` is an object with `prompt` and perhaps `output_tokens`; its other keys are
+    for other programs.
+    """
+    path = Path(path)
+    # Only line feeds end a line: prompts may have any other separator.
+    lines = [(number, line.rstrip("\r")) for number, line in enumerate(read_text(path).split("\n"), start=1)]
+    filled = [(number, line) for number, line in lines if line.strip()]
+    if not filled:
+        raise ObserveError(f"{path}: expected a prompt per line, got none")
+    if path.suffix != ".jsonl":
+        return [GivenPrompt(line) for _, line in filled]
+    return [_parsed(f"{path} line {number}", line) for number, line in filled]
+
+
+def with_prompts(plan: Sequence[Planned], prompts: Sequence[GivenPrompt]) -> list[Planned]:
+    """The plan with these prompts in turn, from the first one again after the last one.
+
+    How many tokens they have is only known from answers; until then it is estimated by their characters.
+    """
+    return [_worded(planned, prompts[place % len(prompts)]) for place, planned in enumerate(plan)]
+
+
+def _worded(planned: Planned, given: GivenPrompt) -> Planned:
+    return replace(
+        planned,
+        prompt=given.text,
+        input_tokens=max(1, round(len(given.text) / _CHARACTERS_PER_TOKEN)),
+        output_tokens=given.output_tokens or planned.output_tokens,
+    )
+
+
+def _parsed(place: str, line: str) -> GivenPrompt:
+    try:
+        entry = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ObserveError(f"{place}: expected a JSON object with the key prompt, {error.msg}") from error
+    prompt = entry.get("prompt") if isinstance(entry, dict) else None
+    if not isinstance(prompt, str) or not prompt:
+        raise ObserveError(f"{place}: expected a JSON object with text under the key prompt, got {line[:60]}")
+    output_tokens = entry.get("output_tokens")
+    if output_tokens is not None and (type(output_tokens) is not int or output_tokens < 1):
+        raise ObserveError(f"{place} key output_tokens: expected a whole number above 0, got {output_tokens!r}")
+    return GivenPrompt(prompt, output_tokens)

@@ -1,1 +1,0 @@
-"""Requests and their send times, independent of the server: schedules, lengths, prompts, bodies."""

@@ -1,1 +1,0 @@
-"""Queries to the server: model and tokenizer before a run, metrics before, during and after."""

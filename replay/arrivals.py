@@ -1,0 +1,359 @@
+"""From the rows of a trace or the requests of a workload to requests with arrival times on the engine's clock.
+
+Prompts that go on where an earlier one and its reply ended, or that repeat them, share their KV blocks.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, repeat
+from operator import add
+from typing import Any, NamedTuple, TypeAlias, Union
+
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
+from blis_sim.engine.units import Micros
+from traces import Trace, TraceRow
+from traces.graph import context_of, repeated_places, without_others
+from traces.workload import Workload, WorkloadRequest
+
+
+class ConversationBlocks(NamedTuple):
+    """A request whose prompt begins with earlier prompts and replies, or whose reply is part of a later prompt.
+
+    Blocks below `ends[i]`, from `ends[i - 1]` on, hold the text of `owners[i]`: an earlier request, or all that is said
+    in a session. The first `shared_blocks` are those of `group`. `num_shareable` counts the full blocks of prompt and
+    reply without the last token, which is sampled but never computed.
+    """
+
+    request_id: str
+    num_shareable: int
+    owners: tuple[str, ...] = ()
+    ends: tuple[int, ...] = ()
+    group: str = ""
+    shared_blocks: int = 0
+
+    def identity(self, index: int) -> object:
+        if index < self.shared_blocks:
+            return (0, self.group, index)
+        place = bisect_right(self.ends, index)
+        return (self.owners[place] if place < len(self.owners) else self.request_id, index)
+
+    def first(self, num_blocks: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Owners and ends of these blocks alone, for a prompt that begins with them."""
+        owners: list[str] = []
+        ends: list[int] = []
+        for owner, end in zip((*self.owners, self.request_id), (*self.ends, num_blocks), strict=True):
+            if not ends or ends[-1] < num_blocks:
+                owners.append(owner)
+                ends.append(min(end, num_blocks))
+        return tuple(owners), tuple(ends)
+
+
+Origin: TypeAlias = Union[TraceRow, "WorkloadRequest"]
+"""The row or generated request that an arrival is made from; both have fields of equal names for its labels."""
+
+
+class Arrival(NamedTuple):
+    """An arriving request: its instant, the request for the engine, and its origin."""
+
+    at: Micros
+    request: Request
+    row: Origin
+
+
+def prompt_tokens_of_conversations(rows: Iterable[TraceRow]) -> dict[int, int]:
+    """Tokens of the whole prompt of each row that repeats another one or may be repeated, by its place among `rows`.
+
+    The numbers are the server's counts, which include the tokens around each turn.
+    """
+    given = list(rows)
+    repeating = [row for row in given if row.context_tokens]
+    growing = {row.session_id for row in repeating if row.session_id}
+    named = {row.request_id: context_of(row) for row in repeating}
+    repeated = {each for each in named.values() if each is not None}
+    return {
+        place: row.server_input_tokens or row.prefix_length + row.input_tokens
+        for place, row in enumerate(given)
+        if row.session_id in growing or row.request_id in repeated or named.get(row.request_id) is not None
+    }
+
+
+def blocks_of_conversations(
+    rows: Sequence[TraceRow], ids: Sequence[str], prompt_tokens: Mapping[int, int], config: EngineConfig
+) -> dict[int, ConversationBlocks]:
+    """The blocks of these prompts, by the same places. A row shares its `context_tokens` with the row that it names,
+    else with the round before it, and with no other row where that one is missing.
+    """
+    before = repeated_places(rows)
+    found: dict[int, ConversationBlocks] = {}
+    for place in prompt_tokens:
+        chain: dict[int, None] = {}
+        at: int | None = place
+        while at is not None and at not in found and at not in chain:
+            chain[at] = None
+            at = before.get(at)
+        for each in reversed(chain):
+            parent = found.get(before.get(each, -1)) or ConversationBlocks(f"before {ids[each]}", 0)
+            found[each] = _blocks_of_row(rows[each], ids[each], prompt_tokens[each], parent, config)
+    return found
+
+
+def _blocks_of_row(
+    row: TraceRow, request_id: str, prompt_tokens: int, parent: ConversationBlocks, config: EngineConfig
+) -> ConversationBlocks:
+    num_before = config.num_identified_blocks(min(row.context_tokens, prompt_tokens))
+    owners, ends = parent.first(num_before) if num_before else ((), ())
+    return ConversationBlocks(
+        request_id,
+        num_shareable=(prompt_tokens + max(0, row.output_tokens - 1)) // config.block_size_tokens,
+        owners=owners,
+        ends=ends,
+        group=row.prefix_group,
+        shared_blocks=config.num_identified_blocks(row.prefix_length) if row.prefix_group else 0,
+    )
+
+
+FAILED_STATUSES = frozenset({"error", "timeout"})
+"""Statuses of a real recording whose rows do not show the server's full work for them."""
+
+
+class Arrivals(NamedTuple):
+    """A trace made ready: arrivals ascending by instant, in file order where equal, and what was left out."""
+
+    arrivals: list[Arrival]
+    num_failed_left_out: int
+    num_other_models_left_out: int
+
+
+def arrivals_of(
+    trace: Trace, model: str, config: EngineConfig, include_failed: bool = False, as_scheduled: bool = False
+) -> Arrivals:
+    """The requests of a trace.
+
+    A row is injected when it was sent, or at its scheduled arrival if it never was, or if `as_scheduled`. Clocks that
+    start elsewhere, such as the Unix epoch of a recording, are shifted so that the first one sent is sent at the first
+    arrival. Rounds of a conversation find the context that they repeat, by their own count, in the KV cache. In
+    recordings of mode "real", rows that failed are left out unless `include_failed`. Rows that name another model than
+    `model`, whatever the case of letters, are left out too. Rows that wait for one that is left out wait for what it
+    waits for.
+    """
+    leave_failed = trace.header.mode == "real" and not include_failed
+    present = [row for row in trace.rows if not (leave_failed and row.status in FAILED_STATUSES)]
+    served = without_others(trace.rows, [row for row in present if _is_served(row, model)])
+    arrivals = arrivals_of_rows(served, config, as_scheduled)
+    return Arrivals(arrivals, len(trace.rows) - len(present), len(present) - len(served))
+
+
+def arrivals_of_rows(served: Sequence[TraceRow], config: EngineConfig, as_scheduled: bool = False) -> list[Arrival]:
+    """All of these requests, ascending by instant, in their order where equal."""
+    offset = _clock_offset(served)
+    prefix_tokens = _prefix_tokens(served)
+    ids = _unique_ids(served)
+    prompt_tokens = prompt_tokens_of_conversations(served)
+    conversations = blocks_of_conversations(served, ids, prompt_tokens, config)
+    arrivals = [
+        Arrival(
+            at=row.send_time_us - offset if row.send_time_us > 0 and not as_scheduled else row.arrival_time_us,
+            request=_request(row, ids[place], _priority(row, config), prompt_tokens[place], conversations[place])
+            if place in conversations
+            else _request(row, ids[place], _priority(row, config), *_prompt(row, ids[place], prefix_tokens, config)),
+            row=row,
+        )
+        for place, row in enumerate(served)
+    ]
+    arrivals.sort(key=lambda arrival: arrival.at)
+    return arrivals
+
+
+def _is_served(row: TraceRow, model: str) -> bool:
+    return not row.model or row.model.lower() == model.lower()
+
+
+def _clock_offset(rows: Sequence[TraceRow]) -> Micros:
+    """How far the sending clock is ahead of the arrival clock, by the rows that were sent."""
+    sent = [row for row in rows if row.send_time_us > 0]
+    if not sent:
+        return 0
+    return min(row.send_time_us for row in sent) - min(row.arrival_time_us for row in sent)
+
+
+def _prefix_tokens(rows: Iterable[TraceRow]) -> dict[str, int]:
+    """Length of each group's shared prefix: the group's first row decides."""
+    lengths: dict[str, int] = {}
+    for row in rows:
+        if row.prefix_group:
+            lengths.setdefault(row.prefix_group, row.prefix_length)
+    return lengths
+
+
+def _unique_ids(rows: Iterable[TraceRow]) -> list[str]:
+    """Return `request_<id>` for each row; a repeated id gets a number, because requests of an engine need different
+    ids."""
+    seen: Counter[int] = Counter()
+    ids = []
+    for row in rows:
+        seen[row.request_id] += 1
+        repeated = seen[row.request_id]
+        ids.append(f"request_{row.request_id}" + (f"#{repeated}" if repeated > 1 else ""))
+    return ids
+
+
+def _prompt(
+    row: TraceRow, request_id: str, prefix_tokens: dict[str, int], config: EngineConfig
+) -> tuple[int, BlockIdentities]:
+    """Return tokens and blocks of a prompt that stands for itself, or is shared with a group.
+
+    A prompt is as long as the server counted it, for its tokenizer makes more or fewer tokens of a text than were
+    requested. With a shared start BLIS adds what was requested.
+    """
+    if not row.prefix_group:
+        return row.server_input_tokens or row.input_tokens, UniqueBlocks(request_id)
+    shared = prefix_tokens[row.prefix_group]
+    counted = 0 if config.engine == "blis" else row.server_input_tokens
+    total = counted or shared + row.input_tokens
+    blocks = PrefixGroupBlocks(request_id, row.prefix_group, config.num_identified_blocks(min(shared, total)))
+    return total, blocks
+
+
+def _priority(row: TraceRow, config: EngineConfig) -> int | None:
+    """The priority of a request as a server takes it: 0 means none where its SLO class has one.
+
+    BLIS goes by the SLO class alone.
+    """
+    if row.vllm_priority is None or (config.engine == "blis" and not config.uses_deadlines):
+        return None
+    return row.vllm_priority or (None if row.slo_class else 0)
+
+
+def _request(
+    row: TraceRow, request_id: str, priority: int | None, input_tokens: int, blocks: BlockIdentities
+) -> Request:
+    return Request(  # by position, for there are millions
+        request_id,
+        input_tokens,
+        row.output_tokens,
+        blocks,
+        row.output_tokens,
+        row.deadline_us,
+        row.slo_class,
+        priority,
+        True,
+        row.adapter,
+        None,
+        row.tenant_id,
+        row.slo_target_us,
+        row.slo_e2e_us,
+    )
+
+
+MADE_AT_ONCE = 256
+"""How many requests are made when it is the turn of the first: enough to be cheap, few enough to be forgotten soon."""
+
+_DEFAULTS = Request._field_defaults
+
+
+def first_requests(workload: Workload) -> Iterator[WorkloadRequest | TraceRow]:
+    """Every request that is known before any reply, and all of a workload of rows."""
+    return chain(workload.requests, (session.first for session in workload.sessions), workload.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedArrivals:
+    """Requests, ascending by arrival, as arrivals numbered in this order; they are made when it is their turn."""
+
+    requests: Sequence[WorkloadRequest]
+    config: EngineConfig
+
+    def __iter__(self) -> Iterator[Arrival]:
+        requests, config = self.requests, self.config
+        return chain.from_iterable(
+            arrivals_of_some(requests[first : first + MADE_AT_ONCE], first, config)
+            for first in range(0, len(requests), MADE_AT_ONCE)
+        )
+
+
+def served_by(model: str, workload: Workload) -> tuple[Workload, int]:
+    """The workload without requests that name another model, whatever the case of letters, and how many those are.
+
+    Model names are in small letters then.
+    """
+    if {request.model for request in first_requests(workload)} <= {"", model.lower()}:
+        return workload, 0
+    requests = [_in_small_letters(request) for request in workload.requests if _asks_for(model, request)]
+    sessions = [
+        replace(session, first=_in_small_letters(session.first))
+        for session in workload.sessions
+        if _asks_for(model, session.first)
+    ]
+    rows = [row for row in workload.rows if _asks_for(model, row)]
+    num_left_out = len(workload.requests) - len(requests) + len(workload.sessions) - len(sessions)
+    num_left_out += len(workload.rows) - len(rows)
+    rows = [replace(row, model=row.model.lower()) for row in without_others(workload.rows, rows)]
+    return replace(workload, requests=requests, sessions=sessions, rows=rows), num_left_out
+
+
+def _asks_for(model: str, request: WorkloadRequest | TraceRow) -> bool:
+    return request.model.lower() in ("", model.lower())
+
+
+def _in_small_letters(request: WorkloadRequest) -> WorkloadRequest:
+    return request if request.model.islower() or not request.model else request._replace(model=request.model.lower())
+
+
+def arrival_of(request: WorkloadRequest, number: int, config: EngineConfig) -> Arrival:
+    """A generated request as the engine takes it."""
+    (arrival,) = arrivals_of_some([request], number, config)
+    return arrival
+
+
+def arrivals_of_some(requests: Sequence[WorkloadRequest], number: int, config: EngineConfig) -> Iterator[Arrival]:
+    """Generated requests as the engine takes them, numbered from `number` on.
+
+    There are millions, so this goes by columns, and no function is called for each.
+    """
+    given = dict(zip(WorkloadRequest._fields, zip(*requests, strict=True), strict=True))
+    ids = [f"request_{each}" for each in range(number, number + len(requests))]
+    if any(given["prefix_group"]) or any(given["keeps_context"]):
+        blocks = iter([_blocks(request, request_id, config) for request, request_id in zip(requests, ids, strict=True)])
+    else:
+        blocks = map(partial(tuple.__new__, UniqueBlocks), zip(ids, strict=True))
+    columns: dict[str, Iterable[Any]] = {
+        "id": ids,
+        "input_tokens": map(add, given["prefix_tokens"], given["input_tokens"]),
+        "output_tokens": given["output_tokens"],
+        "blocks": blocks,
+        "max_output_tokens": given["output_tokens"],
+        "deadline_us": given["deadline_us"],
+        "slo_class": given["slo_class"],
+        "adapter": given["adapter"],
+        "tenant": given["tenant_id"],
+        "slo_target_us": given["slo_target_us"],
+        "priority": given["priority"],
+        "slo_e2e_us": given["slo_e2e_us"],
+    }
+    rows = zip(*(columns.get(name) or repeat(_DEFAULTS[name]) for name in Request._fields), strict=False)
+    # What _make does, without its call per request.
+    simulated = map(partial(tuple.__new__, Request), rows)
+    return map(partial(tuple.__new__, Arrival), zip(given["arrival_us"], simulated, requests, strict=True))
+
+
+def _blocks(request: WorkloadRequest, request_id: str, config: EngineConfig) -> BlockIdentities:
+    group = request.prefix_group
+    if not group and not request.keeps_context:
+        return UniqueBlocks(request_id)
+    shared_blocks = config.num_identified_blocks(request.prefix_tokens) if group else 0
+    if request.keeps_context:
+        num_tokens = request.prefix_tokens + request.input_tokens + max(0, request.output_tokens - 1)
+        num_blocks = num_tokens // config.block_size_tokens
+        return ConversationBlocks(
+            request_id,
+            num_shareable=num_blocks,
+            owners=(request.session_id,),
+            ends=(num_blocks,),
+            group=group,
+            shared_blocks=shared_blocks,
+        )
+    return PrefixGroupBlocks(request_id, group, shared_blocks)

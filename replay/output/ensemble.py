@@ -1,0 +1,115 @@
+"""One prediction from several runs: the mean over phases of the engine's steps, and intervals of figures.
+
+How long a request waits for the step under way to end is chance, in a real server as well. The mean over the phases
+predicts one request better than any single run does. The mean also varies less than single runs do, so figures over
+all requests, percentiles above all, are those of the single runs, averaged. For intervals each draw has coefficients
+within what `blis fit` states, a server that is a little faster or slower than others of its kind, in all steps and in
+arithmetic, and another phase of the engine's steps.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blis_sim.engine.latency.wrapped import PhaseShifted, SlowedLatency
+from blis_sim.options.addition import added_up
+from replay.output.metrics import JsonObject
+from replay.simulation.record import NEVER, Floats, Ints, Record
+
+if TYPE_CHECKING:
+    from blis_sim.engine.latency.model import LatencyModel
+    from replay.simulation.uncertainty import Drawing
+
+
+def averaged(runs: Sequence[Record]) -> Record:
+    """The first run's record with each request's mean times over `runs`, which have the same requests in any order.
+
+    A request that did not complete in all of them is as in the first.
+    """
+    first = runs[0]
+    places = [_places(first, run) for run in runs]
+    in_all = np.all([run.is_completed[order] for run, order in zip(runs, places, strict=True)], axis=0)
+
+    def mean(name: str) -> Floats:
+        columns = [getattr(run, name)[order] for run, order in zip(runs, places, strict=True)]
+        means: Floats = np.where(in_all, np.mean(columns, axis=0), columns[0])
+        return means
+
+    names = ("arrived_at", "ttft_us", "e2e_us", "scheduling_delay_us")
+    arrived_at, ttft_us, e2e_us, delay_us = (_whole(mean(name)) for name in names)
+    return first.with_times(arrived_at, ttft_us, e2e_us, mean("itl_mean_us"), delay_us)
+
+
+def _places(first: Record, run: Record) -> Ints:
+    """Where the requests of `first` are in `run`; -1 does for those that never arrived there, for they did not end."""
+    place_of = {request_id: place for place, request_id in enumerate(run.ids)}
+    return np.array([place_of.get(request_id, NEVER) for request_id in first.ids], np.int64)
+
+
+def _whole(values: Floats) -> Ints:
+    return np.rint(values).astype(np.int64)
+
+
+def mean_metrics(runs: Sequence[JsonObject]) -> JsonObject:
+    """Each figure's mean over `runs`; whole if it is whole in all of them and the mean is. Lists keep their length."""
+    return {key: _mean_of(first, [run.get(key, 0) for run in runs]) for key, first in max(runs, key=len).items()}
+
+
+def _mean_of(first: object, values: list[Any]) -> object:
+    if isinstance(first, str):
+        return first
+    if isinstance(first, list):
+        return [_mean_number(list(places)) for places in zip(*values, strict=True)]
+    return _mean_number(values)
+
+
+def _mean_number(values: list[float]) -> float:
+    total = added_up(values)
+    if all(isinstance(value, int) for value in values) and total % len(values) == 0:
+        return total // len(values)
+    return total / len(values)
+
+
+COVERED = (5.0, 95.0)
+"""Percentiles between which a figure of the server lies in nine cases of ten."""
+_FIGURES: dict[str, Callable[[Floats], float]] = {
+    "mean": lambda each: float(each.mean()),
+    "p50": lambda each: float(np.percentile(each, 50)),
+    "p90": lambda each: float(np.percentile(each, 90)),
+    "p99": lambda each: float(np.percentile(each, 99)),
+}
+
+
+def drawn_latencies(drawing: "Drawing", num_draws: int, seed: int) -> "Iterator[LatencyModel]":
+    """Yield the latency models of so many draws."""
+    for number in range(num_draws):
+        generator = np.random.default_rng([seed, number])
+        speed = 1.0 + drawing.servers.speed * float(generator.standard_normal())
+        yield PhaseShifted(SlowedLatency(drawing.draw(generator), speed), number + 1)
+
+
+def figures_of(record: Record) -> dict[str, float]:
+    """Return the figures of a run, in milliseconds; none of a run in which nothing was completed."""
+    figures: dict[str, float] = {}
+    for metric, values in (("TTFT", record.ttft_us), ("E2E", record.e2e_us), ("ITL", record.itl_mean_us)):
+        known = values[record.is_completed & (values != NEVER)].astype(np.float64)
+        if len(known):
+            figures |= {f"{metric} {name}": figure(known) / 1e3 for name, figure in _FIGURES.items()}
+    return figures
+
+
+def intervals_of(runs: Sequence[dict[str, float]]) -> dict[str, tuple[float, float]]:
+    """Return for each figure that all runs have, between which values it lies in nine runs of ten."""
+    names = [name for name in runs[0] if all(name in run for run in runs)] if runs else []
+    figures = [[run[name] for name in names] for run in runs]
+    # Between the positions of Weibull lie nine further runs of ten, on average: few draws need no less than 19.
+    low, high = np.percentile(figures, COVERED, axis=0, method="weibull") if names else ((), ())
+    return {name: (float(one), float(other)) for name, one, other in zip(names, low, high, strict=True)}
+
+
+def interval_lines(figures: dict[str, float], intervals: dict[str, tuple[float, float]]) -> Iterator[str]:
+    """Yield a line for each figure of the prediction with its interval, in milliseconds."""
+    yield "90 % intervals, in ms"
+    for name, (low, high) in intervals.items():
+        yield f"{name:<10} {figures.get(name, float('nan')):>10.2f}  {low:>10.2f} to {high:>10.2f}"

@@ -1,0 +1,131 @@
+"""`blis compare` runs the same requests through several configurations."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from blis_sim.bench.compare.command import rewritten
+from blis_sim.bench.compare.report import paired_difference
+from blis_sim.cli.main import run
+
+SHORT = ("--workload", "steady", "--rate", "20", "--duration", "2")
+Captured = pytest.CaptureFixture[str]
+
+
+def test_the_flags_after_each_dash_pair_are_one_configuration() -> None:
+    assert rewritten(["--seed", "1", "--", "--a", "b c", "--", "--d"]) == ["--seed", "1", "--", "--a 'b c'", "--d"]
+
+
+def test_both_configurations_get_the_same_requests(capsys: Captured) -> None:
+    arguments = ["compare", *SHORT, "--json", "--repeat", "2", "--", "--max-num-seqs", "1", "--", "--max-num-seqs", "8"]
+    assert run(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == ["A", "B"]
+    for before, after in zip(found["A"]["runs"], found["B"]["runs"], strict=True):
+        assert before["Requests"] == after["Requests"] == after["Completed"]
+        assert before["Queue depth, mean"] > after["Queue depth, mean"]
+    assert found["A"]["runs"][0] != found["A"]["runs"][1]
+
+
+def test_differences_have_intervals_and_files_are_written(capsys: Captured, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "page.html"
+    assert run(["compare", "--baseline", "fifo", *SHORT, "--repeat", "3", "--html", str(page)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split("  ")[-1].strip() == "fifo - adaptive (95 %)"
+    (row,) = [line for line in lines if line.startswith("TTFT p50")]
+    assert "±" in row
+    assert "<title>Comparison of adaptive and fifo</title>" in page.read_text()
+    assert "<svg" in page.read_text()
+
+
+def test_a_live_table_ends_with_all_requests(capsys: Captured) -> None:
+    assert run(["compare", "--baseline", "fifo", *SHORT, "--live"]) == 0
+    printed = capsys.readouterr().out
+    frames = printed.split("s of simulated time")
+    assert len(frames) == 5
+    last = [line.split() for line in frames[-1].splitlines() if line.startswith(("Completed", "Queue"))]
+    table = [line.split() for line in printed.splitlines() if line.startswith("Completed  ")]
+    assert last[0][2:] == table[0][1:]
+    assert last[1][2:] == ["0", "0"]
+
+
+def test_the_hit_rate_is_that_of_all_prompt_tokens_whichever_instances_get_them(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    spec = tmp_path / "spec.yaml"
+    sizes = "{type: constant, params: {value: 20}}"
+    spec.write_text(f"""
+version: "2"
+aggregate_rate: 5
+num_requests: 20
+clients:
+  - {{id: a, rate_fraction: 1, prefix_group: p, prefix_length: 1600, arrival: {{process: poisson}},
+     input_distribution: {sizes}, output_distribution: {sizes}}}
+""")
+    cached = ["--num-instances", "4", "--routing-policy", "weighted", "--routing-scorers", "cache-utilisation:1"]
+    current = ["--snapshot-refresh-interval", "0", "--cache-signal-delay", "0"]
+    arguments = ["--workload-spec", str(spec), "--json", "--", "--max-num-seqs", "9", "--", *cached, *current]
+    assert run(["compare", *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rates = [found[side]["runs"][0]["KV hit rate (%)"] for side in "AB"]
+    assert rates[0] > 90
+    assert rates[1] > 85, "one or two of four instances have had all requests"
+
+
+def test_live_tables_leave_standard_output_to_json(capsys: Captured) -> None:
+    assert run(["compare", "--baseline", "fifo", *SHORT, "--live", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert list(json.loads(printed.out)) == ["adaptive", "fifo"]
+    assert printed.err.count("s of simulated time") == 4
+
+
+def test_the_gain_of_drafts_is_beside_what_the_formulas_say(capsys: Captured) -> None:
+    config = '{"method": "ngram", "num_speculative_tokens": 4, "draft_cost": 0.1, "gates": {}}'
+    drafts = ["--speculative-config", config, "--speculative-acceptance-rate", "0.85"]
+    assert run(["compare", *SHORT, "--json", "--", "--max-num-seqs", "256", "--", *drafts]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (without,), (drafted,) = found["A"]["runs"], found["B"]["runs"]
+    assert round(drafted["Accepted per draft, expected"], 2) == 2.71
+    assert drafted["Accepted per draft"] == pytest.approx(2.71, abs=0.1)
+    assert drafted["Speed-up of drafts, by formula"] == 4.0
+    assert without["Speed-up of decoding"] == 1.0
+    gained = without["TBT mean (ms)"] / drafted["TBT mean (ms)"]
+    assert drafted["Speed-up of decoding"] == pytest.approx(gained, rel=1e-5)
+    assert 1.5 < gained < 4.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--", "--max-num-seqs", "1"], "give two or more configurations"),
+        (["--baseline", "fifo", "--", "a", "--", "b"], "--baseline takes one set of flags at most"),
+        (["--speed", "1", "--baseline", "fifo"], "--speed needs --live"),
+        (["--names", "x,x", "--baseline", "fifo"], "--names must be 2 different names, got 'x,x'"),
+        (["--", "--nonsense", "--", "--tp", "1"], "no such option: --nonsense"),
+        (["--", "--help", "--", "--tp", "1"], "flags of a configuration are those of `blis run`"),
+    ],
+)
+def test_impossible_comparisons_are_refused(arguments: list[str], problem: str, capsys: Captured) -> None:
+    assert run(["compare", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert "Traceback" not in error
+
+
+def test_an_interval_is_that_of_students_t() -> None:
+    found = paired_difference([1.0, 2.0, 3.0], [2.0, 3.5, 3.5])
+    assert found is not None
+    assert found.mean == 1.0
+    assert found.half_width == pytest.approx(4.303 * 0.5 / 3**0.5, rel=1e-3)
+    assert not found.is_significant
+    assert paired_difference([1.0], [2.0]) is None
+
+
+@pytest.mark.parametrize("scenario", ["steady", "burst", "mixed-priority"])
+def test_run_takes_the_scenarios_too(scenario: str, capsys: Captured) -> None:
+    flags = ["--model", "qwen/qwen3-14b", "--priority-policy", "slo-urgency", "--num-requests", "20", "--json"]
+    assert run(["run", "--workload", scenario, *flags]) == 0
+    metrics = json.loads(capsys.readouterr().out)
+    assert metrics["requests_with_deadline"] == metrics["completed_requests"] == 20

@@ -1,0 +1,162 @@
+import csv
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_sim.bench.tune_command import TuneOptions, run
+from blis_sim.options import BlisError
+from tests.bench.no_server import NoServer
+from tests.docs.pages import PROJECT
+
+BASE = (
+    *("--model", "qwen/qwen3-14b", "--num-requests", "60", "--prompt-tokens", "500", "--prompt-tokens-stdev", "0"),
+    *("--output-tokens", "20", "--output-tokens-stdev", "0"),
+)
+
+
+def tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str], **options: Any) -> tuple[int, str, list[dict[str, str]]]:
+    given: dict[str, Any] = {"simulation": BASE, "processes": 1, "output": str(tmp_path / "tune.csv")}
+    code = run(TuneOptions(**(given | options)))
+    rows = list(csv.DictReader((tmp_path / "tune.csv").read_text().splitlines()))
+    return code, capsys.readouterr().out, rows
+
+
+def test_the_best_settings_stay_within_the_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, rows = tuned(tmp_path, capsys, vary=("max_num_seqs=2,64",), limit=("ttft:200",))
+    assert code == 0
+    good = [row for row in rows if row["within_limits"] == "true"]
+    assert good
+    assert all((float(row["ttft_p99_ms"]) <= 200) == (row["within_limits"] == "true") for row in rows)
+    best = max(good, key=lambda row: float(row["responses_per_sec"]))
+    assert best["max_num_seqs"] == "64"
+    lines = out.splitlines()
+    assert [line.endswith("best") for line in lines[1:3]] == [False, True]
+    assert lines[3].startswith("best: max_num_seqs=64 at rate ")
+    assert lines[3].endswith(f" {float(best['responses_per_sec']):.2f} requests/s")
+
+
+def test_no_better_rate_within_the_limits_was_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, rows = tuned(tmp_path, capsys, limit=("e2e:350",), tolerance=0.05)
+    tried = sorted((float(row["rate"]), row["within_limits"] == "true") for row in rows if row["rate"] != "inf")
+    highest_good = max(rate for rate, is_good in tried if is_good)
+    lowest_bad = min(rate for rate, is_good in tried if not is_good)
+    assert highest_good < lowest_bad <= highest_good / 0.95
+
+
+def test_limits_that_all_requests_at_once_meet_need_no_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, rows = tuned(tmp_path, capsys, limit=("ttft:60000",))
+    assert [row["rate"] for row in rows] == ["inf"]
+    assert "best: these settings at rate inf" in out
+
+
+def test_a_share_of_requests_may_be_what_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*BASE, "--slo-ttft", "default=100ms")
+    _, _, rows = tuned(tmp_path, capsys, simulation=words, min_attainment=0.9, tolerance=0.1)
+    assert all((float(row["slo_attainment"]) >= 0.9) == (row["within_limits"] == "true") for row in rows)
+
+
+def test_limits_that_cannot_be_met_are_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = tuned(tmp_path, capsys, vary=("max_num_seqs=1,2",), limit=("ttft:0.001",), tolerance=0.5)
+    assert code == 1
+    assert out.count("never within the limits") == 2
+
+
+def short_of_memory() -> None:
+    """Limit the memory to what suffices for a small simulation."""
+    resource.setrlimit(resource.RLIMIT_AS, (800_000_000, 800_000_000))
+
+
+def test_settings_that_fail_unexpectedly_keep_no_others_from_being_tried(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "blis_sim.cli", "bench", "tune", *BASE[:2], "--vary", "num_requests=20000000,5"]
+    command += ["--limit", "e2e:60000", "--processes", "1", "-o", str(tmp_path / "tune.csv")]
+    one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=PROJECT, env=one_thread, preexec_fn=short_of_memory, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith("best: num_requests=5 at rate inf")
+    assert done.stderr.startswith("blis bench tune: num_requests=20000000: unexpected MemoryError ")
+    assert done.stderr.count("\n") == 1
+    rows = list(csv.DictReader((tmp_path / "tune.csv").read_text().splitlines()))
+    assert [(row["completed_requests"], row["error"][:22]) for row in rows] == [
+        ("", "unexpected MemoryError"), ("5", "")
+    ]  # fmt: skip
+
+
+def test_turning_requests_away_is_not_serving_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bucket = ("--admission-policy", "token-bucket", "--token-bucket-capacity", "1000")
+    code, _, rows = tuned(tmp_path, capsys, simulation=(*BASE, *bucket), limit=("ttft:500",))
+    assert code == 0
+    assert {row["within_limits"] for row in rows if row["rejected_requests"] != "0"} == {"false"}
+    assert {row["within_limits"] for row in rows if row["rejected_requests"] == "0"} == {"true"}
+
+
+def test_the_search_is_drawn_and_has_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    files = {"plot": str(tmp_path / "tune.svg"), "html": str(tmp_path / "tune.html")}
+    _, printed, _ = tuned(tmp_path, capsys, limit=("ttft:200",), **files, tolerance=0.5)
+    assert (tmp_path / "tune.svg").read_text().startswith("<?xml")
+    assert "limit of TTFT p99 200 ms" in (tmp_path / "tune.svg").read_text()
+    page = (tmp_path / "tune.html").read_text()
+    assert f'<li class="good">{printed.splitlines()[-1]}</li>' in page
+    assert page.count("<svg") == 2
+    assert "<title>Engine settings for qwen/qwen3-14b</title>" in page
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "--limit NAME:MS or --min-attainment must set"),
+        ({"limit": ("tpot:5",)}, "--limit must be NAME:MILLISECONDS with a name of ttft, itl, e2e, got 'tpot:5'"),
+        ({"limit": ("ttft:5",), "vary": ("rate=1,2",)}, "--rate has no place here: the search changes the rate"),
+        ({"limit": ("ttft:5",), "simulation": (*BASE, "--concurrency", "3")}, "--concurrency has no place here"),
+        ({"limit": ("ttft:5",), "simulation": ("replay", "t.yaml", "--model", "m")}, "a workload whose rate can be"),
+        ({"limit": ("ttft:5", "ttft:6")}, "--limit names ttft twice"),
+        ({"min_attainment": 0.9}, "--min-attainment needs --slo-ttft, --slo-itl or --slo-e2e"),
+        ({"limit": ("ttft:5",), "output": "/no/such/folder/t.csv"}, "--output must be in a folder that exists"),
+        ({"limit": ("ttft:5",), "vary": ("max_num_seqs=0",)}, "--max-num-seqs must be at least 1"),
+    ],
+)
+def test_a_search_that_cannot_be_tuned_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BlisError, match=message):
+        tuned(tmp_path, capsys, **options)
+
+
+def test_step_times_learned_from_another_deployment_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*BASE, "--latency-model", "fitted", "--tp", "2")
+    limits: dict[str, Any] = {"limit": ("ttft:60000",), "vary": ("max_num_seqs=32,64",)}
+    assert run(TuneOptions(simulation=words, processes=1, **limits)) == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "warning: " in line]
+    assert len(warnings) == 1
+    assert warnings[0].startswith(
+        "blis bench tune: warning: the shipped coefficients were learned for qwen3-14b on H100"
+    )
+
+
+def test_inputs_of_the_simulations_are_not_overwritten(tmp_path: Path) -> None:
+    learned = tmp_path / "learned.csv"
+    learned.write_text("coefficients")
+    words = (*BASE, "--latency-model", "fitted")
+    with pytest.raises(BlisError, match=f"--output would write over {learned}, which belongs to what is read"):
+        run(TuneOptions(simulation=words, vary=(f"coefficients={learned}",), limit=("ttft:5",), output=str(learned)))
+    assert learned.read_text() == "coefficients"
+
+
+def test_trials_are_written_although_standard_output_is_closed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", NoServer())
+    with pytest.raises(BrokenPipeError):
+        tuned(tmp_path, capsys, vary=("max_num_seqs=64",), limit=("ttft:200",))
+    assert (tmp_path / "tune.csv").read_text().startswith("max_num_seqs,rate,within_limits,")

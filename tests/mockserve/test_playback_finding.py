@@ -1,0 +1,178 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_sim.options import OptionError
+from mockserve.options.content import PlaybackOptions
+from mockserve.playback.playback import Playback, read_fixtures
+from mockserve.playback.reply import conversation_of, played_reply
+from traces.content import ContentWriter, RecordedExchange, line_of
+from traces.redaction import Redactor
+
+CHAT = "/v1/chat/completions"
+
+
+def user(*contents: str) -> list[dict[str, str]]:
+    return [{"role": ("user", "assistant")[at % 2], "content": each} for at, each in enumerate(contents)]
+
+
+def exchange(body: dict[str, Any], says: str, path: str = CHAT) -> RecordedExchange:
+    reply = {"choices": [{"message": {"content": says}}], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}
+    return RecordedExchange(
+        request_id=0,
+        sent_at_us=0,
+        method="POST",
+        path=path,
+        headers=[],
+        body=json.dumps(body).encode(),
+        status=200,
+        reply_headers=[("content-type", "application/json")],
+        pieces=[(5, json.dumps(reply).encode())],
+        is_complete=True,
+    )
+
+
+def playback_of(tmp_path: Path, *exchanges: RecordedExchange, redact: tuple[str, ...] = (), **options: Any) -> Playback:
+    path = tmp_path / "r.content.jsonl"
+    writer = ContentWriter(path, Redactor(redact))
+    writer.write_lines([line_of(each) for each in exchanges])
+    writer.close()
+    return Playback(PlaybackOptions(playback=str(path), **options))
+
+
+def found(playback: Playback, body: dict[str, Any], path: str = CHAT) -> tuple[str | None, str] | None:
+    reply = playback.find(playback.asked(path, {}, json.dumps(body).encode()))
+    return None if reply is None else (reply[0].text, reply[1])
+
+
+def test_the_strictest_way_comes_first(tmp_path: Path) -> None:
+    one = {"model": "m", "messages": user("a"), "temperature": 1}
+    playback = playback_of(tmp_path, exchange(one, "exact"), exchange({**one, "temperature": 0}, "other"))
+    assert found(playback, dict(reversed(one.items()))) == ("exact", "exact")
+    assert found(playback, {**one, "temperature": 0}) == ("other", "exact")
+    assert found(playback, {**one, "temperature": 0.5, "messages": user(" a ")}) == ("exact", "conversation")
+    assert found(playback, {"messages": user("a")}, "/v1/messages") == ("other", "conversation")
+    assert found(playback, {"messages": user("b")}) is None
+
+
+def test_a_turn_is_found_by_its_number_and_its_words(tmp_path: Path) -> None:
+    playback = playback_of(tmp_path, exchange({"messages": user("a", "b", "c")}, "third"))
+    assert found(playback, {"messages": user("a", "something else", "c")}) == ("third", "turn")
+    assert found(playback, {"messages": user("c")}) is None
+
+
+def test_replies_of_one_request_come_in_turn_and_the_last_again(tmp_path: Path) -> None:
+    body = {"messages": user("a")}
+    playback = playback_of(tmp_path, exchange(body, "1"), exchange(body, "2"))
+    assert [found(playback, body) for _ in range(3)] == [("1", "exact"), ("2", "exact"), ("2", "exact")]
+
+
+def test_replies_in_order_come_by_path_and_end(tmp_path: Path) -> None:
+    recorded = [exchange({"n": 1}, "1"), exchange({"n": 2}, "x", "/v1/completions"), exchange({"n": 3}, "2")]
+    playback = playback_of(tmp_path, *recorded, playback_match=("order",))
+    assert [found(playback, {"any": 1}) for _ in range(3)] == [("1", "order"), ("2", "order"), None]
+
+
+def test_requests_lose_what_the_recording_has_lost_before_they_are_compared(tmp_path: Path) -> None:
+    body = {"messages": user("mail [redacted]")}
+    playback = playback_of(tmp_path, exchange(body, "yes"), redact=(r"\S+@\S+",))
+    assert found(playback, {"messages": user("mail me@here.org")}) == ("yes", "exact")
+
+
+def test_fixtures_are_found_by_all_of_their_conditions() -> None:
+    playback = Playback(PlaybackOptions(enable_playback_control=True))
+    playback.set_fixtures = read_fixtures(
+        [
+            {"match": {"last_user_regex": "(?i)weather", "model": "m"}, "reply": "sunny", "times": 1},
+            {"match": {"tool_result": "4"}, "reply": {"status": 429, "body": {"error": {"message": "slow"}}}},
+            {"match": {"headers": {"X-Case": "7"}, "path": CHAT}, "reply": {"text": "seven"}},
+        ],
+        "here",
+    )
+    asked = {"model": "m", "messages": user("the WEATHER?")}
+    assert found(playback, asked) == ("sunny", "rule")
+    assert found(playback, asked) is None, "it was to be given once"
+    tool = {"messages": [*user("a"), {"role": "tool", "content": "4"}]}
+    reply = playback.find(playback.asked(CHAT, {}, json.dumps(tool).encode()))
+    assert reply is not None
+    assert (reply[0].status, json.loads(reply[0].pieces[0].data)) == (429, {"error": {"message": "slow"}})
+    assert playback.find(playback.asked(CHAT, {"x-case": "7"}, b"{}")) is not None
+    assert playback.find(playback.asked("/v1/completions", {"x-case": "7"}, b"{}")) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (3, "f: expected a list of at most 10000 fixtures, got 3"),
+        ([3], "f fixture 0: expected members match, reply, times, got 3"),
+        ([{"if": 1}], "f fixture 0: expected match, reply, times, got 'if'"),
+        ([{"match": {"last": "x"}, "reply": "y"}], "f fixture 0 match: expected path, .*, got 'last'"),
+        ([{"match": {"model": 1}, "reply": "y"}], "f fixture 0 match model: expected a text, got 1"),
+        (
+            [{"match": {"body_regex": "("}, "reply": "y"}],
+            r"f fixture 0 match body_regex: expected a regular .* got '\('",
+        ),
+        (
+            [{"reply": {"status": 99, "body": 1}}],
+            "f fixture 0 reply status: expected a whole number between 200 and 599",
+        ),
+        (
+            [{"reply": {"text": "a", "body": 1}}],
+            "f fixture 0 reply: expected one of text, body and events, got text, body",
+        ),
+        ([{"reply": {"events": 1}}], "f fixture 0 reply events: expected a list, got 1"),
+        ([{"reply": "a", "times": 0}], "f fixture 0 times: expected a whole number of at least 1, got 0"),
+    ],
+)
+def test_a_mistake_in_a_fixture_is_named_by_its_place(value: Any, problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        read_fixtures(value, "f")
+
+
+def test_a_file_that_cannot_be_used_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "fixtures.yaml"
+    path.write_text("- match: {model: 3}\n  reply: x\n")
+    with pytest.raises(OptionError, match=r"--playback: .*fixtures.yaml fixture 0 match model: expected a text, got 3"):
+        Playback(PlaybackOptions(playback=str(path)))
+    with pytest.raises(OptionError, match=r"--playback: cannot read .*missing.yaml"):
+        Playback(PlaybackOptions(playback=str(tmp_path / "missing.yaml")))
+    path.write_text("trace_version: 3\n")
+    with pytest.raises(
+        OptionError, match=r"is the header of a trace, which has no replies; give fixtures.content.jsonl"
+    ):
+        Playback(PlaybackOptions(playback=str(path)))
+
+
+def test_pieces_are_due_with_the_tokens_that_they_carry() -> None:
+    def event(**delta: Any) -> tuple[int, bytes]:
+        return 0, b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode() + b"\n\n"
+
+    usage = 0, b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":8}}\n\n'
+    pieces = [event(role="assistant"), event(content="a"), event(content="b"), usage, (0, b"data: [DONE]\n\n")]
+    reply = played_reply(CHAT, 200, "text/event-stream", pieces)
+    assert [each.num_tokens for each in reply.pieces] == [4, 4, 8, 8, 8]
+    assert (reply.num_prompt_tokens, reply.num_output_tokens, reply.text) == (5, 8, "ab")
+    calls = played_reply(CHAT, 200, "text/event-stream", [event(tool_calls=[{"index": 0}])])
+    assert (calls.num_output_tokens, calls.text) == (1, None)
+
+
+def test_conversations_of_all_interfaces_have_the_same_turns() -> None:
+    chat = {"messages": [{"role": "system", "content": "s"}, *user("a", "b"), {"role": "tool", "content": "4"}]}
+    anthropic = {
+        "system": [{"type": "text", "text": "s"}],
+        "messages": [*user("a", "b"), {"role": "user", "content": [{"type": "tool_result", "content": "4"}]}],
+    }
+    responses = {"instructions": "s", "input": [*user("a", "b"), {"type": "function_call_output", "output": "4"}]}
+    keys = {conversation_of(each).key for each in (chat, anthropic, responses)}
+    assert len(keys) == 1
+    assert conversation_of(chat).tool_result == "4"
+    odds: tuple[Any, ...] = (
+        None,
+        3,
+        {"messages": [3, {"role": 4, "content": {"x": 1}}]},
+        {"prompt": [1, 2]},
+        {"input": {}},
+    )
+    assert all(isinstance(conversation_of(odd).text, str) for odd in odds)

@@ -1,0 +1,56 @@
+import pytest
+
+from observe.figures import RequestLog, RunStats, goodput_lines, goodput_summary, summarize
+from tests.observe.ended_requests import ended
+from traces import SloTargets
+
+
+def log_of(*requests: object) -> RequestLog:
+    log = RequestLog()
+    for each in requests:
+        log.add(each)  # type: ignore[arg-type]
+    return log
+
+
+def test_without_targets_nothing_is_judged() -> None:
+    assert goodput_summary(log_of(ended()), {}, 1) == {}
+    assert goodput_lines({}) == []
+
+
+def test_each_class_is_held_to_its_own_targets() -> None:
+    log = log_of(
+        ended(token_ms=(10, 20), slo_class="batch"),
+        ended(token_ms=(200, 300), slo_class="batch"),
+        ended(token_ms=(10, 20)),
+        ended(token_ms=(60, 70)),
+    )
+    found = goodput_summary(log, {"batch": SloTargets(ttft_ms=500), "default": SloTargets(ttft_ms=50)}, 2)
+    assert (found["goodput_rps"], found["slo_attainment"]) == (1.5, 0.75)
+    assert found["per_class"]["batch"]["slo_attainment"] == 1
+    assert found["per_class"]["default"]["slo_attainment_by_dim"] == {"ttft": 0.5}
+    assert found["per_class"]["default"]["ttft_ms"]["p50"] == 35
+    assert goodput_lines(found)[1:] == ["  batch: 100.0% of 2, TTFT 100.0%", "  default: 50.0% of 2, TTFT 50.0%"]
+
+
+def test_a_request_that_failed_met_no_target() -> None:
+    log = log_of(ended(), ended(kind="http_500", token_ms=()), ended(kind="timeout", token_ms=(1,)))
+    found = goodput_summary(log, {"default": SloTargets(ttft_ms=1000)}, 1)
+    assert found["slo_attainment"] == pytest.approx(1 / 3, abs=1e-6)
+    assert found["per_class"]["default"]["count"] == 3
+
+
+def test_the_time_between_tokens_is_the_mean_of_a_request_and_unknown_for_one_token() -> None:
+    log = log_of(ended(token_ms=(10, 20, 60)), ended(token_ms=(10,)), ended(token_ms=(10, 500), streaming=False))
+    found = goodput_summary(log, {"default": SloTargets(itl_ms=24)}, 1)["per_class"]["default"]
+    assert found["itl_ms"]["mean"] == 25
+    assert found["slo_attainment_by_dim"] == {"itl": 0}
+    assert found["slo_attainment"] == pytest.approx(2 / 3, abs=1e-6)
+
+
+def test_the_summary_of_a_run_has_the_goodput() -> None:
+    stats = RunStats()
+    stats.add(ended(sent_ms=0, token_ms=(10, 500)))
+    stats.add(ended(sent_ms=100, token_ms=(100, 900)))
+    targets = {"default": SloTargets(e2e_ms=600)}
+    found = summarize(stats, asked_per_s=1, num_not_sent=0, rtt_ms=None, slo_targets=targets)
+    assert (found["duration_s"], found["goodput_rps"], found["slo_attainment"]) == (1, 1, 0.5)

@@ -1,0 +1,54 @@
+import json
+
+import pytest
+
+from blis_sim.options import OptionError
+from traces.redaction import Redactor, without_secret_headers, without_secret_parameters
+
+
+def chunks(*texts: str) -> list[str]:
+    return [json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]}) for text in texts]
+
+
+def said(payloads: list[str]) -> list[str]:
+    return [json.loads(each)["choices"][0]["delta"]["content"] for each in payloads]
+
+
+def test_a_match_that_came_in_pieces_is_redacted_in_all_of_them() -> None:
+    redacted = Redactor([r"sk-[a-z0-9]+"]).events([*chunks("my s", "k-ab", "c9 is", " sk-1"), "[DONE]"])
+    assert said(redacted[:-1]) == ["my [redacted]", "", " is", " [redacted]"]
+    assert redacted[-1] == "[DONE]"
+
+
+def test_text_of_different_choices_is_not_joined() -> None:
+    events = [json.dumps({"choices": [{"index": n, "delta": {"content": t}}]}) for n, t in ((0, "s"), (1, "k-a"))]
+    assert Redactor(["sk-a"]).events(events) == events
+
+
+def test_escapes_of_json_hide_nothing() -> None:
+    body = '{"messages":[{"content":"mail a\\u0040b.c now"}],"n":1}'
+    assert Redactor([r"\S+@\S+"]).body(body) == '{"messages":[{"content":"mail [redacted] now"}],"n":1}'
+
+
+def test_a_body_without_anything_to_remove_stays_byte_for_byte() -> None:
+    body = '{ "a" : [1, 2.50, "x\\u00e9"] }'
+    assert Redactor(["zzz"]).body(body) == body
+
+
+def test_members_that_are_keys_are_removed_without_any_pattern() -> None:
+    body = '{"tools":[{"type":"mcp","authorization":"t0p","headers":{"X-Api-Key":"k"}}],"token":"word"}'
+    redacted = json.loads(Redactor([]).body(body))
+    assert redacted["tools"][0] == {"type": "mcp", "authorization": "[removed]", "headers": {"X-Api-Key": "[removed]"}}
+    assert redacted["token"] == "word"
+    assert "t0p" not in Redactor([]).events([body])[0]
+
+
+def test_headers_and_parameters_with_keys_lose_their_values() -> None:
+    headers = [("Authorization", "Bearer x"), ("X-API-Key", "y"), ("Cookie", "z"), ("Accept", "*/*")]
+    assert [value for _, value in without_secret_headers(headers)] == ["[removed]"] * 3 + ["*/*"]
+    assert without_secret_parameters("/v1/x?api%5Fkey=1&n=2&key=3") == "/v1/x?api%5Fkey=[removed]&n=2&key=[removed]"
+
+
+def test_a_pattern_that_is_none_is_refused_by_its_flag() -> None:
+    with pytest.raises(OptionError, match=r"--redact must be a regular expression of RE2, got '\(a' .*"):
+        Redactor(["(a"])

@@ -1,0 +1,212 @@
+"""One recorded exchange of a request and its reply, and the JSON Lines file that holds them: `PREFIX.content.jsonl`."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from traces.append_file import AppendFile, open_with_header, whole_lines
+from traces.redaction import Redactor
+from traces.text_file import TraceError
+
+VERSION = 1
+_FIRST_KEY = "blis_content"
+SUFFIX = ".content.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedExchange:
+    """A request and its reply. `pieces` are the parts of the reply's body, each with its time after the request.
+
+    The body of an event stream has a piece for each event, any other body one piece. `request_id` is the row of the
+    trace, None where the request was not for tokens. `is_complete` is false for a reply that was cut.
+    """
+
+    request_id: int | None
+    sent_at_us: int
+    method: str
+    path: str
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+    status: int
+    reply_headers: Sequence[tuple[str, str]]
+    pieces: Sequence[tuple[int, bytes]]
+    is_complete: bool
+    upstream: str = ""
+
+    @property
+    def is_event_stream(self) -> bool:
+        """Whether the reply came as server-sent events."""
+        return self.reply_header("content-type").startswith("text/event-stream")
+
+    @property
+    def reply_body(self) -> bytes:
+        """The whole body of the reply."""
+        return b"".join(data for _, data in self.pieces)
+
+    def in_pieces(self, redactor: Redactor) -> "RecordedExchange":
+        """The exchange of a reply that came in these pieces: an event in each of them, or all in one, redacted."""
+        if not self.pieces:
+            return self
+        if self.is_event_stream:
+            return replace(self, pieces=_events(self.pieces, redactor))
+        return replace(self, pieces=[(self.pieces[-1][0], redactor.data(self.reply_body))])
+
+    def reply_header(self, name: str) -> str:
+        """The value of a header of the reply, empty where there is none."""
+        return next((value for each, value in self.reply_headers if each.lower() == name), "")
+
+
+def _events(pieces: Sequence[tuple[int, bytes]], redactor: Redactor) -> list[tuple[int, bytes]]:
+    """The events of a stream, each with the time of its last byte."""
+    events: list[tuple[int, bytes]] = []
+    rest = b""
+    for after_us, piece in pieces:
+        *whole, rest = (rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
+        events += [(after_us, event + b"\n\n") for event in whole]
+    if rest:
+        events.append((pieces[-1][0], rest))
+    payloads: list[str] = []
+    places: list[tuple[int, int]] = []
+    lines_of = [event.decode("utf-8", "replace").split("\n") for _, event in events]
+    for number, lines in enumerate(lines_of):
+        for at, line in enumerate(lines):
+            if line.startswith("data:"):
+                places.append((number, at))
+                payloads.append(line[5:].strip())
+    for (number, at), before, after in zip(places, payloads, redactor.events(payloads), strict=True):
+        if before != after:
+            lines_of[number][at] = f"data: {after}"
+    return [(after_us, "\n".join(lines).encode()) for (after_us, _), lines in zip(events, lines_of, strict=True)]
+
+
+def line_of(exchange: RecordedExchange) -> str:
+    """The exchange as it stands in the file."""
+    members = {
+        "request_id": exchange.request_id,
+        "sent_at_us": exchange.sent_at_us,
+        "method": exchange.method,
+        "path": exchange.path,
+        "upstream": exchange.upstream,
+        "headers": exchange.headers,
+        **_data("body", exchange.body),
+        "status": exchange.status,
+        "reply_headers": exchange.reply_headers,
+        "reply": [{"after_us": after_us, **_data("text", piece)} for after_us, piece in exchange.pieces],
+        "complete": exchange.is_complete,
+    }
+    return orjson.dumps(members).decode() + "\n"
+
+
+def _data(name: str, data: bytes) -> dict[str, str]:
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+class ContentWriter:
+    """Appends exchanges to a new file; with `kept` it takes the place of a file that has these lines."""
+
+    def __init__(self, path: Path, redactor: Redactor, kept: Sequence[str] | None = None) -> None:
+        first = orjson.dumps({_FIRST_KEY: VERSION, "redact": redactor.patterns}).decode()
+        self._file: AppendFile = open_with_header(path, first, kept)
+
+    def write_lines(self, lines: Sequence[str]) -> None:
+        """Append exchanges that are lines already; all of them, or none if there is no room."""
+        self._file.write("".join(lines))
+
+    def close(self) -> None:
+        """Close the file; nothing can be written afterwards."""
+        self._file.close()
+
+
+def kept_lines(path: Path) -> list[str]:
+    """The whole lines of a file whose writer may have been killed, without the first one. Raises TraceError."""
+    return whole_lines(path)[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class ContentRecording:
+    """The exchanges of one file in its order, and the patterns that were redacted in it."""
+
+    exchanges: list[RecordedExchange]
+    redacted: tuple[str, ...]
+
+
+def read_content(path: Path) -> ContentRecording:
+    """Read a file of exchanges; a last line that was cut is left out. Raises TraceError naming line and member."""
+    lines = whole_lines(path)
+    first = _parsed(path, 1, lines[0]) if lines else {}
+    if first.get(_FIRST_KEY) != VERSION:
+        raise TraceError(f'{path} line 1: expected {{"{_FIRST_KEY}":{VERSION}, ...}}, the start of recorded contents')
+    redacted = first.get("redact", [])
+    if not isinstance(redacted, list) or not all(isinstance(each, str) for each in redacted):
+        raise TraceError(f"{path} line 1 redact: expected a list of patterns, got {redacted!r}")
+    exchanges = [_exchange(path, number, _parsed(path, number, line)) for number, line in enumerate(lines[1:], 2)]
+    return ContentRecording(exchanges, tuple(redacted))
+
+
+def _parsed(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise TraceError(f"{path} line {number}: expected a JSON object ({error})") from error
+    if not isinstance(value, dict):
+        raise TraceError(f"{path} line {number}: expected a JSON object, got {line[:60]!r}")
+    return value
+
+
+def _exchange(path: Path, number: int, members: Mapping[str, Any]) -> RecordedExchange:
+    def get(name: str, kind: type, default: Any) -> Any:
+        value = members.get(name, default)
+        if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
+            raise TraceError(f"{path} line {number} {name}: expected {kind.__name__}, got {value!r:.60}")
+        return value
+
+    request_id = members.get("request_id")
+    if request_id is not None:
+        get("request_id", int, 0)
+    return RecordedExchange(
+        request_id=request_id,
+        sent_at_us=get("sent_at_us", int, 0),
+        method=get("method", str, "POST"),
+        path=get("path", str, ""),
+        upstream=get("upstream", str, ""),
+        headers=_pairs(path, number, "headers", get("headers", list, [])),
+        body=_bytes(path, number, "body", members),
+        status=get("status", int, 200),
+        reply_headers=_pairs(path, number, "reply_headers", get("reply_headers", list, [])),
+        pieces=_pieces(path, number, get("reply", list, [])),
+        is_complete=get("complete", bool, True),
+    )
+
+
+def _pairs(path: Path, number: int, name: str, value: list[Any]) -> list[tuple[str, str]]:
+    if not all(
+        isinstance(each, list) and len(each) == 2 and all(isinstance(part, str) for part in each) for each in value
+    ):
+        raise TraceError(f"{path} line {number} {name}: expected pairs of texts, got {value!r:.60}")
+    return [(first, second) for first, second in value]
+
+
+def _pieces(path: Path, number: int, value: list[Any]) -> list[tuple[int, bytes]]:
+    pieces = []
+    for each in value:
+        if not isinstance(each, dict) or type(each.get("after_us")) is not int:
+            raise TraceError(f"{path} line {number} reply: expected after_us and text in each piece, got {each!r:.60}")
+        pieces.append((max(0, each["after_us"]), _bytes(path, number, "text", each)))
+    return pieces
+
+
+def _bytes(path: Path, number: int, name: str, members: Mapping[str, Any]) -> bytes:
+    value = members.get(name, members.get(f"{name}_base64", ""))
+    try:
+        if not isinstance(value, str):
+            raise TypeError(f"got {value!r:.60}")
+        return value.encode() if name in members else base64.b64decode(value, validate=True)
+    except (ValueError, TypeError) as error:
+        raise TraceError(f"{path} line {number} {name}: expected a text ({error})") from error
