@@ -9,10 +9,11 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.events import Finished
 from blis_sim.engine.simulation import CHUNK_US, LOOK_EVERY, ProgressWatch, Simulation
 from blis_sim.engine.units import Micros
-from replay.arrivals import Arrival, Arrivals, GeneratedArrivals, arrival_of, arrivals_of_rows
+from replay.arrivals import Arrival, Arrivals, arrivals_of_rows
 from replay.simulation.measure import COMPLETED, replied_at
 from replay.simulation.record import OnTokens, Record
 from replay.simulation.simulate import Simulated, simulate
+from replay.synthetic_arrivals import GeneratedArrivals, arrival_of
 from traces import TraceRow
 from traces.collector import no_cycle_search
 from traces.graph import awaited

@@ -298,7 +298,7 @@ def _synthetic_spec(options: RunOptions) -> "WorkloadSpec":
 
 def _workload(options: RunOptions, spec: "WorkloadSpec", say: "Say") -> "Workload":
     """The requests to simulate, with notes about omissions and unused settings. Raises BlisError when none is left."""
-    from replay.arrivals import first_requests, served_by
+    from replay.synthetic_arrivals import first_requests, served_by
     from traces.workload.generate import generate
 
     for flag in options.flags_without_effect:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from benchmarks.vllm_oracle.workload import Workload
-from blis_sim.engine.kv_cache.prefix_index import AllBlocksCleared, BlocksStored, CacheChange
+from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlocksStored, CacheChange
 
 Change: TypeAlias = tuple[Any, ...]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from blis_sim.engine.batch_shape import BatchShape, RecentPrompts
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.events import Event, Finished
-from blis_sim.engine.kv_cache.prefix_index import CacheChange
+from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.queue import EventQueue
 from blis_sim.engine.sequence import Outcome, Sequence

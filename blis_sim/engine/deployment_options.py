@@ -337,11 +337,6 @@ class DeploymentOptions:
                     f"{self.max_num_scheduled_tokens} and {self.max_num_batched_tokens}"
                 )
             object.__setattr__(self, "max_num_batched_tokens", self.max_num_scheduled_tokens)
-        if self.max_num_seqs is not None and (self.max_num_active_seqs or 0) > self.max_num_seqs:
-            raise OptionError(
-                f"--max-num-active-seqs must be at most --max-num-seqs, {self.max_num_seqs}, "
-                f"got {self.max_num_active_seqs}"
-            )
 
     def _take_scheduling_policy(self) -> None:
         """Let --scheduling-policy stand for the two flags that it is. Raises OptionError when they contradict it."""

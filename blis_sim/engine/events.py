@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.kv_cache.prefix_index import CacheChange
+from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
 

@@ -10,7 +10,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from blis_sim.engine.kv_cache.prefix_index import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
+from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
 from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec
 from blis_sim.engine.memory.kv_specs import CHUNKED, FULL, LATENT, MIXED, SLIDING, STATE
 from blis_sim.options import OptionError

@@ -14,7 +14,7 @@ from typing import Protocol
 from blis_sim.engine.core import Engine
 from blis_sim.engine.delivery import OutputQueue, output_delay, output_overheads
 from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone, StepsDone
-from blis_sim.engine.kv_cache.prefix_index import CacheChange
+from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.units import Micros
 from mockserve.in_flight_request import ENDED_REPLY, FlightRecorder, InFlightRequest

@@ -76,13 +76,14 @@ def test_a_replay_on_one_instance_loads_nothing_of_a_cluster_but_its_flags(loade
     parts = ("admission", "assembly", "cluster", "reporting", "policy_file", "routing", "state")
     of_a_cluster = [f"blis_sim.engine.cluster.{part}" for part in parts]
     assert among(of_a_cluster, loaded_by_a_replay) == []
-    gateway = "blis_sim.engine.cluster.gateway"
-    assert among([gateway], loaded_by_a_replay) == [gateway, f"{gateway}.options"]
-    assert among(["blis_sim.engine.cluster.autoscaler_pipeline"], loaded_by_a_replay) == []
+    further = [
+        f"blis_sim.engine.cluster.{part}" for part in ("gateway", "handover", "autoscaler", "autoscaler_pipeline")
+    ]
+    assert among(further, loaded_by_a_replay) == []
 
 
 def test_a_replay_loads_one_scheduling_and_one_latency_model(loaded_by_a_replay: set[str]) -> None:
-    schedulings = [f"blis_sim.engine.scheduler.{name}" for name in ("blis", "slots", "vllm", "vllm_speculative")]
+    schedulings = [f"blis_sim.engine.scheduler.{name}" for name in ("blis", "fixed_timing", "vllm", "vllm_speculative")]
     models = [f"blis_sim.engine.latency.{name}" for name in ("blackbox", "fitted", "roofline", "trained_physics")]
     assert among(schedulings, loaded_by_a_replay) == ["blis_sim.engine.scheduler.vllm"]
     assert among(models, loaded_by_a_replay) == ["blis_sim.engine.latency.fitted"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Finished
-from blis_sim.engine.kv_cache.vllm_cache import NextTokenKVCache
+from blis_sim.engine.kv_cache.next_token_cache import NextTokenKVCache
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.speculation import Acceptance
 from blis_sim.engine.units import Micros

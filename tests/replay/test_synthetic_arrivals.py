@@ -1,7 +1,8 @@
 """Generated requests as arrivals at an engine."""
 
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
-from replay.arrivals import MADE_AT_ONCE, Arrival, GeneratedArrivals, arrival_of
+from replay.arrivals import Arrival
+from replay.synthetic_arrivals import MADE_AT_ONCE, GeneratedArrivals, arrival_of
 from tests.fakes import config
 from tests.replay.generated_requests import sent
 

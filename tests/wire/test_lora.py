@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from blis_sim.engine.kv_cache.prefix_index import BlocksStored
+from blis_sim.engine.kv_cache.changes import BlocksStored
 from blis_sim.engine.request import Request
 from blis_sim.options import BlisError, options_from
 from mockserve.kv_events.naming import Scope, VllmNaming, root_hash

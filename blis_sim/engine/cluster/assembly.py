@@ -7,7 +7,8 @@ from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, Admis
 from blis_sim.engine.cluster.autoscaler import Autoscaler, Fleet, InstanceResources, Node, NodePool, Nodes
 from blis_sim.engine.cluster.autoscaler_pipeline import Delay
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.disaggregation import Role, pool_weights
+from blis_sim.engine.cluster.disaggregation import Role
+from blis_sim.engine.cluster.disaggregation_options import pool_weights
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
 from blis_sim.engine.cluster.gateway.queue import GatewayUrgency
 from blis_sim.engine.cluster.gateway.rules import URGENCY

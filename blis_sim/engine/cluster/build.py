@@ -6,7 +6,7 @@ What only a cluster needs is imported for a cluster: most simulations have one e
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.disaggregation import notes_on_pools
+from blis_sim.engine.cluster.disaggregation_options import notes_on_pools
 from blis_sim.engine.cluster.options import ClusterOptions, gateway_flags_without_effect
 from blis_sim.engine.cluster.policies import deployments_of, has_cluster
 from blis_sim.engine.config import EngineConfig

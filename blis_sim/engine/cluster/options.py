@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.disaggregation import PoolOptions
-from blis_sim.engine.cluster.scorers import DEFAULT_WEIGHTS, Weights, parse_weights
+from blis_sim.engine.cluster.disaggregation_options import PoolOptions
 from blis_sim.engine.cluster.settings import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US
+from blis_sim.engine.cluster.weights import DEFAULT_WEIGHTS, Weights, parse_weights
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
 from blis_sim.options import OptionError, check_options, ineffective_flags, names_in, option, options_of, section

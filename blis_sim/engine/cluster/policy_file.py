@@ -20,8 +20,8 @@ from blis_sim.engine.cluster.autoscaler_pipeline import (
     Windows,
 )
 from blis_sim.engine.cluster.routing import ROUTERS
-from blis_sim.engine.cluster.scorers import Weights, checked_weights
 from blis_sim.engine.cluster.settings import LONGEST_DELAY_S
+from blis_sim.engine.cluster.weights import Weights, checked_weights
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.files import read_mapping
 from blis_sim.engine.scheduler.policies import ORDERS, PRIORITIES

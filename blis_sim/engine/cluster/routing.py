@@ -5,17 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from blis_sim.engine.cluster.scorers import (
-    DEFAULT_WEIGHTS,
-    SCORERS,
-    Scorer,
-    ScorerSettings,
-    Weights,
-    always,
-    keeps_nothing_in_mind,
-)
+from blis_sim.engine.cluster.scorers import SCORERS, Scorer, ScorerSettings, always, keeps_nothing_in_mind
 from blis_sim.engine.cluster.settings import TieBreaker
 from blis_sim.engine.cluster.state import RoutingState
+from blis_sim.engine.cluster.weights import DEFAULT_WEIGHTS, Weights
 from blis_sim.engine.request import Request
 from blis_sim.options.addition import added_up
 from blis_sim.options.registry import Registry

@@ -1,17 +1,15 @@
-"""Scorers of the weighted router: what each makes of a request and the reported instances, and weights by name.
+"""Scorers of the weighted router, by name: the score that each gives an instance for a request.
 
 A new scorer is a function and a row of `SCORERS`.
 """
 
-import math
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from blis_sim.engine.cluster.snapshot import RoutedPrefixes
 from blis_sim.engine.cluster.state import RoutingState
-from blis_sim.engine.errors import EngineError
 from blis_sim.engine.request import Request
 from blis_sim.options.registry import Registry
 
@@ -264,42 +262,3 @@ SCORERS = Registry[Callable[[ScorerSettings], Scorer]]("blis.scorers") | {
     "vllm-dp": lambda _: _by_reports(vllm_dp),
     "lora-affinity": lambda _: Scorer(lora_affinity, reads_in_flight=False, reads_adapters=True),
 }
-
-
-Weights: TypeAlias = tuple[tuple[str, float], ...]
-"""Names of scorers with their weights, in the order in which scores are added up."""
-
-DEFAULT_WEIGHTS: Weights = (("precise-prefix-cache", 2.0), ("queue-depth", 1.0), ("kv-utilization", 1.0))
-
-HIGHEST_WEIGHT = 1e9
-"""The largest weight of a scorer, so that sums of weights stay finite."""
-
-
-def parse_weights(text: str, label: str) -> Weights:
-    """Parse `name:weight[,name:weight]`. Raises EngineError that begins with `label`."""
-    pairs = []
-    for pair in text.split(","):
-        name, _, number = (part.strip() for part in pair.partition(":"))
-        try:
-            weight = float(number)
-        except ValueError:
-            weight = math.nan
-        if not name or math.isnan(weight):
-            raise EngineError(f"{label} must be name:weight[,name:weight], got {pair!r}")
-        pairs.append((name, weight))
-    return checked_weights(pairs, label)
-
-
-def checked_weights(pairs: Iterable[tuple[str, float]], label: str) -> Weights:
-    """Return valid weights. Raises EngineError that begins with `label` for an unknown scorer or an invalid weight."""
-
-    weights: dict[str, float] = {}
-    for name, weight in pairs:
-        if name not in SCORERS:
-            raise EngineError(f"{label} must name scorers of {', '.join(SCORERS)}, got {name!r}")
-        if name in weights:
-            raise EngineError(f"{label} names {name} twice")
-        if not 0 < weight <= HIGHEST_WEIGHT:
-            raise EngineError(f"{label} must give {name} a weight above 0 up to {HIGHEST_WEIGHT:g}, got {weight:g}")
-        weights[name] = weight
-    return tuple(weights.items())

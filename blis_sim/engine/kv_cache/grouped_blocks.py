@@ -3,7 +3,7 @@
 from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.kv_cache.block_pool import BlockPool, FreeRuns
-from blis_sim.engine.kv_cache.prefix_index import BlockRemoved, CacheChange
+from blis_sim.engine.kv_cache.changes import BlockRemoved, CacheChange
 from blis_sim.engine.kv_cache.single_type_manager import NULL, PLAIN, BlockTable, KVBlocks
 from blis_sim.engine.sequence import Sequence
 

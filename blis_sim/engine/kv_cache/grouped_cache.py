@@ -3,11 +3,11 @@
 from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlocksStored, CacheChange
 from blis_sim.engine.kv_cache.coordinator import Found, KVCacheCoordinator, needs_of
 from blis_sim.engine.kv_cache.grouped_blocks import CountedBlocks, NumberedBlocks
 from blis_sim.engine.kv_cache.interface import CohortCache
 from blis_sim.engine.kv_cache.mamba_manager import NEVER
-from blis_sim.engine.kv_cache.prefix_index import AllBlocksCleared, BlocksStored, CacheChange
 from blis_sim.engine.kv_cache.single_type_manager import NULL, BlockTable, GroupSettings, KVBlocks, SingleTypeManager
 from blis_sim.engine.memory.kv_groups import scheduler_block_tokens
 from blis_sim.engine.sequence import Sequence

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.kv_cache.prefix_index import CacheChange
+from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros

@@ -1,40 +1,8 @@
 """Which block holds which content, so that equal prompt beginnings become cache hits, and changes of it as reported."""
 
 from collections.abc import Container, Iterable, KeysView, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
 
-from blis_sim.engine.request import BlockIdentities, Request
-
-
-class BlocksStored(NamedTuple):
-    """Blocks of `request` between its identities `first` and, not including, `end` can be found from now on.
-
-    Each block spans `span` identities and is found by the last one. Of a group that keeps some blocks alone, `kept`
-    has the identities of the kept blocks; None stands for all blocks.
-    """
-
-    request: Request
-    first: int
-    end: int
-    group: int = 0
-    span: int = 1
-    kept: tuple[int, ...] | None = None
-
-
-class BlockRemoved(NamedTuple):
-    """A block is about to be overwritten: its content is gone, unless another block holds it, too."""
-
-    identity: object
-    group: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class AllBlocksCleared:
-    """The cache was emptied: no block can be found any more."""
-
-
-CacheChange: TypeAlias = BlocksStored | BlockRemoved | AllBlocksCleared
+from blis_sim.engine.request import BlockIdentities
 
 
 class PrefixIndex:

@@ -1,4 +1,4 @@
-"""The paged KV cache as vLLM 0.33 keeps it: slots by position, by number or counted, and which one a deployment has.
+"""The paged KV cache as vLLM 0.33 keeps it: slots by position, with blocks by number or counted.
 
 Whether a request gets its blocks, what it finds in the cache, and what is evicted when, depends on how many blocks are
 free and on the order in which findable ones are reused, never on block numbers. Blocks that only their own request
@@ -10,10 +10,9 @@ from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.kv_cache.block_pool import BlockPool
+from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
 from blis_sim.engine.kv_cache.interface import CohortCache, SlotCache
-from blis_sim.engine.kv_cache.prefix_index import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
 from blis_sim.engine.sequence import Sequence
-from blis_sim.engine.speculation import Speculation
 
 
 class CountingKVCache(CohortCache):
@@ -298,50 +297,3 @@ class VllmKVCache(SlotCache):
         if forgotten is not None and self._changes is not None:
             self._changes.append(BlockRemoved(forgotten))
         return block
-
-
-class NextTokenKVCache(VllmKVCache):
-    """Blocks are named by the token after them, too, so one is findable only once that token exists.
-
-    The identities of a request are expected to be names of that kind. With names of the plain kind, the last block
-    found is computed anew instead. Facts: vllm/config/vllm.py `num_hash_lookahead_tokens`,
-    vllm/v1/core/single_type_kv_cache_manager.py `find_longest_cache_hit`.
-    """
-
-    __slots__ = ("_drops_last_hit", "_hash_lookahead_tokens")
-
-    def __init__(
-        self, config: EngineConfig, speculation: Speculation, changes: list[CacheChange] | None = None
-    ) -> None:
-        super().__init__(config, changes)
-        self._drops_last_hit = speculation.drops_last_hit_block
-        self._hash_lookahead_tokens = speculation.num_hash_lookahead_tokens
-
-    def find_prefix(self, sequence: Sequence) -> list[int]:
-        found = super().find_prefix(sequence)
-        if self._drops_last_hit and found:
-            found.pop()
-        return found
-
-    def register(self, sequence: Sequence, num_tokens: int) -> None:
-        super().register(sequence, min(num_tokens, sequence.num_tokens - self._hash_lookahead_tokens))
-
-
-def new_cohort_cache(config: EngineConfig) -> CohortCache:
-    """Return a cache that counts blocks that no other request may find."""
-    if config.kv_groups:
-        from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache  # other models do without its managers
-
-        return GroupedKVCache(config, counts=True)
-    return CountingKVCache(config)
-
-
-def new_slot_cache(config: EngineConfig, changes: list[CacheChange] | None = None) -> SlotCache:
-    """Return a cache that has every block. `changes` receives what happens to the content."""
-    if config.kv_groups:
-        from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
-
-        return GroupedKVCache(config, changes)
-    if config.speculation is not None:
-        return NextTokenKVCache(config, config.speculation, changes)
-    return VllmKVCache(config, changes)

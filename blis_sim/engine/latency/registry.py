@@ -97,9 +97,9 @@ def _fitted(choice: LatencyChoice) -> LatencyModel:
 
 
 def _kernels(choice: LatencyChoice) -> LatencyModel:
-    from blis_sim.engine.latency.coefficients_file import read_learned, shipped_learned
     from blis_sim.engine.latency.kernel_steps import EAGER_LAUNCH_US, KernelSteps
     from blis_sim.engine.latency.kernels.grids import graph_sizes
+    from blis_sim.engine.latency.kernels.learned import read_learned, shipped_learned
     from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
     from blis_sim.engine.latency.kernels.sources import decode_rows, grids_of, has_one_call
 
@@ -210,7 +210,7 @@ def watched_choice(chosen: Chosen, choice: LatencyChoice, max_tokens: int) -> La
     Coefficients from the command line are taken at their word.
     """
     from blis_sim.engine.latency.kernels.model_operations import operations_of
-    from blis_sim.engine.latency.operators.steps import HasTables
+    from blis_sim.engine.latency.operators.table_limits import HasTables
     from blis_sim.engine.latency.peak_watch import step_peaks, watched
 
     if choice.dp > 1 or choice.beta or choice.placement is None or chosen.name == "adaptive-toy":

@@ -7,7 +7,7 @@ from collections import deque
 
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import CacheChanged, Finished, Preempted, Scheduled, StepDone, StepsDone
-from blis_sim.engine.kv_cache.vllm_cache import new_slot_cache
+from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
 from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.scheduler.policies import ORDERS

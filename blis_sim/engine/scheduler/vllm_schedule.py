@@ -8,7 +8,8 @@ from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Preempted, Scheduled
 from blis_sim.engine.kv_cache.interface import SlotCache
 from blis_sim.engine.kv_cache.mamba_manager import new_state_split
-from blis_sim.engine.kv_cache.vllm_cache import CountingKVCache, new_cohort_cache, new_slot_cache
+from blis_sim.engine.kv_cache.slot_caches import new_cohort_cache, new_slot_cache
+from blis_sim.engine.kv_cache.vllm_cache import CountingKVCache
 from blis_sim.engine.pipeline import Pipeline
 from blis_sim.engine.scheduler.batch import BatchScheduler
 from blis_sim.engine.scheduler.cohort import can_have_cohort, hold_none, take_none
@@ -227,13 +228,10 @@ class VllmComposition(BatchScheduler):
             budget_end = sequence.request.input_tokens + sequence.max_output_tokens
             if sequence.max_output_tokens and computed + 2 - placeholders >= budget_end:
                 return 0  # the steps in flight bring its last token
-        if self._defers and sequence.is_prefilling:
+        if (self._defers and sequence.is_prefilling) or self.num_compositions < sequence.decodes_from:
             return 0
-        if self.num_compositions < sequence.decodes_from:
-            return 0
-        num_tokens = (
-            sequence.request.input_tokens + sequence.num_output_tokens + sequence.num_drafts + placeholders - computed
-        )
+        num_known = sequence.request.input_tokens + sequence.num_output_tokens
+        num_tokens = num_known + sequence.num_drafts + placeholders - computed
         media = sequence.request.media
         if num_tokens == 1 and not media:  # it decodes, with a budget that is not used up
             return 1 if computed + 1 < self._limit else 0
@@ -361,8 +359,7 @@ class VllmComposition(BatchScheduler):
         return adapter in adapters or len(adapters) <= self._config.lora.max_loras
 
     def _admission_tokens(self, sequence: Sequence, start: int) -> int:
-        """Return the tokens that a newcomer computes after the `start` tokens it finds; 0 when it must wait for a
-        larger budget."""
+        """Return the tokens that a newcomer computes after `start` cached ones; 0 when they need a larger budget."""
         num_tokens = sequence.request.input_tokens + sequence.num_output_tokens - start
         if 0 < self._threshold < num_tokens:
             num_tokens = self._threshold

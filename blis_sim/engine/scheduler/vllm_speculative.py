@@ -19,7 +19,7 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Event
 from blis_sim.engine.kv_cache.interface import SlotCache
-from blis_sim.engine.kv_cache.vllm_cache import new_slot_cache
+from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
 from blis_sim.engine.queue import Due
 from blis_sim.engine.scheduler.scheduled_step import ScheduledStep, ScheduledTokens, batch_shape
 from blis_sim.engine.scheduler.vllm import VllmScheduler

@@ -7,7 +7,7 @@ from blis_sim.engine.batch_shape import BatchShape, decodes
 from blis_sim.engine.core import Engine
 from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.catalogue.reader import load_model
-from blis_sim.engine.latency.coefficients_file import read_learned
+from blis_sim.engine.latency.kernels.learned import read_learned
 from blis_sim.engine.latency.wrapped import PhaseShifted
 from calibrate.fit.coefficients_file import content, text_of
 from calibrate.fit.kernel_terms import EXPECTED, TERMS, KernelsDeployed

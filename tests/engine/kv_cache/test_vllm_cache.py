@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from blis_sim.engine.kv_cache.prefix_index import BlocksStored, CacheChange
+from blis_sim.engine.kv_cache.changes import BlocksStored, CacheChange
 from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.sequence import Sequence

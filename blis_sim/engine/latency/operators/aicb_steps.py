@@ -23,7 +23,7 @@ from blis_sim.engine.latency.operators.aicb import (
     LinkExchanges,
     PhaseTables,
 )
-from blis_sim.engine.latency.operators.steps import Asked
+from blis_sim.engine.latency.operators.table_limits import Asked
 from blis_sim.engine.units import Micros
 
 if TYPE_CHECKING:

@@ -92,7 +92,7 @@ def notes_on_tables(latency: "LatencyModel") -> list[str]:
 
 def notes_on_operators(latency: "LatencyModel") -> list[str]:
     """Return a line where steps of a latency model of operators lie beyond its tables."""
-    from blis_sim.engine.latency.operators.steps import HasTables
+    from blis_sim.engine.latency.operators.table_limits import HasTables
 
     if not isinstance(latency, HasTables) or not (exceeded := latency.exceeded()):
         return []

@@ -4,55 +4,18 @@ Facts: vidur/execution_time_predictor, vidur/entities/execution_time.py.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.latency.model import whole_micros
+from blis_sim.engine.latency.operators.table_limits import Asked
 from blis_sim.engine.latency.operators.tables import Line, OperatorTables
 from blis_sim.engine.latency.wrapped import WrappedLatency
 from blis_sim.engine.units import Micros
-
-
-@runtime_checkable
-class HasTables(Protocol):
-    """A latency model of tables, which counts how far beyond them batches were."""
-
-    beyond_tables: ClassVar[str]
-    """How times go on beyond the tables."""
-
-    def exceeded(self) -> list[str]:
-        """Return a line for each figure that was beyond what the tables hold."""
-        ...
-
-    def forget_asked(self) -> None:
-        """Forget how large the batches were, once the model has been probed."""
-        ...
-
-
-@dataclass(slots=True)
-class Asked:
-    """The largest figures of batches, by what they count."""
-
-    most: dict[str, int] = field(default_factory=dict)
-
-    def note(self, name: str, figure: int) -> None:
-        """Count one batch."""
-        if figure > self.most.get(name, 0):
-            self.most[name] = figure
-
-    def beyond(self, held: Mapping[str, float]) -> list[str]:
-        """Return a line for each figure above what is held."""
-        return [
-            f"up to {self.most[name]:,} {name}, the tables have up to {most:,}"
-            for name, most in held.items()
-            if self.most.get(name, 0) > most
-        ]
-
 
 TOKENS_GRANULE = 8
 """Steps are timed with their tokens rounded up to a multiple of this, as tensor cores compute them."""

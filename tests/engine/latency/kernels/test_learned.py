@@ -6,8 +6,9 @@ import pytest
 
 from blis_sim.engine.latency.catalogue.files import read_mapping
 from blis_sim.engine.latency.catalogue.reader import KERNELS_HOST, LEARNED_COEFFICIENTS, load_model
-from blis_sim.engine.latency.coefficients_file import read_coefficients, shipped_learned, surest_prompt_tokens
+from blis_sim.engine.latency.coefficients_file import read_coefficients
 from blis_sim.engine.latency.kernel_steps import KernelScales
+from blis_sim.engine.latency.kernels.learned import shipped_learned, surest_prompt_tokens
 
 
 def test_a_prompt_as_long_as_most_that_were_learned_from_is_queued_as_late_as_was_learned() -> None:
