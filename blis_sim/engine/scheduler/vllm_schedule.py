@@ -371,9 +371,8 @@ class VllmComposition(BatchScheduler):
     def _split_chunk(self, sequence: Sequence, start: int, num_tokens: int) -> int:
         """Return how many of the next `num_tokens` tokens end where recurrent states can be kept."""
         assert self._split is not None
-        boundary, threshold = self.kv.boundary_tokens(sequence), self._config.long_prefill_token_threshold
-        most = self._token_budget
-        return self._split.num_tokens(sequence, start, num_tokens, boundary, min(most, threshold or most))
+        most = min(self._token_budget, self._config.long_prefill_token_threshold or self._token_budget)
+        return self._split.num_tokens(sequence, start, num_tokens, self.kv.boundary_tokens(sequence), most)
 
     def _advance(self, sequence: Sequence, num_tokens: int) -> ScheduledTokens:
         """Count tokens as computed at once, so that the next step can be composed before this one ends."""
