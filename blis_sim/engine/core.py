@@ -93,7 +93,7 @@ class Engine:
         try:
             for sequence in sequences:
                 request, at = sequence.request, sequence.arrived_at
-                queued_at = at + queueing_time(request.input_tokens)
+                queued_at = at + queueing_time(sequence.input_tokens)
                 if request.external is not None:
                     queued_at += request.external.transfer_us
                 if queued_at <= now:
@@ -319,18 +319,17 @@ class Engine:
 
     def _catch_up(self, until: Micros) -> Micros | None:
         """Do everything due up to and including `until`. Returns when something is due next."""
-        context = self._context
-        pop_due, step_ended, enqueue = self._queue.pop_due, self._scheduler.step_ended, self._enqueue
-        while (entry := pop_due(until)) is not None:
+        queue = self._queue
+        while (entry := queue.pop_due(until)) is not None:
             at, due, _, _, payload = entry
-            if due == _STEP_END:
-                step_ended(payload, at)
-            elif due == _QUEUED:
-                context.clock = at
-                enqueue(payload, at)
+            if due == _QUEUED:
+                self._context.clock = at
+                self._enqueue(payload, at)
+            elif due == _STEP_END:
+                self._scheduler.step_ended(payload, at)
             else:
                 self._execute(at, due, payload)
-        return self._queue.next_at()
+        return queue.next_at()
 
     def _execute(self, at: Micros, due: int, payload: Payload) -> None:
         if isinstance(payload, tuple):
@@ -351,14 +350,13 @@ class Engine:
         if sequence.outcome is not None:
             return
         context, request, priority = self._context, sequence.request, self._priority
-        counters, input_tokens, most = context.counters, request.input_tokens, self._num_surely_served
+        counters, input_tokens, most = context.counters, sequence.input_tokens, self._num_surely_served
         counters.num_enqueued += 1
         is_usual = 0 < input_tokens <= most and 0 < sequence.max_output_tokens <= most
         if not is_usual and not self._is_let_in(sequence, at):
             return
         counters.input_tokens += input_tokens
-        deadline_us = request.deadline_us
-        if deadline_us > 0 and self._ends_late_requests:
+        if self._ends_late_requests and (deadline_us := request.deadline_us) > 0:
             if deadline_us <= at:
                 context.end_now(sequence, Outcome.TIMED_OUT, at)
                 return
@@ -369,7 +367,7 @@ class Engine:
 
     def _is_let_in(self, sequence: Sequence, at: Micros) -> bool:
         """Whether a request passes the guards, with what max_model_len leaves if it declares no budget."""
-        input_tokens, max_model_len = sequence.request.input_tokens, self.config.max_model_len
+        input_tokens, max_model_len = sequence.input_tokens, self.config.max_model_len
         if sequence.max_output_tokens == 0 and input_tokens < max_model_len:
             sequence.max_output_tokens = max_model_len - input_tokens
         reason = refusal(self.config, input_tokens, sequence.max_output_tokens)

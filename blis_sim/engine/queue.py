@@ -98,6 +98,8 @@ class EventQueue:
     def next_at(self) -> Micros | None:
         """The earliest instant, or None when nothing is due ever."""
         heap, arrivals, deadlines = self._heap, self._arrivals, self._deadlines
+        if not heap and not deadlines:
+            return arrivals[0][0] if arrivals else None
         while heap and heap[0][1] == _DEADLINE and heap[0][4].outcome is not None:
             heappop(heap)
         while deadlines and deadlines[0][4].outcome is not None:

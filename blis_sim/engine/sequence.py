@@ -92,6 +92,7 @@ class Sequence:
         "first_token_at",
         "first_token_step",
         "gateway_wait_us",
+        "input_tokens",
         "instance",
         "is_prefill_subrequest",
         "is_prefilling",
@@ -112,6 +113,7 @@ class Sequence:
         "num_stale_tokens",
         "num_stored_tokens",
         "outcome",
+        "output_tokens",
         "priority",
         "prompt_part",
         "queued_at",
@@ -126,6 +128,8 @@ class Sequence:
 
     def __init__(self, request: Request, arrived_at: Micros, instance: int = 0) -> None:
         self.request = request
+        self.input_tokens = request.input_tokens  # a field of a named tuple takes thrice as long to read
+        self.output_tokens = request.output_tokens
         self.arrived_at = arrived_at
         self.instance = instance  # of a cluster, by number, or NOWHERE
         self.gateway_wait_us: Micros = 0  # for its turn, in front of a cluster
@@ -188,12 +192,13 @@ class Sequence:
     def change(self, request: Request) -> None:
         """Replace the request once the special properties of its prompt are determined; no engine has seen it yet."""
         self.request = request
+        self.input_tokens, self.output_tokens = request.input_tokens, request.output_tokens
         self.num_shareable_blocks = request.blocks.num_shareable
 
     @property
     def num_tokens(self) -> int:
         """Prompt and output so far."""
-        return self.request.input_tokens + self.num_output_tokens
+        return self.input_tokens + self.num_output_tokens
 
     @property
     def num_decoded_tokens(self) -> int:

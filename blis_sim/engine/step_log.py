@@ -13,15 +13,22 @@ MAX_INSTANT_US: Micros = 2**63 - 1
 
 
 class StepLog:
-    """Start and end of every step, by index, 16 bytes a step. Consecutive busy steps touch."""
+    """Start and end of every step, by index, at most 16 bytes a step. Consecutive busy steps touch."""
 
-    __slots__ = ("_ends", "_late", "_starts")
+    __slots__ = ("_ends", "_late", "_shift", "_shifted_by", "_shifted_from", "_starts")
 
     def __init__(self) -> None:
         self._late: dict[int, Micros] = {}
         """Instants at which the outputs of steps were processed, of those that waited for the next one to end."""
         self._starts = array("q")
+        """Starts of the first steps; each of the others starts when the one before it ends."""
         self._ends = array("q")
+        """Ends of all steps; the latest ends lack shifts, which are added to all at once when an end is read."""
+        self._shift: Micros = 0
+        """The shift that the end of the latest step lacks."""
+        self._shifted_from: list[int] = []
+        """The first steps that lack a shift other than that of the step before."""
+        self._shifted_by: list[Micros] = []
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -29,73 +36,69 @@ class StepLog:
     def append(self, started_at: Micros, ended_at: Micros) -> int:
         """Record a step and return its index. Raises EngineError when its end is beyond what 63 bits hold."""
         if ended_at > MAX_INSTANT_US:
-            raise _too_late(started_at)
-        self._starts.append(started_at)
+            raise too_late(started_at)
+        self._begin(started_at, 0)
         self._ends.append(ended_at)
         return len(self._ends) - 1
 
     def extend(self, started_at: Micros, ends: npt.NDArray[np.int64]) -> None:
         """Record steps that follow each other, the first from `started_at` on."""
-        if ends[-1] < started_at:  # the sum of durations has wrapped around
-            raise _too_late(started_at)
-        data = ends.tobytes()
-        self._starts.append(started_at)
-        self._starts.frombytes(data[:-8])
-        self._ends.frombytes(data)
+        if ends.item(-1) < started_at:  # the sum of durations has wrapped around
+            raise too_late(started_at)
+        self._begin(started_at, 0)
+        self._ends.frombytes(ends.tobytes())
 
-    def extend_touching(self, instants: npt.NDArray[np.int64]) -> None:
-        """`extend` by steps given as the start of each and the end of the last."""
-        if instants[-1] < instants[0]:
-            raise _too_late(int(instants[0]))
-        data = instants.tobytes()
-        self._starts.frombytes(data[:-8])
-        self._ends.frombytes(data[8:])
+    def extend_shifted(self, started_at: Micros, ends: "array[int]", shift: Micros) -> None:
+        """`extend` by steps that end `shift` after `ends`, which must be within 63 bits."""
+        self._begin(started_at, shift)
+        self._ends += ends
 
     def move_touching(self, instants: list[Micros]) -> None:
-        """`extend_touching` at the cost of a list, in which the end of the last one alone stays."""
-        if len(instants) < 3:
-            if len(instants) == 2:
-                self.append(instants[0], instants[1])
-                del instants[0]
+        """`extend` by steps given as the start of each and the end of the last, which alone stays in the list."""
+        if len(instants) < 2:
             return
         if instants[-1] > MAX_INSTANT_US:
-            raise _too_late(instants[bisect_right(instants, MAX_INSTANT_US) - 1])
-        self._starts.fromlist(instants[:-1])
-        self._ends.fromlist(instants[1:])
+            raise too_late(instants[bisect_right(instants, MAX_INSTANT_US) - 1])
+        self._begin(instants[0], 0)
+        del instants[0]
+        self._ends.fromlist(instants)
         del instants[:-1]
 
     def repeat_last(self, count: int) -> None:
         """`extend` by so many steps that take as long as the last one, which must be there."""
-        first, step_us = self._ends[-1], self._ends[-1] - self._starts[-1]
+        started_at = self._all_starts()[-1]
+        first, step_us = self._ends[-1], self._ends[-1] - started_at
         if first + count * step_us > MAX_INSTANT_US:
-            raise _too_late(first)
-        self.extend_touching(np.arange(count + 1, dtype=np.int64) * step_us + first)
+            raise too_late(first)
+        self.extend(first, np.arange(1, count + 1, dtype=np.int64) * step_us + first)
 
     def start(self, index: int) -> Micros:
-        return self._starts[index]
+        starts, ends = self._starts, self._all_ends()
+        return ends[index - 1] if len(starts) <= index < len(ends) else starts[index]
 
     def end(self, index: int) -> Micros:
-        return self._ends[index]
+        return self._all_ends()[index]
 
     def run_time(self, first: int, count: int) -> Micros:
         """Summed duration of `count` steps from `first` on, which must be consecutive without an idle gap."""
-        return self._ends[first + count - 1] - self._starts[first]
+        started_at = self._all_starts()[first]
+        return self._ends[first + count - 1] - started_at
 
     def span(self, first: int, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Starts and ends of `count` steps from `first` on, as new arrays."""
         part = slice(first, first + count)
-        return np.array(self._starts[part], np.int64), np.array(self._ends[part], np.int64)
+        return np.array(self._all_starts()[part], np.int64), np.array(self._all_ends()[part], np.int64)
 
     def ends_in(self, runs: list[list[int]]) -> npt.NDArray[np.int64]:
         """Ends of the steps of `runs`, each a first step and how many in a row, as a new array."""
-        found, ends = array("q"), self._ends
+        found, ends = array("q"), self._all_ends()
         for first, count in runs:
             found += ends[first : first + count]
         return np.array(found, np.int64)
 
     def durations(self) -> npt.NDArray[np.int64]:
         """Duration of every step, as a new array."""
-        return np.frombuffer(self._ends, np.int64) - np.frombuffer(self._starts, np.int64)
+        return np.frombuffer(self._all_ends(), np.int64) - np.frombuffer(self._all_starts(), np.int64)
 
     def note_late(self, index: int, at: Micros) -> None:
         """Note that the outputs of a step are processed at `at`, after its end."""
@@ -109,7 +112,35 @@ class StepLog:
 
     def ends(self) -> npt.NDArray[np.int64]:
         """End of every step, as a new array."""
-        return np.array(self._ends, np.int64)
+        return np.array(self._all_ends(), np.int64)
+
+    def _begin(self, at: Micros, shift: Micros) -> None:
+        """Note the start of the next steps, if it is not the end of the latest one, and what their ends lack."""
+        ends = self._ends
+        if not ends or ends[-1] + self._shift != at:
+            self._all_starts().append(at)
+        if shift != self._shift:
+            self._shift = shift
+            self._shifted_from.append(len(ends))
+            self._shifted_by.append(shift)
+
+    def _all_ends(self) -> "array[int]":
+        """Return the ends of all steps, which lack nothing any more."""
+        ends, firsts = self._ends, self._shifted_from
+        if firsts:
+            lacking = np.frombuffer(ends, np.int64)[firsts[0] :]
+            lacking += np.repeat(self._shifted_by, np.diff(firsts, append=len(ends)))
+            firsts.clear()
+            self._shifted_by.clear()
+            self._shift = 0
+        return ends
+
+    def _all_starts(self) -> "array[int]":
+        """Return the starts of all steps."""
+        starts, ends = self._starts, self._all_ends()
+        if (num_known := len(starts)) < len(ends):
+            starts += ends[num_known - 1 : -1]
+        return starts
 
 
 class RecentSteps(StepLog):
@@ -138,8 +169,8 @@ class RecentSteps(StepLog):
         super().extend(started_at, ends)
         self._forget()
 
-    def extend_touching(self, instants: npt.NDArray[np.int64]) -> None:
-        super().extend_touching(instants)
+    def extend_shifted(self, started_at: Micros, ends: "array[int]", shift: Micros) -> None:
+        super().extend_shifted(started_at, ends, shift)
         self._forget()
 
     def move_touching(self, instants: list[Micros]) -> None:
@@ -171,10 +202,11 @@ class RecentSteps(StepLog):
         """Moving what is kept costs little when it is done once for as many steps."""
         num_excess = len(self._ends) - self._keep
         if num_excess >= self._keep:
-            del self._starts[:num_excess]
+            del self._all_starts()[:num_excess]
             del self._ends[:num_excess]
             self._num_forgotten += num_excess
 
 
-def _too_late(started_at: Micros) -> EngineError:
+def too_late(started_at: Micros) -> EngineError:
+    """Return the error of steps that end after the largest instant."""
     return EngineError(f"the step that starts at {started_at} us ends after the largest instant, {MAX_INSTANT_US} us")

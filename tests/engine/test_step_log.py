@@ -1,5 +1,7 @@
 """The step log is where all token times come from."""
 
+from array import array
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -70,13 +72,15 @@ def test_a_step_that_never_was_has_no_times() -> None:
         StepLog().end(0)
 
 
-@given(_durations, _durations, st.sampled_from(["many", "touching"]))
+@given(_durations, _durations, st.sampled_from(["many", "touching", "shifted"]))
 def test_steps_recorded_together_are_those_recorded_one_by_one(durations: list[int], more: list[int], how: str) -> None:
     log, expected = logged(durations, start=5), logged(durations + more, start=5)
     start = 5 + sum(durations)
     ends = start + np.cumsum(more)
     if how == "touching":
-        log.extend_touching(np.array([start, *ends], np.int64))
+        log.move_touching([start, *ends.tolist()])
+    elif how == "shifted":
+        log.extend_shifted(start, array("q", (ends - 7).tolist()), 7)
     else:
         log.extend(start, ends)
     assert log.ends().tolist() == expected.ends().tolist()
@@ -86,11 +90,9 @@ def test_steps_recorded_together_are_those_recorded_one_by_one(durations: list[i
 def test_steps_recorded_together_must_end_within_64_bits() -> None:
     with pytest.raises(EngineError, match=f"the step that starts at {2**63 - 2} us ends after the largest instant"):
         StepLog().extend(2**63 - 2, np.array([2**63 - 1, -(2**63)], np.int64))
-    with pytest.raises(EngineError, match="ends after the largest instant"):
-        StepLog().extend_touching(np.array([2**63 - 2, -(2**63)], np.int64))
 
 
-@given(_durations, st.integers(1, 5), st.sampled_from([1, 2, 100]))
+@given(_durations, st.integers(1, 5), st.sampled_from([1, 2, 3, 100]))
 def test_a_log_of_recent_steps_agrees_with_one_of_all_steps(durations: list[int], keep: int, at_once: int) -> None:
     everything, recent = logged(durations), RecentSteps(keep)
     ends = everything.ends()
@@ -100,7 +102,9 @@ def test_a_log_of_recent_steps_agrees_with_one_of_all_steps(durations: list[int]
         if at_once == 1:
             assert recent.append(started_at, int(some[0])) == first
         elif at_once == 2:
-            recent.extend_touching(np.array([started_at, *some], np.int64))
+            recent.move_touching([started_at, *some.tolist()])
+        elif at_once == 3:
+            recent.extend_shifted(started_at, array("q", (some + first).tolist()), -first)
         else:
             recent.extend(started_at, some)
     assert len(recent) == len(everything)
@@ -113,6 +117,28 @@ def test_a_log_of_recent_steps_agrees_with_one_of_all_steps(durations: list[int]
     runs = [[first, 1], [first + 1, 1]]
     assert recent.ends_in(runs).tolist() == everything.ends_in(runs).tolist() == recent.span(first, 2)[1].tolist()
     assert recent.ends_in([]).tolist() == []
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 0, 30]), st.integers(1, 9), st.integers(-3, 3), st.booleans())))
+def test_a_log_that_is_read_in_between_agrees_with_one_that_is_not(
+    steps: list[tuple[int, int, int, bool]],
+) -> None:
+    read, unread, at = StepLog(), StepLog(), 5
+    expected: list[tuple[int, int]] = []
+    for gap, duration, shift, reads in steps:
+        at += gap
+        expected.append((at, at + duration))
+        for log in (read, unread):
+            if shift < 0:
+                log.append(at, at + duration)
+            else:
+                log.extend_shifted(at, array("q", [at + duration - shift]), shift)
+        at += duration
+        if reads:
+            assert (read.start(len(read) - 1), read.end(len(read) - 1)) == expected[-1]
+    for log in (read, unread):
+        starts, ends = log.span(0, len(steps))
+        assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == expected
 
 
 def test_steps_that_are_forgotten_have_no_times() -> None:

@@ -183,7 +183,7 @@ class Disaggregation:
             )
             return
         handover.is_in_transfer = True
-        num_blocks = engine.config.num_prompt_blocks(sequence.request.input_tokens)
+        num_blocks = engine.config.num_prompt_blocks(sequence.input_tokens)
         transfer_us = self.network.start(num_blocks)
         if self._keeps_history:
             self.transfer_us.append(transfer_us)

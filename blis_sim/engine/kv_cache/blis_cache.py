@@ -44,7 +44,7 @@ class PromptCache(PagedCache):
         return self.index.longest_prefix(request.blocks, request.input_tokens // self.block_size)
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        if sequence.num_computed_tokens < sequence.request.input_tokens:
+        if sequence.num_computed_tokens < sequence.input_tokens:
             return self.allocate_prompt(sequence, num_tokens)
         return self.allocate_token(sequence)
 
@@ -253,7 +253,7 @@ class CountingPromptCache(PromptCache):
         """Full blocks of the prompt it holds, if its blocks are those of its beginning."""
         if not sequence.blocks_aligned:
             return 0
-        return min(sequence.num_stored_tokens, sequence.request.input_tokens) // self.block_size
+        return min(sequence.num_stored_tokens, sequence.input_tokens) // self.block_size
 
     def _name_full_blocks(self, sequence: Sequence) -> None:
         """Name those of its full blocks that may be looked for while they are held."""
@@ -281,7 +281,7 @@ class CountingPromptCache(PromptCache):
         """Return how many leading blocks get names while they are held."""
         if sequence.num_preemptions:
             # The request may meet its own blocks of before, whose contents need names of their own.
-            return max(sequence.request.input_tokens // self.block_size, self._num_shared(sequence))
+            return max(sequence.input_tokens // self.block_size, self._num_shared(sequence))
         return self._num_shared(sequence)
 
     def _num_shared(self, sequence: Sequence) -> int:
@@ -290,7 +290,7 @@ class CountingPromptCache(PromptCache):
         BLIS gives a block its name when a token fills it up, not when one is taken and full at once.
         """
         num_shareable = sequence.num_shareable_blocks
-        return min(num_shareable, sequence.request.input_tokens) if self.block_size == 1 else num_shareable
+        return min(num_shareable, sequence.input_tokens) if self.block_size == 1 else num_shareable
 
     def _give_back_named(self, sequence: Sequence) -> None:
         self.free.let_go(sequence.named_blocks, sequence.num_found_blocks)

@@ -67,7 +67,7 @@ class FullAttentionManager(SingleTypeManager):
         Returns the identity by which it is kept; None where no block is kept.
         """
         unit = self.settings.hash_tokens
-        tail_tokens = (sequence.request.input_tokens - (not self.settings.drops_last_block)) // unit * unit
+        tail_tokens = (sequence.input_tokens - (not self.settings.drops_last_block)) // unit * unit
         index = tail_tokens // self.block_tokens
         if tail_tokens == 0 or tail_tokens > num_tokens or tail_tokens % self.block_tokens == 0:
             return None
@@ -294,7 +294,7 @@ class KVCacheCoordinator:
 
         Where the last block of a hit is computed anew, its beginning counts, too.
         """
-        num_tokens, unit = sequence.request.input_tokens, self.settings.alignment_tokens
+        num_tokens, unit = sequence.input_tokens, self.settings.alignment_tokens
         if not self.settings.drops_last_block:
             return [num_tokens - 1, boundary_tokens] if boundary_tokens else [num_tokens - 1]
         ends = [max((num_tokens - 1) // unit * unit - unit, 0), max(num_tokens // unit * unit - unit, 0)]
@@ -312,5 +312,5 @@ def _equal_groups(managers: list[SingleTypeManager]) -> list[list[int]]:
 
 def needs_of(sequence: Sequence, computed_tokens: int, tokens: int, main_tokens: int, whole: bool = False) -> Needs:
     """Return what it takes that a request has slots for `tokens` tokens, drafts included."""
-    prefill_end = max(sequence.request.input_tokens, sequence.num_tokens - 1)
+    prefill_end = max(sequence.input_tokens, sequence.num_tokens - 1)
     return Needs(tokens, main_tokens, computed_tokens, prefill_end, whole)

@@ -73,7 +73,7 @@ class SlotCache(PagedCache):
     def count_lookup(self, sequence: Sequence, num_hit_blocks: int) -> None:
         """Count an admission in the cache's hit rate; a request that was preempted before does not count again."""
         if self.caches and sequence.request.reads_prefix_cache and sequence.num_preemptions == 0:
-            self.queried_tokens += sequence.request.input_tokens + sequence.num_output_tokens
+            self.queried_tokens += sequence.input_tokens + sequence.num_output_tokens
             self.hit_tokens += num_hit_blocks * self.block_size
 
     def num_found_tokens(self, hits: SequenceOf[int]) -> int:

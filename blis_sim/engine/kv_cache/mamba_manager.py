@@ -148,7 +148,7 @@ class MambaManager(SingleTypeManager):
         """Make the state kept inside of the latest chunk findable, if a request can go on from there."""
         assert table.reserved is not None
         position, index = table.reserved
-        prompt_end = self._checkpoint_position(sequence.request.input_tokens)
+        prompt_end = self._checkpoint_position(sequence.input_tokens)
         shared_end = boundaries[2:3] if self.settings.drops_last_block else boundaries[1:]
         if position != prompt_end and position not in shared_end:
             self.blocks.uncache(self.group, table.blocks, index)
@@ -223,7 +223,7 @@ class StateSplit:
         `boundary` is the end of a beginning shared with others, 0 without. No chunk has more than `most` tokens.
         """
         size, end = self._block_tokens, start + num_tokens
-        prefill_end = max(sequence.request.input_tokens, sequence.num_tokens - 1)
+        prefill_end = max(sequence.input_tokens, sequence.num_tokens - 1)
         if start >= prefill_end:
             return num_tokens
         position = checkpoint_position(prefill_end, self._unit, self._drops, self._lookahead)

@@ -154,7 +154,7 @@ class TieredKVCache(KVCache):
         known = cached if len(cached) > len(owned) else owned
         content = self.index.identity_of(known[-1]) if known else None
         most, count = self.pool.num_free, 0
-        for index in range(len(known), sequence.request.input_tokens // size):
+        for index in range(len(known), sequence.input_tokens // size):
             content = content_after(content, index * size, size, blocks)
             if self.index.block_of(content) is not None:
                 continue

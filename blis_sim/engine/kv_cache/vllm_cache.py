@@ -57,7 +57,7 @@ class CountingKVCache(CohortCache):
         self, sequence: Sequence, num_tokens: int, hits: SequenceOf[int], whole_must_fit: bool, others_run: bool
     ) -> bool:
         size, limit, num_hits = self.block_size, self._limit_tokens, len(hits)
-        num_known = sequence.request.input_tokens + sequence.num_output_tokens
+        num_known = sequence.input_tokens + sequence.num_output_tokens
         free = self.free.num_free - (self.watermark_blocks if others_run else 0)
         if hits:
             free += self.free.num_held(hits)
@@ -94,7 +94,7 @@ class CountingKVCache(CohortCache):
 
         That may become so while free blocks are taken: of several with equal content another one is found then.
         """
-        num_known = sequence.request.input_tokens + sequence.num_output_tokens
+        num_known = sequence.input_tokens + sequence.num_output_tokens
         return self.blocks_for(num_known) - min(num_hits, sequence.num_shareable_blocks) <= self.free.num_free
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:

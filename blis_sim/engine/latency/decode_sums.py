@@ -1,11 +1,9 @@
 """Sums of the times of decode steps, kept: what many steps in a row take is then a difference of two of them."""
 
 from array import array
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import decodes
 from blis_sim.engine.latency.decode_steps import KeepsDecodeSums
@@ -22,9 +20,9 @@ TIMES_ASKED = 3
 LONGEST_STEP_US: Micros = MAX_MICROS // (2 * STEPS_OF_A_RUN)
 
 
-Run: TypeAlias = tuple[Sequence[int], npt.NDArray[np.int64]]
+Run: TypeAlias = "array[int]"
 """Steps in a row in which so many sequences decode: microseconds from the start of the first to the start of each, and
-to the end of the last. Twice, the second time for arithmetic."""
+to the end of the last."""
 
 
 class DecodeSums:
@@ -37,10 +35,10 @@ class DecodeSums:
     __slots__ = ("_runs",)
 
     def __init__(self) -> None:
-        self._runs: dict[tuple[int, int, int], Run | int] = {}
-        """By how many sequences, the remainder, and the place on its line; or how often one has been requested."""
+        self._runs: dict[tuple[int, int], Run | int] = {}
+        """By how many sequences and the context of the first step; or how often one has been requested."""
 
-    def find(self, latency: LatencyModel, num_sequences: int, context: int) -> tuple[Run | None, int]:
+    def find(self, latency: LatencyModel, num_sequences: int, context: int) -> "tuple[Run | None, int]":
         """The run that the step is part of in which so many sequences with so many context tokens decode; and where.
 
         None where it does not pay, or where steps are so long that sums might get too large. `latency` is always the
@@ -48,13 +46,12 @@ class DecodeSums:
         """
         if not 0 < num_sequences <= MOST_SEQUENCES:
             return None, 0
-        place, remainder = divmod(context, num_sequences)
-        number, step = divmod(place, STEPS_OF_A_RUN)
-        key = num_sequences, remainder, number
+        step = context // num_sequences % STEPS_OF_A_RUN
+        key = num_sequences, context - step * num_sequences
         found = self._runs.get(key, 0)
-        if isinstance(found, tuple):
+        if not isinstance(found, int):
             return found, step
-        run = _run_from(latency, num_sequences, context - step * num_sequences) if found == TIMES_ASKED else None
+        run = _run_from(latency, *key) if found == TIMES_ASKED else None
         if len(self._runs) >= MOST_RUNS:
             self._runs.clear()
         self._runs[key] = found % TIMES_ASKED + 1 if run is None else run
@@ -66,11 +63,10 @@ def decode_sums(latency: LatencyModel) -> DecodeSums:
     return latency.decode_sums if isinstance(latency, KeepsDecodeSums) else DecodeSums()
 
 
-def _run_from(latency: LatencyModel, num_sequences: int, context: int) -> Run | None:
+def _run_from(latency: LatencyModel, num_sequences: int, context: int) -> "Run | None":
     times = latency.decode_times(decodes(num_sequences, context), STEPS_OF_A_RUN)
     if int(times.max()) > LONGEST_STEP_US:
         return None
     sums = array("q", bytes(8 * (STEPS_OF_A_RUN + 1)))
-    instants = np.frombuffer(sums, np.int64)
-    times.cumsum(out=instants[1:])
-    return sums, instants
+    times.cumsum(out=np.frombuffer(sums, np.int64)[1:])
+    return sums

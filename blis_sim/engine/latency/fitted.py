@@ -6,6 +6,7 @@ peak, and coefficients of one model carry over to the next. Terms without a peak
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from math import floor
 
 import numpy as np
 import numpy.typing as npt
@@ -206,7 +207,7 @@ class Fitted:
         return int(self.step.idle_start_us) if idle_us else 0
 
     def queueing_time(self, input_tokens: int) -> Micros:
-        return int(self.request.arrival_us + self.request.arrival_token_us * input_tokens)
+        return floor(self.request.arrival_us + self.request.arrival_token_us * input_tokens)
 
     @property
     def output_token_time(self) -> Micros:

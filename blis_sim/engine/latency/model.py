@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from math import floor
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from blis_sim.engine.batch_shape import BatchShape
@@ -69,7 +70,8 @@ def whole_micros(value: float) -> Micros:
     """Truncate toward zero, at least 1; not-a-number and anything beyond 63 bits become the largest instant."""
     if not value < MAX_MICROS:
         return MAX_MICROS
-    return max(1, int(value))
+    whole = floor(value)
+    return whole if whole > 0 else 1
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import floor
 from typing import Any, overload
 
 import numpy as np
@@ -91,7 +92,7 @@ class TrainedPhysics:
                 batch_work += per_kv * (kv_bytes * (context + sequences) / rate)
             value = batch_work + weights + layers + per_sequence * (prefill_requests + sequences)
             value = value + per_step + interleaved
-            return int(value) or 1 if value < _BEYOND_MICROS else MAX_MICROS
+            return floor(value) or 1 if value < _BEYOND_MICROS else MAX_MICROS
         if sequences:
             batch_work += self._decode(sequences, float(context), max)
         return whole_micros(self._with_overheads(batch_work, num_tokens, prefill_requests + sequences))
@@ -146,7 +147,7 @@ class TrainedPhysics:
             value = per_kv * (kv_bytes * (context + sequences) / rate) + weights
             value = value + layers + per_sequence * sequences + per_step + interleaved
             if value < beyond and sequences:
-                return int(value) or 1  # no beta is negative
+                return floor(value) or 1  # no beta is negative
             return MAX_MICROS if sequences else 1
 
         return decode_time
@@ -164,7 +165,7 @@ class TrainedPhysics:
                 for grown in range(first, first + steps * sequences, sequences)
             ]
             if 1 <= values[0] <= values[-1] < _BEYOND_MICROS:  # they never fall
-                return list(map(int, values))
+                return list(map(floor, values))
         times: list[Micros] = self.decode_times(BatchShape(0, 0, 0, 0, 0, 0, sequences, context), steps).tolist()
         return times
 
@@ -198,7 +199,7 @@ class TrainedPhysics:
 
     def queueing_time(self, input_tokens: int) -> Micros:
         """Return the queueing time, which is equal for every request."""
-        return int(self.alpha[0])
+        return floor(self.alpha[0])
 
     @property
     def output_token_time(self) -> Micros:

@@ -342,7 +342,7 @@ class AdaptiveScheduler:
         self._is_pass_due = True
         self.kv.store(sequence.request)
         if sequence.first_token_step is None:  # else it has been here before, and goes on
-            sequence.num_computed_tokens = sequence.request.input_tokens
+            sequence.num_computed_tokens = sequence.input_tokens
             sequence.first_token_step, sequence.first_token_at = index, at
             sequence.num_output_tokens = 1
             emitted.append(sequence)
@@ -353,7 +353,7 @@ class AdaptiveScheduler:
         # Each step has draws of its own: a draft that missed may be drafted again, as no token takes its place.
         accepted = self._acceptance.num_accepted(self._number_of[sequence], index * num_drafts, num_drafts)
         self._context.counters.count_drafts(num_drafts, accepted)
-        num_left = sequence.request.output_tokens - sequence.num_output_tokens
+        num_left = sequence.output_tokens - sequence.num_output_tokens
         return max(1, min(accepted, num_left))
 
     def _finish(self, sequence: Sequence, at: Micros) -> None:

@@ -32,7 +32,7 @@ class BatchScheduler(CohortScheduler):
 
     __slots__ = (
         *("_blocks", "_budget", "_by_priority", "_config", "_drafter_rows", "_encoder", "_granted"),
-        *("_had_prefill", "_hold_prompt", "_late", "_limit", "_limits_admission", "_longest_joining"),
+        *("_had_prefill", "_hold_prompt", "_late", "_limit", "_longest_joining"),
         *("_newcomer_placeholders", "_num_admissions", "_order", "_prompt_blocks", "_resumes"),
         *("_threshold_when_alone", "_token_budget"),
         *("_watermark_blocks", "admitted", "has_cohort", "shape_of", "takes_newcomers"),
@@ -72,7 +72,6 @@ class BatchScheduler(CohortScheduler):
         self._longest_joining = min(limit_tokens - 2, config.long_prefill_token_threshold or limit_tokens)
         """Most tokens of a prompt that joins the cohort at once beside others, with two output tokens to come."""
         self._limits_admission = type(self).may_admit is not BatchScheduler.may_admit
-        """Whether `may_admit` may be other than True."""
         self._resumes = False
         """Whether sequences after one that evicted itself may compute in the same step."""
         self._blocks = blocks
@@ -139,7 +138,7 @@ class BatchScheduler(CohortScheduler):
                     prompts.append((each.sequence, each.num_tokens))
                 else:
                     decoding.append(each.sequence)
-        prompts += [(sequence, sequence.request.input_tokens) for sequence in step[3]]
+        prompts += [(sequence, sequence.input_tokens) for sequence in step[3]]
         started_at, num_used_blocks = self._context.steps.start(step_index), self._blocks.num_used_blocks
         shape, stages = self.shape_of(step, 0), self.left_stages()
         return BatchDone(at, step_index, started_at, shape, prompts, decoding, num_used_blocks, num_used_blocks, stages)
@@ -288,15 +287,14 @@ class BatchScheduler(CohortScheduler):
 
     def _join(self, sequence: Sequence, num_tokens_due: int) -> bool:
         """Let a sequence that has or gets so many tokens before the next step join the cohort, if it gets others."""
-        request, budget = sequence.request, sequence.max_output_tokens
-        last_token, most = request.output_tokens, self._limit - request.input_tokens
+        last_token, most = sequence.output_tokens, self._limit - sequence.input_tokens
         if last_token > most:
             last_token = most
         if last_token <= num_tokens_due:
             return False
         step = self.next_step
         # The scheduler sees the declared budget and the context window, not where a sequence stops.
-        is_foreseen = 0 < budget <= last_token or last_token == most
+        is_foreseen = 0 < sequence.max_output_tokens <= last_token or last_token == most
         self.cohort.join(sequence, DecodeSpan(sequence, step, step + last_token - num_tokens_due - 1, is_foreseen))
         if sequence.num_shareable_blocks:
             self.expect_fills(sequence)
@@ -312,11 +310,11 @@ class BatchScheduler(CohortScheduler):
             return False
         cohort, waiting, step = self.cohort, self.waiting, self.next_step
         num_blocks, num_decodes = cohort.needs[step % self._block_size], cohort.num_decodes
-        num_joining, is_blocked = self._num_joining(self._free.num_free - num_blocks)
-        if not num_joining:
+        newcomers: list[Sequence] = []
+        is_blocked = self._choose_newcomers(newcomers, self._free.num_free - num_blocks)
+        if not newcomers:
             return False
         engine_context, num_placeholders = self._context, self._newcomer_placeholders
-        newcomers: list[Sequence] = []
         hold_prompt, take_blocks = self._hold_prompt, self._take_blocks
         if cohort.num_filling:
             self.fill_blocks(step, step + 1)
@@ -324,15 +322,14 @@ class BatchScheduler(CohortScheduler):
         self.next_step = step + 1
         if step in cohort.ends:
             cohort.composed(step)
-        for _ in range(num_joining):
-            sequence = waiting.popleft()
-            num_tokens = sequence.request.input_tokens
+        for sequence in newcomers:
+            waiting.popleft()
+            num_tokens = sequence.input_tokens
             self._num_admissions = number = self._num_admissions + 1
             sequence.running, sequence.running_number, sequence.scheduled_at = True, number, at
             sequence.num_computed_tokens = sequence.num_in_flight_tokens = num_tokens
             sequence.num_placeholders = num_placeholders
             num_blocks += hold_prompt(sequence, num_tokens)
-            newcomers.append(sequence)
             self._join(sequence, 1)
             if engine_context.reports_admissions:
                 engine_context.events.append(Scheduled(at, sequence))
@@ -342,15 +339,16 @@ class BatchScheduler(CohortScheduler):
             self._note_blocked(waiting[0], 0)
         return True
 
-    def _num_joining(self, num_free: int) -> tuple[int, bool]:
-        """How many join the next step, with so many free blocks, and whether the one after them finds too few.
+    def _choose_newcomers(self, newcomers: list[Sequence], num_free: int) -> bool:
+        """Add the first of the waiting sequences that join the next step, with so many free blocks. Returns whether
+        the one after them finds too few.
 
-        The number is 0 if one of them needs the general rules of `schedule`.
+        None are added if one of them needs the general rules of `schedule`.
         """
         waiting, cohort, size = self.waiting, self.cohort, self._block_size
         num_running, budget = len(cohort.members), self._token_budget - cohort.num_decodes
         num_seats = self._most_running - num_running
-        longest, num_joining, prompt_blocks = self._longest_joining, 0, self._prompt_blocks
+        longest, prompt_blocks = self._longest_joining, self._prompt_blocks
         if num_running:
             num_free -= self._watermark_blocks
         if len(waiting) > 1:
@@ -358,25 +356,28 @@ class BatchScheduler(CohortScheduler):
         elif not num_running and not self._threshold_when_alone:
             longest = self._limit - 2
         for sequence in waiting:
-            if num_joining == num_seats or not budget:
+            if not num_seats or not budget:
+                break
+            num_tokens = sequence.input_tokens
+            if num_tokens > budget or num_tokens > longest or not num_tokens or sequence.output_tokens < 2:
+                newcomers.clear()
                 break
             request = sequence.request
-            num_tokens = request.input_tokens
-            if num_tokens > budget or num_tokens > longest or not num_tokens or request.output_tokens < 2:
-                return 0, False
             num_blocks = -(-num_tokens // size) if prompt_blocks is None else prompt_blocks(sequence)
             is_resumed = sequence.num_preemptions or sequence.num_computed_tokens
             if is_resumed or sequence.num_shareable_blocks or request.media or num_blocks < 0 or request.external:
-                return 0, False
+                newcomers.clear()
+                break
             num_free -= num_blocks
             if num_free < 0:
-                return num_joining, True
+                return True
             if not num_running:
                 num_free -= self._watermark_blocks
                 num_running = 1
-            num_joining += 1
+            newcomers.append(sequence)
+            num_seats -= 1
             budget -= num_tokens
-        return num_joining, False
+        return False
 
     def _order_waiting(self) -> None:
         if self._order is not None:

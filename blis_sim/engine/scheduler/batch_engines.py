@@ -261,7 +261,7 @@ class BatchEngineScheduler:
                 sequence.first_token_step, sequence.first_token_at = index, at
             else:
                 sequence.add_token_step(index)
-            if sequence.request.output_tokens > 0:
+            if sequence.output_tokens > 0:
                 emitted.append(sequence)
         if self._reports_steps:
             context.events.append(StepDone(at, index, context.steps.start(index), emitted))
@@ -294,7 +294,7 @@ class BatchEngineScheduler:
     def _complete(self, sequence: Sequence, at: Micros) -> None:
         del self._jobs[sequence]
         sequence.running = False
-        most, context = sequence.request.output_tokens, self._context
+        most, context = sequence.output_tokens, self._context
         outcome = Outcome.COMPLETED if sequence.num_output_tokens >= most else Outcome.LENGTH_CAPPED
         sequence.num_output_tokens = min(sequence.num_output_tokens, most)
         context.end(sequence, outcome)

@@ -50,7 +50,7 @@ class BlisScheduler(BatchScheduler):
 
         None is found in the cache: they are all filled anew.
         """
-        num_tokens = sequence.request.input_tokens
+        num_tokens = sequence.input_tokens
         if not self.kv.allocate_prompt(sequence, num_tokens):
             return False
         sequence.num_computed_tokens = num_tokens
@@ -115,10 +115,10 @@ class BlisScheduler(BatchScheduler):
     def next_tokens(self, sequence: Sequence) -> int:
         """A chunk of the prompt or one token; none at the end of the context window."""
         computed = sequence.num_computed_tokens
-        remaining = sequence.request.input_tokens - computed
+        remaining = sequence.input_tokens - computed
         if remaining > 0:
             return self._chunk(remaining, computed)
-        return 1 if sequence.request.output_tokens and computed + 1 < self._limit else 0
+        return 1 if sequence.output_tokens and computed + 1 < self._limit else 0
 
     def _chunk(self, remaining: int, context: int) -> int:
         """A prompt's next chunk under the long-prefill threshold, the budget and max_model_len."""
@@ -147,7 +147,7 @@ class BlisScheduler(BatchScheduler):
 
     def _advance(self, sequence: Sequence, num_tokens: int) -> ScheduledTokens:
         """Count tokens of a running sequence as computed."""
-        context, prompt_tokens = sequence.num_computed_tokens, sequence.request.input_tokens
+        context, prompt_tokens = sequence.num_computed_tokens, sequence.input_tokens
         sequence.num_computed_tokens = context + num_tokens
         return ScheduledTokens(sequence, num_tokens, context, prompt_tokens, context + num_tokens >= prompt_tokens)
 
@@ -168,7 +168,7 @@ class BlisScheduler(BatchScheduler):
                 tokens.append(self._advance(sequence, 1))
             else:
                 cached = kv.cached_prefix(sequence)
-                start, prompt_tokens = len(cached) * self._block_size, sequence.request.input_tokens
+                start, prompt_tokens = len(cached) * self._block_size, sequence.input_tokens
                 num_tokens = self._chunk(prompt_tokens - start, start)
                 if not kv.allocate_prompt(sequence, num_tokens, cached):
                     if num_running == 0 and self._evict_waiting(sequence):
@@ -321,7 +321,7 @@ class BlisScheduler(BatchScheduler):
                 for sequence in self.explicit
                 if sequence.first_token_step is None
                 or counting.will_share(sequence)
-                or not self._join(sequence, sequence.num_computed_tokens - sequence.request.input_tokens + 1)
+                or not self._join(sequence, sequence.num_computed_tokens - sequence.input_tokens + 1)
             ]
 
     def materialize(self, sequence: Sequence) -> None:
@@ -340,7 +340,7 @@ class BlisScheduler(BatchScheduler):
 
     def stays_without_blocks(self, sequence: Sequence, num_hits: int) -> bool:
         """Whether blocks are too few even if all found ones are in use, for found ones may get fewer meanwhile."""
-        num_tokens, size = sequence.request.input_tokens, self._block_size
+        num_tokens, size = sequence.input_tokens, self._block_size
         if self._chunk(num_tokens, 0) == num_tokens:
             return -(-num_tokens // size) - num_hits > self._free.num_free
         start = num_hits * size

@@ -69,7 +69,7 @@ class DecodeCohort:
         self.calm_from = 0
         """No member joins later than for this step, and only members compute from it on, as far as is composed."""
         self.end_heap: list[int] = []
-        """The steps of `ends`, the first one first, and some that are no more."""
+        """The steps of `ends`, the first one first."""
         self.fills: list[dict[Sequence, None]] = [{} for _ in range(block_size_tokens)]
         """Members that fill blocks which others may find, by `fills_at` of their spans."""
         self.num_filling = 0
@@ -146,24 +146,16 @@ class DecodeCohort:
                 self._subtract(span)
 
     def pop_ended(self, step: int) -> list[Sequence]:
-        """Return the members whose last token `step` brought, in order of admission. The sequences are still
-        members."""
+        """Return the members whose last token `step` brought, the first of `ends`, in order of admission. The
+        sequences are still members."""
         spans = self.ends.pop(step)
+        heappop(self.end_heap)
         if len(spans) == 1:  # as mostly
             sequence = spans[0].sequence
             return [sequence] if sequence.span is spans[0] else []
         ended = [span.sequence for span in spans if span.sequence.span is span]
         ended.sort(key=running_number)
         return ended
-
-    def next_end(self) -> int:
-        """The next step that brings a last token; -1 without any."""
-        heap = self.end_heap
-        while heap:
-            if heap[0] in self.ends:
-                return heap[0]
-            heappop(heap)
-        return -1
 
     def needs_block(self, sequence: Sequence, step: int) -> bool:
         """Whether a member decodes in `step` and needs a new block for that."""
@@ -183,9 +175,8 @@ class DecodeCohort:
     def num_blocks_in(self, first_step: int, num_steps: int) -> int:
         """New blocks that members need in `num_steps` steps from `first_step` on."""
         size, needs = self._block_size, self.needs
-        rounds, rest = divmod(num_steps, size)
-        start = first_step % size
-        end = start + rest
+        rounds, start = num_steps // size, first_step % size
+        end = start + num_steps % size
         total = sum(needs[start:end]) + rounds * self.num_decodes
         return total + sum(needs[: end - size]) if end > size else total
 

@@ -16,11 +16,12 @@ from blis_sim.engine.latency.decode_sums import STEPS_OF_A_RUN, decode_sums
 from blis_sim.engine.scheduler.cohort import DecodeCohort, running_number
 from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, NO_TOKENS, ScheduledStep
 from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.step_log import MAX_INSTANT_US, too_late
 from blis_sim.engine.units import Micros
 
 MIN_LEAP_STEPS = 4
 """Least steps of a leap: fewer are cheaper one by one."""
-FEW_STEPS = 48
+FEW_STEPS = 32
 """Fewer steps are cheaper in a list than in an array, where their sums are not kept."""
 MAX_LEAP_STEPS = 1 << 16
 
@@ -28,12 +29,12 @@ MAX_LEAP_STEPS = 1 << 16
 class MultiStep:
     """Takes steps of an engine in which no request joins or leaves. About 3 us, however many, where few decode."""
 
-    __slots__ = ("_context", "_find_run", "_latency", "_times_of_few")
+    __slots__ = ("_context", "_latency", "_sums", "_times_of_few")
 
     def __init__(self, context: EngineContext) -> None:
         self._context = context
         self._latency = context.latency
-        self._find_run = decode_sums(context.latency).find
+        self._sums = decode_sums(context.latency)
         self._times_of_few = few_decodes_timer(context.latency)
 
     def take(
@@ -43,21 +44,20 @@ class MultiStep:
 
         Returns how many, and start and end of the last one.
         """
-        find_run = self._find_run
-        run, first = find_run(self._latency, num_sequences, context_tokens)
+        run, first = self._sums.find(self._latency, num_sequences, context_tokens)
         if run is None:
             return self._take_unknown(at, last, num_sequences, context_tokens, most)
-        sums, instants = run
-        shift = at - sums[first]
-        end = first + most
-        if end > STEPS_OF_A_RUN:
+        shift = at - run[first]
+        if (end := first + most) > STEPS_OF_A_RUN:
             end = STEPS_OF_A_RUN
-        ends_at = sums[end] + shift
+        ends_at = run[end] + shift
         if ends_at > last:
-            end = bisect_right(sums, last - shift, first + 1, end)
-            ends_at = sums[end] + shift
-        self._context.steps.extend_touching(instants[first : end + 1] + shift)
-        return end - first, sums[end - 1] + shift, ends_at
+            end = bisect_right(run, last - shift, first + 1, end)
+            ends_at = run[end] + shift
+        if ends_at > MAX_INSTANT_US:
+            raise too_late(at)
+        self._context.steps.extend_shifted(at, run[first + 1 : end + 1], shift)
+        return end - first, run[end - 1] + shift, ends_at
 
     def _take_unknown(
         self, at: Micros, last: Micros, num_sequences: int, context_tokens: int, most: int
@@ -89,6 +89,7 @@ class CohortSteps(ABC):
     __slots__ = (
         *("_admits", "_block_size", "_blocked", "_composes", "_counts_taken_blocks", "_depth", "_free", "_context"),
         *(
+            "_limits_admission",
             "_max_decodes",
             "_most_calm",
             "_most_running",
@@ -97,7 +98,7 @@ class CohortSteps(ABC):
             "_reports_steps",
             "_take_blocks",
         ),
-        *("_take_steps", "cohort", "explicit", "flight", "next_step", "preempted", "waiting"),
+        *("_steps", "cohort", "explicit", "flight", "next_step", "preempted", "waiting"),
     )
 
     def __init__(
@@ -136,6 +137,8 @@ class CohortSteps(ABC):
         """Whether waiting sequences may join."""
         self._composes = True
         """Whether steps may be composed."""
+        self._limits_admission = False
+        """Whether waiting sequences may have to wait though places in the batch are free."""
         self._names: CountingKVCache | None = None
         """Names the blocks of members that other requests may find; None where no such sequence may be a member."""
         self._blocked: tuple[Sequence, int, int] | None = None
@@ -143,7 +146,7 @@ class CohortSteps(ABC):
         self._must_update = False
         """Whether the end of the executing step changes more than the number of tokens."""
         self._reports_steps = reports_steps
-        self._take_steps = MultiStep(context).take
+        self._steps = MultiStep(context)
 
     @abstractmethod
     def compose_newcomers(self, at: Micros) -> bool:
@@ -199,7 +202,7 @@ class CohortSteps(ABC):
         num_decodes, fills = cohort.num_decodes, cohort.num_filling > 0
         if num_decodes > self._max_decodes or not self._composes or (fills and len(self.flight) != self._depth - 1):
             return False
-        if self.waiting and not (self.is_full() if fills else self.is_blocked()):
+        if self.waiting and not (self.is_full() if fills or self._blocked is None else self.is_blocked()):
             return self.compose_newcomers(at)
         num_blocks, free = cohort.needs[step % self._block_size], self._free
         if num_blocks > free.num_free or not num_decodes:
@@ -218,21 +221,16 @@ class CohortSteps(ABC):
     def _num_equal_steps(self, most: int) -> int:
         """How many of the next `most` steps can be taken at once: the cohort alone computes and stays what it is."""
         cohort, step, depth = self.cohort, self.next_step, self._depth
-        if cohort.calm_from > step - depth or self.explicit or self._must_update:
-            return 0
-        if len(self.flight) < depth:
+        if cohort.calm_from > step - depth or self.explicit or self._must_update or len(self.flight) < depth:
             return 0
         if self.waiting and not (self.is_full() if cohort.num_filling else self.is_blocked()):
             return 0
         if self._reports_steps and (not self._context.leaps or most > MAX_REPEATED_STEPS):
             most = MAX_REPEATED_STEPS if self._context.leaps else 0
-        end, num_decodes, ends = cohort.end_heap[0], cohort.num_decodes, cohort.ends
-        if end not in ends:
-            end = cohort.next_end()
-        # The last step may be composed without members whose end is foreseen, but not without all.
-        until_end = end - step + (3 if depth > 1 and len(ends[end]) < num_decodes else 2)
-        if most > until_end:
-            most = until_end
+        end, num_decodes = cohort.end_heap[0], cohort.num_decodes
+        if most > (until_end := end - step + 2):
+            # The last step may be composed without members whose end is foreseen, but not without all.
+            most = until_end + 1 if depth > 1 and len(cohort.ends[end]) < num_decodes else until_end
         if most < MIN_LEAP_STEPS:
             return 0
         if most > MAX_LEAP_STEPS:
@@ -248,16 +246,16 @@ class CohortSteps(ABC):
 
         Before them `instants` get into the log: the starts of steps and the end of the last of these, `at`.
         """
-        self._context.steps.move_touching(instants)
+        if len(instants) > 1:
+            self._context.steps.move_touching(instants)
         instants.clear()
         flight, cohort, step, depth = self.flight, self.cohort, self.next_step, self._depth
-        take_steps, ending = self._take_steps, cohort.ends
         num_decodes, context, _, _ = flight[0]
-        count, started_at, ends_at = take_steps(at, last, num_decodes, context, most)
+        count, started_at, ends_at = self._steps.take(at, last, num_decodes, context, most)
         if count == 1:
             return started_at, ends_at, context, step - depth
         last_step = step + count - 2
-        if last_step - 1 in ending and count > 2:
+        if last_step - 1 in cohort.ends and count > 2:
             num_blocks = cohort.num_blocks_in(step, count - 2)
             cohort.composed(last_step - 1)
             num_blocks += cohort.needs[last_step % self._block_size]
@@ -274,7 +272,7 @@ class CohortSteps(ABC):
         self.next_step = last_step + 1
         if cohort.num_filling:
             self.fill_blocks(step, last_step + 1)
-        if last_step in ending:
+        if last_step in cohort.ends:
             cohort.composed(last_step)
         if self._reports_steps:
             first = step - depth

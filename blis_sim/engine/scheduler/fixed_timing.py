@@ -138,7 +138,7 @@ class FixedTimingScheduler:
         """Give `sequence` a slot, if its prompt finds blocks."""
         hits = self.kv.cached_prefix(sequence)
         start = self.kv.num_found_tokens(hits)
-        new_tokens = sequence.request.input_tokens - start
+        new_tokens = sequence.input_tokens - start
         if not self.kv.admit(sequence, new_tokens, hits, whole_must_fit=False, others_run=bool(self._running)):
             return False
         self._waiting.popleft()
@@ -157,7 +157,7 @@ class FixedTimingScheduler:
         return True
 
     def _first_token_time(self, sequence: Sequence, num_cached: int) -> Micros:
-        number, num_tokens = self._running[sequence], sequence.request.input_tokens
+        number, num_tokens = self._running[sequence], sequence.input_tokens
         if sequence.num_external_tokens:
             return self._timing.transfer_time(number, num_tokens)
         return self._timing.first_token_time(number, num_tokens, num_cached, len(self._running))
@@ -201,7 +201,7 @@ class FixedTimingScheduler:
             sequence.first_token_at = at
         else:
             sequence.add_token_step(index)
-        emitted = [sequence] if sequence.request.output_tokens > 0 else []
+        emitted = [sequence] if sequence.output_tokens > 0 else []
         context.events.append(StepDone(at, index, at, emitted))
         self._report_cache_changes(at)
         outcome = self._ending(sequence)
@@ -210,14 +210,14 @@ class FixedTimingScheduler:
             self._await_token(sequence, gap, at)
             return
         self._leave(sequence)
-        sequence.num_output_tokens = min(sequence.num_output_tokens, sequence.request.output_tokens)
+        sequence.num_output_tokens = min(sequence.num_output_tokens, sequence.output_tokens)
         context.end(sequence, outcome)
         context.counters.output_tokens += sequence.num_output_tokens
         context.events.append(Finished(at, sequence, outcome))
         self._plan(at)
 
     def _ending(self, sequence: Sequence) -> Outcome | None:
-        if sequence.num_output_tokens >= sequence.request.output_tokens:
+        if sequence.num_output_tokens >= sequence.output_tokens:
             return Outcome.COMPLETED
         if sequence.num_tokens >= self._context.config.limit_tokens:
             return Outcome.LENGTH_CAPPED

@@ -151,17 +151,25 @@ class CohortScheduler(CohortSteps):
         ends_early, reports_steps, counts_taken = self._ends_early, self._reports_steps, self._counts_taken_blocks
         num_decodes, context, tokens, newcomers = 0, 0, NO_TOKENS, NO_NEWCOMERS
         most_calm, most_running, index, instants = 0, self._most_running, self.next_step - len(flight), [at]
+        may_end_otherwise = ends_early or growth is not None
+        joins_freely = self._admits and not self._limits_admission
         while True:
             step, num_next = self.next_step, cohort.num_decodes
             num_blocks = needs[step % size]
             may_join = waiting and len(members) < most_running
             if may_join or num_next > most_calm or not num_next or num_blocks > free.num_next:
-                if self.explicit or not self.compose_cohort(at) or len(flight) < depth:
+                if may_join and 0 < most_calm >= num_next and joins_freely and self._blocked is None:
+                    is_composed = self.compose_newcomers(at)  # as in `compose_cohort`
+                else:
+                    is_composed = not self.explicit and self.compose_cohort(at)
+                if not is_composed or len(flight) < depth:
                     self._compose(at)
                     if not flight:
                         self._stop(at, instants, 0 if tokens or newcomers else num_decodes, context)
                         return
-                most_calm = most_decodes if self._is_calm() else 0
+                    most_calm = most_decodes if self._is_calm() else 0
+                elif not most_calm and self._is_calm():
+                    most_calm = most_decodes
             else:  # as in `compose_cohort`
                 if counts_taken:
                     take_blocks(num_blocks)
@@ -176,13 +184,16 @@ class CohortScheduler(CohortSteps):
             if tokens or newcomers or not num_decodes:
                 ends_at = self.begin(flight[0], at)
             else:
-                ends_at = at + decode_time(num_decodes, context)
-                if ends_at < last and num_decodes == cohort.num_decodes:  # contexts grow, so no more begin by `last`
-                    most = (last - at) // (ends_at - at) + 1
+                step_us = decode_time(num_decodes, context)
+                ends_at = at + step_us
+                if ends_at < last and num_decodes == cohort.num_decodes:
+                    most = (last - at) // step_us + 1  # contexts grow, so no more begin by `last`
                     if most >= MIN_LEAP_STEPS and (most := self._num_equal_steps(most)) >= MIN_LEAP_STEPS:
                         at, ends_at, context, index = self._leap(at, last, most, instants)
             instants.append(ends_at)
-            if ends_early or (growth is not None and len(flight) > 1 and growth.is_exceeded(flight[1])):
+            if may_end_otherwise and (
+                ends_early or (growth is not None and len(flight) > 1 and growth.is_exceeded(flight[1]))
+            ):
                 at, last = (self._end_early if ends_early else self._end_late)(ends_at, at, last, instants)
                 if at > last:
                     return

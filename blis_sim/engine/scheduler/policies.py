@@ -37,7 +37,7 @@ def by_target(sequence: Sequence) -> tuple[object, ...]:
 
 def by_prompt_length(sequence: Sequence) -> tuple[object, ...]:
     """The shortest prompt first, then by arrival, then by id."""
-    return (sequence.request.input_tokens, sequence.arrived_at, sequence.request.id)
+    return (sequence.input_tokens, sequence.arrived_at, sequence.request.id)
 
 
 def by_reverse_priority(sequence: Sequence) -> tuple[object, ...]:

@@ -65,15 +65,16 @@ def shape_of(step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
     if tokens or not newcomers:
         return batch_shape(tokens, num_decodes, context, recent_prompt_tokens)
     if len(newcomers) == 1:  # as mostly
-        new = newcomers[0].request.input_tokens
+        new = newcomers[0].input_tokens
         work = new * new
-        return new_shape((1, new, work, 0, 0, work, num_decodes, context, recent_prompt_tokens))
+        return new_shape(BatchShape, (1, new, work, 0, 0, work, num_decodes, context, recent_prompt_tokens))
     num_tokens = squares = 0
     for sequence in newcomers:
-        new = sequence.request.input_tokens
+        new = sequence.input_tokens
         num_tokens += new
         squares += new * new
-    return new_shape((len(newcomers), num_tokens, squares, 0, 0, squares, num_decodes, context, recent_prompt_tokens))
+    figures = len(newcomers), num_tokens, squares, 0, 0, squares, num_decodes, context, recent_prompt_tokens
+    return new_shape(BatchShape, figures)
 
 
 def batch_shape(
@@ -83,7 +84,7 @@ def batch_shape(
     prefills = new_tokens = squares = contexts = context_work = prompt_work = 0
     for each in tokens:
         new, context = each.num_tokens, each.context_tokens
-        if context < each.sequence.request.input_tokens or new > 1:
+        if context < each.sequence.input_tokens or new > 1:
             prefills += 1
             new_tokens += new
             squares += new * new

@@ -129,7 +129,7 @@ class VllmScheduler(BatchQueueScheduler):
         for sequence in newcomers:
             span = sequence.span
             if span is None or span.first_step != step_index + 1:  # it has left the cohort in the meantime
-                num_tokens = sequence.request.input_tokens
+                num_tokens = sequence.input_tokens
                 self.process(ScheduledTokens(sequence, num_tokens, 0, num_tokens, True), step_index, at, emitted, [])
                 continue
             sequence.num_in_flight_tokens = sequence.num_placeholders = 0
@@ -154,7 +154,7 @@ class VllmScheduler(BatchQueueScheduler):
         if sequence.outcome is not None or not tokens.samples:
             return
         self._add_token(sequence, step_index, at)
-        if sequence.request.output_tokens > 0:
+        if sequence.output_tokens > 0:
             emitted.append(sequence)
         if span is not None:  # composed before it joined the cohort, which does not end here
             sequence.num_placeholders -= self._is_async
@@ -185,15 +185,15 @@ class VllmScheduler(BatchQueueScheduler):
                 self.forget(sequence)
         else:
             self._leave(sequence)
-        most, engine_context = sequence.request.output_tokens, self._context
-        outcome = _COMPLETED if sequence.num_output_tokens >= most else _LENGTH_CAPPED
-        if sequence.num_output_tokens > most:
-            sequence.num_output_tokens = most
+        most, num_tokens, engine_context = sequence.output_tokens, sequence.num_output_tokens, self._context
+        outcome = _COMPLETED if num_tokens >= most else _LENGTH_CAPPED
+        if num_tokens > most:
+            sequence.num_output_tokens = num_tokens = most
         sequence.outcome = outcome  # as in `EngineContext.end`
         counters = engine_context.counters
         counters.ended[outcome] += 1
         del engine_context.live[sequence.request.id]
-        counters.output_tokens += sequence.num_output_tokens
+        counters.output_tokens += num_tokens
         finished.append(Finished(at, sequence, outcome))
 
     def _take_out_leaving(self, at: Micros) -> None:

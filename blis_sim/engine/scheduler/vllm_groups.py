@@ -92,7 +92,7 @@ class GroupedScheduler(VllmScheduler):
 
     def prompt_blocks(self, sequence: Sequence) -> int:
         """Return the blocks for a whole prompt that is not shared; a negative number where it must be split."""
-        num_tokens = sequence.request.input_tokens
+        num_tokens = sequence.input_tokens
         if self._split is not None and self._split_chunk(sequence, 0, num_tokens) != num_tokens:
             return -1
         return self._grouped.num_prompt_blocks(num_tokens)

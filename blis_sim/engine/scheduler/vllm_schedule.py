@@ -225,13 +225,12 @@ class VllmComposition(BatchScheduler):
     def next_tokens(self, sequence: Sequence) -> int:
         computed, placeholders = sequence.num_computed_tokens, sequence.num_placeholders
         if placeholders > 0:
-            budget_end = sequence.request.input_tokens + sequence.max_output_tokens
+            budget_end = sequence.input_tokens + sequence.max_output_tokens
             if sequence.max_output_tokens and computed + 2 - placeholders >= budget_end:
                 return 0  # the steps in flight bring its last token
         if (self._defers and sequence.is_prefilling) or self.num_compositions < sequence.decodes_from:
             return 0
-        num_known = sequence.request.input_tokens + sequence.num_output_tokens
-        num_tokens = num_known + sequence.num_drafts + placeholders - computed
+        num_tokens = sequence.input_tokens + sequence.num_output_tokens + sequence.num_drafts + placeholders - computed
         media = sequence.request.media
         if num_tokens == 1 and not media:  # it decodes, with a budget that is not used up
             return 1 if computed + 1 < self._limit else 0
@@ -294,7 +293,7 @@ class VllmComposition(BatchScheduler):
             cached = start = kv.num_found_tokens(hits)
             if sequence.request.external is not None or self._has_tier:
                 start = max(cached, self._brought_tokens(sequence))
-            num_known = sequence.request.input_tokens + sequence.num_output_tokens
+            num_known = sequence.input_tokens + sequence.num_output_tokens
             if self._defers and start < num_known - 1:
                 break
             num_tokens = self._admission_tokens(sequence, start)
@@ -360,7 +359,7 @@ class VllmComposition(BatchScheduler):
 
     def _admission_tokens(self, sequence: Sequence, start: int) -> int:
         """Return the tokens that a newcomer computes after `start` cached ones; 0 when they need a larger budget."""
-        num_tokens = sequence.request.input_tokens + sequence.num_output_tokens - start
+        num_tokens = sequence.input_tokens + sequence.num_output_tokens - start
         if 0 < self._threshold < num_tokens:
             num_tokens = self._threshold
         if num_tokens > self._budget and not self._config.enable_chunked_prefill:
@@ -377,7 +376,7 @@ class VllmComposition(BatchScheduler):
     def _advance(self, sequence: Sequence, num_tokens: int) -> ScheduledTokens:
         """Count tokens as computed at once, so that the next step can be composed before this one ends."""
         context = sequence.num_computed_tokens
-        num_known = sequence.request.input_tokens + sequence.num_output_tokens
+        num_known = sequence.input_tokens + sequence.num_output_tokens
         sequence.num_computed_tokens = computed = context + num_tokens
         sequence.num_in_flight_tokens += num_tokens
         samples = computed >= num_known + sequence.num_placeholders

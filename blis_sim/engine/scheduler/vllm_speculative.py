@@ -207,7 +207,7 @@ class SpeculativeScheduler(DraftWaitScheduler):
         """How many tokens are drafted for the next step of a sequence."""
         gates = self._gates
         if gates is not None:
-            num_left = (sequence.max_output_tokens or sequence.request.output_tokens) - sequence.num_output_tokens
+            num_left = (sequence.max_output_tokens or sequence.output_tokens) - sequence.num_output_tokens
             kv_usage = self.kv.num_used_blocks / self.kv.num_blocks
             utilization = max(kv_usage, self.num_running / self._config.max_num_seqs)
             if not gates.lets_pass(sequence.priority, sequence.deadline_at - self._now, num_left, utilization):
@@ -271,7 +271,7 @@ class SpeculativeScheduler(DraftWaitScheduler):
         if not num_tokens:
             return
         num_kept = self._add_tokens(sequence, num_tokens, step_index, at)
-        if sequence.request.output_tokens > 0:
+        if sequence.output_tokens > 0:
             emitted.append(sequence)
         if not is_stale:
             sequence.num_computed_tokens -= num_tokens - num_kept
@@ -300,7 +300,7 @@ class SpeculativeScheduler(DraftWaitScheduler):
 
     def _add_tokens(self, sequence: Sequence, num_tokens: int, step_index: int, at: Micros) -> int:
         """Add tokens up to where the request stops; returns how many these are, at least 1."""
-        to_end = max(1, sequence.request.output_tokens) - sequence.num_output_tokens
+        to_end = max(1, sequence.output_tokens) - sequence.num_output_tokens
         num_kept = min(num_tokens, to_end, self._limit - sequence.num_tokens)
         self._add_token(sequence, step_index, at)
         if num_kept > 1:

@@ -90,6 +90,6 @@ def test_ends_come_in_order_of_admission() -> None:
     later, earlier = decoding(5, number=2), decoding(6, number=1)
     for sequence in (later, earlier):
         cohort.join(sequence, DecodeSpan(sequence, 3, 7, is_foreseen=True))
-    assert cohort.next_end() == 7
+    assert cohort.end_heap == [7]
     assert cohort.pop_ended(7) == [earlier, later]
-    assert cohort.next_end() == -1
+    assert not cohort.end_heap
