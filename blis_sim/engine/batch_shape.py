@@ -44,7 +44,7 @@ class BatchShape(NamedTuple):
 
 
 new_shape: Callable[[type[BatchShape], tuple[int, ...]], BatchShape] = tuple.__new__
-"""Makes a shape, whose class comes first, out of all of its figures, in order, at a third of the cost."""
+"""Create a shape, whose class comes first, from all of its figures, in order, at a third of the cost."""
 
 
 def decodes(num_sequences: int, context_tokens: int) -> BatchShape:

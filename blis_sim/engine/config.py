@@ -52,7 +52,7 @@ class EngineConfig:
     engine: str = "vllm"
     """Engine whose rules compose the steps, a key of `blis_sim.engine.scheduler.registry.ENGINES`."""
     cpu_tier: "CpuTierConfig | None" = None
-    """CPU memory behind the KV cache. BLIS's scheduling only; what follows is vLLM's only."""
+    """CPU memory behind the KV cache, for BLIS's scheduling only. The settings below are for vLLM's scheduling only."""
     offload: "OffloadConfig | None" = None
     """CPU memory to which KV blocks are copied, and from which prompts are loaded."""
     async_scheduling: bool = True
@@ -73,7 +73,7 @@ class EngineConfig:
     timing: "RequestTiming | None" = None
     """Times set request by request, each in a slot of its own; None computes them step by step."""
     kv_groups: tuple[KVCacheGroupSpec, ...] = ()
-    """Groups of layers with a block table each; without any, one in which every token of a request is kept.
+    """Groups of layers with a block table each; without any, one group keeps every token of a request.
 
     A prompt's content then has an identity for every `block_size_tokens` tokens, which divide the blocks of all groups.
     """
@@ -82,7 +82,7 @@ class EngineConfig:
     encoder: "EncoderLimits | None" = None
     """Limits of encoding media; None encodes and keeps as many of their tokens as a step may compute."""
     reports_kv_changes: bool = False
-    """Report changes of the content of the prefix cache. Every block is then looked at, which costs time."""
+    """Report changes of the content of the prefix cache, at the cost of work for every block."""
 
     def __post_init__(self) -> None:
         at_least_1 = (
@@ -159,7 +159,7 @@ class EngineConfig:
 
     @property
     def kv_size_tokens(self) -> int:
-        """Tokens of requests of the longest length that fit into all blocks: the size that vLLM gives of its cache."""
+        """Tokens of all longest requests that fit into the blocks: the size that vLLM reports of its KV cache."""
         if not self.kv_groups:
             return self.total_kv_blocks * self.block_size_tokens
         longest = self.limit_tokens
@@ -167,7 +167,7 @@ class EngineConfig:
         return int(self.total_kv_blocks / held * longest)
 
     def num_prompt_blocks(self, num_tokens: int) -> int:
-        """Blocks that hold what is kept of a prompt of so many tokens once it is computed."""
+        """KV blocks that remain of a prompt of `num_tokens` tokens once the prompt is computed."""
         if self.kv_groups:
             return blocks_after(self.kv_groups, num_tokens)
         return -(-num_tokens // self.block_size_tokens)
@@ -198,7 +198,7 @@ class EngineConfig:
             )
 
     def _check_offload(self) -> None:
-        """Refuse what is not simulated together with CPU memory to which KV blocks are copied."""
+        """Refuse settings that are not simulated together with CPU memory to which KV blocks are copied."""
         if self.engine == "blis" or self.speculation or self.kv_groups or self.pipeline or self.timing:
             raise EngineError(
                 "KV blocks are offloaded with engine vllm only, without speculation, groups of KV caches, pipeline "
@@ -217,7 +217,7 @@ def _at_least(name: str, value: int, least: int) -> None:
 
 
 def refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> str | None:
-    """Why a request can never be served, or None if it can.
+    """Return why a request can never be served; None if it can.
 
     Only declared figures count, never the true output length (INV-9). Order and rules are BLIS's (EnqueueRequest).
     """
@@ -237,7 +237,7 @@ def refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> 
 
 
 def num_surely_served(config: EngineConfig) -> int:
-    """A prompt of 1 to so many tokens with a budget of at most so many is not refused: the quick answer for most."""
+    """Return the most tokens n with which a prompt of 1 to n tokens and a budget of up to n tokens is never refused."""
     if config.engine != "blis":
         return (config.max_model_len or config.limit_tokens) - 1
     num_tokens = config.total_kv_blocks * config.block_size_tokens
@@ -245,7 +245,8 @@ def num_surely_served(config: EngineConfig) -> int:
 
 
 def _vllm_refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> str | None:
-    """vLLM refuses a prompt or a budget that is too long by itself; together it cuts the budget silently."""
+    """Return vLLM's reason to refuse a prompt or a budget, each too long alone; vLLM cuts a budget too long beside its
+    prompt."""
     limit = config.max_model_len or config.limit_tokens
     if input_tokens == 0:
         return "the prompt is empty"

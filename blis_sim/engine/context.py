@@ -1,4 +1,4 @@
-"""State that the parts of one engine share: its limits, its clockwork, its records. The engine owns it."""
+"""State shared by the parts of one engine: configuration, latency model, event queue and records."""
 
 from collections.abc import Callable
 
@@ -65,7 +65,7 @@ class EngineContext:
         self.cache_changes: list[CacheChange] | None = [] if config.reports_kv_changes else None
         """Changes of the content of the prefix cache since the last step ended; None unless they are reported."""
         self.clock: Micros = 0
-        """Instant of the last thing that happened."""
+        """Instant of the last event."""
         self.until: Micros = 0
         """The instant up to which the driver advances the engine."""
         self.reports_admissions = reports_admissions

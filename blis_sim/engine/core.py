@@ -2,7 +2,7 @@
 microseconds.
 
 Read this first: the life of a request outside of steps. A request arrives, waits out its queueing overhead, passes the
-guards of the wait queue, and is handed to a scheduler, which schedules it step by step to its end.
+admission checks, and is handed to a scheduler, which schedules it step by step to its end.
 """
 
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ class Engine:
         self.config = config
         self.latency = latency
         self.now: Micros | None = None
-        """How far the engine has been advanced; None before the first time."""
+        """The instant up to which the engine has been advanced; None before the first time."""
         self._context = EngineContext(config, latency, self._catch_up, steps, reports_admissions)
         self._context.reports_batches = reports_batches
         self._queue = self._context.queue
@@ -67,10 +67,10 @@ class Engine:
         self._priority = PRIORITIES[config.priority_policy](config.slo_priorities)
 
     def submit(self, request: Request, at: Micros) -> Sequence:
-        """Let `request` arrive at `at`. Returns its life, for reading.
+        """Let `request` arrive at `at`. Returns its sequence, for reading.
 
-        That may be an instant already done, for an arrival by itself changes nothing; but not so early that the request
-        would have joined the wait queue by now. Raises ValueError then, and for an id still in use.
+        `at` may be in the past, because an arrival alone changes nothing. Raises ValueError if the request would have
+        joined the wait queue by now, and for an id still in use.
         """
         sequence = Sequence(request, at)
         self.enter(sequence, at)
@@ -83,9 +83,9 @@ class Engine:
         return sequences
 
     def enter_all(self, sequences: SequenceOf[Sequence]) -> Micros | None:
-        """Let requests come here at the instants at which they arrived; else as `submit`.
+        """Let requests enter this engine at the instants of their arrivals; otherwise as `submit`.
 
-        Returns when the first of them joins the wait queue.
+        Returns the instant at which the first request joins the wait queue.
         """
         live, queueing_time = self._context.live, queueing_timer(self.latency)
         now = -1 if self.now is None else self.now
@@ -108,9 +108,9 @@ class Engine:
         return min(instants, default=None)
 
     def enter(self, sequence: Sequence, at: Micros) -> Micros:
-        """Let a request that has arrived somewhere else come here at `at`; else as `submit`.
+        """Let a request that arrived elsewhere enter this engine at `at`; otherwise as `submit`.
 
-        Returns when it joins the wait queue.
+        Returns the instant at which it joins the wait queue.
         """
         request, live = sequence.request, self._context.live
         queued_at = at + self.queueing_time(request)
@@ -124,29 +124,28 @@ class Engine:
         return queued_at
 
     def queueing_time(self, request: Request) -> Micros:
-        """From the arrival of a request until it joins the wait queue, which is when what is external has come over."""
+        """Return the time from the arrival of a request until it joins the wait queue, its transfer included."""
         queueing_us = self.latency.queueing_time(request.input_tokens)
         return queueing_us if request.external is None else queueing_us + request.external.transfer_us
 
     def abort(self, request_id: str, at: Micros, outcome: Outcome = Outcome.ABORTED) -> None:
-        """Let the client of `request_id` hang up at `at`; ids not there then are ignored.
+        """Let the client of `request_id` hang up at `at`; ids without a live request are ignored.
 
-        `outcome` is why the request ends unanswered, if for another reason.
+        `outcome` is the outcome of the request.
         """
         self._demand_future(at)
         self._queue.push(at, Due.ABORT, (request_id, outcome))
 
     def hold(self, hold: PauseState, at: Micros) -> None:
-        """From `at` on, which must be ahead, suspend so much of the scheduling, or resume it."""
+        """Suspend scheduling to the extent of `hold`, or resume it, from `at` on, which must be ahead."""
         self._demand_steps()
         self._demand_future(at)
         self._scheduler.set_hold(hold, at)
 
     def reset_prefix_cache(self, at: Micros, preempts_running: bool = False) -> bool:
-        """Let no block be found any more. False, and nothing changed, while any block is held.
+        """Empty the prefix cache. Returns False, and changes nothing, while any block is held.
 
-        With `preempts_running` whatever runs goes back to the wait queue first, at `at`, which must be ahead, and
-        computes all it had anew.
+        With `preempts_running` all running requests are preempted first, at `at`, which must be ahead.
         """
         self._demand_steps()
         self._demand_future(at)
@@ -155,9 +154,9 @@ class Engine:
         return self._scheduler.kv.forget()
 
     def shrink_cache(self, num_blocks: int, at: Micros) -> None:
-        """From `at` on, which must be ahead, withhold so many KV blocks from all requests, or as many as are free.
+        """Withhold `num_blocks` KV blocks, or all free ones, from all requests from `at` on, which must be ahead.
 
-        0 gives them all back. Raises EngineError for BLIS's scheduling, which cannot.
+        0 gives all blocks back. Raises EngineError with BLIS's scheduling.
         """
         self._demand_steps()
         self._demand_future(at)
@@ -171,20 +170,20 @@ class Engine:
     def reserve(self, sequence: Sequence) -> bool:
         """Hold blocks for the whole prompt of a request that another instance has computed, as its transfer begins.
 
-        False, and nothing changed, when too few are free now. Raises EngineError except for BLIS's scheduling; with
-        others the field `external` of a request has the part of its prompt.
+        Returns False, and changes nothing, when too few blocks are free. Raises EngineError except with BLIS's
+        scheduling; other schedulers read `Request.external`.
         """
         return self._blis_scheduler.reserve(sequence)
 
     def give_up(self, sequence: Sequence) -> None:
-        """Free the blocks of a `reserve`d prompt that will not come."""
+        """Free the blocks of a `reserve`d prompt that will not arrive."""
         self._blis_scheduler.give_up(sequence)
 
     def take_over(self, sequence: Sequence, at: Micros) -> None:
         """Let a request join the wait queue at `at`, which must be ahead, with the prompt that was reserved for it.
 
-        The request has waited out its overheads and passed the guards where its prompt was computed, and has no
-        deadline here.
+        The request has waited out its overheads and passed the admission checks where its prompt was computed, and has
+        no deadline here.
         """
         self._demand_future(at)
         self._queue.push(at, Due.TAKEN_OVER, sequence)
@@ -231,18 +230,18 @@ class Engine:
 
     @property
     def instances(self) -> "tuple[Engine, ...]":
-        """All engines there are: this one. A cluster has more."""
+        """This engine alone; a cluster has several."""
         return (self,)
 
     @property
     def live(self) -> Mapping[str, Sequence]:
-        """Requests that have come here and not ended, by id."""
+        """Requests that have entered this engine and not ended, by id."""
         return self._context.live
 
     @property
     def clock(self) -> Micros:
-        """Instant of the last thing that happened: the simulated run ends here."""
-        # An arrival that has passed is something that happened, though nothing follows from it yet.
+        """Instant of the last event: the end of the simulated run."""
+        # A past arrival counts as an event, although nothing follows from it yet.
         passed = (at for at in self._queue.ranks(_QUEUED) if self.now is not None and at <= self.now)
         return max(self._context.clock, max(passed, default=0))
 
@@ -253,8 +252,8 @@ class Engine:
 
     @property
     def num_begun_steps(self) -> int:
-        """Number of steps that have begun, though the log may lack the latest of them. While the latency model is asked
-        how long a step takes, that is the number of this step."""
+        """Number of steps that have begun; the log may lack the latest one. While the latency model times a step, this
+        is the number of that step."""
         return self._scheduler.num_begun_steps
 
     @property
@@ -274,7 +273,7 @@ class Engine:
 
     @property
     def stats(self) -> EngineStats:
-        """The present state in figures."""
+        """Current gauges of the engine."""
         kv = self._scheduler.kv
         return EngineStats(
             num_running=self._scheduler.num_running,
@@ -366,7 +365,7 @@ class Engine:
         self._scheduler.enqueue(sequence, at)
 
     def _is_let_in(self, sequence: Sequence, at: Micros) -> bool:
-        """Whether a request passes the guards, with what max_model_len leaves if it declares no budget."""
+        """Whether a request passes the admission checks; max_model_len gives a budget to one without."""
         input_tokens, max_model_len = sequence.input_tokens, self.config.max_model_len
         if sequence.max_output_tokens == 0 and input_tokens < max_model_len:
             sequence.max_output_tokens = max_model_len - input_tokens
@@ -376,7 +375,7 @@ class Engine:
         return reason is None
 
     def _accept(self, sequence: Sequence, at: Micros) -> None:
-        """A request whose prompt has come computed joins the wait queue."""
+        """Add a request whose computed prompt has arrived to the wait queue."""
         self._context.clock = at
         self._context.live[sequence.request.id] = sequence
         self.counters.num_enqueued += 1

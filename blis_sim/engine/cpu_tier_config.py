@@ -1,4 +1,4 @@
-"""The settings of CPU memory behind the KV cache, and what a transfer from there costs."""
+"""The settings of CPU memory behind the KV cache, and the time of a transfer from there."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -7,7 +7,7 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.units import Micros
 
 LONGEST_TRANSFER_US: Micros = 3_600_000_000
-"""A block that takes longer to move is a slip of the pen."""
+"""Upper limit of the time to move a block: longer times are mistakes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class CpuTierConfig:
             raise EngineError(f"offload_threshold must be at least 0 and at most 1, got {self.offload_threshold}")
 
     def transfer_us(self, block_size_tokens: int) -> Micros:
-        """The time to bring back one block. Raises EngineError when it is absurd."""
+        """Return the time to bring back one block. Raises EngineError for more than an hour."""
         time_us = self.base_latency_us + block_size_tokens / self.bandwidth_tokens_per_us
         if time_us > LONGEST_TRANSFER_US:
             raise EngineError(

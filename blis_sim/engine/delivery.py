@@ -1,9 +1,9 @@
 """Instants at which tokens leave for their clients: after their step, delayed by overheads that never delay the engine.
 
 With BLIS's scheduling each token's overhead adds to the gap before it, so token number n leaves n overheads after its
-step; with vLLM's they overlap the following steps, so each token leaves one overhead after its own step. What the other
-tokens of its step cost comes on top of either. Where a latency model has an API server process, that is a queue: the
-tokens of a step are handed out in the order of the batch, after those of the steps before.
+step; with vLLM's they overlap the following steps, so each token leaves one overhead after its own step. The overhead
+of the other tokens of its step is added in both cases. Where a latency model has an API server process, that is a
+queue: the tokens of a step leave in the order of the batch, after the tokens of earlier steps.
 """
 
 import numpy as np
@@ -15,9 +15,9 @@ from blis_sim.engine.units import Micros
 
 
 def output_overheads(config: EngineConfig, latency: LatencyModel, num_outputs: int) -> tuple[Micros, Micros]:
-    """The delay of every token of a step that produced so many, and what is added for each token of its request so far.
+    """Return the delay of every token of a step with `num_outputs` tokens, and the delay to add per token of a request.
 
-    Together, for token n of a request, they are its `output_delay` unless it is the last.
+    The `output_delay` of token n of a request, unless it is the last, is the first and n times the second.
     """
     token_us, step_us = latency.output_token_time, num_outputs * latency.output_sequence_time
     return (step_us, token_us) if config.engine == "blis" else (step_us + token_us, 0)
@@ -33,7 +33,7 @@ def output_delay(
 
 
 class OutputQueue:
-    """The API server process of an engine, as its tokens come."""
+    """The API server process of an engine as a queue of tokens."""
 
     __slots__ = ("_free_at", "turn_us")
 
@@ -43,7 +43,7 @@ class OutputQueue:
         self._free_at = 0.0
 
     def enter(self, at: Micros, num_outputs: int) -> float:
-        """Let so many tokens come at `at`. Returns how long the first of them waits for those before it."""
+        """Add `num_outputs` tokens at `at`. Returns how long the first of the tokens waits for earlier ones."""
         begins_at = max(self._free_at, at)
         self._free_at = begins_at + num_outputs * self.turn_us
         return begins_at - at

@@ -79,7 +79,7 @@ class KVCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """All an engine is built from. `notes` are for the user to read: what was assumed or cut on the way here."""
+    """Everything that an engine is built from. `notes` name assumptions and cut values for the user."""
 
     model: ModelSpec
     gpu: GpuSpec
@@ -108,7 +108,7 @@ class Deployment:
 
 
 def resolve(options: DeploymentOptions) -> Deployment:
-    """Fill in what was left to the catalogue and to arithmetic.
+    """Return the deployment, with missing options taken from the catalogue or computed.
 
     Raises EngineError when the model or GPU is unknown, or when they do not fit together.
     """
@@ -191,7 +191,7 @@ def _latency(
 def _config(
     options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]
 ) -> tuple[EngineConfig, MemoryLayout | None]:
-    """Return what the engine allows itself, and its plan of memory. Raises EngineError for what can never run."""
+    """Return the engine's configuration and its memory plan. Raises EngineError for a deployment that can never run."""
     limits = _limits(options, gpu, options.max_model_len or model.max_model_len)
     with _naming_files(options):
         cache = _kv_cache(options, model, gpu, tp, limits, notes)
@@ -259,7 +259,8 @@ def notes_after(deployment: Deployment) -> list[str]:
 
 
 def _check_whole_prompts(config: EngineConfig) -> None:
-    """Refuse, as vLLM does, what would let a long prompt wait for ever: a budget it cannot fit unless it is split."""
+    """Refuse, as vLLM does, a token budget below the longest context without chunked prefill: long prompts would wait
+    for ever."""
     ahead = config.speculation.num_lookahead_tokens if config.speculation else 0
     least = config.max_model_len + ahead
     if config.engine != "blis" and not config.enable_chunked_prefill and config.max_num_batched_tokens < least:
@@ -289,7 +290,7 @@ def _limits(options: DeploymentOptions, gpu: GpuSpec, max_model_len: int) -> Bat
 
 
 def model_of(options: DeploymentOptions, notes: list[str]) -> ModelSpec:
-    """Return the model of the folder given; a folder that is not there gives way to the catalogue, if that has it."""
+    """Return the model of --model-config-folder; the catalogue's model where that folder does not exist."""
     folder = options.model_config_folder
     if folder and not Path(folder).exists() and has_model(options.model):
         notes.append(f"--model-config-folder {folder} does not exist, taking {options.model} from the catalogue")
@@ -338,7 +339,7 @@ def _kv_cache(
 
 
 def blocks_on(options: DeploymentOptions, deployment: Deployment) -> int:
-    """Return the KV blocks of a deployment whose GPU is another than the options name. Raises EngineError."""
+    """Return the KV blocks of a deployment on another GPU than the options name. Raises EngineError."""
     limits = BatchLimits(deployment.config.max_num_batched_tokens, deployment.config.max_num_seqs)
     return _kv_cache(options, deployment.model, deployment.gpu, deployment.tp, limits, []).num_blocks
 
@@ -379,7 +380,7 @@ def _cpu_tier(options: DeploymentOptions) -> "CpuTierConfig | None":
 
 
 def _max_model_len(options: DeploymentOptions, model: ModelSpec, capacity: int, notes: list[str]) -> int:
-    """The flag's, else the model's, cut to what the KV cache holds."""
+    """Return --max-model-len, else the model's context window, cut to the capacity of the KV cache."""
     requested = options.max_model_len or model.max_model_len
     if requested <= capacity:
         return requested

@@ -329,7 +329,7 @@ class DeploymentOptions:
             object.__setattr__(self, name, value)
 
     def _check_limits(self) -> None:
-        """Let --max-num-scheduled-tokens mean what it does for the engine, and refuse what vLLM does."""
+        """Apply the engine's meaning of --max-num-scheduled-tokens, and refuse limits that vLLM refuses."""
         if self.engine == "blis" and self.max_num_scheduled_tokens is not None:
             if self.max_num_batched_tokens not in (None, self.max_num_scheduled_tokens):
                 raise OptionError(
@@ -370,7 +370,7 @@ class DeploymentOptions:
         return self.latency_model or engine_defaults(self.engine).latency_model
 
     def kernel_placement(self, tp: int) -> "KernelPlacement":
-        """Return what of the flags decides which kernels run on `tp` GPUs."""
+        """Return the flags that decide which kernels run on `tp` GPUs."""
         from blis_sim.engine.latency.kernels.model_operations import KernelPlacement
 
         return KernelPlacement(

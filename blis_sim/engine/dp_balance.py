@@ -1,4 +1,4 @@
-"""Which data-parallel rank a request goes to, as vLLM 0.33's internal load balancer picks it.
+"""The choice of a data-parallel rank for each request, as vLLM 0.33's internal load balancer makes it.
 
 Each front end scores the ranks by the latest reported loads, which are up to 100 ms old, and by the requests that it
 has sent itself since. Facts: vllm/v1/engine/core_client.py `DPLBAsyncMPClient`, vllm/v1/engine/coordinator.py.
@@ -31,7 +31,7 @@ class RankLoad:
 
 
 def load_of(stats: EngineStats) -> RankLoad:
-    """The load of an engine as it is now."""
+    """Return the current load of an engine."""
     return RankLoad(stats.num_waiting, stats.num_running, stats.kv_usage_fraction)
 
 
@@ -47,7 +47,7 @@ class LoadReports:
         self._reported_at: Micros | None = None
 
     def report(self, rank: int, load: RankLoad, at: Micros) -> None:
-        """The load of `rank` from `at` on. No change of the numbers of requests, no report."""
+        """Set the load of `rank` from `at` on. Nothing is reported unless the numbers of requests change."""
         known = self._loads[rank]
         if (load.num_waiting, load.num_running) == (known.num_waiting, known.num_running):
             return
@@ -117,7 +117,7 @@ class LockstepReports:
 
 
 class RankBalancer:
-    """One of `num_front_ends` front ends, each of which decides for itself."""
+    """The load balancer of one of `num_front_ends` front ends, which decide independently."""
 
     def __init__(self, num_ranks: int, num_front_ends: int = 1, front_end: int = 0) -> None:
         self._num_front_ends = num_front_ends
@@ -128,12 +128,12 @@ class RankBalancer:
         self._start = num_ranks * front_end // num_front_ends
 
     def update_loads(self, loads: Sequence[RankLoad]) -> None:
-        """Take in a report of the coordinator: it replaces all that was assumed meanwhile."""
+        """Take the loads of a coordinator's report, which replace all assumptions made since the last report."""
         self._loads = loads
         self._num_sent = [0] * len(loads)
 
     def choose(self) -> int:
-        """The rank for the next request: that of the lowest score, the scan starting one further each time."""
+        """Return the rank with the lowest score for the next request. Each scan starts one rank further."""
         num_ranks = len(self._loads)
         order = [(self._start + offset) % num_ranks for offset in range(num_ranks)]
         rank = min(order, key=self.score)
@@ -143,15 +143,15 @@ class RankBalancer:
         return rank
 
     def send_to(self, rank: int) -> None:
-        """A request whose client chose the rank: it counts as unfinished there and changes nothing else."""
+        """Count a request whose client chose the rank as unfinished there; nothing else changes."""
         self._num_unfinished[rank] += 1
 
     def finished(self, rank: int) -> None:
-        """A request sent to `rank` has ended, whatever its end."""
+        """Count a request sent to `rank` as ended, with any outcome."""
         self._num_unfinished[rank] -= 1
 
     def score(self, rank: int) -> float:
-        """The requests a rank is thought to have, and more for a queue in front of a KV cache over half full."""
+        """Return the estimated requests of a rank, with a surcharge for a queue before a KV cache over half full."""
         load = self._loads[rank]
         num_waiting = load.num_waiting + self._num_sent[rank]
         score: float = max(self._num_front_ends * self._num_unfinished[rank], num_waiting + load.num_running)

@@ -89,7 +89,7 @@ def scheduled_tokens(options: DeploymentOptions, speculation: "Speculation | Non
 
 
 def active_seqs(options: DeploymentOptions, max_num_seqs: int, tokens: int, speculation: "Speculation | None") -> int:
-    """Return how many requests are admitted at once: those that --max-num-active-seqs allows, and drafts have room for.
+    """Return how many requests are admitted at once, by --max-num-active-seqs and by the room for drafts.
 
     A drafter with a pass of its own computes its rows for every request within the tokens of one step. Raises
     OptionError for more requests than run in one step.
@@ -120,7 +120,7 @@ def check_drafts_fit(config: EngineConfig) -> None:
 
 
 def _drafter(speculation: "Speculation") -> "Drafter":
-    """Return what is known of the method that drafts."""
+    """Return the drafter of a method."""
     from blis_sim.engine.speculation import DRAFTERS  # few deployments draft
 
     return DRAFTERS[speculation.method]

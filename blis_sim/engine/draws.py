@@ -1,4 +1,4 @@
-"""Numbers that look random and follow from their arguments alone: the same in every run, whatever happens around."""
+"""Pseudo-random numbers that depend on their arguments alone, so that every run draws equal numbers."""
 
 import math
 
@@ -7,7 +7,7 @@ _MASK = RANGE - 1
 
 
 def mixed(number: int) -> int:
-    """64 bits that look random, one to one (splitmix64, Steele, Lea and Flood 2014)."""
+    """Return 64 pseudo-random bits, one to one (splitmix64, Steele, Lea and Flood 2014)."""
     bits = (number * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & _MASK
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -15,7 +15,7 @@ def mixed(number: int) -> int:
 
 
 def standard_normal(number: int) -> float:
-    """A draw from the normal distribution with mean 0 and standard deviation 1 (Box and Muller 1958)."""
+    """Return a draw from the normal distribution with mean 0 and standard deviation 1 (Box and Muller 1958)."""
     bits = mixed(number)
     radius = math.sqrt(-2 * math.log((bits + 1) / (RANGE + 1)))
     return radius * math.cos(2 * math.pi * mixed(bits) / RANGE)

@@ -1,4 +1,4 @@
-"""The defaults that an engine brings along where its user gives no flag, by engine and by release of vLLM.
+"""Defaults for flags that are not given, by engine and by release of vLLM.
 
 vLLM's are those of `EngineArgs` in 0.33 for an API server; BLIS's those of its command line.
 """
@@ -81,7 +81,7 @@ LOW_LATENCY_BACKEND = "deepep_low_latency"
 
 
 class BatchLimits(NamedTuple):
-    """The most that one step may take on."""
+    """Limits of one step."""
 
     max_num_batched_tokens: int
     max_num_seqs: int
@@ -166,7 +166,7 @@ def vllm_limits(
 ) -> BatchLimits:
     """vLLM's defaults on a GPU, by `EngineArgs._set_default_max_num_seqs_and_batched_tokens_args`.
 
-    `max_model_len` is in tokens, 0 without a limit; `max_num_seqs` is what the user asks for, None for nothing.
+    `max_model_len` is in tokens, 0 without a limit; `max_num_seqs` is the user's limit, None without one.
     """
     most = _for_memory(gpu, has_largest_limits)
     tokens = _TOKENS_OF_LOW_LATENCY_EXPERTS if has_low_latency_experts else most.max_num_batched_tokens

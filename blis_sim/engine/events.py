@@ -70,9 +70,9 @@ class BatchDone:
     started_at: Micros
     shape: BatchShape
     prompts: SequenceOf[tuple[Sequence, int]]
-    """Sequences that had no output token before the step, and how many tokens of theirs it computed."""
+    """Sequences that had no output token before the step, each with the number of tokens that the step computed."""
     decoding: SequenceOf[Sequence]
-    """All other sequences that it computed."""
+    """All other sequences that the step computed."""
     num_used_blocks: int
     """KV blocks in use until the step ended."""
     num_blocks_after: int

@@ -1,4 +1,4 @@
-"""Flags of an engine that were given although another one keeps them from mattering."""
+"""Notes on flags of an engine that have no effect because of another flag."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ _OF_CPU_TIER = ("kv_offload_policy", "kv_offload_threshold", "kv_transfer_bandwi
 
 
 def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:
-    """One note for each, for the user to read."""
+    """Yield a note for the user on each flag without effect."""
     missing: dict[str, str] = {}
     if options.engine != "vllm":
         missing |= dict.fromkeys(_OF_VLLM, "--engine vllm")

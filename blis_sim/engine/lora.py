@@ -1,4 +1,4 @@
-"""LoRA adapters on a GPU: how many fit, and what it costs to bring one in."""
+"""LoRA adapters on a GPU: how many fit, and the time to load one."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from blis_sim.engine.units import Micros
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraSettings:
-    """Raises EngineError for values out of bounds."""
+    """Limits and load times of LoRA adapters. Raises EngineError for values out of bounds."""
 
     max_loras: int = 1
     """Adapters that one step may compute with, and slots on the GPU."""
@@ -31,7 +31,7 @@ class LoraSettings:
 
 
 class LoraSlots:
-    """Which adapters are on the GPU and which in memory. The least recently used adapter makes room on either.
+    """Adapters on the GPU and in the memory of the machine. The least recently used adapter is evicted first from both.
 
     Facts: vllm/lora/worker_manager.py, `LRUCacheWorkerLoRAManager`.
     """
@@ -42,7 +42,7 @@ class LoraSlots:
         self._in_memory: OrderedDict[str, None] = OrderedDict()
 
     def use(self, adapters: Iterable[str]) -> Micros:
-        """Bring in what a step needs, at most `max_loras` adapters. Returns how long the step waits for that."""
+        """Load the adapters of a step, at most `max_loras`. Returns how long the step waits for them."""
         settings = self._settings
         waited = 0
         for adapter in adapters:
@@ -54,7 +54,7 @@ class LoraSlots:
 
 
 def _touch(cache: OrderedDict[str, None], adapter: str, capacity: int) -> bool:
-    """Make `adapter` the most recently used; whether it was there."""
+    """Make `adapter` the most recently used. Returns whether it was present."""
     found = adapter in cache
     cache[adapter] = None
     cache.move_to_end(adapter)

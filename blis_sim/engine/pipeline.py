@@ -56,7 +56,7 @@ class Pipeline:
         """Instants at which the step that entered last enters and leaves each stage."""
 
     def composed(self) -> None:
-        """Another step, perhaps an empty one, is composed: the first stage waits for the tokens that it needs."""
+        """Note that a step, perhaps an empty one, is composed: the first stage waits for the tokens that it needs."""
         self._free_at[0] = max(self._free_at[0], self._sampled_at.popleft())
         self._sampled_at.append(0)
 

@@ -41,13 +41,13 @@ class RankGroup:
         self._balancer = RankBalancer(len(engines))
         self._reports = LockstepReports(len(engines))
         self._arriving: list[tuple[Micros, Micros, int, Sequence, int | None]] = []
-        """Requests that have come to no rank: when they do, when they arrived, their number, and the rank they name."""
+        """Requests without a rank: instant of the assignment, arrival, number, sequence, and the rank they name."""
         self._hang_ups: list[tuple[Micros, int, str, Outcome]] = []
         self._numbers = count()
         self._rank_of: dict[str, int] = {}
-        """The rank of each request that has not ended, `NOWHERE` before it came to one."""
+        """The rank of each request that has not ended, `NOWHERE` before it is assigned."""
         self._sequences: dict[str, Sequence] = {}
-        """Requests that have come to no rank."""
+        """Requests without a rank, by id."""
         self._events: list[tuple[int, Event]] = []
         self._ends_at: Micros | None = None
         """Instant at which the forward pass under way ends; None between waves."""
@@ -72,18 +72,18 @@ class RankGroup:
 
     @property
     def clock(self) -> Micros:
-        """Instant of the last thing that happened: the end of the simulated run."""
+        """Instant of the last event: the end of the simulated run."""
         passed = [at for at, *_ in self._arriving if self.now is not None and at <= self.now]
         return max([*(engine.clock for engine in self._engines), *passed])
 
     def queueing_time(self, request: Request) -> Micros:
-        """From the arrival of a request until it joins the wait queue of a rank."""
+        """Return the time from the arrival of a request until it joins the wait queue of a rank."""
         return self._engines[0].queueing_time(request)
 
     def submit(self, request: Request, at: Micros, rank: int | None = None) -> Sequence:
-        """Let `request` arrive at `at`; without a `rank` it goes to the one that has least to do when it gets there.
+        """Let `request` arrive at `at`; without a `rank` it is assigned to the least loaded rank.
 
-        Raises ValueError when it would have got there by now, and for an id still in use.
+        Raises ValueError if it would have been assigned by now, and for an id still in use.
         """
         queued_at = at + self.queueing_time(request)
         self._demand_future(queued_at)
@@ -100,7 +100,7 @@ class RankGroup:
         return [self.submit(request, at) for request, at in zip(requests, instants, strict=True)]
 
     def abort(self, request_id: str, at: Micros, outcome: Outcome = Outcome.ABORTED) -> None:
-        """Let the client of `request_id` hang up at `at`; ids not there then are ignored."""
+        """Let the client of `request_id` hang up at `at`; ids without a live request are ignored."""
         self._demand_future(at)
         rank = self._rank_of.get(request_id)
         if rank is None:
@@ -111,7 +111,7 @@ class RankGroup:
             self._engines[rank].abort(request_id, at, outcome)
 
     def rank_of(self, request_id: str) -> int:
-        """Return the rank of a request that has not ended; `NOWHERE` before it came to one, and for others."""
+        """Return the rank of a request that has not ended; `NOWHERE` before it is assigned, and for unknown ids."""
         return self._rank_of.get(request_id, NOWHERE)
 
     def next_event_at(self) -> Micros | None:
@@ -122,7 +122,7 @@ class RankGroup:
         return min((due for due in dues if due is not None), default=None)
 
     def advance(self, until: Micros) -> list[Event]:
-        """Do everything due up to and including `until`; the events in the order they happened."""
+        """Do everything due up to and including `until`; return the events in the order they happened."""
         return [event for _, event in self.advance_each(until)]
 
     def advance_each(self, until: Micros) -> list[tuple[int, Event]]:
@@ -161,7 +161,7 @@ class RankGroup:
             self._events.append((rank, event))
 
     def _let_arrive(self, at: Micros) -> None:
-        """Let requests come to their ranks, and those leave whose clients hang up before that."""
+        """Assign the requests that are due to their ranks, and process the hang-ups that are due."""
         arriving, hang_ups = self._arriving, self._hang_ups
         while arriving and arriving[0][0] <= at:
             _, _, _, sequence, named = heappop(arriving)
@@ -191,7 +191,7 @@ class RankGroup:
             self._engines[rank].abort(request_id, at, outcome)
 
     def _report(self, num_forwards: int, at: Micros) -> None:
-        """Let each rank report how many requests it has, after so many forward passes of the wave."""
+        """Let each rank report how many requests it has, after `num_forwards` forward passes of the wave."""
         for rank, engine in enumerate(self._engines):
             self._reports.report(rank, load_of(engine.stats), (self._wave, num_forwards), at)
 
@@ -203,7 +203,7 @@ class RankGroup:
         return self._num_forwards - (not self._runs_ahead)
 
     def _begin_wave(self, at: Micros) -> None:
-        """Begin to take forward passes if there are requests."""
+        """Begin a wave of forward passes if there are requests."""
         if not self._has_work():
             return
         self._wave += 1
@@ -239,7 +239,7 @@ class RankGroup:
         return any(rank.has_work for rank in self._ranks)
 
     def _finds_none(self) -> bool:
-        """Whether ranks look for requests after the latest forward pass, and find none."""
+        """Whether an all-reduce follows the latest forward pass and finds no request on any rank."""
         return self._num_forwards % SYNC_INTERVAL == 0 and not self._has_work()
 
     def _compose(self, at: Micros) -> list[bool]:

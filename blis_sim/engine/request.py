@@ -101,7 +101,7 @@ class HashedBlocks:
 
 
 class SharedPromptBlocks(NamedTuple):
-    """The blocks of a request of whose prompt another one has `num_blocks` full blocks on the same instance."""
+    """The blocks of a request whose prompt shares its first `num_blocks` full blocks with one on the same instance."""
 
     blocks: BlockIdentities
     num_blocks: int
@@ -149,12 +149,12 @@ class Request(NamedTuple):
     external: ExternalPrompt | None = None
     """Set when another instance has computed its prompt."""
     tenant: str = ""
-    """On whose behalf it is sent; only clusters look at it."""
+    """The tenant that sends it; only clusters read this."""
     slo_target_us: Micros = 0
-    """Target for the time to its first token; 0 for none. Only a gateway looks at it."""
+    """Target for the time to its first token; 0 for none. Only a gateway reads this."""
     slo_e2e_us: Micros = 0
     """Target for the time to its last token; 0 for none."""
     media: tuple[Medium, ...] = ()
-    """Pictures and the like in its prompt, by offset."""
+    """Media in its prompt, such as pictures, by offset."""
     reports_found_blocks: bool = False
     """Whether changes of the prefix cache name the blocks that each lookup finds, too, as if they were stored."""

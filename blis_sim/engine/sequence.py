@@ -46,29 +46,29 @@ class Outcome(StrEnum):
 
     COMPLETED = "completed"
     LENGTH_CAPPED = "length_capped"
-    """Stopped by max_model_len: complete, but shorter than asked."""
+    """Stopped by max_model_len: complete, but shorter than requested."""
     TIMED_OUT = "timed_out"
     ABORTED = "aborted"
     DROPPED = "dropped"
     """Refused before it entered the wait queue: it could never be served."""
     REJECTED = "rejected"
-    """Turned away by a cluster before it came to any instance."""
+    """Rejected by a cluster before it entered any instance."""
     FAILED = "failed"
     """The instance of the request was killed."""
     EVICTED = "evicted"
-    """Given up on its instance for the sake of others."""
+    """Evicted from its instance to make room for other requests."""
 
 
 @dataclass(slots=True)
 class DecodeSpan:
-    """Consecutive steps in each of which `sequence` decodes one token; its counters follow from these."""
+    """Consecutive steps in each of which `sequence` decodes one token; the counters of `sequence` follow from them."""
 
     sequence: "Sequence"
     first_step: int
     last_step: int
     """The step that brings its last token."""
     is_foreseen: bool
-    """Whether the scheduler sees that end coming; otherwise steps are composed with it until that token has come."""
+    """Whether its end is known when steps are composed; otherwise steps include it until its last token has come."""
     is_over: bool = False
     """Whether no further step is composed with it."""
     fills_at: int = -1
@@ -76,7 +76,7 @@ class DecodeSpan:
 
 
 class Sequence:
-    """The mutable life of one request. Owned by the engine; all other code only reads it.
+    """The mutable state of one request. Owned by the engine; all other code only reads it.
 
     A step is applied when it starts, so the state of a sequence already includes the step under way. Token times are
     not stored: a token's time is the end of the step that produced it, and `token_runs` holds these steps.
@@ -141,7 +141,7 @@ class Sequence:
         """The latest admission into the running batch; None before the first."""
         self.priority = 0  # smaller is more urgent; set when the request is queued
         self.deadline_at = NO_DEADLINE
-        """By when it should have ended. Only set where scheduling depends on it."""
+        """Instant by which it should have ended. Only set where scheduling depends on it."""
         self.max_output_tokens = request.max_output_tokens
         """The declared budget; without one, what max_model_len leaves."""
         self.running = False
@@ -163,17 +163,17 @@ class Sequence:
         self.first_token_at: Micros | None = None
         """End of the step that (last) completed the prompt; survives a preemption until it is overwritten."""
         self.first_token_step: int | None = None
-        """Index of that step; None while the prompt is (re)computed."""
+        """Index of the step that (last) completed the prompt; None while the prompt is (re)computed."""
         self.token_runs: list[list[int]] = []
         """Steps that decoded: [first step, how many in a row], ascending. Excludes the first token's."""
         self.extra_tokens: ExtraTokens | None = None
-        """Tokens beyond one that steps of the above produced; None without speculative decoding."""
+        """Tokens beyond one that steps of `token_runs` produced; None without speculative decoding."""
         self.superseded_runs: tuple[tuple[int, list[list[int]]], ...] = ()
         """First token's step and token runs of computations that a preemption threw away, oldest first."""
         self.num_output_tokens = 0
         """Tokens produced. With BLIS's scheduling it is set when the request completes."""
         self.num_in_flight_tokens = 0
-        """Granted in steps that have not ended. vLLM's scheduling only, as the following."""
+        """Tokens granted in steps that have not ended. This and the fields below are for vLLM's scheduling only."""
         self.is_prefilling = False
         """Whether its latest grant left tokens to compute, so that the step samples nothing for it."""
         self.num_placeholders = 0
@@ -190,7 +190,7 @@ class Sequence:
         self.num_preemptions = 0
 
     def change(self, request: Request) -> None:
-        """Replace the request once the special properties of its prompt are determined; no engine has seen it yet."""
+        """Replace the request, which must not have entered an engine yet."""
         self.request = request
         self.input_tokens, self.output_tokens = request.input_tokens, request.output_tokens
         self.num_shareable_blocks = request.blocks.num_shareable
@@ -263,7 +263,7 @@ class Sequence:
 
 
 def _decoded_until(runs: list[list[int]], step_index: int) -> int:
-    if len(runs) == 1:  # as with most, and asked for every token
+    if len(runs) == 1:  # the usual case, and this runs for every token
         first, count = runs[0]
         passed = step_index - first + 1
         return count if count <= passed else max(passed, 0)

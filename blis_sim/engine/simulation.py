@@ -20,7 +20,7 @@ class Simulation(Protocol):
 
     @property
     def instances(self) -> SequenceOf[Engine]:
-        """The engines, by the number that sequences have of theirs."""
+        """The engines, by `Sequence.instance`."""
         ...
 
     @property
@@ -30,13 +30,13 @@ class Simulation(Protocol):
 
     @property
     def clock(self) -> Micros:
-        """Instant of the last thing that happened: the simulated run ends here."""
+        """Instant of the last event: the end of the simulated run."""
         ...
 
     def submit(self, request: Request, at: Micros) -> Sequence:
-        """Let `request` arrive at `at`. Returns its life, for reading.
+        """Let `request` arrive at `at`. Returns its sequence, for reading.
 
-        Raises ValueError when that is too late, and for an id still in use.
+        Raises ValueError when `at` is too early, and for an id still in use.
         """
         ...
 
@@ -45,7 +45,7 @@ class Simulation(Protocol):
         ...
 
     def abort(self, request_id: str, at: Micros) -> None:
-        """Let the client of `request_id` hang up at `at`; ids not there then are ignored."""
+        """Let the client of `request_id` hang up at `at`; ids without a live request are ignored."""
         ...
 
     def queueing_time(self, request: Request) -> Micros:
@@ -57,12 +57,12 @@ class Simulation(Protocol):
         ...
 
     def advance(self, until: Micros) -> list[Event]:
-        """Do everything due up to and including `until`; the events in the order they happened."""
+        """Do everything due up to and including `until`; return the events in the order they happened."""
         ...
 
 
 LOOK_EVERY = 64
-"""Stretches per look where a run consists of short stretches."""
+"""Calls of `advance` per check in runs that advance by short stretches."""
 MOST_PREEMPTIONS = 1000
 """Preemptions per unfinished request, plus one, between two ends: more show that the run will not end."""
 
@@ -123,7 +123,7 @@ class Batch(NamedTuple):
 def run_virtual(
     simulation: Simulation, arrivals: Iterable[tuple[Micros, Request]], horizon_us: Micros | None = None
 ) -> Iterator[Event]:
-    """Feed `arrivals`, ascending by instant, and yield what happens until nothing is left to do.
+    """Submit `arrivals`, ascending by instant, and yield the events until the simulation is idle.
 
     With a horizon, nothing after it is done; arrivals after it are never submitted.
     """
@@ -145,7 +145,7 @@ def run_in_batches(
     horizon_us: Micros | None = None,
     submitted: Callable[[list[Sequence]], None] | None = None,
 ) -> Iterator[list[Event]]:
-    """`run_virtual` for arrivals in batches, which ascend; what happens comes in portions.
+    """`run_virtual` for arrivals in ascending batches; events are yielded in lists.
 
     `submitted` is called with the sequences of each submitted batch. Raises EngineError for a run that never ends.
     """

@@ -105,7 +105,7 @@ class ModelSpec:
 
     @property
     def lacks_expert_count(self) -> bool:
-        """A config that speaks of experts without saying how many: its weights cannot be counted."""
+        """Whether the config has experts but not their number, so that weights cannot be counted."""
         return not self.is_moe and (self.num_experts_per_tok > 0 or self.moe_intermediate_size > 0)
 
     @property

@@ -1,4 +1,4 @@
-"""Speculative decoding as the engine sees it: how many tokens are drafted, what a drafter needs, what is accepted."""
+"""Speculative decoding: number of drafted tokens, reservations of a drafter, and acceptance of drafts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ MOST_DRAFTS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationGates:
-    """Conditions under which a request gets drafts. None does not ask. Defaults are those of the adaptive scheduler."""
+    """Conditions under which a request gets drafts; None disables one. Defaults are those of the adaptive scheduler."""
 
     max_utilization: float | None = 0.8
     """Drafts need less of the engine in use than this share."""
@@ -59,7 +59,7 @@ class SpeculationGates:
     min_priority: int | None = 3
     """Drafts need at least this priority value, so urgent requests get none."""
     min_tokens_left: int | None = None
-    """Drafts need at least so many tokens to come."""
+    """Drafts need at least this many tokens to come."""
 
     def __post_init__(self) -> None:
         for name in ("max_utilization", "min_slack_us", "min_tokens_left"):
@@ -96,7 +96,7 @@ class Speculation:
     """For a drafter that reads the next token: name blocks by it, too. Otherwise the last block of a hit is
     computed."""
     keeps_last_hit_block: bool = False
-    """Neither of the two: share as without drafts."""
+    """Share blocks as without drafts, with neither of the two measures of `hashes_next_token`."""
     gates: SpeculationGates | None = None
     """Conditions of drafts; None drafts for every request."""
     draft_cost: float | None = None
@@ -134,7 +134,7 @@ class Speculation:
         return (1 + sum(self.acceptance_rates)) / (1 + (self.draft_cost or 0.0))
 
     def drafting_us(self, step_us: Micros) -> Micros:
-        """The time that drafting adds to a step that computes for so long."""
+        """Return the time that drafting adds to a step of `step_us`."""
         return self.draft_time_us or round((self.draft_cost or 0.0) * step_us)
 
     @property
@@ -176,7 +176,7 @@ class Speculation:
 
 
 class Acceptance:
-    """The number of drafts that each request accepts, drawn from the seed alone, whatever else happens.
+    """The number of drafts that each request accepts, drawn from the seed alone.
 
     Each token of each request has one draw, so when and beside which requests it is computed changes nothing.
     """

@@ -64,9 +64,9 @@ class SpeculationFlags:
 
 
 def parse_speculation(flags: SpeculationFlags) -> Speculation | None:
-    """The settings that the flags mean, None when they ask for no drafts.
+    """Return the settings of the flags; None without drafts.
 
-    Raises OptionError for what vLLM would refuse and for what is not simulated.
+    Raises OptionError for settings that vLLM refuses and for settings that are not simulated.
     """
     given = _object(flags.config) if flags.config else {}
     for flag, (name, value) in flags.fields.items():

@@ -13,10 +13,10 @@ class EngineCounters:
     """
 
     num_enqueued: int = 0
-    """Requests that reached the queue's guards."""
+    """Requests that reached the admission checks."""
     ended: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     input_tokens: int = 0
-    """Prompt tokens of all requests accepted by the guards, later time-outs included."""
+    """Prompt tokens of all requests that passed the admission checks, later time-outs included."""
     output_tokens: int = 0
     """Tokens of completed requests."""
     num_preemptions: int = 0
@@ -32,7 +32,7 @@ class EngineCounters:
     """Drafted tokens accepted, by their place in the draft; empty without speculative decoding."""
 
     def count_drafts(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
-        """One request's drafts of one step, of which the first so many were accepted."""
+        """Count one request's drafts of one step, of which the first `num_accepted_tokens` were accepted."""
         self.num_drafts += 1
         self.num_draft_tokens += num_draft_tokens
         self.num_accepted_tokens += num_accepted_tokens

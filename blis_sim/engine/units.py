@@ -9,4 +9,4 @@ LONGEST_DELAY_US: Micros = 10**15
 """Longest delay of any setting. The value is 31 years; thousands of them are less than a 64-bit integer holds."""
 
 LARGEST_COEFFICIENT = 1e12
-"""No coefficient of a duration is larger: in microseconds for each of a million tokens, that is not yet too much."""
+"""Upper limit of coefficients of durations: times a million tokens, it still fits into a 64-bit integer."""

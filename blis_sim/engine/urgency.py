@@ -29,7 +29,7 @@ class SloPriorities:
     by_class: Mapping[str, int]
 
     def importance(self, slo_class: str) -> int:
-        """The larger the more important."""
+        """Return the importance of a class; larger is more important."""
         return self.by_class.get(slo_class, DEFAULT_SLO_PRIORITY)
 
     @property
@@ -42,7 +42,7 @@ class SloPriorities:
         return self.highest - self.importance(slo_class)
 
     def is_sheddable(self, slo_class: str) -> bool:
-        """Whether requests of the class may be turned away for the sake of others."""
+        """Whether requests of the class may be rejected to make room for others."""
         return self.importance(slo_class) < 0
 
 
@@ -80,7 +80,7 @@ class UrgencySettings:
     interval_us: Micros = 0
     """Time from one rise to the next; 0 for a single rise."""
     min_preempt_gap: int = DEFAULT_GAP
-    """By how much the priority of a running request must exceed that of a waiting one to lose its place."""
+    """Least difference of priorities for which a running request loses its place to a waiting one."""
     keeps_progress: bool = False
     """Whether a request that loses its place keeps its KV blocks and continues; else it computes all anew."""
     deadlines_us: Mapping[str, Micros] = field(default_factory=dict)
@@ -171,7 +171,7 @@ RESUMES = ("recompute", "keep")
 LATE_ACTIONS = ("", "count", "end")
 COMPATIBILITY = ("", "adaptive")
 _PUBLISHED_INTERVAL_US: Micros = 1000
-"""The published adaptive scheduler looks at its queue every millisecond."""
+"""The published adaptive scheduler checks its queue every millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""How vLLM spreads requests over data-parallel ranks, one fact at a time."""
+"""vLLM's distribution of requests over data-parallel ranks, one fact at a time."""
 
 from dataclasses import replace
 

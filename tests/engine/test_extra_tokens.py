@@ -1,4 +1,4 @@
-"""Steps that bring several tokens: how many there are by then."""
+"""Counts of tokens where steps produce several."""
 
 from blis_sim.engine.sequence import ExtraTokens, Sequence
 from tests.fakes import request

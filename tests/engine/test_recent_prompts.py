@@ -1,4 +1,4 @@
-"""How much prompt was computed shortly before a step."""
+"""Prompt tokens computed shortly before a step."""
 
 from dataclasses import dataclass, field
 

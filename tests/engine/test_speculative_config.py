@@ -1,4 +1,4 @@
-"""vLLM's --speculative-config: what it means to the engine, and what is refused in one line."""
+"""vLLM's --speculative-config: its effect on the engine, and configurations that are refused in one line."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Small and nasty clusters: few instances of all kinds, every policy, stale reports, slow decisions, and faults."""
+"""Small clusters of edge cases: few instances of all kinds, every policy, stale reports, slow decisions, and faults."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""How far a run has come does not depend on how its steps were taken."""
+"""The clock of a run does not depend on how its steps were taken."""
 
 import pytest
 

@@ -17,7 +17,7 @@ from tests.strategies import GRID_US, Workload, workloads
 
 
 def run_out(simulation: Simulation) -> list[Event]:
-    """All that happens until nothing is left to do; runs that never end are discarded."""
+    """All events until the cluster is idle; runs that never end are discarded."""
     events: list[Event] = []
     while (due_at := simulation.next_event_at()) is not None:
         assume(due_at < LONG_ENOUGH_US and sum(len(engine.steps) for engine in simulation.instances) < MANY_STEPS)

@@ -33,7 +33,7 @@ from tests.strategies import GRID_US, Workload, talks, usual_workloads, workload
 
 MANY_STEPS = 20_000
 EXAMPLES = int(os.environ.get("BLIS_FAST_EXAMPLES", "100"))
-"""More for a long sitting."""
+"""BLIS_FAST_EXAMPLES raises the number of random workloads."""
 
 NewScheduler = Callable[[EngineContext], Any]
 

@@ -15,7 +15,7 @@ from tests.strategies import GRID_US, Workload, usual_workloads, workloads
 
 MANY_STEPS = 20_000
 EXAMPLES = int(os.environ.get("BLIS_FAST_EXAMPLES", "200"))
-"""More for a long sitting."""
+"""BLIS_FAST_EXAMPLES raises the number of random workloads."""
 
 
 def outcome(

@@ -14,7 +14,7 @@ from blis_sim.engine.events import Event, Finished, Preempted, Scheduled
 from blis_sim.engine.scheduler.vllm_groups import GroupedScheduler
 
 SEEDS = int(os.environ.get("BLIS_GROUP_SEEDS", "12"))
-"""More for a long sitting."""
+"""BLIS_GROUP_SEEDS raises the number of random runs."""
 MANY_STEPS = 5000
 
 

@@ -1,4 +1,4 @@
-"""Laws of urgency and of preemption by priority, on random runs; BLIS_LAW_RUNS says how many."""
+"""Laws of urgency and of preemption by priority, on random runs; BLIS_LAW_RUNS sets their number."""
 
 import os
 

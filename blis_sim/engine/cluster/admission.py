@@ -16,11 +16,11 @@ from blis_sim.options.registry import Registry
 
 
 class AdmissionPolicy(Protocol):
-    """One way to decide which requests are admitted. A policy with state is an object of its own for each cluster."""
+    """Decides which requests are admitted. A policy with state is an object of its own for each cluster."""
 
     @property
     def reads_snapshots(self) -> bool:
-        """Whether what instances report matters. If not, they need not be asked."""
+        """Whether decisions depend on snapshots of instances; otherwise snapshots are not refreshed."""
         ...
 
     def admits(self, request: Request, state: RoutingState) -> bool:
@@ -31,7 +31,7 @@ class AdmissionPolicy(Protocol):
     def routed(self) -> Callable[[Sequence], None] | None:
         """Called with each admitted request when it comes to an instance; its `outcome` is set when it ends.
 
-        None when that does not matter.
+        None for a policy that needs no such calls.
         """
         ...
 
@@ -51,7 +51,7 @@ def always_admit(_request: Request, _state: RoutingState) -> bool:
 
 
 def reject_all(_request: Request, _state: RoutingState) -> bool:
-    """Admit no request, to test what clients make of that."""
+    """Admit no request, to test clients."""
     return False
 
 
@@ -85,7 +85,7 @@ FULL_CACHE_FRACTION = 0.8
 
 @dataclass(frozen=True, slots=True)
 class TierShed:
-    """Every request while no instance has more than `threshold` effective load, else importance `min_priority`."""
+    """Rejects requests below importance `min_priority` while any instance has more than `threshold` effective load."""
 
     threshold: int
     min_priority: int
@@ -101,7 +101,7 @@ class TierShed:
 
 @dataclass(frozen=True, slots=True)
 class GaieLegacy:
-    """Turns away sheddable requests, and only those, while the instances are saturated on average."""
+    """Rejects sheddable requests, and no others, while the instances are saturated on average."""
 
     priorities: SloPriorities
     reads_snapshots: bool = True
@@ -117,7 +117,7 @@ def saturation(
     """Return the mean load of the instances as a share of their limits: waiting requests or KV cache, whichever is
     more.
 
-    1 is all, and the value without instances.
+    1 is full, which is also the value without instances.
     """
     if not state.candidates:
         return 1.0
@@ -129,7 +129,7 @@ def saturation(
 
 @dataclass(frozen=True, slots=True)
 class TenantBudgets:
-    """Turns away sheddable requests of a tenant that has more requests in flight than its budget.
+    """Rejects sheddable requests of a tenant that has more requests in flight than its budget.
 
     `budgets` are shares of `num_seats`, those of all instances together; tenants without one have no limit. The inner
     policy decides about all other requests.

@@ -1,4 +1,4 @@
-"""The cluster that options describe, put together: deployments of its instances, their places on nodes, its parts."""
+"""Builds the cluster that options describe: deployments of its instances, their placement on nodes, its parts."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -185,9 +185,9 @@ def build_cluster(
     decisions: DecisionLog | None = None,
     keeps_history: bool = True,
 ) -> Cluster:
-    """The cluster that the options describe, be it of one instance, at the beginning.
+    """Return the cluster that the options describe, even of one instance, at its beginning.
 
-    Without `keeps_history` nothing is kept of requests that have ended.
+    Without `keeps_history` requests that have ended are forgotten.
     """
     policies = policies_of(options)
     placement = placement_of(options, deployment)

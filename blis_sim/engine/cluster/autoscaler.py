@@ -45,7 +45,7 @@ class NodePool:
 
 @dataclass(slots=True)
 class Node:
-    """One node."""
+    """One node with its free GPUs."""
 
     pool: NodePool
     num_free_gpus: int
@@ -73,7 +73,7 @@ class Nodes:
         return None
 
     def give_back(self, node: Node, num_gpus: int) -> None:
-        """An instance is gone."""
+        """Free the GPUs of an instance that was removed."""
         node.num_free_gpus += num_gpus
         assert node.num_free_gpus <= node.pool.gpus_per_node
 

@@ -1,6 +1,6 @@
 """From the options of a cluster to the cluster, or to the single engine if there is only one.
 
-What only a cluster needs is imported for a cluster: most simulations have one engine.
+Modules that only a cluster needs are imported for a cluster: most simulations have one engine.
 """
 
 from collections.abc import Callable, Iterator

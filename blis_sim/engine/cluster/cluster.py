@@ -131,24 +131,24 @@ class Cluster:
         return sequences
 
     def abort(self, request_id: str, at: Micros) -> None:
-        """Let the client of `request_id` hang up at `at`; ids not there then are ignored."""
+        """Let the client of `request_id` hang up at `at`; ids without a live request are ignored."""
         self._demand_future(at)
         self.event_queue.add(at, ClusterDue.HANG_UP, self._hang_up, request_id)
 
     def add_instance(self, engine: Engine, at: Micros) -> int:
-        """One more instance, which takes requests from `at` on, which must be ahead. Returns its number."""
+        """Add an instance that takes requests from `at` on, which must be ahead. Returns its number."""
         self._demand_future(at)
         number = self.members.add(engine, InstanceState.LOADING, at)
         self.event_queue.add(at, ClusterDue.INSTANCE_READY, self._begin_to_serve, number)
         return number
 
     def drain(self, number: int, at: Micros) -> None:
-        """From `at` on, which must be ahead, an instance gets no more requests; it finishes those it has."""
+        """Send no more requests to an instance from `at` on, which must be ahead; it finishes its requests."""
         self._demand_future(at)
         self.event_queue.add(at, ClusterDue.INSTANCE_LEAVES, self._drain, number)
 
     def kill(self, number: int, at: Micros) -> None:
-        """From `at` on, which must be ahead, an instance gets no more requests, and its requests fail.
+        """Send no more requests to an instance from `at` on, which must be ahead, and let its requests fail.
 
         A running request fails when the step under way would have ended. With BLIS's scheduling a completion is decided
         at the start of the last step, so a request in its last step completes.
@@ -159,7 +159,7 @@ class Cluster:
     def remove(self, number: int) -> bool:
         """Remove an instance that was drained or killed.
 
-        False, and nothing changed, while requests are on the instance or in transfer to it.
+        Returns False, and changes nothing, while requests are on the instance or in transfer to it.
         """
         engine = self.members[number].engine
         is_idle = not engine.live and engine.next_event_at() is None
@@ -172,7 +172,7 @@ class Cluster:
         return True
 
     def queueing_time(self, _request: Request) -> Micros:
-        """Time from an arrival to the latest instant for submitting the request: 0, as admission may happen at once."""
+        """Return 0: a request must be submitted before its arrival, because admission may happen at once."""
         return 0
 
     def next_event_at(self) -> Micros | None:
@@ -252,7 +252,7 @@ class Cluster:
                 return
 
     def instance_of(self, request_id: str) -> int:
-        """The number of the instance that a request has come to; `NOWHERE` before, and for requests not known."""
+        """Return the number of a request's instance; `NOWHERE` before it is routed, and for unknown ids."""
         sequence = self._request_table.get(request_id)
         return NOWHERE if sequence is None else sequence.instance
 
@@ -382,7 +382,7 @@ class Cluster:
             self.abort_at_instance(sequence, at)
 
     def abort_at_instance(self, sequence: Sequence, at: Micros, outcome: Outcome = Outcome.ABORTED) -> None:
-        """End a request that is on an instance; `at` must be ahead of what that has done."""
+        """End a request that is on an instance, which must not have been advanced to `at` yet."""
         self.members[sequence.instance].engine.abort(sequence.request.id, at, outcome)
         self.members.woken(sequence.instance)
 

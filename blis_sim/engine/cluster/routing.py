@@ -15,44 +15,44 @@ from blis_sim.options.registry import Registry
 
 
 class Choice(NamedTuple):
-    """Which of the candidates takes a request."""
+    """The candidate chosen for a request."""
 
     place: int
-    """Among the candidates."""
+    """Index of the chosen candidate."""
     scores: Sequence[float] | None = None
     """Scores of all candidates, if the router compared any; the larger the better."""
 
 
 class Router(Protocol):
-    """One way to choose. A router that keeps anything in mind is an object of its own for each cluster."""
+    """Chooses instances for requests. A router with state is an object of its own for each cluster."""
 
     @property
     def reads_snapshots(self) -> bool:
-        """Whether what instances report matters. If not, they need not be asked."""
+        """Whether choices depend on snapshots of instances; otherwise snapshots are not refreshed."""
         ...
 
     @property
     def reads_in_flight(self) -> bool:
-        """Whether what is in flight matters. If not, instances need only be asked when they report."""
+        """Whether choices depend on requests in flight; otherwise instances are only advanced for reports."""
         ...
 
     @property
     def reads_caches(self) -> bool:
-        """Whether the content of KV caches matters. If not, instances need not be asked for it."""
+        """Whether choices depend on the content of KV caches; otherwise the content is not copied."""
         ...
 
     @property
     def reads_adapters(self) -> bool:
-        """Whether the LoRA adapters in use on instances matter. If not, instances need not be asked for them."""
+        """Whether choices depend on the LoRA adapters in use on instances; otherwise adapters are not collected."""
         ...
 
     def choose(self, request: Request, state: RoutingState) -> Choice:
-        """Choose one of `state.candidates`, of which there is at least one. The request will be sent there."""
+        """Choose one of `state.candidates`, of which there is at least one. The request is sent to the chosen one."""
         ...
 
 
 def one_of_the_best(scores: Sequence[float], ties: TieBreaker) -> int:
-    """The index of the largest score; ties are drawn."""
+    """Return the index of the largest score; ties are drawn."""
     best = max(scores)
     places = [place for place, score in enumerate(scores) if score == best]
     return places[0] if len(places) == 1 else places[ties(len(places))]
@@ -69,7 +69,7 @@ class BlindRouter(ABC):
 
     @abstractmethod
     def places(self, num_candidates: int, num_requests: int) -> list[int]:
-        """Where the next requests go, each to one of as many candidates."""
+        """Return the index of a candidate for each of the next `num_requests` requests."""
 
     def choose(self, request: Request, state: RoutingState) -> Choice:
         (place,) = self.places(len(state.candidates), 1)
@@ -77,7 +77,7 @@ class BlindRouter(ABC):
 
 
 class RoundRobin(BlindRouter):
-    """The counter goes on whichever candidates there are."""
+    """Takes the candidates in turn; the counter continues when candidates change."""
 
     def __init__(self) -> None:
         self._num_routed = 0
@@ -89,7 +89,7 @@ class RoundRobin(BlindRouter):
 
 
 class Random(BlindRouter):
-    """Each candidate is as likely as any other."""
+    """Draws a candidate, each with equal probability."""
 
     def __init__(self, ties: TieBreaker) -> None:
         self._draw = ties
@@ -100,7 +100,7 @@ class Random(BlindRouter):
 
 @dataclass(frozen=True, slots=True)
 class ByLoad:
-    """The candidate that `choose_place` finds among the loads of all."""
+    """Chooses the candidate that `choose_place` picks from the loads of all."""
 
     choose_place: Callable[[Sequence[int]], int]
     reads_snapshots: bool = True
@@ -113,17 +113,17 @@ class ByLoad:
 
 
 def least_loaded(ties: TieBreaker) -> ByLoad:
-    """The candidate with the least effective load; ties are drawn."""
+    """Return a router that chooses the candidate with the least effective load; ties are drawn."""
     return ByLoad(lambda loads: one_of_the_best([-load for load in loads], ties))
 
 
 def always_busiest() -> ByLoad:
-    """The one with the most effective load, the first of equals: to test how bad it can get."""
+    """Return a router that chooses the most effective load, the first of equals: a worst case for tests."""
     return ByLoad(lambda loads: loads.index(max(loads)))
 
 
 class LeastOutstanding:
-    """The candidate with the fewest unfinished requests, running ones included; the first of equals."""
+    """Chooses the candidate with the fewest unfinished requests, running ones included; the first of equals."""
 
     reads_in_flight = True
     reads_snapshots = reads_caches = reads_adapters = False
@@ -134,10 +134,9 @@ class LeastOutstanding:
 
 
 class Weighted:
-    """The candidate with the largest weighted sum of scores, each brought into 0 to 1; ties are drawn.
+    """Chooses the candidate with the largest weighted sum of scores, each brought into 0 to 1; ties are drawn.
 
-    Only ratios of weights matter. The order in which scores are added up is that of the scorers, which decides what is
-    equal.
+    Only ratios of weights matter. Scores are added up in the order of the scorers, which decides about ties.
     """
 
     reads_snapshots = True
@@ -152,9 +151,9 @@ class Weighted:
         self._ties = ties
         self._holds = list(dict.fromkeys(scorer.holds for scorer, _ in scorers if scorer.holds is not always))
         self._held: list[float] = []
-        """The totals for all requests for which the scores of all scorers hold."""
+        """Totals that are valid for all requests for which `holds` of every scorer is true."""
         self._held_since = -1
-        """Number of reports at that time."""
+        """Value of `num_news` when the totals were computed."""
 
     def choose(self, request: Request, state: RoutingState) -> Choice:
         totals = self._totals(request, state)

@@ -18,17 +18,17 @@ Scores: TypeAlias = Sequence[float]
 
 
 def never(_request: Request) -> bool:
-    """Scores are worked out for each request."""
+    """Return False: scores are computed for each request."""
     return False
 
 
 def always(_request: Request) -> bool:
-    """Scores only change with what instances report."""
+    """Return True: scores change with reports of instances only."""
     return True
 
 
 def without_shared_blocks(request: Request) -> bool:
-    """Scores are the same for all requests of whose prompts no cache can hold anything."""
+    """Whether no cache can hold a block of the prompt: all such requests have equal scores."""
     return not request.blocks.num_shareable
 
 
@@ -38,18 +38,18 @@ def keeps_nothing_in_mind(_request: Request, _instance: int, _state: RoutingStat
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """`score` looks from one side; `routed` gets the number of the instance each request was sent to."""
+    """`score` rates all candidates for a request; `routed` gets the number of the instance each request was sent to."""
 
     score: Callable[[Request, RoutingState], Scores]
     routed: Callable[[Request, int, RoutingState], None] = keeps_nothing_in_mind
     reads_in_flight: bool = True
-    """Whether what is in flight matters; else the instances are queried less often."""
+    """Whether scores depend on requests in flight; otherwise instances are advanced less often."""
     reads_caches: bool = False
-    """Whether what KV caches hold matters."""
+    """Whether scores depend on the content of KV caches."""
     reads_adapters: bool = False
-    """Whether it matters which LoRA adapters instances use."""
+    """Whether scores depend on the LoRA adapters that instances use."""
     holds: Callable[[Request], bool] = never
-    """Whether the scores for this request are those for any other of which this is so, until there is news."""
+    """Whether all requests for which this is true have equal scores until the next reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class ScorerSettings:
 
 
 def from_least_to_most(values: Sequence[float]) -> Scores:
-    """0 for the least, 1 for the most, in between by proportion; 1 for all when they are the same."""
+    """Return 0 for the least, 1 for the most, in between by proportion; 1 for all when values are equal."""
     least, most = min(values), max(values)
     if least == most:
         return [1.0] * len(values)
@@ -69,7 +69,7 @@ def from_least_to_most(values: Sequence[float]) -> Scores:
 
 
 def from_most_to_least(values: Sequence[float]) -> Scores:
-    """1 for the least, 0 for the most, in between by proportion; 1 for all when they are the same."""
+    """Return 1 for the least, 0 for the most, in between by proportion; 1 for all when values are equal."""
     least, most = min(values), max(values)
     if least == most:
         return [1.0] * len(values)
@@ -77,38 +77,38 @@ def from_most_to_least(values: Sequence[float]) -> Scores:
 
 
 _LONG_QUEUE = 128
-"""A queue so long is as bad as any longer one."""
+"""Length of a queue from which on longer queues score no less."""
 
 
 def queue_depth(_request: Request, state: RoutingState) -> Scores:
-    """1 for the fewest waiting requests, 0 for the most."""
+    """Score 1 for the fewest waiting requests, 0 for the most."""
     return from_most_to_least([snapshot.num_waiting for snapshot in state.candidates])
 
 
 def effective_load(_request: Request, state: RoutingState) -> Scores:
-    """1 for the least effective load, 0 for the most: what BLIS's published description calls queue-depth."""
+    """Score 1 for the least effective load, 0 for the most: queue-depth in BLIS's published description."""
     return from_most_to_least([snapshot.load for snapshot in state.candidates])
 
 
 def load_balance(_request: Request, state: RoutingState) -> Scores:
-    """The less effective load the better, however the others fare."""
+    """Score by the effective load of each instance alone: the less, the better."""
     return [1 / (1 + snapshot.load) for snapshot in state.candidates]
 
 
 def active_requests(_request: Request, state: RoutingState) -> Scores:
-    """The share that the requests in flight are less than the most of any; 1 for those that have none."""
+    """Score by how far requests in flight are below the maximum, as a share of it; 1 for instances without any."""
     in_flight = [snapshot.num_in_flight for snapshot in state.candidates]
     most = max(in_flight)
     return [(most - each) / most if each else 1.0 for each in in_flight]
 
 
 def running_requests(_request: Request, state: RoutingState) -> Scores:
-    """1 for the fewest running requests, 0 for the most."""
+    """Score 1 for the fewest running requests, 0 for the most."""
     return from_most_to_least([snapshot.num_running for snapshot in state.candidates])
 
 
 def load_aware(_request: Request, state: RoutingState) -> Scores:
-    """A half for instances without waiting requests, less for others."""
+    """Score a half for instances without waiting requests, less for others."""
     return [0.5 * (1 - min(snapshot.num_waiting, _LONG_QUEUE) / _LONG_QUEUE) for snapshot in state.candidates]
 
 
@@ -118,12 +118,12 @@ def vllm_dp(_request: Request, state: RoutingState) -> Scores:
 
 
 def kv_utilization(_request: Request, state: RoutingState) -> Scores:
-    """The share of KV blocks that are free."""
+    """Score by the share of free KV blocks."""
     return [1 - snapshot.kv_usage_fraction for snapshot in state.candidates]
 
 
 def lora_affinity(request: Request, state: RoutingState) -> Scores:
-    """1 where the adapter is in use, else 0; 1 for all when no instance has it, or none is needed."""
+    """Score 1 where the adapter is in use, else 0; 1 for all when no instance has it, or none is needed."""
     has_it = [request.adapter in snapshot.adapters for snapshot in state.candidates]
     if not request.adapter or not any(has_it):
         return [1.0] * len(has_it)
@@ -137,7 +137,7 @@ class NoHitLru:
         self._used: OrderedDict[int, None] = OrderedDict()
 
     def score(self, request: Request, state: RoutingState) -> Scores:
-        """A half for all when some cache has the prompt; else from 1, for an instance that never got one, down to 0."""
+        """Score a half for all when a cache has the prompt; else from 1, for an instance without such prompts, to 0."""
         candidates = state.candidates
         if any(state.cached_blocks(request)):
             return [0.5] * len(candidates)
@@ -151,7 +151,7 @@ class NoHitLru:
         return scores
 
     def routed(self, request: Request, instance: int, state: RoutingState) -> None:
-        """`instance` got a prompt; one that a cache held changes no order."""
+        """Note a prompt sent to `instance`; a prompt that a cache held changes no order."""
         if not any(state.cached_blocks(request)):
             if instance not in self._used:
                 present = {each.instance for each in state.all_candidates}
@@ -161,13 +161,13 @@ class NoHitLru:
 
 
 def no_hit_lru() -> Scorer:
-    """A scorer that has seen nothing yet."""
+    """Return a scorer without history."""
     order = NoHitLru()
     return Scorer(order.score, order.routed, reads_in_flight=False, reads_caches=True)
 
 
 def precise_prefix_cache(request: Request, state: RoutingState) -> Scores:
-    """1 for the most leading blocks of the prompt, 0 for the fewest."""
+    """Score 1 for the most leading blocks of the prompt in the cache, 0 for the fewest."""
     return from_least_to_most(state.cached_blocks(request))
 
 
@@ -204,14 +204,14 @@ def cache_utilisation(request: Request, state: RoutingState) -> Scores:
 
 
 class PrefixAffinity:
-    """Keeps in mind which blocks each instance was sent, the latest ones only."""
+    """Tracks the latest blocks sent to each instance."""
 
     def __init__(self, block_size_tokens: int) -> None:
         self._block_size = block_size_tokens
         self._sent: dict[int, RoutedPrefixes] = {}
 
     def score(self, request: Request, state: RoutingState) -> Scores:
-        """The share of the prompt's full blocks, from its beginning on, that each candidate was sent."""
+        """Score by the share of the prompt's full blocks, from its beginning on, that were sent to each candidate."""
         num_blocks = request.input_tokens // self._block_size
         if not num_blocks:
             return [0.0] * len(state.candidates)
@@ -222,26 +222,26 @@ class PrefixAffinity:
         ]
 
     def routed(self, request: Request, instance: int, state: RoutingState) -> None:
-        """All full blocks of the prompt have gone to `instance`."""
+        """Note that all full blocks of the prompt were sent to `instance`."""
         if instance not in self._sent:
             self._forget_all_but({each.instance for each in state.all_candidates})
             self._sent[instance] = RoutedPrefixes()
         self._sent[instance].note(request.blocks, request.input_tokens // self._block_size)
 
     def _forget_all_but(self, present: Container[int]) -> None:
-        """Instances that take no requests any more never do again."""
+        """Forget instances that take no requests any more; such instances never will again."""
         for gone in [instance for instance in self._sent if instance not in present]:
             del self._sent[gone]
 
 
 def prefix_affinity(settings: ScorerSettings) -> Scorer:
-    """A scorer that has seen nothing yet."""
+    """Return a scorer without history."""
     affinity = PrefixAffinity(settings.block_size_tokens)
     return Scorer(affinity.score, affinity.routed, reads_in_flight=False)
 
 
 def _by_reports(score: Callable[[Request, RoutingState], Scores]) -> Scorer:
-    """A scorer that looks at nothing but what instances report."""
+    """Return a scorer that depends on reports of instances only."""
     return Scorer(score, reads_in_flight=False, holds=always)
 
 

@@ -11,7 +11,7 @@ from blis_sim.engine.sequence import Sequence
 
 
 class PromptCache(PagedCache):
-    """Blocks for prompts, all or nothing, of which `index` finds those that are full."""
+    """Allocates whole prompts or nothing; `index` finds full blocks."""
 
     __slots__ = ("index", "num_hit_blocks", "num_missed_blocks")
 
@@ -50,14 +50,14 @@ class PromptCache(PagedCache):
 
     @abstractmethod
     def allocate_prompt(self, sequence: Sequence, num_tokens: int, cached: SequenceOf[int] = ()) -> bool:
-        """Blocks for the next `num_tokens` prompt tokens, on top of `cached` ones claimed on first use.
+        """Allocate blocks for the next `num_tokens` prompt tokens, on top of `cached` ones claimed on first use.
 
-        False, and nothing changed, when too few are free. Zero tokens do nothing, not even claim `cached`.
+        Returns False, and changes nothing, when too few are free. Zero tokens do nothing, not even claim `cached`.
         """
 
     @abstractmethod
     def allocate_token(self, sequence: Sequence) -> bool:
-        """Room for one generated token. False, and nothing changed, when it needs a block and none is free."""
+        """Allocate room for one generated token; False, unchanged, when it needs a block and none is free."""
 
 
 class KVCache(PromptCache):
@@ -207,7 +207,7 @@ class CountingPromptCache(PromptCache):
         return True
 
     def blocks_lacking(self, sequence: Sequence, num_tokens: int) -> int:
-        """New blocks that a sequence needs for so many more tokens."""
+        """Return the new blocks that a sequence needs for `num_tokens` more tokens."""
         return -(-(sequence.num_stored_tokens + num_tokens) // self.block_size) - sequence.num_blocks
 
     def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
@@ -217,7 +217,7 @@ class CountingPromptCache(PromptCache):
         return num_blocks
 
     def grow(self, sequence: Sequence, num_tokens: int) -> None:
-        """Count what has been taken for so many more tokens."""
+        """Count the blocks that were taken for `num_tokens` more tokens."""
         sequence.num_stored_tokens = stored = sequence.num_stored_tokens + num_tokens
         sequence.num_blocks = -(-stored // self.block_size)
 
@@ -239,7 +239,7 @@ class CountingPromptCache(PromptCache):
         self._give_back_named(sequence)
 
     def evict(self, sequence: Sequence) -> None:
-        """Give all blocks back from a request that will return and look for its prompt."""
+        """Free all blocks of a request that will return and look its prompt up."""
         named = len(sequence.named_blocks)
         findable = max(named, self._num_findable(sequence))
         self.free.free(sequence.num_blocks - findable)
@@ -256,7 +256,7 @@ class CountingPromptCache(PromptCache):
         return min(sequence.num_stored_tokens, sequence.input_tokens) // self.block_size
 
     def _name_full_blocks(self, sequence: Sequence) -> None:
-        """Name those of its full blocks that may be looked for while they are held."""
+        """Name the full blocks that may be looked up while they are held."""
         named, last = len(sequence.named_blocks), self._last_name(sequence)
         if named < last and sequence.blocks_aligned:
             last = min(last, sequence.num_stored_tokens // self.block_size)
@@ -266,7 +266,7 @@ class CountingPromptCache(PromptCache):
                 sequence.named_blocks.extend(names)
 
     def _take_named(self, sequence: Sequence, num_blocks: int) -> None:
-        """Take so many blocks and fill them one after the other with the next of the prompt, giving each its name.
+        """Take `num_blocks` blocks, fill them one after the other with the next tokens of the prompt, and name each.
 
         The order matters: a block may be named before or after another of the same content is reused.
         """
@@ -285,7 +285,7 @@ class CountingPromptCache(PromptCache):
         return self._num_shared(sequence)
 
     def _num_shared(self, sequence: Sequence) -> int:
-        """How many leading blocks others may find: generated ones too, but not where each is a single token.
+        """Return how many leading blocks others may find: generated ones too, but not where each is a single token.
 
         BLIS gives a block its name when a token fills it up, not when one is taken and full at once.
         """

@@ -37,7 +37,7 @@ class BlockPool:
         return list(self._freed)
 
     def take(self) -> int:
-        """The next block in the order of reuse, now held once. The pool must not be empty."""
+        """Take the next block in the order of reuse, which is then held once. The pool must not be empty."""
         if self._first:
             block = self._first.popleft()
             self._references[block] = 1
@@ -109,18 +109,18 @@ class FreeRuns:
         """Grows whenever a block may have been given back or named: while it stays, no search finds more than
         before."""
         self.references: dict[int, int] = {}
-        """How many hold each named block; 0 while it is free. Sequences that hold the same ones count as one."""
+        """Number of holders of each named block, 0 while it is free. Sequences with equal blocks count as one."""
         self._holders: dict[tuple[int, ...], int] = {}
-        """How many sequences hold the same named blocks."""
+        """Number of sequences that hold each list of named blocks."""
         self.num_next = num_blocks
         """Nameless blocks that are reused before all others."""
         self._freed: OrderedDict[int, int] = OrderedDict()
-        """The others: a name and 1, or a negative number and how many nameless blocks."""
+        """All other free blocks: a name and 1, or a negative number and a count of nameless blocks."""
         self._next_name = 1
         self._next_run = -1
 
     def new_names(self, num_blocks: int, references: int) -> range:
-        """Names for blocks held by so many sequences each."""
+        """Return names for `num_blocks` blocks, each held `references` times."""
         first = self._next_name
         names = range(first, first + num_blocks)
         self.num_changes += 1
@@ -179,7 +179,7 @@ class FreeRuns:
         return len(names) - list(map(self.references.__getitem__, names)).count(0)
 
     def hold(self, names: Sequence[int]) -> None:
-        """One more sequence holds these named blocks."""
+        """Hold these named blocks once more."""
         together = tuple(names)
         self._holders[together] = num_holders = self._holders.get(together, 0) + 1
         if num_holders > 1:
@@ -192,14 +192,14 @@ class FreeRuns:
             references[name] += 1
 
     def share(self, name: int) -> None:
-        """One more sequence holds a named block."""
+        """Hold a named block once more."""
         if self.references[name] == 0:
             del self._freed[name]
             self.num_free -= 1
         self.references[name] += 1
 
     def give_back(self, name: int) -> None:
-        """One sequence less holds a named block; the last one lets it join the end of the free blocks."""
+        """Hold a named block once less; at zero it joins the end of the free blocks."""
         self.num_changes += 1
         self.references[name] = left = self.references[name] - 1
         if not left:
@@ -207,14 +207,14 @@ class FreeRuns:
             self.num_free += 1
 
     def give_back_unnamed(self, name: int) -> None:
-        """One sequence less holds a named block that cannot be found; the last one lets it be reused first."""
+        """Hold a named block that cannot be found once less; at zero it is reused first."""
         self.references[name] -= 1
         if not self.references[name]:
             del self.references[name]
             self.free_useless(1)
 
     def let_go(self, names: Sequence[int], num_together: int) -> None:
-        """One sequence less holds these named blocks, the first `num_together` of them since one call of `hold`.
+        """Hold these named blocks once less, the first `num_together` of which were held by one call of `hold`.
 
         Blocks that no sequence holds any more are the last to be reused, the last of all first.
         """
@@ -234,19 +234,19 @@ class FreeRuns:
                 self.num_free += 1
 
     def free(self, num_blocks: int) -> None:
-        """Nameless blocks are the last to be reused."""
+        """Free nameless blocks, which are reused last."""
         num_blocks = max(num_blocks, 0)
         self.free_in_part(num_blocks, num_blocks)
 
     def free_named(self, num_blocks: int) -> range:
-        """Blocks that have no names get some and are the last to be reused, the last named first."""
+        """Free nameless blocks under new names; they are reused last, the last named first. Returns the names."""
         names = self.new_names(num_blocks, references=0)
         self._freed.update(dict.fromkeys(reversed(names), 1))
         self.num_free += num_blocks
         return names
 
     def free_left(self) -> int:
-        """Let a nameless block be the last to be reused. Returns what it is listed as, to be named later on."""
+        """Free a nameless block, which is reused last. Returns its key, for `name_left`."""
         key = self._next_run
         self.num_changes += 1
         self._freed[key] = 1
@@ -264,7 +264,7 @@ class FreeRuns:
         return names
 
     def free_in_part(self, num_findable: int, num_blocks: int) -> None:
-        """Nameless blocks, of which the first `num_findable` are the last to be reused and the others the first."""
+        """Free nameless blocks, of which the first `num_findable` are reused last and the others first."""
         self.num_changes += 1
         self.num_free += num_blocks
         if num_findable > 0 and self._freed:

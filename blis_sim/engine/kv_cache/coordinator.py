@@ -154,7 +154,7 @@ class SlidingWindowManager(SingleTypeManager):
 
 
 class ChunkedLocalManager(SingleTypeManager):
-    """Whole chunks before the latest one are given back, and count as found without being looked for."""
+    """Whole chunks before the latest one are given back, and count as found without a lookup."""
 
     __slots__ = ()
 
@@ -197,7 +197,7 @@ MANAGERS: Mapping[str, NewManager] = {
     CHUNKED: ChunkedLocalManager,
     STATE: MambaManager,
 }
-"""By the name of vLLM's specification."""
+"""Managers by the name of vLLM's specification."""
 
 
 def new_manager(spec: KVCacheGroupSpec, group: int, blocks: KVBlocks, settings: GroupSettings) -> SingleTypeManager:
@@ -261,7 +261,7 @@ class KVCacheCoordinator:
     def _find_in(
         self, place: int, sequence: Sequence, max_tokens: int, verified: set[int], found: list[list[int]]
     ) -> int:
-        """Look up equal groups, up to so many tokens. Returns how many all of them hold, and notes the blocks.
+        """Look up equal groups, up to `max_tokens`. Returns how many tokens all of them hold, and notes the blocks.
 
         Each place drops the last block once for a length, which `verified` notes.
         """
@@ -311,6 +311,6 @@ def _equal_groups(managers: list[SingleTypeManager]) -> list[list[int]]:
 
 
 def needs_of(sequence: Sequence, computed_tokens: int, tokens: int, main_tokens: int, whole: bool = False) -> Needs:
-    """Return what it takes that a request has slots for `tokens` tokens, drafts included."""
+    """Return the needs of an allocation after which a request has slots for `tokens` tokens, drafts included."""
     prefill_end = max(sequence.input_tokens, sequence.num_tokens - 1)
     return Needs(tokens, main_tokens, computed_tokens, prefill_end, whole)

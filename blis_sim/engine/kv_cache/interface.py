@@ -28,15 +28,15 @@ class PagedCache(ABC):
 
     @abstractmethod
     def forget(self) -> bool:
-        """Let nothing be found any more. False, and nothing changed, while any block is held."""
+        """Empty the prefix cache. Returns False, and changes nothing, while any block is held."""
 
     @abstractmethod
     def cached_prefix(self, sequence: Sequence) -> list[int]:
-        """Blocks that hold the sequence's beginning, free or in use. Changes nothing."""
+        """Return the blocks that hold the sequence's beginning, free or in use. Changes nothing."""
 
     @abstractmethod
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Slots for the next `num_tokens` tokens of a running sequence. False, and nothing changed, if too few."""
+        """Allocate slots for the next `num_tokens` tokens of a running sequence; False, unchanged, if too few."""
 
     @abstractmethod
     def release(self, sequence: Sequence) -> None:
@@ -44,7 +44,7 @@ class PagedCache(ABC):
 
     @abstractmethod
     def evict(self, sequence: Sequence) -> None:
-        """Give all blocks back from a request that will return: what it can find again, others can too."""
+        """Free all blocks of a request that will return; other requests can find the blocks that it can find again."""
 
 
 class SlotCache(PagedCache):
@@ -61,7 +61,7 @@ class SlotCache(PagedCache):
         self.hit_tokens = 0
         """Prompt tokens found in the cache, counted once per request."""
         self.queried_tokens = 0
-        """Prompt tokens looked for, counted once per request."""
+        """Prompt tokens looked up, counted once per request."""
         self._limit_tokens = config.limit_tokens
 
     def forget(self) -> bool:
@@ -94,7 +94,7 @@ class SlotCache(PagedCache):
     def admit(
         self, sequence: Sequence, num_tokens: int, hits: SequenceOf[int], whole_must_fit: bool, others_run: bool
     ) -> bool:
-        """Slots for a waiting sequence: the cached blocks `hits` and the next `num_tokens` tokens after them.
+        """Allocate slots for a waiting sequence: the cached blocks `hits` and the next `num_tokens` tokens after them.
 
         With `whole_must_fit` all it has to compute so far must fit now. While others run, the watermark stays free.
         """
@@ -105,15 +105,15 @@ class SlotCache(PagedCache):
 
     @abstractmethod
     def withhold(self, num_blocks: int) -> None:
-        """Withhold so many blocks from all sequences, those withheld before included, or as many as are free."""
+        """Withhold `num_blocks` blocks in total from all sequences, or all free ones."""
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold so many tokens, no more than one request can ever have."""
+        """Return the blocks for `num_tokens` tokens, at most those that one request can ever have."""
         return -(-min(num_tokens, self._limit_tokens) // self.block_size)
 
 
 class CohortCache(SlotCache):
-    """Blocks by counting. What a member of the cohort holds is written down when it leaves."""
+    """Counts blocks instead of numbering them. Blocks of a cohort member are recorded when it leaves."""
 
     __slots__ = ("free",)
 

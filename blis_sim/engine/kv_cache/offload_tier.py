@@ -59,7 +59,7 @@ class OffloadTier:
         return len(self._ranks)
 
     def lookup(self, identity: object) -> Lookup:
-        """Return what is held of a block."""
+        """Return the state of a block."""
         if identity not in self._ranks:
             return Lookup.MISS
         return Lookup.HIT if self._ready_at[identity] is not None else Lookup.PENDING
@@ -131,7 +131,7 @@ class OffloadTier:
         heappush(self._heap, (self._ranks[identity], next(self._numbers), identity))
 
     def _evict(self, num_blocks: int, protected: set[object]) -> bool:
-        """Evict so many blocks, none of them `protected`. False, and nothing changed, where there are fewer."""
+        """Evict `num_blocks` blocks, none of them `protected`; False, unchanged, where there are fewer."""
         chosen: list[object] = []
         kept: list[tuple[tuple[int, int], int, object]] = []
         seen: set[object] = set()

@@ -1,4 +1,4 @@
-"""Which block holds which content, so that equal prompt beginnings become cache hits, and changes of it as reported."""
+"""Indexes from content to the blocks that hold it, by which equal prompt beginnings become hits; reported changes."""
 
 from collections.abc import Container, Iterable, KeysView, Sequence
 
@@ -18,7 +18,7 @@ class PrefixIndex:
         return len(self._block_of)
 
     def block_of(self, identity: object) -> int | None:
-        """The block that is found under `identity`."""
+        """Return the block that is found under `identity`."""
         return self._block_of.get(identity)
 
     def identity_of(self, block: int) -> object:
@@ -79,7 +79,7 @@ class PrefixIndex:
                 del self._block_of[identity]  # registered in an earlier turn, and gone again in this one
 
     def longest_prefix(self, blocks: BlockIdentities, num_full_blocks: int) -> list[int]:
-        """The blocks that hold the beginning of a prompt, up to the first one missing. Changes nothing."""
+        """Return the blocks that hold the beginning of a prompt, up to the first one missing. Changes nothing."""
         found: list[int] = []
         if not self._block_of:
             return found
@@ -91,7 +91,7 @@ class PrefixIndex:
 
 
 MOST_REMEMBERED = 256
-"""Answers to questions about leading blocks."""
+"""Cached results of `find_leading`."""
 
 
 class ContentIndex:
@@ -150,12 +150,12 @@ class ContentIndex:
         return identity
 
     def find(self, identity: object) -> int | None:
-        """The block registered the longest ago with this content."""
+        """Return the block registered the longest ago with this content."""
         blocks = self._blocks_of.get(identity)
         return None if blocks is None else next(iter(blocks))
 
     def find_all(self, identities: Iterable[object]) -> list[int]:
-        """`find` for each of them, up to the first whose content nothing holds."""
+        """`find` for each of `identities`, up to the first whose content no block holds."""
         found: list[int] = []
         for block in map(self.find, identities):
             if block is None:
@@ -164,7 +164,7 @@ class ContentIndex:
         return found
 
     def find_leading(self, blocks: BlockIdentities, num_blocks: int) -> list[int]:
-        """`find_all` for the first so many blocks, at least one.
+        """`find_all` for the first `num_blocks` blocks, at least one.
 
         An identity stands for all blocks before it, too, so two searches for one identity have one result.
         """

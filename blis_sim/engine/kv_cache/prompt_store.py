@@ -1,6 +1,6 @@
 """The prefix cache of the adaptive scheduler's worker: whole prompts in a budget of tokens, the least recent one goes.
 
-Running requests hold nothing of it, so its utilisation says how full of old prompts it is.
+Running requests hold none of it, so its utilisation is the share of stored prompts.
 """
 
 from collections import OrderedDict
@@ -47,7 +47,7 @@ class PromptStore:
         return self._used_tokens / (self.num_blocks * self.block_size)
 
     def look_up(self, request: Request) -> int:
-        """Return the tokens of a prompt that are stored, and count it as used and looked for."""
+        """Return the tokens of a prompt that are stored, and count the prompt as used and looked up."""
         self.queried_tokens += request.input_tokens
         num_shareable = min(request.blocks.num_shareable * self.block_size, request.input_tokens)
         key = request.blocks.identity(0) if num_shareable and request.reads_prefix_cache else None

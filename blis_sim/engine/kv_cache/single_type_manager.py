@@ -82,7 +82,7 @@ class KVBlocks(ABC):
         """Keep a block that is full up to the end of identity `hash_index` as one with content."""
 
     def reports_part(self, group: int, block: int, identity: object) -> bool:
-        """Note that a full block with content is named by a part of it, too; whether this is news to a record of it."""
+        """Note a further identity of a full block, that of a part of it. Returns whether to report the identity."""
         return False
 
     @abstractmethod
@@ -102,7 +102,7 @@ class KVBlocks(ABC):
 
     @abstractmethod
     def free(self, group: int, sequence: Sequence, table: BlockTable, returns: bool) -> None:
-        """Give back all entries in the same way. `returns`: whether the request will look for the blocks again."""
+        """Give back all entries as `retire` does. `returns`: whether the request will look the blocks up again."""
 
     @abstractmethod
     def put_back(self, block: int) -> None:
@@ -187,7 +187,7 @@ class Needs:
         self.prefill_end = prefill_end
         """Where the prefill of the request ends, a repeated one included."""
         self.is_whole_prompt = whole
-        """Whether this asks for all that a request will need before it decodes, to decide on its admission."""
+        """Whether the allocation includes all that a request needs before it decodes, to decide on its admission."""
 
 
 class SingleTypeManager(ABC):
@@ -205,7 +205,7 @@ class SingleTypeManager(ABC):
 
     @abstractmethod
     def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> Hit:
-        """Return the longest beginning of a request, up to so many tokens, that all of `groups` hold."""
+        """Return the longest beginning of a request, up to `max_tokens`, that all of `groups` hold."""
 
     def reachable(self, first: int, end: int, boundaries: list[int]) -> list[tuple[int, int]]:
         """Return the ranges of places from `first` up to `end` that a later request may need.
@@ -215,7 +215,7 @@ class SingleTypeManager(ABC):
         return [(first, end)]
 
     def skipped_tokens(self, computed_tokens: int) -> int:
-        """Return how many leading tokens nothing needs any more once so many are computed."""
+        """Return how many leading tokens are not needed any more once `computed_tokens` are computed."""
         return 0
 
     def admission_cap(self) -> int:
@@ -244,7 +244,7 @@ class SingleTypeManager(ABC):
         table.num_cached = len(table.blocks)
 
     def allocate(self, table: BlockTable, needs: Needs) -> None:
-        """Take the blocks that are lacking; `num_lacking` has been asked and there are enough."""
+        """Take the blocks that `num_lacking` counts; enough must be free."""
         num_new = -(-needs.tokens // self.block_tokens) - len(table.blocks)
         if num_new > 0:
             table.blocks.extend(self.blocks.take(num_new))
@@ -254,13 +254,13 @@ class SingleTypeManager(ABC):
         return -(-num_tokens // self.block_tokens)
 
     def hold_prompt(self, table: BlockTable, num_tokens: int) -> int:
-        """List what such a prompt takes, by counting, in a table without blocks. Returns how many blocks these are."""
+        """List the blocks of a prompt computed in one step in an empty table, by counting. Returns their number."""
         num_blocks = self.num_prompt_blocks(num_tokens)
         table.blocks = [PLAIN] * num_blocks
         return num_blocks
 
     def retire(self, sequence: Sequence, table: BlockTable, processed_tokens: int) -> None:
-        """Give back the blocks that nothing needs any more once so many tokens are computed."""
+        """Give back the blocks that are not needed any more once `processed_tokens` are computed."""
         num_skipped = min(self.skipped_tokens(processed_tokens) // self.block_tokens, len(table.blocks))
         blocks = table.blocks
         first = num_skipped

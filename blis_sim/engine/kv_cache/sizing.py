@@ -1,4 +1,4 @@
-"""The number of KV blocks that fit beside the weights: what vLLM finds out by profiling, estimated from sizes.
+"""The number of KV blocks that fit beside the weights, which vLLM measures by profiling, estimated from sizes.
 
 `planned_memory` plans a checkpoint as vLLM does. `kv_blocks` counts BLIS's way, from the sizes of a model alone, which
 also serves checkpoints that cannot be planned.

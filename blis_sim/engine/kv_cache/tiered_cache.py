@@ -22,7 +22,7 @@ THRASHING_WINDOW_US: Micros = 1000
 
 
 class CpuTier:
-    """Contents of up to `num_blocks` blocks, and what has become of them so far. Every call costs O(1) per block."""
+    """Contents of up to `num_blocks` blocks in CPU memory, and counters. Every call costs O(1) per block."""
 
     __slots__ = ("_stored_at", "num_blocks", "num_evicted", "num_fetched", "num_stored", "num_thrashed")
 
@@ -63,7 +63,7 @@ class CpuTier:
             self.num_thrashed += 1
 
     def discard(self, identity: object) -> None:
-        """Give up the place of `identity`, which must be here."""
+        """Remove `identity`, which must be here."""
         del self._stored_at[identity]
 
 
@@ -114,7 +114,7 @@ class TieredKVCache(KVCache):
         self._transfer_us = config.transfer_us(block_size_tokens)
         self._pending_us: Micros = 0
         self._shift_tokens = 0
-        """How far the tokens being stored are behind the place of their position."""
+        """Distance of the tokens being stored from the place of their position."""
 
     @property
     def queried_tokens(self) -> int:
@@ -130,13 +130,13 @@ class TieredKVCache(KVCache):
         assert len(self.tier) <= self.tier.num_blocks
 
     def take_transfer_us(self) -> Micros:
-        """The time of all transfers since the last call: the step under way takes so much longer."""
+        """Return the time of all transfers since the last call, by which the step under way takes longer."""
         pending, self._pending_us = self._pending_us, 0
         return pending
 
     @abstractmethod
     def step_executed(self, running: SequenceOf[Sequence]) -> None:
-        """Take note of a step computed by `running`, all of which still hold their blocks."""
+        """Process a step computed by `running`, all of which still hold their blocks."""
 
     def _note_shift(self, sequence: Sequence) -> None:
         """Before an allocation, whose blocks it may fill."""
@@ -196,7 +196,7 @@ class TieredKVCache(KVCache):
 
 
 class MirroringKVCache(TieredKVCache):
-    """Everything the running requests hold is copied to CPU memory, and looked for there before every allocation.
+    """All blocks of running requests are copied to CPU memory, and looked up there before every allocation.
 
     Cost: O(blocks held) in every step.
     """

@@ -78,7 +78,7 @@ class CountingKVCache(CohortCache):
         return True
 
     def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
-        """`admit` and `count_lookup` at the first admission of a prompt of so many tokens, which no request shares.
+        """`admit` and `count_lookup` at the first admission of a prompt of `num_tokens`, which no request shares.
 
         Returns how many blocks are to be taken for it.
         """
@@ -148,7 +148,7 @@ class CountingKVCache(CohortCache):
         self._num_withheld += num_more
 
     def evict(self, sequence: Sequence) -> None:
-        """Give all blocks back from a request that will return and look for them."""
+        """Free all blocks of a request that will return and look them up."""
         named, registered = len(sequence.named_blocks), sequence.num_registered_blocks
         if registered > named:
             names = self.free.free_named(registered - named)
@@ -286,7 +286,7 @@ class VllmKVCache(SlotCache):
         self.release(sequence)
 
     def take(self, sequence: Sequence, num_blocks: int) -> None:
-        """Give a sequence so many blocks, which must be free."""
+        """Give a sequence `num_blocks` blocks, which must be free."""
         for _ in range(num_blocks):
             sequence.block_ids.append(self._take_block())
 

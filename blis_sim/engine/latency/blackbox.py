@@ -17,7 +17,7 @@ from blis_sim.engine.units import Micros
 
 @dataclass(frozen=True, slots=True)
 class InstantLatency:
-    """For engines whose requests are timed one by one: nothing is queued, overlapped or delayed besides."""
+    """No delays at all, for engines whose requests have set times."""
 
     def step_time(self, shape: BatchShape) -> Micros:
         return 1
@@ -47,7 +47,7 @@ _DECODE_US, _PASS_US = 100, 50
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveToy:
-    """Times whatever model and GPU alike. Nothing but steps takes time."""
+    """Step times that do not depend on model and GPU. Nothing but steps takes time."""
 
     output_token_time: Micros = 0
     output_sequence_time: Micros = 0
@@ -65,7 +65,7 @@ class AdaptiveToy:
         return np.full(steps, self.step_time(shape), dtype=np.int64)
 
     def few_decodes_timer(self) -> TimesFewDecodes:
-        """Return a function whose list has the time of one step as often as asked for."""
+        """Return a function that lists the time of one step `steps` times."""
         return lambda sequences, context, steps: [self.step_time(decodes(sequences, context))] * steps
 
     def queueing_time(self, input_tokens: int) -> Micros:
@@ -95,7 +95,7 @@ class Blackbox:
         return whole_micros(base + per_prefill_token * prefill_tokens + per_decode_token * decode_tokens)
 
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
-        """All the same: a growing context costs nothing here."""
+        """Return equal times: a growing context costs nothing here."""
         decode_only = BatchShape(decode_requests=shape.decode_requests)
         return np.full(steps, self.step_time(decode_only), dtype=np.int64)
 

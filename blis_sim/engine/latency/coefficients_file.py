@@ -124,7 +124,7 @@ GPUS_MEASURED = ("H100", "RTX-PRO-6000")
 TPS_MEASURED = (1, 2, 4)
 EXPERTS_MEASURED = "mixtral-8x7b"
 """The servers whose recordings were compared with predictions by the shipped coefficients (docs/published.md) had these
-GPUs, were sharded over so many of them, and of models with experts ran this one."""
+GPUs and tensor parallelism, and of models with experts ran this one."""
 
 
 def notes_on_coefficients(
@@ -151,7 +151,7 @@ def _more_on_shipped(model: ModelSpec, gpu: GpuSpec, tp: int) -> str:
 
 
 def unlike_measured(model: ModelSpec, gpu: GpuSpec, tp: int) -> list[str]:
-    """Return in words what no server had that predictions by the shipped coefficients were compared with."""
+    """Return, in words, properties that no server had of those with which the shipped coefficients were compared."""
     return [
         what
         for what, is_unknown in (

@@ -35,7 +35,7 @@ def whole_micros_each(values: Floats) -> npt.NDArray[np.int64]:
 
 @runtime_checkable
 class TimesDecodes(Protocol):
-    """A latency model that times steps of decodes without being shown their shapes."""
+    """A latency model with a timer of decode-only steps that takes no shapes."""
 
     def decode_timer(self) -> Callable[[int, int], Micros]:
         """Return a function from the number of sequences that decode, and the sum of their contexts, to `step_time` of
@@ -71,12 +71,12 @@ class KeepsDecodeSums(Protocol):
 
 
 def step_timer(latency: LatencyModel) -> Callable[[BatchShape], Micros]:
-    """Return `step_time` of a latency model, or what stands for it."""
+    """Return a latency model's `step_time`, or a function in its place that costs less to call."""
     return latency.step_timer() if isinstance(latency, TimesSteps) else latency.step_time
 
 
 def decode_timer(latency: LatencyModel) -> Callable[[int, int], Micros]:
-    """Return what `TimesDecodes.decode_timer` does, of any latency model."""
+    """Return a timer of decode-only steps, as `TimesDecodes.decode_timer` does, for any latency model."""
     if isinstance(latency, TimesDecodes):
         return latency.decode_timer()
     return lambda sequences, context: latency.step_time(BatchShape(0, 0, 0, 0, 0, 0, sequences, context))

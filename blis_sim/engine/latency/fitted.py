@@ -1,4 +1,4 @@
-"""A latency model to be learned from recordings: the few things that take time in a step, each with a coefficient.
+"""A latency model learned from recordings, with a coefficient for each term of a step's time.
 
 The terms are times at the peak rates of the GPU, so a coefficient near 1.3 means that something runs at 77 % of its
 peak, and coefficients of one model carry over to the next. Terms without a peak rate are in microseconds.
@@ -27,10 +27,10 @@ LONGEST_BURST_US = 25_000.0
 HOT_BY_ITSELF_US = 50_000.0
 """After so long at peak rate a step has made the GPU as hot as it gets, whatever was before it."""
 TILE_TOKENS = 256
-"""Matrix multiplications work on tiles of so many tokens, and a tile begun is a tile paid, in part. With Qwen3-14B on
+"""Tokens of a tile of matrix multiplications; a tile begun is a tile paid, in part. With Qwen3-14B on
 an H100 a step of 1,025 tokens takes 5.9 ms longer than one of 1,024; tiles of 128 would account for 3.6 ms of it."""
 SMALL_TILE_TOKENS = 64
-"""Others work on smaller ones: at 961 tokens there is such a step, too, of a third of that."""
+"""Tokens of a small tile of other multiplications: at 961 tokens time also rises, by a third as much."""
 SUSTAINED_TOKENS = 4096
 """With more tokens in a step each takes longer: in measured kernels of H100 GPUs, whatever the size of the model, and
 in the steps of a saturated server that hold one to nine prompts of 1,000 tokens."""
@@ -91,8 +91,8 @@ class RequestCoefficients:
     output_request_us: float
     """Overhead per token that the step produced, before any of them leaves."""
     output_turn_us: float = 0.0
-    """Per token of the step up to its own, in the order of the batch: the API server process hands them out one after
-    the other, after those of the steps before."""
+    """Per token of the step up to its own, in the order of the batch: the API server process sends tokens one after
+    the other, after the tokens of earlier steps."""
 
 
 STEP_TERMS = tuple(each.name for each in fields(StepCoefficients))
@@ -109,7 +109,7 @@ class Fitted:
     step: StepCoefficients
     request: RequestCoefficients
     growth_requests: int = 0
-    """A batch with so many requests more than any before makes the host wait until its step ends; 0 for none."""
+    """A batch with this many requests more than any before makes the host wait until its step ends; 0 for none."""
     decode_sums: DecodeSums = field(default_factory=DecodeSums, init=False, repr=False, compare=False)
     _work: StepWork = field(init=False, repr=False, compare=False)
     _weights_us: float = field(init=False, repr=False, compare=False)
@@ -176,7 +176,7 @@ class Fitted:
         return whole_micros_each(self._without_context(decodes_only) + self._kv_us * context)
 
     def _without_context(self, shape: BatchShape) -> float:
-        """All of a step's time but reading the KV of its decodes, which grows from step to step."""
+        """Return the time of a step without reading the KV of its decodes, which grows from step to step."""
         prefill_tokens, decodes = shape.prefill_tokens, shape.decode_requests
         num_tokens = prefill_tokens + decodes
         memory_us = self._memory_us(num_tokens) if self._work.expert_us else self._weights_us
@@ -266,7 +266,7 @@ def all_reduce_us(work: StepWork, num_tokens: float) -> float:
 
 
 def burst_us(work: StepWork, prefill_tokens: int) -> float:
-    """How long the prompts of a step keep the arithmetic units busy at peak rate, as far as that matters later."""
+    """Return how long the prompts of a step keep the arithmetic units busy at peak rate, up to `LONGEST_BURST_US`."""
     return min(work.token_compute(1) * prefill_tokens, LONGEST_BURST_US)
 
 

@@ -69,7 +69,7 @@ LONGEST_BURST_US, HOT_BY_ITSELF_US = 36_000.0, 73_000.0
 """The limits of `fitted`, of times at peak rate, in times as measured. Tables were measured kernel by kernel, on a GPU
 that had not computed for so long."""
 _TOKENS_OF_RATE = 4096
-"""The time of the arithmetic of a token is measured in steps of so many."""
+"""Tokens of the step from which the time of the arithmetic of a token is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class KernelSteps:
     _tokens_us: list[float] = field(init=False, repr=False, compare=False)
     """Everything that depends on the number of tokens alone, by that number."""
     _beyond_us: float = field(init=False, repr=False, compare=False)
-    """Per token beyond those."""
+    """Time per token beyond the end of `_tokens_us`."""
     _head_us: list[float] = field(init=False, repr=False, compare=False)
     _arithmetic_us: float = field(init=False, repr=False, compare=False)
     """Per token, in large batches."""
@@ -142,7 +142,7 @@ class KernelSteps:
         return self.decode_time
 
     def decode_time(self, sequences: int, context: int) -> Micros:
-        """Return `step_time` of a step in which so many sequences with so many context tokens decode, and no more."""
+        """Return `step_time` of a step in which `sequences` with `context` tokens together decode, without prompts."""
         if not sequences:
             return 1
         time_us = self._decode_us(sequences, context) + self._fixed_us(sequences, 0, sequences)
@@ -192,7 +192,7 @@ class KernelSteps:
         return found
 
     def _fixed_us(self, num_tokens: int, prompts: int, decodes: int) -> float:
-        """All of a step's time but attention."""
+        """Return the time of a step without attention."""
         host = self.host
         sampling = min(prompts + decodes, LARGEST_STEP_TOKENS)
         if num_tokens > LARGEST_STEP_TOKENS:
@@ -219,7 +219,7 @@ class KernelSteps:
         return self.host.burst * burst_us + self.host.burst_again * again_us
 
     def _bursts_us(self, tokens: int, recent: int) -> tuple[float, float]:
-        """How long a burst of arithmetic lasts, and how long of it is right after others, as far as that matters."""
+        """Return the time of a burst of arithmetic, and the time of arithmetic on a hot GPU, each up to its limit."""
         arithmetic_us = self._arithmetic_us * tokens
         again_us = max(0.0, arithmetic_us - HOT_BY_ITSELF_US)
         if recent:

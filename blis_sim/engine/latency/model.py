@@ -1,4 +1,4 @@
-"""The seam between the scheduler and time: a latency model turns a batch shape into microseconds."""
+"""The interface of latency models, which turn the shape of a batch into microseconds."""
 
 import math
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class LatencyModel(Protocol):
         ...
 
     def queueing_time(self, input_tokens: int) -> Micros:
-        """From arrival until the request enters the wait queue (tokenization, API server)."""
+        """Return the time from arrival until the request enters the wait queue (tokenization, API server)."""
         ...
 
     @property
@@ -79,19 +79,19 @@ class WaitsForHost(Protocol):
     """A latency model of a server whose host does not always work while a step executes."""
 
     def idle_start_time(self, idle_us: Micros) -> Micros:
-        """Return what a step takes longer on a GPU that has been idle for `idle_us`: nothing hides what the host does
-        before a step."""
+        """Return how much longer a step takes on a GPU that has been idle for `idle_us`: nothing hides the work of the
+        host before a step."""
         ...
 
     @property
     def growth_requests(self) -> int:
-        """How many requests a batch must have more than any before, to make the host wait until its step ends; 0 where
-        none does."""
+        """Return how many requests a batch must have more than any before, to make the host wait until its step ends; 0
+        where no batch does."""
         ...
 
     @property
     def output_turn_us(self) -> float:
-        """Return what handing out one token takes the API server process, which does so one after the other."""
+        """Return the time of the API server process to send one token; tokens are sent one after the other."""
         ...
 
 

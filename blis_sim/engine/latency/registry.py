@@ -135,7 +135,7 @@ def _operators(choice: LatencyChoice) -> LatencyModel:
 
 
 def _network(choice: LatencyChoice) -> "Network | None":
-    """Return what --collectives asks for; None where the times are those of tables."""
+    """Return the network of --collectives; None where the times are those of tables."""
     if choice.network.collectives == TABLES:
         return None
     from blis_sim.engine.latency.collectives.sources import network_of
@@ -172,7 +172,7 @@ LATENCY_MODELS = Registry[Callable[[LatencyChoice], LatencyModel]]("blis.latency
 
 
 class Chosen(NamedTuple):
-    """A latency model with its name, and what is to be said of it."""
+    """A latency model with its name, and notes on it."""
 
     name: str
     latency: LatencyModel
@@ -207,7 +207,7 @@ def choose(step_times: str, choice: LatencyChoice) -> Chosen:
 def watched_choice(chosen: Chosen, choice: LatencyChoice, max_tokens: int) -> LatencyModel:
     """Return a latency model with a watch for steps that beat the peak rates of the GPU, where it needs one.
 
-    Coefficients from the command line are taken at their word.
+    Coefficients from the command line are not watched.
     """
     from blis_sim.engine.latency.kernels.model_operations import operations_of
     from blis_sim.engine.latency.operators.table_limits import HasTables
@@ -247,7 +247,7 @@ def _automatic(choice: LatencyChoice, notes: list[str]) -> str:
 
 
 def _speaks_for_kernels(choice: LatencyChoice) -> bool:
-    """Whether what was measured of servers of this kind speaks for kernels."""
+    """Whether kernels predicted servers of this kind better, as measured."""
     from blis_sim.engine.latency.sureness import kernels_are_closer
 
     return choice.engine == "vllm" and kernels_are_closer(choice.model, choice.gpu, choice.tp)
@@ -287,7 +287,7 @@ def _said_of_fitted(latency: LatencyModel, choice: LatencyChoice, is_automatic: 
 
 
 def _said_of_placement(placement: "KernelPlacement", name: str) -> Iterator[str]:
-    """Yield a line on each flag about kernels that does not act."""
+    """Yield a line on each flag about kernels that has no effect."""
     from blis_sim.engine.latency.kernels.operations import AUTO, MARLIN
 
     if name != "kernels" and placement.eager:

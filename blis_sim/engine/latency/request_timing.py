@@ -52,7 +52,7 @@ class RequestTiming:
             raise EngineError(f"num_slots must be at least 1, got {self.num_slots}")
 
     def first_token_time(self, request_number: int, num_tokens: int, num_cached: int, num_running: int) -> Micros:
-        """From the start of a request, so many of whose prompt tokens are cached, to its first token."""
+        """Return the time from the start of a request with `num_cached` cached prompt tokens to its first token."""
         load = self._load(num_running)
         if not self.per_token:
             return self._noisy(self.first_token_us * load, self.first_token_std_us, request_number, 0)
@@ -67,7 +67,7 @@ class RequestTiming:
         return self._noisy(mean, self.transfer_per_token_std_us, request_number, 0)
 
     def token_gap(self, request_number: int, token_number: int, num_running: int) -> Micros:
-        """From the token before to token `token_number`, which is not the first."""
+        """Return the time from the previous token to token `token_number`, which is not the first."""
         mean = self.token_gap_us * self._load(num_running)
         return self._noisy(mean, self.token_gap_std_us, request_number, token_number)
 

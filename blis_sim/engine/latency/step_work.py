@@ -140,7 +140,7 @@ class StepWork:
         return linear, mlp
 
     def routed_flops(self, tokens: int) -> float:
-        """Return the operations of one shard's routed experts for so many tokens of all ranks."""
+        """Return the operations of one shard's routed experts for `tokens` tokens of all ranks."""
         routed = tokens * self.experts_per_token / self.expert_shards
         return self.num_moe_layers * routed * 6 * self.hidden_size * self.expert_size
 

@@ -1,4 +1,4 @@
-"""Trust in step times: errors to expect of a latency model, by what was measured."""
+"""Expected errors of the step times of a latency model, from measurements."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -100,7 +100,7 @@ def class_of(operations: StepOperations) -> str:
 
 
 def expectation(operations: StepOperations) -> str:
-    """Return what errors to expect, in words."""
+    """Return the expected errors in words."""
     name = class_of(operations)
     known = MEASURED.get(name)
     if known is None:

@@ -116,7 +116,7 @@ class TrainedPhysics:
         return whole_micros(value)
 
     def _rank_work(self, shape: BatchShape, num_prefill: int, num_decode: int) -> float:
-        """Return the time that a rank takes for its batch when experts compute so many tokens of all ranks."""
+        """Return the time of a rank's batch when experts compute `num_prefill` and `num_decode` tokens of all ranks."""
         dp, betas, work = self.dp, self._betas, self._work
         requests, tokens, squared, _, _, prompt_work, sequences, context, _ = shape
         evenly = BatchShape(0, dp * tokens, dp * squared, 0, 0, dp * prompt_work, dp * sequences, dp * context)

@@ -90,7 +90,7 @@ class SlowedLatency(WrappedLatency):
 
 @dataclass(slots=True)
 class ApiServers(WrappedLatency):
-    """`model` with so many API server processes, each of which hands out its share of the tokens of a step."""
+    """`model` with `count` API server processes, each of which sends its share of the tokens of a step."""
 
     count: int = 1
 

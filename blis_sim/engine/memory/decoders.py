@@ -27,7 +27,7 @@ class DecoderTraits(NamedTuple):
     needs_use_sliding_window: bool = False
     """Whether `sliding_window` limits layers, always all of them, only where `use_sliding_window` is true."""
     windows_every_other_layer: bool = False
-    """Whether every other layer has the window, the first one included, whatever `layer_types` says."""
+    """Whether every other layer has the window, the first one included, regardless of `layer_types`."""
 
 
 def dense_layers(keys: ConfigKeys, traits: DecoderTraits) -> tuple[Layer, ...]:

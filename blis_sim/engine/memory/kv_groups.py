@@ -70,7 +70,7 @@ def blocks_of(kind: str, block_tokens: int, reach_tokens: int, states: int, requ
 def longest_request(num_blocks: int, most_tokens: int, blocks_needed: Callable[[int], int]) -> int:
     """Return the tokens, up to `most_tokens`, of the longest request that fits into all blocks but one.
 
-    `blocks_needed` returns how many blocks a request of so many tokens holds. vLLM never gives the one away.
+    `blocks_needed` maps the tokens of a request to the blocks that it holds. vLLM keeps one block for itself.
     """
     shortest, longest = 0, most_tokens
     while shortest < longest:

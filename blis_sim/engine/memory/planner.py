@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _GIB = 2**30
 _SPARSE_FP8_ON_BLACKWELL = ("GlmMoeDsaForCausalLM",)
-"""Architectures for which vLLM keeps the KV cache in FP8 on Blackwell without being asked to."""
+"""Architectures for which vLLM keeps the KV cache in FP8 on Blackwell by default."""
 
 
 class PlanRequest(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which matrices of a checkpoint are quantised, and how, by the rules that vLLM applies to its quantization config."""
+"""Formats of the matrices of a checkpoint, by the rules that vLLM applies to its quantization config."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -123,7 +123,7 @@ class AdaptiveScheduler:
             self._urgency.watch(sequence)
 
     def _tick(self, at: Micros) -> Micros:
-        """The instant at which a sleep until `at` ends."""
+        """Return the instant at which a sleep until `at` ends."""
         timer_us = self._config.timer_us
         return -(-at // timer_us) * timer_us if timer_us else at
 
@@ -348,7 +348,7 @@ class AdaptiveScheduler:
             emitted.append(sequence)
 
     def _num_tokens(self, sequence: Sequence, num_drafts: int, index: int) -> int:
-        """How many tokens a verification brings: the drafts that hold, or one."""
+        """Return the number of tokens of a verification: the accepted drafts, or one."""
         assert self._acceptance is not None
         # Each step has draws of its own: a draft that missed may be drafted again, as no token takes its place.
         accepted = self._acceptance.num_accepted(self._number_of[sequence], index * num_drafts, num_drafts)

@@ -214,7 +214,7 @@ class BatchEngineScheduler:
         return RunningBatch(batch, context.steps.append(started_at, ends_at), ends_at, shape, stages)
 
     def _num_at_once(self, batch: Batch) -> int:
-        """How many batches can be taken at once: `batch` and those equal to it."""
+        """Return how many batches can be taken at once: `batch` and those equal to it."""
         context = self._context
         is_reported = self._reports_steps and not context.leaps
         if self._hold is not PauseState.NONE or is_reported or context.reports_batches:
@@ -243,7 +243,7 @@ class BatchEngineScheduler:
         return RunningBatch(batch, first + count - 1, ends_at, shape, [])
 
     def _end(self, running: RunningBatch, at: Micros) -> None:
-        """Process what a batch brings its requests."""
+        """Process the outputs of a batch."""
         context, batch, index = self._context, running.batch, running.index
         batch_done = self._batch_done(running, at) if context.reports_batches else None
         complete = self.rules.end(batch)
@@ -307,7 +307,7 @@ class BatchEngineScheduler:
         self.rules.waiting = deque(sorted(self.rules.waiting, key=lambda job: order(_sequence(job))))
 
     def _last_free_instant(self) -> Micros:
-        """Up to when steps may be taken without looking at anything else."""
+        """Return the last instant at which a step may begin without other events before it."""
         others_at, until = self._context.queue.next_at(), self._context.until
         return until if others_at is None or others_at > until else others_at - 1
 
@@ -339,7 +339,7 @@ def _sequence(job: Job) -> Sequence:
 
 
 def _leave(batch: Batch, job: Job) -> None:
-    """Let a request leave a batch under way; what is computed for it is lost."""
+    """Remove a request from a batch under way; its computation is lost."""
     if job in batch.jobs:
         place = batch.jobs.index(job)
         batch.jobs = batch.jobs[:place] + batch.jobs[place + 1 :]
@@ -357,7 +357,7 @@ BATCH_RULES: Mapping[str, type[BatchRules]] = {
 
 
 def new_batch_engine(context: "EngineContext", reports_steps: bool) -> BatchEngineScheduler:
-    """Return what takes the steps of the engine that the configuration names."""
+    """Return the scheduler of the engine that the configuration names."""
     config = context.config
     limits = BatchLimits(
         num_blocks=config.total_kv_blocks,

@@ -38,7 +38,7 @@ class BatchQueueScheduler(UrgencyComposition):
         """Whether steps are composed, begun and ended from outside, forward pass by forward pass."""
 
     def step_from_outside(self) -> None:
-        """Leave it to callers of the methods named after forwards when steps are composed, begun and ended."""
+        """Let callers of `compose_forward`, `begin_forward` and `end_forward` take the steps."""
         self._is_stepped = True
 
     @property

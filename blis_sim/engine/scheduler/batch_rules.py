@@ -23,7 +23,7 @@ class NothingFound:
 
 
 class BlockCounts:
-    """A number of blocks of so many tokens, each free or held by one request."""
+    """`num_blocks` blocks of `block_size_tokens` tokens, each free or held by one request."""
 
     __slots__ = ("block_size_tokens", "hit_tokens", "index", "num_blocks", "num_free", "queried_tokens")
 
@@ -51,7 +51,7 @@ class BlockCounts:
         assert 0 <= self.num_free <= self.num_blocks
 
     def forget(self) -> bool:
-        """Let nothing be found any more. False while any block is held."""
+        """Empty the prefix cache, which holds nothing anyway. Returns False while any block is held."""
         return self.num_free == self.num_blocks
 
 
@@ -104,7 +104,7 @@ class BatchLimits:
 
 
 class Job:
-    """The rules' view of a request, and how far it has come."""
+    """The state of a request for the rules: lengths and progress."""
 
     __slots__ = (
         "arrived_at",
@@ -119,7 +119,7 @@ class Job:
     )
 
     def __init__(self, arrived_at: float, prompt_tokens: int, output_tokens: int, most_tokens: int) -> None:
-        """`most_tokens` is what prompt and output may come to by what the request declares."""
+        """`most_tokens` is the declared maximum of prompt and output together."""
         self.arrived_at = arrived_at
         self.prompt_tokens = self.target = prompt_tokens
         self.total_tokens = prompt_tokens + output_tokens
@@ -205,7 +205,7 @@ class BatchRules(ABC):
 
     @abstractmethod
     def may_join(self, num_requests: int) -> bool:
-        """Whether the first of the queue can join the next batch, which has so many requests that decode."""
+        """Whether the first of the queue can join the next batch, which has `num_requests` that decode."""
 
     def add(self, job: Job) -> None:
         """Let a request wait."""
@@ -213,7 +213,7 @@ class BatchRules(ABC):
 
     @property
     def num_ready(self) -> int:
-        """How many requests have begun and are in no batch."""
+        """Return how many requests have begun and are in no batch."""
         return len(self.ready)
 
     def take_ready(self) -> list[Job]:
@@ -238,7 +238,7 @@ class BatchRules(ABC):
         return complete
 
     def num_equal_batches(self, batch: Batch) -> int:
-        """How many batches after `batch`, composed last, are equal to it if nothing arrives: all of it decodes.
+        """Return how many batches after `batch`, composed last, are equal to it if nothing arrives: all of it decodes.
 
         The first request that completes does so with the last of them. Only where one batch runs at a time.
         """
@@ -250,7 +250,7 @@ class BatchRules(ABC):
         return max(more, 0)
 
     def repeat(self, batch: Batch, count: int) -> int:
-        """Compose and end `batch` so many times more; its tokens are not ended yet.
+        """Compose and end `batch` `count` times more; its tokens are not ended yet.
 
         Returns the blocks that each of these batches has beyond those of the first one, added up.
         """
@@ -315,7 +315,7 @@ class BatchRules(ABC):
         While there is none, the last of `others` is restarted.
         """
         size = self.limits.block_size_tokens
-        # The original asks for a free block even where none is needed.
+        # The original requires a free block even where none is needed.
         while not self.blocks.num_free and (self.limits.is_original or job.processed > job.num_blocks * size):
             if not others:
                 self.restart(job)

@@ -46,9 +46,9 @@ class BlisScheduler(BatchScheduler):
         """Whether waiting sequences may hold blocks: prompts that another instance has computed."""
 
     def reserve(self, sequence: Sequence) -> bool:
-        """Blocks for a whole prompt that will come computed from elsewhere; False, and nothing changed, without room.
+        """Allocate blocks for a whole prompt that another instance computes; False, unchanged, without room.
 
-        None is found in the cache: they are all filled anew.
+        No block is taken from the prefix cache: all are filled anew.
         """
         num_tokens = sequence.input_tokens
         if not self.kv.allocate_prompt(sequence, num_tokens):
@@ -58,7 +58,7 @@ class BlisScheduler(BatchScheduler):
         return True
 
     def give_up(self, sequence: Sequence) -> None:
-        """Free what was reserved for a prompt that will not come."""
+        """Free the blocks reserved for a prompt that will not arrive."""
         self.kv.release(sequence)
 
     def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
@@ -113,7 +113,7 @@ class BlisScheduler(BatchScheduler):
         return True
 
     def next_tokens(self, sequence: Sequence) -> int:
-        """A chunk of the prompt or one token; none at the end of the context window."""
+        """Return a chunk of the prompt or one token; 0 at the end of the context window."""
         computed = sequence.num_computed_tokens
         remaining = sequence.input_tokens - computed
         if remaining > 0:
@@ -121,7 +121,7 @@ class BlisScheduler(BatchScheduler):
         return 1 if sequence.output_tokens and computed + 1 < self._limit else 0
 
     def _chunk(self, remaining: int, context: int) -> int:
-        """A prompt's next chunk under the long-prefill threshold, the budget and max_model_len."""
+        """Return a prompt's next chunk under the long-prefill threshold, the budget and max_model_len."""
         threshold = self._config.long_prefill_token_threshold
         if 0 < threshold < remaining:
             remaining = threshold
@@ -348,7 +348,7 @@ class BlisScheduler(BatchScheduler):
 
 
 class TieredBlisScheduler(BlisScheduler):
-    """Steps as its parent takes them without a cohort: the tier depends on the content of every block."""
+    """`BlisScheduler` with a CPU tier, without a cohort: the tier depends on the content of every block."""
 
     __slots__ = ("_tiered",)
 

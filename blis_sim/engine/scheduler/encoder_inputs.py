@@ -1,4 +1,4 @@
-"""Which media are encoded in the next step, and which encoded media are kept, by the rules of vLLM 0.33's scheduler.
+"""Choice of media to encode in the next step, and of encoded media to keep, by the rules of vLLM 0.33's scheduler.
 
 Facts: vllm/v1/core/sched/scheduler.py, `_try_schedule_encoder_inputs` and `_free_encoder_inputs`;
 vllm/v1/core/encoder_cache_manager.py, `EncoderCacheManager`.
@@ -42,7 +42,7 @@ class EncoderCache:
         self.num_free_tokens += num_tokens
 
     def makes_room(self, num_tokens: int) -> bool:
-        """Whether so many tokens of media fit, after an eviction of those to which no sequence refers."""
+        """Evict media to which no sequence refers until `num_tokens` tokens fit. Returns whether they fit."""
         if num_tokens <= self.num_unused_tokens:
             return True
         if num_tokens > self.num_free_tokens:
@@ -108,7 +108,7 @@ class MediaEncoder:
         """Tokens of media to be encoded in the step being composed, by sequence."""
 
     def new_step(self) -> None:
-        """Another step is composed."""
+        """Begin the composition of a step."""
         self._budget = self._step_tokens
         self._taken.clear()
 

@@ -38,11 +38,11 @@ class FixedTimingScheduler:
         self._order = ORDERS[config.scheduler]
         self._waiting: deque[Sequence] = deque()
         self._running: dict[Sequence, int] = {}
-        """Sequence to the number by which its draws differ from those of others."""
+        """Running sequences, each with the number that its draws depend on."""
         self._num_started = 0
         self._hold = PauseState.NONE
         self._held_back: list[tuple[Sequence, int]] = []
-        """Tokens that were due while everything was held."""
+        """Tokens that were due while everything was paused."""
 
     @property
     def num_running(self) -> int:
@@ -89,7 +89,7 @@ class FixedTimingScheduler:
         self.num_deferred = len(passed_over)
 
     def step_ended(self, report: object, at: Micros) -> None:
-        """A token is due, unless its request has ended or been sent back in the meantime."""
+        """Add the token that is due, unless its request has ended or was preempted."""
         assert isinstance(report, tuple)
         sequence, num_preemptions = report
         if sequence.outcome is not None or sequence.num_preemptions != num_preemptions:
@@ -120,7 +120,7 @@ class FixedTimingScheduler:
         self._plan(at)
 
     def shrink_cache(self, num_blocks: int, at: Micros) -> None:
-        """Withhold so many KV blocks from all requests, or as many as are free; 0 gives them all back."""
+        """Withhold `num_blocks` KV blocks, or all free ones, from all requests; 0 gives all blocks back."""
         self.kv.withhold(num_blocks)
         self._plan(at)
 

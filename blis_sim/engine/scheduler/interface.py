@@ -1,4 +1,4 @@
-"""The seam between the life of a request and the scheduling of steps: whose rules compose and execute the batches."""
+"""Interface of schedulers, which turn the wait queue of an engine into steps."""
 
 from collections.abc import Container, KeysView
 from enum import Enum, auto
@@ -9,7 +9,7 @@ from blis_sim.engine.units import Micros
 
 
 class PauseState(Enum):
-    """Steps under way always end, and requests are always taken into the wait queue."""
+    """How far scheduling is suspended. Steps under way always end, and the wait queue always takes requests."""
 
     NONE = auto()
     ADMISSIONS = auto()
@@ -49,7 +49,7 @@ class KVUsage(Protocol):
 
     @property
     def queried_tokens(self) -> int:
-        """Tokens looked for."""
+        """Tokens looked up in the cache."""
         ...
 
     def check(self) -> None:
@@ -57,12 +57,12 @@ class KVUsage(Protocol):
         ...
 
     def forget(self) -> bool:
-        """Let nothing be found any more. False, and nothing changed, while any block is held."""
+        """Empty the prefix cache. Returns False, and changes nothing, while any block is held."""
         ...
 
 
 class Scheduler(Protocol):
-    """One way to turn waiting requests into steps. The engine calls it at the instants it asked for."""
+    """Turns waiting requests into steps. The engine calls it at the instants that it has planned."""
 
     @property
     def kv(self) -> KVUsage: ...
@@ -80,8 +80,8 @@ class Scheduler(Protocol):
 
     @property
     def num_begun_steps(self) -> int:
-        """How many steps have begun, though the log may lack the latest of them. While the latency model is asked how
-        long a step takes, that is the number of this step."""
+        """Number of steps that have begun; the log may lack the latest one. While the latency model times a step, this
+        is the number of that step."""
         ...
 
     @property
@@ -90,25 +90,25 @@ class Scheduler(Protocol):
         ...
 
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
-        """A request that passed the guards joins the wait queue."""
+        """Add a request that passed the admission checks to the wait queue."""
         ...
 
     def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
-        """A request leaves before it is done: its client hung up or its deadline passed."""
+        """Remove a request that has not completed: its client hung up or its deadline passed."""
         ...
 
     def step(self, at: Micros) -> None:
-        """The instant planned for a step has come."""
+        """Take the step that was planned for `at`."""
         ...
 
     def step_ended(self, report: object, at: Micros) -> None:
-        """A step this scheduler planned to end at `at` has ended; `report` is what it left for itself."""
+        """Process the end of a step at `at`; `report` is the payload with which the scheduler planned the end."""
         ...
 
     def set_hold(self, hold: PauseState, at: Micros) -> None:
-        """Suspend or resume scheduling. Fast steppings, which take many steps at once, cannot."""
+        """Suspend or resume scheduling. Only for engines that report their steps."""
         ...
 
     def preempt_all(self, at: Micros) -> None:
-        """Send all that runs back to the front of the wait queue, in order. Fast steppings cannot."""
+        """Preempt all running requests, to the front of the wait queue. Only for engines that report their steps."""
         ...

@@ -7,7 +7,7 @@ from blis_sim.engine.scheduler.batch_rules import Batch, BatchLimits, BatchRules
 
 
 class LightLLMRules(BatchRules):
-    """Batches of whole prompts at most every so many batches of decodes. Blocks hold one token."""
+    """Batches of whole prompts, separated by batches of decodes. Blocks hold one token."""
 
     def __init__(self, limits: BatchLimits) -> None:
         super().__init__(limits)

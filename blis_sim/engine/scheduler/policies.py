@@ -20,28 +20,28 @@ SortKey: TypeAlias = Callable[[Sequence], tuple[object, ...]]
 
 
 def by_priority(sequence: Sequence) -> tuple[object, ...]:
-    """The most urgent first, then by arrival, then by id."""
+    """Sort by urgency, then by arrival, then by id."""
     return (sequence.priority, sequence.arrived_at, sequence.request.id)
 
 
 def by_deadline(sequence: Sequence) -> tuple[object, ...]:
-    """The most urgent first, then by deadline, then by arrival, then by id."""
+    """Sort by urgency, then by deadline, then by arrival, then by id."""
     return (sequence.priority, sequence.deadline_at, sequence.arrived_at, sequence.request.id)
 
 
 def by_target(sequence: Sequence) -> tuple[object, ...]:
-    """The most urgent first, then by the time allowed from arrival to deadline, then by arrival, then by id."""
+    """Sort by urgency, then by the time from arrival to deadline, then by arrival, then by id."""
     allowed_us = sequence.deadline_at - sequence.arrived_at
     return (sequence.priority, allowed_us, sequence.arrived_at, sequence.request.id)
 
 
 def by_prompt_length(sequence: Sequence) -> tuple[object, ...]:
-    """The shortest prompt first, then by arrival, then by id."""
+    """Sort by prompt length, the shortest first, then by arrival, then by id."""
     return (sequence.input_tokens, sequence.arrived_at, sequence.request.id)
 
 
 def by_reverse_priority(sequence: Sequence) -> tuple[object, ...]:
-    """The least urgent first: starves urgent requests, to test how others cope."""
+    """Sort by urgency, the least urgent first: starves urgent requests, for tests of clients."""
     return (-sequence.priority, sequence.arrived_at, sequence.request.id)
 
 
@@ -61,7 +61,7 @@ PriorityPolicy: TypeAlias = Callable[[Request, Micros], int]
 
 
 def by_slo_class(priorities: SloPriorities) -> PriorityPolicy:
-    """The request's own priority, or else that of its SLO class."""
+    """Return a policy: the request's own priority, else that of its SLO class."""
     urgency = {name: priorities.urgency(name) for name in priorities.by_class}
     standard = priorities.highest - DEFAULT_SLO_PRIORITY
 
@@ -82,7 +82,7 @@ def oldest_first(_request: Request, arrived_at: Micros) -> int:
 
 
 def youngest_first(_request: Request, arrived_at: Micros) -> int:
-    """The score falls with age: starves waiting requests, to test how others cope."""
+    """Return a score that falls with age, so that waiting requests starve, for tests of clients."""
     return -arrived_at
 
 
@@ -101,17 +101,17 @@ ChooseVictim: TypeAlias = Callable[[SequenceOf[Sequence]], int]
 
 
 def latest_admitted(running: SequenceOf[Sequence]) -> int:
-    """The last of the running list."""
+    """Return the index of the last running request."""
     return len(running) - 1
 
 
 def least_urgent(running: SequenceOf[Sequence]) -> int:
-    """The largest priority value, among equals the latest arrival, among equals the one nearest the tail."""
+    """Return the index of the largest priority value; of equals the latest arrival, then the one nearest the tail."""
     return max(range(len(running)), key=lambda index: (running[index].priority, running[index].arrived_at, index))
 
 
 def least_urgent_latest_due(running: SequenceOf[Sequence]) -> int:
-    """The largest priority value, among equals the latest deadline, among equals the one nearest the tail."""
+    """Return the index of the largest priority value; of equals the latest deadline, then the one nearest the tail."""
     return max(range(len(running)), key=lambda index: (running[index].priority, running[index].deadline_at, index))
 
 
@@ -131,10 +131,10 @@ class Places:
     def __init__(self, min_gap: int) -> None:
         self._min_gap = min_gap
         self._taken_by: dict[Sequence, set[Sequence]] = {}
-        """For each request that lost its place and has not ended, those that took it."""
+        """For each unfinished request that lost its place, the requests that took it."""
 
     def find_victim(self, candidate: Sequence, running: SequenceOf[Sequence]) -> int | None:
-        """The index of the one that loses its place to `candidate`; None while all keep theirs. Cost: O(running)."""
+        """Return the index of the request that loses its place to `candidate`; None if none does. Cost: O(running)."""
         if not running:
             return None
         index = least_urgent_latest_due(running)

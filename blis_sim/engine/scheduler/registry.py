@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def new_vllm(context: "EngineContext", reports_steps: bool) -> Scheduler:
-    """vLLM's rules, step by step; or, where times are set request by request, its queue alone."""
+    """Return vLLM's scheduler; where times are set request by request, the fixed-timing scheduler."""
     config = context.config
     if config.timing is not None:
         from blis_sim.engine.scheduler.fixed_timing import FixedTimingScheduler
@@ -38,7 +38,7 @@ def new_vllm(context: "EngineContext", reports_steps: bool) -> Scheduler:
 
 
 def new_blis(context: "EngineContext", reports_steps: bool) -> Scheduler:
-    """BLIS's rules, with a CPU tier if there is one."""
+    """Return BLIS's scheduler, with a CPU tier if there is one."""
     if context.config.cpu_tier is not None:
         from blis_sim.engine.scheduler.blis import TieredBlisScheduler
 
@@ -49,14 +49,14 @@ def new_blis(context: "EngineContext", reports_steps: bool) -> Scheduler:
 
 
 def new_batches(context: "EngineContext", reports_steps: bool) -> Scheduler:
-    """The rules of a scheduler that Vidur has, by the name of the engine."""
+    """Return the scheduler of Vidur that the name of the engine selects."""
     from blis_sim.engine.scheduler.batch_engines import new_batch_engine
 
     return new_batch_engine(context, reports_steps)
 
 
 def new_adaptive(context: "EngineContext", reports_steps: bool) -> Scheduler:
-    """The worker of the published adaptive scheduler."""
+    """Return the worker of the published adaptive scheduler."""
     from blis_sim.engine.scheduler.adaptive import AdaptiveScheduler
 
     return AdaptiveScheduler(context, reports_steps)

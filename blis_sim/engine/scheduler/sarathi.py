@@ -1,4 +1,4 @@
-"""Sarathi-Serve's rules: decodes first, then chunks of prompts, together at most so many tokens in a batch.
+"""Sarathi-Serve's rules: decodes first, then chunks of prompts, within a limit of tokens per batch.
 
 Facts: vidur/scheduler/replica_scheduler/sarathi_replica_scheduler.py.
 """

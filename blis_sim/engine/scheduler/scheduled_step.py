@@ -15,7 +15,7 @@ from blis_sim.engine.batch_shape import BatchShape, new_shape
 from blis_sim.engine.sequence import Sequence
 
 NONE_DISPLACED: list[Sequence] = []
-"""Where no sequence loses its place. It is never changed."""
+"""Result of `prepare` where no sequence loses its place. The list is never changed."""
 
 
 class Admission(Enum):
@@ -23,13 +23,13 @@ class Admission(Enum):
 
     NOW = 0
     LATER = 1
-    """The request waits for something, and those behind it need not."""
+    """The request must wait, but requests behind it may join."""
     BLOCKED = 2
     """Too few KV blocks are free for the request, so that those behind it wait, too."""
 
 
 def num_external_tokens(sequence: Sequence) -> int:
-    """Tokens that came from another instance; after a preemption they are gone. The last one is computed here."""
+    """Return the tokens that another instance computed, 0 after a preemption. The last token is computed here."""
     external = sequence.request.external
     if external is None or sequence.num_preemptions:
         return 0
@@ -50,7 +50,7 @@ class ScheduledTokens:
 
 
 ScheduledStep: TypeAlias = tuple[int, int, list[ScheduledTokens], list[Sequence]]
-"""How many sequences of the cohort decode, the sum of their contexts, the tokens of other sequences, and newcomers to
+"""Number of sequences of the cohort that decode, sum of their contexts, tokens of other sequences, and newcomers to
 the cohort, which compute their whole prompts."""
 
 NO_TOKENS: list[ScheduledTokens] = []
@@ -80,7 +80,7 @@ def shape_of(step: ScheduledStep, recent_prompt_tokens: int) -> BatchShape:
 def batch_shape(
     tokens: list[ScheduledTokens], num_decodes: int, decode_contexts: int, recent_prompt_tokens: int
 ) -> BatchShape:
-    """The sums over a step's tokens and so many more decodes. Cost: O(tokens)."""
+    """Return the sums over a step's tokens and `num_decodes` more decodes. Cost: O(tokens)."""
     prefills = new_tokens = squares = contexts = context_work = prompt_work = 0
     for each in tokens:
         new, context = each.num_tokens, each.context_tokens
@@ -101,7 +101,7 @@ def batch_shape(
 
 
 def last_token(sequence: Sequence) -> ScheduledTokens:
-    """The token of a member of the cohort, in the form of others."""
+    """Return the token of a cohort member as `ScheduledTokens`."""
     return ScheduledTokens(sequence, 1, 0, 0, samples=True)
 
 
@@ -111,7 +111,7 @@ def batch_order(tokens: ScheduledTokens) -> int:
 
 
 class BatchGrowth:
-    """The largest batch so far, in multiples of so many requests."""
+    """The largest batch so far, in multiples of `multiple` requests."""
 
     __slots__ = ("_most", "_multiple")
 

@@ -41,16 +41,16 @@ class VllmScheduler(BatchQueueScheduler):
         """Whether `added_time` may be other than 0."""
         self._step_time = step_timer(context.latency)
         self._idle_start = idle_starter(context.latency) if self._pipeline is None else None
-        """Returns what the step after an idle time takes longer."""
+        """Returns how much longer the step after an idle time takes."""
         self._idle_until = -1
         """The instant at which the GPU was idle last, and for how long."""
         self._idle_us = 0
         self._takes_longer = self._adds_time or self._idle_start is not None or self._pipeline is not None
-        """Whether a step may take longer than the latency model says."""
+        """Whether a step may take longer than the latency model predicts."""
         if (multiple := growth_requests(context.latency)) and self._pipeline is None and self._depth > 1:
             self._growth = BatchGrowth(multiple)
         self._leaving: list[tuple[Sequence, Outcome]] = []
-        """Requests whose client has gone, to be taken out when the executing step ends."""
+        """Requests whose clients hung up, to be removed when the executing step ends."""
 
     def step(self, at: Micros) -> None:
         if self._idle_start is not None and not self._executing:
@@ -79,7 +79,7 @@ class VllmScheduler(BatchQueueScheduler):
         self._context.events.extend(Preempted(at, sequence) for sequence in self.preempted)
 
     def shrink_cache(self, num_blocks: int, at: Micros) -> None:
-        """Withhold so many KV blocks from all requests, or as many as are free; 0 gives them all back."""
+        """Withhold `num_blocks` KV blocks, or all free ones, from all requests; 0 gives all blocks back."""
         self.kv.withhold(num_blocks)
         if not self.flight:
             self._plan(at)
@@ -197,7 +197,7 @@ class VllmScheduler(BatchQueueScheduler):
         finished.append(Finished(at, sequence, outcome))
 
     def _take_out_leaving(self, at: Micros) -> None:
-        """Requests whose client has gone leave before the tokens of the step that ends at `at` are processed."""
+        """Remove requests whose clients hung up, before the tokens of the step that ends at `at` are processed."""
         for sequence, outcome in self._leaving:
             if sequence.outcome is None:
                 self._take_out(sequence, outcome, at)
@@ -208,7 +208,7 @@ class VllmScheduler(BatchQueueScheduler):
         self._context.end_now(sequence, outcome, at)
 
     def _leave(self, sequence: Sequence) -> None:
-        """Forget a sequence for good; what steps in flight bring for it is of no interest any more."""
+        """Forget a sequence for good; outputs of steps in flight for it are ignored."""
         self._has_left = True
         if self.prepares:
             self.forget(sequence)

@@ -25,7 +25,7 @@ class Load:
     sequence: Sequence
     identities: list[object]
     ends_at: Micros | None = None
-    """When they are there; None before the step begins that they go with."""
+    """Instant of their arrival; None before the step begins that they go with."""
     num_left: int = 0
     """Compositions after the end of a transfer until the scheduler is notified of it."""
 
@@ -57,11 +57,11 @@ class OffloadingScheduler(VllmScheduler):
         self._new = Transfers()
         """Transfers that begin with the step that is being composed."""
         self._begins: deque[Transfers] = deque()
-        """For each step in flight that has not begun what begins with it."""
+        """For each composed step that has not begun, the transfers that begin with it."""
         self._storing: list[tuple[Micros, list[object]]] = []
-        """Blocks on their way to CPU memory, and when they are there."""
+        """Blocks on their way to CPU memory, and the instants of their arrival."""
         self._computes_until: Micros = 0
-        """When the step that has begun last is computed."""
+        """Instant at which the step that began last is computed."""
         self._load_free_at: float = 0.0
         self._store_free_at: float = 0.0
         self._uses: dict[Sequence, RequestUse] = {}

@@ -1,4 +1,4 @@
-"""Which sequence computes how many tokens in the next step, by the rules of vLLM 0.33's scheduler.
+"""Composition of the next step: the tokens of each sequence, by the rules of vLLM 0.33's scheduler.
 
 There is no prefill and no decode: each sequence has tokens it has and tokens it has computed, and every step lets it
 catch up. Facts and order of rules: vllm/v1/core/sched/scheduler.py, `schedule`.
@@ -108,7 +108,7 @@ class VllmComposition(BatchScheduler):
             self._must_update = True
 
     def settle(self, sequence: Sequence, is_for_good: bool = False) -> range:
-        """Write down what follows from the decode span of a member, which leaves. Returns its steps in flight.
+        """Record the progress that follows from the decode span of a member that leaves. Returns its steps in flight.
 
         A member that leaves for good gives its blocks back.
         """
@@ -203,7 +203,7 @@ class VllmComposition(BatchScheduler):
         return NONE_DISPLACED
 
     def resume_first(self, passed_over: list[Sequence], adapters: set[str] | None) -> int:
-        """Let the first waiting sequence, one of `kept`, continue. Returns its tokens; -1 without enough blocks."""
+        """Resume the first waiting sequence, in `kept`. Returns its tokens; -1 without enough blocks."""
         return -1
 
     def _long_prefill_threshold(self) -> int:
@@ -242,7 +242,7 @@ class VllmComposition(BatchScheduler):
         return self._encoder.clip(sequence, computed, num_tokens) if media else num_tokens
 
     def choose_victim(self) -> int:
-        """The last admitted, or with priorities the least urgent, among equals the latest arrival."""
+        """Return the index of the last admitted, or by priority of the least urgent, of equals the latest arrival."""
         running = self.explicit
         if self._config.preemption_policy == "gap":
             return least_urgent_latest_due(running)
@@ -345,7 +345,7 @@ class VllmComposition(BatchScheduler):
             adapters.add(sequence.request.adapter)
 
     def _running_adapters(self) -> set[str] | None:
-        """The adapters of all that run, computed with in this step or not; None where they do not matter."""
+        """Return the adapters of all running sequences; None without LoRA."""
         if self._config.lora is None:
             return None
         return {sequence.request.adapter for sequence in self.explicit} | {""}

@@ -1,9 +1,9 @@
-"""vLLM's scheduling with speculative decoding: steps compute drafts, of which those that hold bring more tokens.
+"""vLLM's scheduling with speculative decoding: steps compute drafts, and accepted drafts bring more tokens.
 
-A drafted token is computed like any other. How many of them hold shows when the step ends. Facts:
+A drafted token is computed like any other. The number of accepted drafts is known when the step ends. Facts:
 vllm/v1/core/sched/scheduler.py, `schedule` and `update_from_output`; async_scheduler.py, `_update_after_schedule`.
-`DraftWaitScheduler`: vLLM's core asks its workers for the drafts of a batch as soon as that batch has been handed
-over, and waits for the answer. So a batch has left the last stage before the next one is composed, although the
+`DraftWaitScheduler`: vLLM's core requests the drafts of a batch from its workers as soon as that batch has been handed
+over, and waits for the response. So a batch has left the last stage before the next one is composed, although the
 outputs of earlier batches stay in the queue until that is full: the scheduler has the drafts of a batch before the
 tokens that the batch sampled. Facts: vllm/v1/engine/core.py, `post_step`; vllm/v1/executor/multiproc_executor.py,
 `take_draft_token_ids`.
@@ -122,13 +122,13 @@ class DraftedTokens(ScheduledTokens):
     num_proposed: int
     """Drafts that a drafter proposed. The others only fill the batch up to an even shape and are never accepted."""
     is_drafted_for: bool = False
-    """Whether the step drafts for the sequence's next step, as far as the gates say so when it is composed."""
+    """Whether the step drafts for the sequence's next step, by the gates at its composition."""
 
 
 class SpeculativeScheduler(DraftWaitScheduler):
     """Schedules drafts for each sequence that samples, verifies them, and takes back what was computed in vain.
 
-    `num_accepted` may replace the settings' acceptance: from a sequence and its number of drafts to how many hold.
+    `num_accepted` may replace the settings' acceptance: from a sequence and its number of drafts to those accepted.
     """
 
     __slots__ = (
@@ -161,7 +161,7 @@ class SpeculativeScheduler(DraftWaitScheduler):
         """Whether a request granted in the step being composed, or in the latest one, can use drafts made after it."""
         self._gates = speculation.gates
         self._now: Micros = 0
-        """Of the latest composition, or end of a step."""
+        """Instant of the latest composition, or end of a step."""
         context.counters.num_accepted_per_position = [0] * speculation.num_tokens
 
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
@@ -178,7 +178,7 @@ class SpeculativeScheduler(DraftWaitScheduler):
         super().take_back_grant(victim)
 
     def _uses_drafts(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Whether drafts made after a step with so many tokens of a sequence may be verified: another step follows."""
+        """Whether drafts made after a step with `num_tokens` of a sequence may be verified: another step follows."""
         if sequence.num_computed_tokens + num_tokens < sequence.num_tokens:
             return False
         request = sequence.request
@@ -204,7 +204,7 @@ class SpeculativeScheduler(DraftWaitScheduler):
         return super().added_time(step, computed_us) + (self._speculation.drafting_us(computed_us) if drafts else 0)
 
     def _next_drafts(self, sequence: Sequence) -> int:
-        """How many tokens are drafted for the next step of a sequence."""
+        """Return how many tokens are drafted for the next step of a sequence."""
         gates = self._gates
         if gates is not None:
             num_left = (sequence.max_output_tokens or sequence.output_tokens) - sequence.num_output_tokens
@@ -284,8 +284,8 @@ class SpeculativeScheduler(DraftWaitScheduler):
             sequence.num_drafts = self._next_drafts(sequence)
 
     def _verify(self, tokens: DraftedTokens, is_stale: bool) -> int:
-        """Return how many drafts hold. What was computed for the others is taken back, unless it has been thrown
-        away."""
+        """Return how many drafts are accepted. Tokens computed for rejected drafts are taken back, unless a preemption
+        has discarded them."""
         if not tokens.num_drafts:
             return 0
         sequence = tokens.sequence

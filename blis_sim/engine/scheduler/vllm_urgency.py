@@ -74,7 +74,7 @@ class UrgencyComposition(VllmComposition):
             self._urgency.watch(victim)
 
     def resume_first(self, passed_over: list[Sequence], adapters: set[str] | None) -> int:
-        """Let the first waiting request continue, or pass it over. Returns its tokens; -1 without enough blocks."""
+        """Resume the first waiting request, or pass it over. Returns its tokens; -1 without enough blocks."""
         sequence = self.waiting[0]
         num_tokens = self._resume(sequence) if self._finds_slot(sequence.request.adapter, adapters) else 0
         if num_tokens < 0:
@@ -88,7 +88,7 @@ class UrgencyComposition(VllmComposition):
         return num_tokens
 
     def _resume(self, sequence: Sequence) -> int:
-        """Let a request that kept its progress continue. Returns its tokens in this step.
+        """Resume a request that kept its progress. Returns its tokens in this step.
 
         -1 if too few blocks are free; 0, and it waits on, while it cannot be granted a token.
         """

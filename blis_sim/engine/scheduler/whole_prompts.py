@@ -73,7 +73,7 @@ class OrcaRules(BatchRules):
 
 
 class SplitwiseRules(BatchRules):
-    """Decodes first, then whole prompts of so many tokens together, with blocks reserved for the longest request."""
+    """Decodes first, then whole prompts up to a limit of tokens, with blocks reserved for the longest request."""
 
     takes_blocks: ClassVar[bool] = False
 

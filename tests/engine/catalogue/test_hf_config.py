@@ -1,4 +1,4 @@
-"""How the architecture is read from a `config.json`."""
+"""Reading of the architecture from a `config.json`."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How many KV blocks fit beside the weights."""
+"""The number of KV blocks that fit beside the weights."""
 
 from dataclasses import replace
 

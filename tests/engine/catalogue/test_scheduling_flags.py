@@ -1,4 +1,4 @@
-"""Flags of vLLM's scheduler: what each makes of the limits of a deployment."""
+"""Flags of vLLM's scheduler: their effect on the limits of a deployment."""
 
 import json
 from typing import Any

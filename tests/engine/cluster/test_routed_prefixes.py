@@ -1,4 +1,4 @@
-"""The router's own idea of what an instance has seen."""
+"""The router's record of the blocks sent to an instance."""
 
 from hypothesis import given
 from hypothesis import strategies as st

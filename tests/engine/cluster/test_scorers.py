@@ -1,4 +1,4 @@
-"""How good each candidate is, side by side."""
+"""Scores of candidates."""
 
 import pytest
 

@@ -24,7 +24,7 @@ class Block:
 
 
 class LiteralTiers:
-    """Offers what BLIS's stepping asks of a cache."""
+    """Offers the methods of a cache that BLIS's scheduler calls."""
 
     def __init__(self, num_blocks: int, block_size_tokens: int, config: CpuTierConfig) -> None:
         self.size = block_size_tokens

@@ -1,4 +1,4 @@
-"""Which block is handed out next, and when a block is free again."""
+"""The order in which blocks are handed out, and when a block is free again."""
 
 import pytest
 from hypothesis import settings

@@ -203,7 +203,7 @@ def test_every_move_does_all_or_nothing_and_no_block_is_lost(
 
 
 def moved(cache: KVCache, each: Sequence, move: str, num_tokens: int) -> bool:
-    """Whether the cache could do what was asked."""
+    """Whether the cache had room for the call."""
     if move == "release":
         cache.release(each)
         return True

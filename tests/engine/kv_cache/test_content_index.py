@@ -1,4 +1,4 @@
-"""The result for leading blocks is the result for each of them, whatever was asked and has changed before."""
+"""The result for leading blocks is the result for each of them, whatever was looked up and has changed before."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""How the beginning of a prompt is found in blocks that are filled already."""
+"""Lookup of the beginning of a prompt in blocks that are filled already."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The fitted latency model: what a step takes, and that its three ways of saying so agree."""
+"""The fitted latency model: step times, and equal results of its three ways to compute them."""
 
 import dataclasses
 

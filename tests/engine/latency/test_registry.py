@@ -1,4 +1,4 @@
-"""Which latency model a name stands for, and where its coefficients come from."""
+"""The latency model of each name, and the source of its coefficients."""
 
 from pathlib import Path
 

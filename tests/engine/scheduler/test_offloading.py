@@ -1,4 +1,4 @@
-"""KV blocks in CPU memory with vLLM's scheduling: what is copied there, what is loaded, and what waits for it."""
+"""KV blocks in CPU memory with vLLM's scheduling: copies, loads, and requests that wait for loads."""
 
 import random
 from typing import Any

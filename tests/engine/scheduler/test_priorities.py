@@ -1,4 +1,4 @@
-"""How urgent a request is."""
+"""Priorities of requests."""
 
 import pytest
 from hypothesis import given
@@ -51,7 +51,7 @@ def test_the_order_is_that_of_the_documented_scores_at_any_instant(arrivals: lis
 
 
 def admitted(scheduler: str, priority_policy: str) -> str:
-    """In which order an engine with one seat admits what waits: `c` is critical, and came last."""
+    """Return the order in which an engine with one seat admits waiting requests: `c` is critical, and came last."""
     classes = [("a", ""), ("b", "batch"), ("c", "critical")]
     arrivals = [(at, request(name, slo_class=slo_class)) for at, (name, slo_class) in enumerate(classes, 1)]
     limits = config(scheduler=scheduler, priority_policy=priority_policy, max_num_seqs=1)

@@ -1,4 +1,4 @@
-"""Speculative decoding under vLLM's scheduling: what a step computes, what it brings, what is taken back."""
+"""Speculative decoding under vLLM's scheduling: tokens that a step computes, produces and takes back."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ def engine(speculation: Speculation, **settings: Any) -> Engine:
 
 
 def tokens_by_step(events: list[Event], name: str = "a") -> list[int]:
-    """How many tokens each step that brought any brought to one request."""
+    """Return the number of tokens of one request in each step that produced any."""
     return [
         sequence.tokens_at(event.index) - sequence.tokens_at(event.index - 1)
         for event in events

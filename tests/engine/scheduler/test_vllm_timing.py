@@ -1,4 +1,4 @@
-"""When things happen with vLLM's scheduling: a step is composed while the one before it executes."""
+"""Instants of events with vLLM's scheduling: a step is composed while the one before it executes."""
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Outcome, Preempted, Scheduled, StepDone

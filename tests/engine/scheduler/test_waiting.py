@@ -1,4 +1,4 @@
-"""In which order waiting requests are considered."""
+"""The order of waiting requests."""
 
 import pytest
 from hypothesis import given

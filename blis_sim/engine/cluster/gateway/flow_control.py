@@ -196,7 +196,7 @@ class FlowControl:
         self._plan_attempts(at)
 
     def _attempt(self, at: Micros) -> bool:
-        """Dispatch one request if the instances have room; whether one was dispatched."""
+        """Dispatch one request if the instances have room. Returns whether one was dispatched."""
         if not self._queue.num_waiting:
             return False
         if self._looks:
@@ -227,7 +227,7 @@ class FlowControl:
         return self._detector.saturation(self._cluster.state, self._settings.saturation)
 
     def _evict(self, at: Micros) -> bool:
-        """Evict the least important sheddable request from its instance; whether there was one."""
+        """Evict the least important sheddable request from its instance. Returns whether there was one."""
         victim = self._sheddable.take()
         if victim is None:
             return False

@@ -1,4 +1,4 @@
-"""The gateway's queue: requests wait here, outside of every instance, with priorities and deadlines as there."""
+"""The queue of the gateway, in front of all instances, with priorities and deadlines as on the instances."""
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from blis_sim.engine.urgency import Urgency
 class GatewayUrgency:
     """Gives a request its priority and deadline when it enters, and raises it while it waits here.
 
-    An instance gives the request both anew, so a rise that is due there has its own instant again.
+    An instance computes both anew, so a rise on the instance has an instant of its own.
     """
 
     __slots__ = ("_is_relative", "_present", "_priority", "_settings", "_urgency")
@@ -33,7 +33,7 @@ class GatewayUrgency:
 
     def enter(self, sequence: Sequence) -> Micros:
         """Note a request that begins to wait. Returns its place among requests of equal priority: its deadline, or the
-        time allowed for it where instances go by that."""
+        time from arrival to deadline where instances order by that."""
         sequence.priority = self._priority(sequence.request, sequence.arrived_at)
         sequence.deadline_at = self._settings.deadline_of(sequence.request, sequence.arrived_at)
         self._present.add(sequence)
@@ -79,7 +79,7 @@ class Band:
             insort(self._flows, flow)
 
     def rank_anew(self, waiting: Waiting) -> None:
-        """Give a waiting request the smaller rank that it has by now; its entry with the other comes too late."""
+        """Add an entry with the smaller rank that a waiting request has now; the old entry is skipped later."""
         heappush(self._heaps[self._fairness.flow_of(waiting.tenant)], (self._rank(waiting), waiting))
 
     def pop(self) -> Waiting:
@@ -182,7 +182,7 @@ class GatewayQueue:
         self._count(waiting, -1)
 
     def rank_anew(self, waiting: Waiting) -> None:
-        """Put a waiting request that has become more urgent in its place."""
+        """Move a waiting request that has become more urgent to its new place."""
         self._bands[self._key(waiting.importance)].rank_anew(waiting)
 
     def _count(self, waiting: Waiting, change: int) -> None:

@@ -105,7 +105,7 @@ def model_entry(name: str) -> ModelEntry:
 
 
 def _canonical(name: str) -> str | None:
-    """Return the name of the row that a user means; a family without a base model is asked for without its suffix."""
+    """Return the name of the row that a user means; a family without a base model is found without its suffix."""
     names, short = _names(), short_name(name)
     return names.get(short) or names.get(f"{short}-instruct")
 

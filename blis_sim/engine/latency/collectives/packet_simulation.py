@@ -183,7 +183,7 @@ class PacketSimulation:
 
     command: str
     topology_of: Callable[[int], str]
-    """The text of a topology with at least so many GPUs."""
+    """Returns the text of a topology with at least the given number of GPUs."""
     config: str
     """The text of SimAI.conf."""
     pp: int

@@ -53,7 +53,7 @@ TEMPLATES: Mapping[str, Template] = {
         num_gpus=512, nic_gbps=200, nics_per_tor=128, num_spines=8, is_rail_optimized=False, num_tors_per_nic=2
     ),
 }
-"""By name."""
+"""Templates by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def topology(
     links: Links = Links(),
     num_spines: int = 0,
 ) -> str:
-    """Return the text of a topology of so many GPUs. Raises EngineError for part of a server."""
+    """Return the text of a topology of `num_gpus` GPUs. Raises EngineError for part of a server."""
     if num_gpus < 1 or num_gpus % gpus_per_server:
         raise EngineError(f"a topology needs whole servers of {gpus_per_server} GPUs, got {num_gpus} GPUs")
     spines = num_spines or template.num_spines

@@ -39,7 +39,7 @@ NETWORK_START_US = 15.0
 
 
 def has_nvlink(gpu: GpuSpec, num_gpus: int) -> bool:
-    """Whether NVLink joins so many of the GPUs."""
+    """Whether NVLink joins `num_gpus` of the GPUs."""
     return gpu.nvlink_gb_s > 0 and num_gpus <= gpu.nvlink_gpus
 
 
@@ -61,7 +61,7 @@ def between_nodes_us(gpu: GpuSpec, num_nodes: int, message_bytes: Times) -> Time
 
 
 def message_bytes(width: int, tokens: tuple[int, ...]) -> Times:
-    """Return the bytes that are summed for so many tokens, in 16 bits."""
+    """Return the bytes that are summed for each number of `tokens`, in 16 bits."""
     return 2.0 * width * np.array(tokens, dtype=np.float64)
 
 
@@ -275,7 +275,7 @@ PROMPT_CONTEXT = (0, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 1310
 _MOST_TOKENS = 65536
 """Prompts of one step with more tokens together are extrapolated."""
 _SHARED_BESIDE_ROUTED = 256
-"""Up to so many tokens vLLM computes the shared expert on a stream of its own, beside the routed ones."""
+"""Most tokens for which vLLM computes the shared expert on a stream of its own, beside the routed ones."""
 _KERNELS_OF_ATTENTION = 3
 """Rotating queries and keys, storing keys and values, and attention itself."""
 

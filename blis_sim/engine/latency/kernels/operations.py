@@ -9,7 +9,7 @@ MOE_BACKENDS = (
     "flashinfer_cutedsl", "flashinfer_cutlass", "flashinfer_moe_ep_cutedsl", "flashinfer_moe_ep_mega_deep_gemm",
     "flashinfer_trtllm", "flydsl", "hpc", "humming", "rdna3", "triton", "triton_unfused",
 )  # fmt: skip
-"""The kernels of experts that vLLM can be asked for."""
+"""The kernels of experts that --moe-backend of vLLM accepts."""
 MXFP4_BY_MARLIN = "mxfp4 by marlin"
 """The weights of experts in MXFP4 whose kernels are Marlin's."""
 _BITS = {

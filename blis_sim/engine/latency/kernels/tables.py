@@ -1,4 +1,4 @@
-"""Tables of measured kernels: those of the distribution `aiconfigurator-core`, asked one operation at a time."""
+"""Tables of measured kernels: those of the distribution `aiconfigurator-core`, queried one operation at a time."""
 
 import json
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ _COMPUTED = "sol"
 _TOKENS_CHOSEN = 2048
 """Number of tokens that an indexer of sparse attention chooses. Tables hold nothing else."""
 _EVENLY_CHOSEN = 16
-"""Up to so many experts are chosen about equally often, as their training has them; more are not."""
+"""Most experts of a model that are chosen about equally often, as they are trained; more experts are not."""
 
 
 def are_installed() -> bool:
@@ -100,7 +100,7 @@ class Tables:
         self._system = SYSTEMS[gpu]
 
     def token_us(self, operation: MeasuredOperation, num_tokens: int, backend: str = VLLM) -> float:
-        """Time of an operation on so many tokens. Raises EngineError when it was not measured."""
+        """Return the time of an operation on `num_tokens` tokens. Raises EngineError when it was not measured."""
         return self._asked(operation, backend, token_spec(operation), (num_tokens, 1, 0), is_context=True)
 
     def context_us(

@@ -47,7 +47,7 @@ class Deployment(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The batch of a table: decodes with so many tokens in the KV cache each, or so many tokens of prompts."""
+    """The batch of a table: `size` decodes with `sequence_tokens` in the KV cache each, or prompts of that length."""
 
     phase: str
     size: int
@@ -66,7 +66,7 @@ Layers = list[dict[str, Part]]
 
 
 class AicbFolder:
-    """The tables in a folder and the folders in it, each read when it is first asked for."""
+    """The tables in a folder and the folders in it, each read on first use."""
 
     def __init__(self, folder: str) -> None:
         root = Path(folder)
@@ -247,7 +247,7 @@ class PhaseTables:
     tables: Mapping[tuple[int, int], Layers]
     _curves: dict[str, _Curve] = field(default_factory=dict)
     _bytes_per_token: dict[str, float] = field(default_factory=dict)
-    """Of one exchange of a part."""
+    """Bytes per token of one exchange of a part."""
     num_layers: dict[str, int] = field(default_factory=dict)
     """Layers with a part."""
     most: tuple[int, int] = (0, 0)
@@ -274,7 +274,7 @@ class PhaseTables:
         return self._curves[part].at(size, tokens)
 
     def exchange_bytes(self, part: str, num_tokens: float) -> float:
-        """Return the bytes that one layer with a part exchanges for so many tokens computed."""
+        """Return the bytes that one layer with a part exchanges for `num_tokens` computed tokens."""
         return self._bytes_per_token[part] * num_tokens
 
 

@@ -38,7 +38,7 @@ def exchange_table(model: ModelSpec, tp: int, phase: str, size: int, tokens: int
 
 
 def exchanged_bytes(part: LayerPart, tp: int, num_tokens: int) -> int:
-    """Return the bytes of the exchange after a part, for so many tokens computed.
+    """Return the bytes of the exchange after a part, for `num_tokens` computed tokens.
 
     Attention and MLP sum up what the GPUs of tensor parallelism have; experts get tokens (dispatch) and return them
     (combine), of which each of these GPUs has a share.

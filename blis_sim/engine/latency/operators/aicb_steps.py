@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class AicbSteps:
-    """A latency model of `times`: nothing but layers takes time. `notes` say which tables these are."""
+    """A latency model of `times`: nothing but layers takes time. `notes` name the tables."""
 
     beyond_tables: ClassVar[str] = "prompts go on with the last slope, decodes with the last time"
 

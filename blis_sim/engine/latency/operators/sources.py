@@ -55,12 +55,12 @@ SOURCES: Mapping[str, Callable[[str, "LatencyChoice", "Network | None"], "Latenc
     "vidur-tables": _vidur_tables,
     "aicb": _aicb,
 }
-"""Functions by name, from what follows the colon, the deployment and the network that --collectives asks for, if it
-does, to a latency model. Each raises EngineError."""
+"""Functions by name, from the text after the colon, the deployment and the network of --collectives, if any, to a
+latency model. Each raises EngineError."""
 
 
 def build_operators(choice: "LatencyChoice", network: "Network | None" = None) -> "LatencyModel":
-    """Return the latency model that --operators asks for, perhaps with other exchanges. Raises EngineError."""
+    """Return the latency model of --operators, with the exchanges of --collectives if any. Raises EngineError."""
     allowed = ", ".join(f"{name}:PATH" for name in SOURCES)
     if choice.operators is None:
         raise EngineError(f"--latency-model operators needs --operators with one of {allowed}")

@@ -46,7 +46,7 @@ class LayerShape:
 
 @dataclass(slots=True)
 class OperatorTimes:
-    """Times of whole batches through so many layers, in seconds."""
+    """Times of whole batches through all layers, in seconds."""
 
     tables: OperatorTables
     layers: LayerShape
@@ -63,7 +63,7 @@ class OperatorTimes:
         prefill_chunk_tokens: float = 0,
         sends: bool = False,
     ) -> float:
-        """Return the time of a batch of so many tokens.
+        """Return the time of a batch of `num_tokens` tokens.
 
         `decode_kv_tokens` is the context of a decode, itself included; `prefill_kv_tokens` the sum of those of prompts,
         and `prefill_chunk_tokens` the root of the sum of the squares of their chunks. With `sends` the activations go
@@ -173,7 +173,7 @@ class OperatorSteps:
         return (*self.times.tables.compute, "attn_prefill", "attn_decode")
 
     def operation_times_ms(self, shape: BatchShape) -> tuple[float, ...]:
-        """Return the time of each operator in one layer; exchanges and additions are as often in it as Vidur says."""
+        """Return the time of each operator in one layer; exchanges and additions count as often as in Vidur."""
         tables, decodes = self.times.tables, shape.decode_requests
         found = [line.at(_rounded(shape.num_tokens)) for line in tables.compute.values()]
         chunk = math.sqrt(shape.prefill_tokens_squared)

@@ -1,4 +1,4 @@
-"""Which latency model `auto` takes, and what is said of it."""
+"""The latency model that `auto` takes, and the notes on it."""
 
 import re
 from pathlib import Path

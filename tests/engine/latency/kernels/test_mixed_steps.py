@@ -1,4 +1,4 @@
-"""On which GPUs a request that decodes costs more in a step that has prompts."""
+"""GPUs on which a request that decodes costs more in a step that has prompts."""
 
 import pytest
 

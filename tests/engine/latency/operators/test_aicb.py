@@ -1,4 +1,4 @@
-"""Step times from AICB's tables: which are read, what lies between and beyond them, and what experts exchange."""
+"""Step times from AICB's tables: the tables read, values between and beyond them, and exchanges of experts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Operators from Vidur's profiling tables: what is read, what is learned, and what is kept."""
+"""Operators from Vidur's profiling tables: reading, learning and caching."""
 
 import csv
 import gzip
