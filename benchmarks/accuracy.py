@@ -45,9 +45,9 @@ PHASES = 8
 
 PREAMBLE = """# Accuracy on recordings of real vLLM
 
-What `blis replay` predicts against recordings of vLLM 0.23 with Qwen3-14B on one H100: about 1,000 prompt tokens and
-128 output tokens at 2 to 6 requests/s, and 256 or 4,096 prompt tokens in the w7 recording. The server's settings are
-those it ran with: 18,038 KV blocks, 8,192 batched tokens, 256 sequences.
+Predictions of `blis replay` compared with recordings of vLLM 0.23 with Qwen3-14B on one H100: about 1,000 prompt tokens
+and 128 output tokens at 2 to 6 requests/s, and 256 or 4,096 prompt tokens in the w7 recording. The server's settings
+are those it ran with: 18,038 KV blocks, 8,192 batched tokens, 256 sequences.
 
 MAPE is the mean of |real - simulated| / real over all requests, r their correlation; "-" stands where a metric hardly
 varies. ITL is the mean of each request, from its first and last chunk where the recording has no token times. Mean and

@@ -41,7 +41,7 @@ from traces.client_cap import client_cap_of
 CAPPED_PHASES = 2
 """Phases for recordings of clients with a cap, which are long, and in which phases matter little."""
 LEAST_LONE = 10
-"""With fewer lone requests the error of their mean says nothing."""
+"""With fewer lone requests the error of their mean is chance."""
 LONE_PHASES = 4
 BUDGET = 24_000
 """Requests in each of the last rounds of a fit."""
@@ -49,8 +49,8 @@ BUDGET = 24_000
 SECTION = """## Each recording, predicted from the others
 
 Coefficients learned from the other recordings of `train` predict each, in one run and, in the second line, in {}
-phases (two for those with a cap). Those are sent by schedule and cap. `lone` is the error of the mean TTFT of requests
-that found the server idle and stayed alone until their first token. The rows are those of
+phases (two for recordings with a cap, which are sent by schedule and cap). `lone` is the error of the mean TTFT of
+requests that found the server idle and stayed alone until their first token. The rows are those of
 `python -m benchmarks.left_out RECORDINGS --budget {} --write docs/accuracy.md`, with rounds of so many requests.
 """
 COVERAGE = """\

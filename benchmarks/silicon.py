@@ -148,7 +148,7 @@ def checkpoint_folder(row: Deployed, folder: Path) -> Path:
 def _moe_backend(row: Deployed) -> str:
     """Return the kernels of experts that rows are taken to have run: Marlin's for MXFP4 on Hopper.
 
-    No row says so: the setting is inferred, because both TPOT and TTFT come out closer with these kernels.
+    No row states the kernels: the setting is inferred, because both TPOT and TTFT come out closer with these kernels.
     """
     return "marlin" if row.kind == "moe-mxfp4" and row.system in ("h100_sxm", "h200_sxm") else "auto"
 

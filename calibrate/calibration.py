@@ -90,7 +90,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Everything a calibration found out. `metrics` has the keys ttft, e2e and, with token times, itl; `values` has
+    """Results of a calibration. `metrics` has the keys ttft, e2e and, with token times, itl; `values` has
     what they were computed from."""
 
     pairing: Pairing

@@ -155,7 +155,7 @@ def compare_runs(
 ) -> "tuple[Calibration, dict[str, Comparison] | None]":
     """Compare, and write the reports; also how well a second recording predicts the first, None without one.
 
-    `results` take the place of the file of --sim-results. `say` gets the notes, a line each. Raises BlisError.
+    `results` take the place of the file of --sim-results. `say` is called with each note. Raises BlisError.
     """
     from calibrate.report import write_all
 

@@ -1,4 +1,4 @@
-"""Statistics of one metric: how much two distributions and single requests differ, how surely, and limits."""
+"""Statistics of one metric: differences of distributions and of single requests, their confidence, and limits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

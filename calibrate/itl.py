@@ -1,6 +1,6 @@
 """Mean time between tokens of each request, from the chunk times of the recording and from the simulation.
 
-Without chunk times, the first and the last chunk, which every recording has, must do.
+Without chunk times, the times of the first and the last chunk, which every recording has, are used.
 
 A stream holds more chunks than tokens: chat begins with a chunk that only names the role, and ends with one that only
 holds the usage counts. Neither is a token, and counting their gaps makes tokens look faster than they were.

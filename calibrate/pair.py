@@ -11,7 +11,7 @@ from traces import ResultRow, Trace, TraceHeader, TraceRow
 
 
 class CalibrateError(BlisError):
-    """Files that can be read, but have nothing in common or lack what is asked of them."""
+    """Files that can be read, but have nothing in common or lack required values."""
 
 
 OK_STATUSES = frozenset({"ok", ""})

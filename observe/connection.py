@@ -23,7 +23,7 @@ async def addresses_of(host: str, port: int) -> Sequence[Address]:
         return _resolved(host, port, socket.AI_NUMERICHOST)
     found: asyncio.Future[Sequence[Address]] = asyncio.get_running_loop().create_future()
     try:
-        # A name server may be silent for long, and an interrupted program does not wait for it.
+        # A name server may take long to answer, and an interrupted program must not wait for it.
         Thread(target=_resolve, args=(host, port, found), name="resolving", daemon=True).start()
     except RuntimeError as error:  # the system starts no further thread
         raise MemoryError(str(error)) from None
@@ -53,7 +53,7 @@ def _settle(found: "asyncio.Future[Sequence[Address]]", addresses: Sequence[Addr
 
 
 def _resolved(host: str, port: int, flags: int) -> Sequence[Address]:
-    # The codec for other names is a module that is not loaded for nothing.
+    # Only names that are not ASCII need the codec `idna`, whose import takes time.
     name = host.encode() if host.isascii() else host
     found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=flags)
     return list(dict.fromkeys((str(address[0]), int(address[1])) for *_, address in found))
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def age_ns(self) -> int:
-        """How long ago it was opened."""
+        """Return the time since the connection was opened."""
         return perf_counter_ns() - self._opened
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -1,4 +1,4 @@
-"""Sending requests on time: each at its own instant, whatever became of those before it."""
+"""Send requests on time: each at its own instant, independent of the outcome of earlier requests."""
 
 import asyncio
 from collections import deque
@@ -32,7 +32,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A request that has ended. From `allowed` on, nothing but the client itself held it back."""
+    """A request that has ended. Any delay after `allowed` was caused by the client itself."""
 
     prepared: Prepared
     due: Nanos
@@ -62,7 +62,7 @@ class Dispatcher:
         self._following: set[asyncio.TimerHandle] = set()
         self._origin: Nanos = 0
         self.num_wanted = len(plan)
-        """Requests sent or to be sent, as far as is known."""
+        """Number of requests sent or to be sent, as far as planned."""
         self._client = client
         self._plan = plan
         self._prepare = prepare

@@ -56,7 +56,7 @@ def _agree(then: frozenset[str], now: frozenset[str]) -> bool:
 
 
 def _is_below_missing(path: str, lacking: Shape, other: Shape) -> bool:
-    """Whether the value around this path is missing or null on one side, which is enough to say."""
+    """Return whether the value around this path is missing or null on one side, which is reported alone."""
     parent, _, _ = path.rpartition(".")
     if not parent or parent not in other:
         return False

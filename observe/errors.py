@@ -19,7 +19,7 @@ class ResponseError(Exception):
 
 
 def say(text: str) -> None:
-    """One line, or some. A log that takes no more, or a reader that has gone, is no reason to stop measuring."""
+    """Print one or several lines. A full log or a closed pipe does not stop the measurement."""
     with suppress(OSError):
         sys.stderr.write(text + "\n")
         sys.stderr.flush()

@@ -17,7 +17,7 @@ def run_loop(work: Coroutine[object, object, Result]) -> Result:
     """Run to the end on the fastest loop there is."""
     try:
         import uvloop
-    except ImportError:  # not available everywhere, and not needed to work
+    except ImportError:  # uvloop is optional and not available on every platform
         return asyncio.run(work)
     return uvloop.run(work)
 
@@ -60,14 +60,14 @@ class Interrupt:
             self._task.cancel()
 
     def taken(self) -> bool:
-        """Whether a cancellation that was just caught came from here; it then counts as dealt with."""
+        """Return whether a cancellation that was just caught came from this interrupt, and mark it as handled."""
         if self._stopped:
             self._task.uncancel()
         return self._stopped
 
     async def see_through(self, work: Coroutine[object, object, Result]) -> Result:
-        """Return the result of the work; a cancellation that comes meanwhile does not stop it, and then counts as dealt
-        with."""
+        """Return the result of the work; a cancellation in the meantime does not stop the work and counts as
+        handled."""
         task = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(task)
@@ -90,7 +90,7 @@ class Interrupt:
 
     def _came(self, which: signal.Signals) -> None:
         self.signal = which
-        # Python's own answer to Ctrl-C would be an exception in whatever callback runs just then.
+        # Python's default handler of Ctrl-C would raise an exception inside the callback that runs at that moment.
         self._leave_to(dict.fromkeys(self._before, signal.SIG_DFL))
         self.stop()
 

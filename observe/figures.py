@@ -34,7 +34,7 @@ _PLACES = {name: place for place, name in enumerate(_FIELDS)}
 class RequestLog:
     """One entry per request, in the order in which they ended. Instants and durations in nanoseconds.
 
-    Taking in a request only puts its numbers behind those that are there; what they amount to is computed when asked.
+    `add` only appends the numbers of a request; statistics are computed on demand.
     `token_times` holds the instants of the tokens of all answered streams one after the other, `num_token_times` how
     many of them each has.
     """
@@ -115,7 +115,7 @@ class RequestLog:
 
     @property
     def line_wait(self) -> Ints:
-        """How long those waited for others to end that did."""
+        """Waiting times of the requests that waited for others to end."""
         waits = self._column("line_wait")
         return waits[waits > 0]
 
@@ -166,7 +166,7 @@ class RequestLog:
 
 
 class RunStats:
-    """The requests that have ended, in `log`, and counts of what became of them.
+    """The requests that have ended, in `log`, and counts of their outcomes.
 
     `num_uncounted` requests had answers without a token count, `num_other_length` had outputs of another length
     than planned.

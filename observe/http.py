@@ -171,7 +171,7 @@ def parse_head(head: bytes) -> Head:
 
 
 class KnownHeads:
-    """Parses each head once: those of one server differ in little, mostly in the second they were written."""
+    """Cache of parsed heads: the heads of one server differ little, mostly in the second of their date."""
 
     __slots__ = ("_heads",)
 
@@ -275,7 +275,7 @@ class ResponseParser:
             self._part = _COMPLETE
 
     def end_chunks(self) -> None:
-        """The last chunk has come, and nothing behind it."""
+        """End the response after its last chunk, with no trailers."""
         self._part = _COMPLETE
 
     def _step_over_text(self, data: bytes, start: int) -> tuple[bytes, int]:

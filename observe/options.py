@@ -244,7 +244,7 @@ class ObserveOptions:
 
     @property
     def tls(self) -> ssl.SSLContext | None:
-        """How an https server is known; None with http."""
+        """Return the TLS settings of an https server; None with http."""
         if not any(server.tls for server in self.servers):
             for flag, given in (("--insecure", self.insecure), ("--ca-file", self.ca_file)):
                 if given:

@@ -26,12 +26,12 @@ class OutputPaths:
 
     @property
     def rows(self) -> list[Path]:
-        """Where an earlier recording of this name may have its rows."""
+        """Paths at which an earlier recording of this name may have its rows."""
         return list(dict.fromkeys([self.data, *(Path(stem_of(self.data) + each) for each in _ROWS)]))
 
     @property
     def others(self) -> list[Path]:
-        """Where it may have what belongs to its rows."""
+        """Paths at which an earlier recording of this name may have files beside its rows."""
         return [path for path, kind in self.kinds.items() if kind != "rows"]
 
     @property

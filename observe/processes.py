@@ -52,7 +52,7 @@ Send = Callable[[object], None]
 
 
 def main() -> None:
-    """Receive a share, send it, report the outcome."""
+    """Receive a share of the schedule, send its requests, report the outcome."""
     messages = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else gets among the messages
 
@@ -158,7 +158,7 @@ class _Sender:
             self._failed()
 
     def send(self, message: object) -> None:
-        """Hand an order over."""
+        """Send a message to the process."""
         assert self.process.stdin is not None
         self.process.stdin.write(packed(message))
 
@@ -168,7 +168,7 @@ class _Sender:
         self.process.stdin.close()
 
     async def end(self) -> Done:
-        """Wait for its last words."""
+        """Wait for the final message of the process."""
         await asyncio.wait([self.listening], timeout=_MOST_END_S)
         if self.process.returncode is None and not self.listening.done():
             self.process.kill()

@@ -174,9 +174,9 @@ class Recorder:
 
     Requests that end within a few milliseconds are written together. Must be used inside a running event loop.
 
-    The files begin with the rows of the `earlier` part of the recording. A file that cannot be written any more is kept
-    in `failure`, and `failed` is called, once. Later rows are written elsewhere, to `rescued`. With `joins` the files
-    are there, and other processes write to them, too.
+    The files begin with the rows of the `earlier` part of the recording. The error of a file that cannot be written any
+    more is kept in `failure`, and `failed` is called, once. Later rows go to `rescued` instead. With `joins` the files
+    exist, and other processes write to them, too.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class Recorder:
             self._timer = asyncio.get_running_loop().call_later(_DELAY_S, self._write_in_time)
 
     def close(self) -> None:
-        """Close the files; what there was no room for goes to the folder for temporary files."""
+        """Close the files; rows that did not fit go to the folder for temporary files."""
         self._write_waiting()
         self._rescue()
         for writer in (self._rows, self._itl):

@@ -23,10 +23,10 @@ _SPARE_WINDOW_US = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """The start of a prompt that is that of request `number`, of which it has the first `num_tokens`.
+    """The start of a prompt that repeats the first `num_tokens` tokens of request `number`.
 
-    `parts` say which words of their own requests contributed: number, where these begin in prompts, and up to where
-    they are repeated, in tokens.
+    `parts` has, for each request whose own words are repeated: its number, and the begin and the end of these words in
+    prompts, in tokens.
     """
 
     number: int
@@ -144,7 +144,7 @@ def peak_arrivals(plan: Sequence[Planned], window_us: int) -> int:
 
 
 def num_spare_connections(plan: Sequence[Planned]) -> int:
-    """How many connections to hold open beside the busy ones: for the densest moment of the plan, within reason."""
+    """Return the number of spare connections: enough for the densest moment of the plan, up to a limit."""
     return min(peak_arrivals(plan, _SPARE_WINDOW_US) + 1, _MOST_SPARE_CONNECTIONS)
 
 
@@ -205,16 +205,16 @@ class TokenScale:
     tokens_around: float = 0.0
 
     def words(self, tokens: int) -> int:
-        """How many words make a whole prompt of this many tokens, at least one."""
+        """Return the number of words of a whole prompt with this many tokens, at least one."""
         return max(1, self.words_inside(tokens - self.tokens_around))
 
     def words_inside(self, tokens: float) -> int:
-        """How many words make this many tokens in the middle of a prompt."""
+        """Return the number of words for this many tokens in the middle of a prompt."""
         return max(0, round(tokens / self.tokens_per_word))
 
 
 def calibration_text(num_rounds: int) -> str:
-    """All the words, so many times over."""
+    """Return all the words, repeated `num_rounds` times."""
     return " ".join(WORDS * num_rounds)
 
 

@@ -34,7 +34,7 @@ class Preparation:
 
     @property
     def health_request(self) -> bytes:
-        """The cheapest question there is. Any answer to it will do."""
+        """Return the cheapest request. Any reply to this request shows that the server answers."""
         return get_bytes(self.client.server, "/health", self.headers)
 
     async def first_model(self) -> str:
@@ -57,7 +57,7 @@ class Preparation:
         return length if isinstance(length, int) and length > 0 else None
 
     async def token_scale(self, style: RequestStyle) -> TokenScale:
-        """Measure how the server counts words. Raises RunError when it would refuse all requests as well."""
+        """Measure how the server counts words. Raises RunError when the server would refuse all other requests, too."""
         once = await self._count_prompt_tokens(style, 1)
         twice = await self._count_prompt_tokens(style, 2) if once is not None else None
         scale = scale_from_counts(once, twice)
@@ -91,7 +91,7 @@ def _check_not_refused(url: str, outcome: Outcome) -> None:
 
 
 def _path(value: Any, *keys: str | int) -> Any:
-    """A value deep inside parsed JSON, None where it does not go that far."""
+    """Return a nested value of parsed JSON; None when a key on the path is missing."""
     for key in keys:
         try:
             value = value[key]
@@ -236,7 +236,7 @@ class Scraper:
         outcome = await self._client.fetch(request, timeout_s=_TIMEOUT_S)
         # The body of any answer is read, whether or not it is JSON.
         if outcome.reply.status_code != 200 or not outcome.reply.complete:
-            # One that the end of the run cut is followed by the last one.
+            # A reading that the end of the run cancelled is followed by the last reading.
             self.num_failed += outcome.kind != CANCELLED
             return None
         return reading_of(outcome.reply.text, self._client.clock.epoch_us(perf_counter_ns()))

@@ -66,7 +66,7 @@ def export_spans(endpoint: str, rows: Iterable[TraceRow], server: Server, model:
 
     from blis_sim.options.extras import new_exporter
 
-    # What the environment says of the service takes precedence.
+    # Service attributes of the environment take precedence.
     resource = Resource.create({SERVICE_NAME: SERVICE}).merge(OTELResourceDetector().detect())
     sent = [row for row in rows if row.x_request_id and row.send_time_us]
     exporter, num_taken = new_exporter(endpoint), 0

@@ -68,7 +68,7 @@ def timeline_of(log: RequestLog) -> Timeline:
 
 
 def interval_s(duration_s: float) -> float:
-    """A round length of which a run of this duration has at most 100."""
+    """Return a round interval length that divides a run of this duration into at most 100 intervals."""
     return next(each for each in _round_lengths() if duration_s / each < _MOST_INTERVALS)
 
 

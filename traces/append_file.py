@@ -19,11 +19,9 @@ class AppendFile:
     """Appends text to a new file, gzipped when the name ends in `.gz`.
 
     A piece that does not fit on the disk raises OSError and leaves nothing of itself behind. Lone surrogates (bytes
-    of a reply that were no UTF-8) are written as escapes, lest a row be lost to them. Raises TraceError when the
-    file cannot be opened.
-
-    With `joins` the file is there already, and other processes may append to it at the same time; it is not gzipped.
-    With `is_sole` no other process may have it open in this way, which is a TraceError, too.
+    of a reply that were no UTF-8) are written as escapes, so that the row is not lost. Raises TraceError when the file
+    cannot be opened. With `joins` the file exists, is not gzipped, and other processes may append to it at the same
+    time. With `is_sole` no other process may have it open in this way, which is a TraceError, too.
     """
 
     def __init__(self, path: Path, *, joins: bool = False, is_sole: bool = False) -> None:
@@ -47,7 +45,7 @@ class AppendFile:
         if not self._joins:
             self._append(piece)
             return
-        # What others append while a piece goes out in parts would end up inside of it.
+        # A piece that is written in parts could be interleaved with pieces of other processes.
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:
             self._size = os.lseek(self._descriptor, 0, os.SEEK_END)
@@ -169,7 +167,8 @@ def whole_records(path: Path) -> str:
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The complete lines of such a file, whatever is in them, each with its newline. Raises TraceError."""
+    """Return the complete lines of a file whose writer may have been killed, each with its newline. Raises
+    TraceError."""
     *lines, _ = _content(path).decode("utf-8", "replace").split("\n")
     return [f"{line}\n" for line in lines]
 
@@ -202,7 +201,7 @@ class _Encoding(Protocol):
         """The bytes of a piece, complete for a reader of all bytes so far."""
 
     def keep(self) -> None:
-        """The piece is in the file; without this call it never was."""
+        """Mark the last encoded piece as written; without this call the piece is discarded."""
 
     def end(self) -> bytes:
         """The last bytes."""

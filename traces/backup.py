@@ -26,7 +26,7 @@ def holds_rows(path: Path) -> bool:
     if path.suffix == ".gz":
         try:
             start = zlib.decompressobj(_GZIP).decompress(start, _LOOK_BYTES)
-        except zlib.error:  # whatever it is, it is not nothing
+        except zlib.error:  # a file that is no gzip file is not empty
             return True
     _, _, behind = start.partition(b"\n")
     return bool(behind)
@@ -60,7 +60,7 @@ def back_up(name: Path, files: Sequence[Path], rows: Sequence[Path]) -> Path | N
 
 
 def _folder(name: Path, there: Sequence[Path], awaited: Sequence[Path]) -> Path:
-    """The first that is not there, or the one before if that has nothing of what is to come."""
+    """First unused backup folder; reuse the last if no name collides."""
     parents = {name.parent, *(file.resolve().parent for file in there)}
 
     def numbered(number: int) -> list[Path]:

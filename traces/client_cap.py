@@ -1,4 +1,4 @@
-"""Whether the client of a recording had a cap on requests in flight, seen in how it sent; no column holds the cap.
+"""Detects a cap on requests in flight of a recording's client from its send times; no column holds the cap.
 
 With a cap, a request that is due while all places are taken is sent late, in the moment in which a reply frees a place.
 The server then decides when that is.

@@ -19,7 +19,7 @@ def no_cycle_search() -> Iterator[None]:
         yield
     finally:
         if not gc.get_freeze_count():
-            # All that was made counts as old from now on; as new it would be looked at at once.
+            # Freezing and unfreezing move all objects to the oldest generation: new ones would be scanned at once.
             gc.freeze()
             gc.unfreeze()
         gc.enable()

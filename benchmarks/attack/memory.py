@@ -29,7 +29,7 @@ def anonymous_mb(pid: int) -> float:
     """Resident memory of a tree without the pages of files.
 
     The kernel keeps this count. Proportional shares would have to be walked for, and meanwhile the process that is
-    measured waits for every page that it asks for.
+    measured waits for every page that it allocates.
     """
     own = _command(pid)
     counted = (each for each in tree(pid) if each == pid or _command(each) != own)

@@ -1,4 +1,4 @@
-"""Lets a server run for a while under load while instances are added, drained and killed, and looks at what is left.
+"""Runs a server under load while instances are added, drained and killed, and checks for leftovers.
 
     python -m benchmarks.attack.soak [--seconds 600] [--seed 0] [--clients 16] [further flags of `blis serve`]
 

@@ -43,7 +43,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one client says: its words and how many tokens it accepts."""
+    """Plan of one client: its words and the most tokens of a reply."""
 
     number: int
     words: str

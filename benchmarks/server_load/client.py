@@ -1,4 +1,4 @@
-"""A client that costs little beside the server: it counts events without reading them, and notes when they came.
+"""A client that costs little beside the server: it counts events without parsing them, and records their times.
 
 python -m benchmarks.server_load.client PORT CASE    a `Case` as JSON; prints a `Measured` as JSON
 """
@@ -73,7 +73,7 @@ class Stream(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of it
 
     def send(self, request: bytes) -> None:
-        """Ask."""
+        """Send the request."""
         assert self._transport is not None
         self.sent_at_s = time.monotonic()
         self._transport.write(request)

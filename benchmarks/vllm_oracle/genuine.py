@@ -159,8 +159,8 @@ class Oracle:
         return scheduler
 
     def _speculative_config(self, ours: Speculation | None) -> Any:
-        """Return a configuration of a method without weights, changed to look like `ours`: the scheduler asks for
-        nothing else."""
+        """Return a configuration of a method without weights, changed to look like `ours`: the scheduler reads nothing
+        else."""
         if ours is None:
             return None
         theirs = self._speculative

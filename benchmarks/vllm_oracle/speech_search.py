@@ -55,7 +55,7 @@ VALUES: Mapping[str, Sequence[str]] = {
 
 WORDS = [40, 41, 42]
 ENDS = json.dumps({"fx_tokens": WORDS, "fx_eos_at": len(WORDS)})
-"""Has the genuine server's model say three tokens and stop."""
+"""Makes the genuine server's model generate three tokens and stop."""
 
 Sound: TypeAlias = str | tuple[float, int, int, int] | None
 """Seconds, sample rate, channels and bits of a WAV file; or bytes that are none, in hexadecimal."""

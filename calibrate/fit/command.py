@@ -142,7 +142,7 @@ class Fitted:
 
 
 def learn_coefficients(options: FitOptions, say: "Say", progress: "Progress") -> Fitted:
-    """Learn coefficients from recordings; `say` gets the notes, a line each, and `progress` shows how far it is.
+    """Learn coefficients from recordings; `say` is called with each note, and `progress` with the progress.
 
     Raises BlisError.
     """

@@ -1,4 +1,4 @@
-"""Better coefficients from trials: what was measured minus what was simulated, explained by the slopes.
+"""Better coefficients from trials: slopes explain the difference between measured and simulated latencies.
 
 Which steps a request falls into is partly chance, so the slopes of one run are noisy, and noise in what explains makes
 effects look smaller than they are. Two runs in different phases cure that: the slopes of one explain what the other has
@@ -85,7 +85,7 @@ class Errors:
 
 
 def improved(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, share: float, spans: Spans) -> Estimate:
-    """The coefficients that would explain most of what is left over, approached by `share` of the way.
+    """Return the coefficients that explain most of the remaining errors, approached by `share` of the way.
 
     Each is held to its expectation as far as measurements do not determine it, and none falls below its least value.
     """

@@ -29,7 +29,7 @@ from replay.simulation.uncertainty import ARITHMETIC, ARITHMETIC_SPREAD, SPEED_S
 Floats = npt.NDArray[np.float64]
 
 LEAST_RECORDINGS = 3
-"""With fewer recordings the usual spreads say more than what is left over."""
+"""With fewer recordings the usual spreads are more accurate than an estimate from the remaining errors."""
 USUAL_RECORDINGS = 2.0
 """The usual spreads of servers of one kind count as much as so many recordings."""
 _NUM_FIGURES = 2

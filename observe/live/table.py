@@ -37,7 +37,7 @@ class Progress:
 
 
 def progress_of(dispatcher: Dispatcher, stats: RunStats) -> Progress:
-    """How far this process is."""
+    """Return the progress of this process."""
     return replace(
         recent_durations(stats),
         num_sent=dispatcher.num_sent,
@@ -49,7 +49,7 @@ def progress_of(dispatcher: Dispatcher, stats: RunStats) -> Progress:
 
 
 def recent_durations(stats: RunStats) -> Progress:
-    """Only the durations, of the most recent requests that they are known of."""
+    """Return the durations alone, of the most recent requests for which they are known."""
     recent = stats.log.recent(_RECENT)
     ttft, e2e = (recent.latencies[name] for name in ("ttft", "e2e"))
     return Progress(

@@ -104,9 +104,8 @@ class Batch:
 
 class RemoteSender:
     """Sender of a share of the requests; the run calls its methods in this order: `counter`, `get_ready`, `begin`,
-    `take` until it is over.
-
-    Nothing is written here. A sender whose run is gone stops by itself, since no call of `take` comes any more.
+    `take` until it is over. The sender writes no files. A sender stops by itself when its run has died, because `take`
+    is no longer called.
     """
 
     def __init__(self, share: Share) -> None:

@@ -122,7 +122,7 @@ _MOST_NAMED = 5
 
 
 class _Sender:
-    """A sender on some machine, and what is known here of its share."""
+    """A sender on some machine, and the latest state of its share."""
 
     def __init__(self, node: Node, share: Share, record: Callable[[Ended], None]) -> None:
         self.node = node
@@ -192,7 +192,8 @@ class _Sender:
             is_over = batch.is_over
 
     async def _clock_difference(self) -> tuple[int, int]:
-        """How far its clock is ahead of this one, and how wrong that may be, by the quickest of some round trips."""
+        """Return the offset of the sender's clock to this one and the error bound, by the quickest of some round
+        trips."""
         tries = []
         for _ in range(_NUM_CLOCK_READINGS):
             before = perf_counter_ns()
@@ -217,7 +218,7 @@ class _Sender:
 
 
 async def send_from_ray(workload: Workload, clock: Clock, recorder: Recorder, interrupt: Interrupt) -> int:
-    """Send everything, or until the interrupt, and write down what ends as the senders hand it over.
+    """Send everything, or until the interrupt, and record ended requests as the senders report them.
 
     Returns the number of requests that were not sent. Raises RunError when a sender cannot begin.
     """

@@ -214,7 +214,7 @@ class Exchange:
     is_whole: bool = False
     """Whether the reply came to its end."""
     facts: RequestFacts | None = None
-    """Facts of the request if it asks for tokens, from the beginning of its reply on."""
+    """Facts of a request that generates tokens, from the beginning of its reply on."""
     parser: ResponseParser = field(default_factory=ResponseParser)
     _inflating: "zlib._Decompress | None" = None
     _num_reply_bytes: int = 0

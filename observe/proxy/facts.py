@@ -139,7 +139,7 @@ class RequestFacts:
 
 
 def is_generating(method: str, target: str) -> bool:
-    """Whether a request to this target asks for tokens."""
+    """Return whether a request to this target generates tokens."""
     return method == "POST" and target.partition("?")[0].rstrip("/").endswith(GENERATING)
 
 

@@ -74,7 +74,8 @@ class Message:
 
 
 class Tap(asyncio.Protocol):
-    """Hands messages on a few milliseconds later, together. What finds no room is left out, and counted."""
+    """Buffers messages and sends them together a few milliseconds later. Messages beyond the limit are dropped and
+    counted."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.num_left_out = 0
@@ -98,7 +99,7 @@ class Tap(asyncio.Protocol):
         self._waiting.clear()
 
     def pause_writing(self) -> None:
-        """Asyncio calls this when much waits to be written; `put` looks at the amount itself."""
+        """Asyncio calls this when much waits to be written; `put` checks the amount itself."""
 
     def resume_writing(self) -> None:
         """Asyncio calls this when little waits to be written."""
@@ -135,7 +136,7 @@ class Tap(asyncio.Protocol):
         self._num_bytes = 0
 
     def close(self) -> None:
-        """Write what waits, then close."""
+        """Write buffered messages, then close."""
         self.is_closing = True
         self.flush()
         if self._transport is not None:

@@ -9,9 +9,8 @@ DONE = b"[DONE]"
 
 
 def event_in_chunk(data: bytes, start: int) -> tuple[bytes, int]:
-    """The data of the event at this place that is a chunk of an HTTP body for itself, and the place behind the chunk.
-
-    If there is nothing like that, or not in full: nothing, and the same place.
+    """Return the data of an event at this place that fills one chunk of an HTTP body, and the place behind the chunk.
+    Without a complete chunk of that kind, return no data and the given place.
     """
     size_end = data.find(b"\r\n", start, start + 8)
     if size_end > start and data.startswith(b"data: ", size_end + 2):
@@ -56,7 +55,7 @@ class EventSplitter:
 
 _UNSAID = ("reasoning_content", "reasoning", "tool_calls")
 _MOST_TOKENS = 2**31 - 1
-"""No reply is longer; what claims to be would not fit into the columns of a recording."""
+"""Upper limit of token counts; larger counts would not fit into the columns of a recording."""
 
 
 def first_choice(event: dict[str, Any]) -> dict[str, Any] | None:
@@ -199,7 +198,7 @@ def _of_answer(answer: dict[str, Any]) -> ResponsesEvent:
 
 
 def _text(answer: dict[str, Any]) -> str:
-    """The words of a whole answer, without what the model thought."""
+    """Return the text of a whole reply, without reasoning."""
     parts = [part for item in _items(answer) for part in _objects(item.get("content"))]
     return "".join(str(part.get("text", "")) for part in parts if part.get("type") == "output_text")
 

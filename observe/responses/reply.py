@@ -43,7 +43,8 @@ class Stencil:
         """Whether there is anything to compare with."""
 
     def cut(self, payload: bytes, text: str) -> None:
-        """Learn from an event that carried only this text, if its bytes allow it; ends after a few attempts."""
+        """Derive the stencil from an event that carried only this text, if its bytes allow that; gives up after a few
+        attempts."""
         if not self._num_tries or b"\\" in payload:
             return
         self._num_tries -= 1
@@ -131,7 +132,7 @@ class Reply:
         self.finish_reason = ""
         self.done = False
         self.is_all_said = True
-        """False where it has tokens that `said` leaves out: thoughts, or calls of tools."""
+        """False for a reply with tokens that `said` leaves out: reasoning, or tool calls."""
         self.problem = ""
         self.first_byte: Nanos = 0
         self._is_event_stream = False
@@ -160,7 +161,7 @@ class Reply:
 
     @property
     def said(self) -> str:
-        """The words of the answer, without what the model thought."""
+        """Return the text of the reply, without reasoning."""
         return b"".join(self._said).decode("utf-8", "replace")
 
     def feed(self, data: bytes, at: Nanos) -> bool:

@@ -1,4 +1,4 @@
-"""`blis top`: poll a metrics page and show what happened since the last time."""
+"""`blis top`: poll a metrics page and show rates and percentiles since the previous poll."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ def run(options: TopOptions) -> int:
     """Show the figures until `count` is reached or the user interrupts.
 
     A table that is redrawn in place on a terminal, else a line for each report. Exit codes: 0 done, 1 when the first
-    look at the server fails; a server that fails later may come back.
+    poll of the server fails; a server that fails later may come back.
     """
     from observe.errors import RunError, say
     from observe.top.polling import watch

@@ -30,7 +30,8 @@ class EngineSamples:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One reading of a metrics page. What names no engine, such as the lag of the mock server, is in engine "".
+    """One reading of a metrics page. Samples without an engine label, such as the lag of the mock server, are in engine
+    "".
 
     `errors` are replies by class of status, such as 4xx.
     """
@@ -85,7 +86,7 @@ FRACTIONS = (0.5, 0.9, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
-    """A percentile in seconds, or the bound that is all a histogram says about it.
+    """A percentile in seconds, or the bucket bound where a histogram has nothing more precise.
 
     `sign` is `<` for one in the first bucket, of which only its upper bound is known, and `>` for one beyond the last
     finite bound.
@@ -137,7 +138,7 @@ Pair = tuple[EngineSamples, EngineSamples]
 
 
 def _figures(pairs: Sequence[Pair], elapsed_s: float, lag: Sequence[Percentile] | None) -> Figures:
-    """Several engines together: their sums, and the mean of how full their caches are."""
+    """Combine several engines: the sums of their figures, and the mean usage of their caches."""
 
     def rate(name: str) -> float:
         return sum(_increase(old.values.get(name, 0.0), new.values.get(name, 0.0)) for old, new in pairs) / elapsed_s
@@ -161,7 +162,7 @@ def _figures(pairs: Sequence[Pair], elapsed_s: float, lag: Sequence[Percentile] 
 
 
 def _increase(before: float, after: float) -> float:
-    """By how much a counter grew; one that shrank began anew with its server."""
+    """Return the growth of a counter; a counter that shrank was reset by a restart of its server."""
     return after - before if after >= before else after
 
 
@@ -190,7 +191,7 @@ def _percentile(buckets: Mapping[float, float], fraction: float) -> Percentile:
 
 
 def bucket_increase(before: Mapping[float, float], after: Mapping[float, float]) -> Mapping[float, float]:
-    """How many observations at most each bound came in between. A histogram that shrank began anew."""
+    """Return the growth of each bucket between two readings. A histogram that shrank was reset."""
     if not after or after.get(inf, 0.0) < before.get(inf, 0.0):
         return after
     return {bound: count - before.get(bound, 0.0) for bound, count in after.items()}

@@ -86,9 +86,8 @@ _LINES_AROUND = 9
 
 
 def table_of(title: str, figures: Mapping[str, Figures], height: int = 24) -> Table:
-    """Return a row for each engine, all together first, below them what is of all engines.
-
-    Where a terminal of `height` lines has no room for all, engines with the most requests are shown.
+    """Return a table with a row for all engines, a row for each engine, and a caption with figures of the server. A
+    terminal of `height` lines that is too small for all engines shows those with the most requests.
     """
     table = Table(title=title, title_justify="left", caption_justify="left", box=None, padding=(0, 1, 0, 0))
     table.add_column("engine", no_wrap=True)
@@ -175,11 +174,11 @@ class Report:
 
 
 def watch(server: Server, interval_s: float, count: int, api_key: str | None) -> None:
-    """Show `count` reports, or reports without end for 0. Raises RunError when the first look fails."""
+    """Show `count` reports, or reports without end for 0. Raises RunError when the first poll fails."""
     live = Live(auto_refresh=False) if _can_draw() else None
     screen: AbstractContextManager[object] = live or nullcontext()
     reports = _reports(server, interval_s, api_key)
-    first = next(reports)  # the first look is made before the terminal is taken
+    first = next(reports)  # the first poll precedes the live display
     with screen:
         for number, report in enumerate(chain([first], reports), start=1):
             if live is None:
@@ -202,7 +201,7 @@ def fetch(server: Server, api_key: str | None) -> Page:
 
 
 def _own_figures(server: Server, api_key: str | None) -> OwnFigures | None:
-    """Return what a mock server says of itself; None where a proxy or an older server has no such route."""
+    """Return the figures of a mock server's dashboard; None where a proxy or an older server has no such route."""
     try:
         return read_own_figures(read_url(f"{server.url}/dashboard/figures", api_key).decode("utf-8", "replace"))
     except (RunError, ValueError, KeyError, TypeError):

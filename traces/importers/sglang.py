@@ -76,7 +76,7 @@ def _offsets_us(place: str, entry: Mapping[str, Any]) -> list[int]:
 def _starts(
     options: ConvertOptions, place: str, results: Mapping[str, Any], durations_us: Sequence[int]
 ) -> tuple[list[int], str]:
-    """When each request was sent, and what is to be said about that."""
+    """Return when each request was sent, and a note about that."""
     rate, most = results.get("request_rate"), results.get("max_concurrency")
     if options.rate is None and isinstance(rate, float) and math.isinf(rate):
         if most is None:

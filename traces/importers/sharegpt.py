@@ -14,7 +14,8 @@ _MODEL = ("gpt", "assistant", "chatgpt", "bard", "bing")
 
 
 def convert(options: ConvertOptions) -> Imported:
-    """A session per conversation, begun at --rate; each prompt has all that was said before. Raises BlisError."""
+    """Return a session per conversation, begun at --rate; each prompt has the whole conversation before it. Raises
+    BlisError."""
     path = options.path
     entries = expect(str(path), "a list", read_json(path))
     count_tokens, how = token_counter(options)

@@ -33,7 +33,7 @@ def check_count(expected: float) -> None:
 
 
 def check_size(sources: Sequence[Source], until_us: int, num_wanted: int) -> None:
-    """Raise TraceError when these sources have too many requests up to an instant, of which `num_wanted` are kept, or
+    """Raise TraceError when these sources have too many requests up to an instant. `num_wanted` requests are kept, or
     all with 0."""
     expected = sum(_num_requests(source, until_us) for source in sources)
     if not num_wanted:
@@ -211,7 +211,7 @@ def _starts(source: Source, until_us: int) -> Ints:
 
 
 def _first_start(source: Source) -> Ints:
-    """The one start of a source with a single session; none if its windows pass without any."""
+    """Return the only start of a source with a single session; None if its windows have no arrival."""
     timeline = source.timeline
     end_us = NEVER if timeline.end_us is None else timeline.end_us
     until_us = timeline.start_us + int(4 * timeline.mean_gap_us) + 1

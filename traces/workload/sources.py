@@ -243,7 +243,7 @@ def _filled(arrival: Arrival, window: Window, aggregate_share: float) -> Stretch
     rate = aggregate_share or window.trace_rate or 0.0
     gaps, _ = gaps_of(window.arrival or arrival, rate)
     duration_us = window.end_us - window.start_us
-    # Lest a rate of a third of 6 make one gap more.
+    # Without rounding, a rate of a third of 6 would make one gap more.
     num_gaps = math.ceil(rate * duration_us / 1e6 - 1e-9)
     return Stretched(gaps=gaps, num_gaps=num_gaps, start_us=window.start_us, duration_us=duration_us)
 

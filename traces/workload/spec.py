@@ -66,7 +66,7 @@ class Window:
 
     @property
     def has_own_habits(self) -> bool:
-        """Whether something is said of this window besides when it is."""
+        """Return whether this window has settings besides its time."""
         own = (self.trace_rate, self.arrival, self.input_distribution, self.output_distribution)
         return any(each is not None for each in own)
 
