@@ -32,7 +32,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How many requests to send, and how long they are."""
+    """Number and lengths of the requests to send."""
 
     num_requests: int
     prompt_tokens: int

@@ -1,4 +1,4 @@
-"""Which figures of a recording lie within the intervals of a prediction.
+"""Counts the figures of recordings that lie within the intervals of a prediction.
 
     python -m benchmarks.coverage [--kinds N] [--recordings N] [--requests N] [--draws N] [--seed N]
 

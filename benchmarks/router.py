@@ -42,7 +42,7 @@ class Fleet:
                 raise RuntimeError(f"{path}: status {reply.status}: {await reply.text()}")
 
     async def served(self) -> list[int]:
-        """How many requests each endpoint has completed; -1 for one that is dead."""
+        """Return the number of completed requests of each endpoint; -1 for a dead endpoint."""
         return [await self._served(port) for port in self.ports]
 
     async def _served(self, port: int) -> int:

@@ -38,7 +38,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """How measuring is done."""
+    """Repetitions and processor cores of a measurement."""
 
     repetitions: int
     server_core: int | None
@@ -105,7 +105,7 @@ def events(bench: Bench, peers: Sequence[Peer]) -> None:
 
 
 def timing(bench: Bench, peers: Sequence[Peer]) -> None:
-    """How far gaps are from 20 ms."""
+    """Print the errors of gaps of 20 ms."""
     print("\n## 20 ms between tokens, 250 tokens a stream, at most 400 starts a second\n")
     print("| server | streams | drift, % | error p50, ms | p99, ms | server CPU per event, us |")
     print("|---|---|---|---|---|---|")

@@ -33,7 +33,7 @@ DONE = b"data: [DONE]"
 STEP_OF_A_SECOND = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "1000000,0,0")
 KILLED_STEP_MS = 500
 PARTS = 10
-"""How often `short` looks at the server's memory."""
+"""Number of memory samples of `short`."""
 
 
 @dataclass(frozen=True, slots=True)

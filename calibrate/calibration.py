@@ -72,7 +72,7 @@ COMPAT = Rules(pair_compat, itl_compat, compare_compat, goodput_compat)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """How well the requests of one class or model are predicted, errors as fractions."""
+    """Prediction errors of the requests of one class or model, as fractions."""
 
     count: int
     ttft_mape: float
@@ -323,7 +323,7 @@ def _bias(values: Values) -> float:
 
 
 def in_flight(values: Values) -> Floats:
-    """How many of the recorded requests were in flight when each was sent, itself included."""
+    """Return the number of requests in flight when each recorded request was sent, itself included."""
     sent = np.array([row.send_time_us for row in values.rows], np.float64)
     ended = np.array([row.last_chunk_time_us for row in values.rows], np.float64)
     started_before = np.searchsorted(np.sort(sent), sent, side="right")

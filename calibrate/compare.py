@@ -115,7 +115,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Where a figure lies with 95 % confidence."""
+    """Interval that holds a figure with 95 % confidence."""
 
     low: float
     high: float

@@ -34,7 +34,7 @@ class Itl:
     num_without_gaps: int
 
     def both(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Which pairs have a time between tokens on both sides."""
+        """Return which pairs have a time between tokens on both sides."""
         return ~(np.isnan(self.real_us) | np.isnan(self.sim_us))
 
 

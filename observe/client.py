@@ -274,7 +274,7 @@ class Client:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a connection failed, in a few words."""
+    """Return the reason of a failed connection, in a few words."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, ssl.SSLError):

@@ -65,7 +65,7 @@ CANCELLED = "cancelled"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a request ended.
+    """Outcome of a request.
 
     `status` is ok, error or timeout; `kind` names failures for counting (`http_500`, `timeout`, `stream`,
     `connection`, `malformed`, `cancelled`). `sent` is when it was tried if it could not be sent.
@@ -80,12 +80,12 @@ class Outcome:
 
     @property
     def first_chunk(self) -> Nanos:
-        """When the first data event came, or the first byte of an answer that is no stream."""
+        """Arrival time of the first data event, or of the first byte of a reply that is no stream."""
         return self.reply.chunk_times[0] if self.reply.chunk_times else 0
 
     @property
     def last_chunk(self) -> Nanos:
-        """When the last data event came, or the last byte of an answer that is no stream."""
+        """Arrival time of the last data event, or of the last byte of a reply that is no stream."""
         return self.reply.chunk_times[-1] if self.reply.chunk_times else 0
 
     @property

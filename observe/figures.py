@@ -90,17 +90,17 @@ class RequestLog:
 
     @property
     def is_ok(self) -> npt.NDArray[np.bool_]:
-        """Which requests were answered in full."""
+        """Return which requests were answered in full."""
         return self._column("is_ok").astype(np.bool_)
 
     @property
     def sent(self) -> Ints:
-        """When each was sent."""
+        """Send time of each request."""
         return self._column("sent")
 
     @property
     def ended(self) -> Ints:
-        """When each had ended, however it did."""
+        """End time of each request, successful or not."""
         return self._column("ended")
 
     @property
@@ -110,7 +110,7 @@ class RequestLog:
 
     @property
     def lag(self) -> Ints:
-        """How long after it was allowed each was sent."""
+        """Delay from when each request was allowed to be sent until it was sent."""
         return self._column("lag")
 
     @property
@@ -132,17 +132,17 @@ class RequestLog:
 
     @property
     def token_times(self) -> Ints:
-        """When tokens came, request by request."""
+        """Arrival times of tokens, request by request."""
         return np.array(self._token_times, np.int64)
 
     @property
     def num_token_times(self) -> Ints:
-        """How many of `token_times` each request has."""
+        """Number of entries in `token_times` of each request."""
         return self._column("num_token_times")
 
     @property
     def gaps(self) -> tuple[Ints, Ints]:
-        """When each gap between two tokens of a request ended, and how long it was."""
+        """Return end time and length of each gap between two tokens of a request."""
         times = self.token_times
         is_inside = np.ones(max(0, len(times) - 1), np.bool_)
         ends = np.cumsum(self.num_token_times)

@@ -34,7 +34,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where the API lives. `prefix` is the path before `/v1/...`, without a slash at its end."""
+    """Address of the API. `prefix` is the path before `/v1/...`, without a slash at its end."""
 
     host: str
     port: int

@@ -69,7 +69,7 @@ class ObserveOptions:
         flags=("--url", "--server-url"),
         heading="Server and recording",
     )
-    model: str | None = option(None, "Model to ask for. Default: the first that the server lists.")
+    model: str | None = option(None, "Model to request. Default: the first that the server lists.")
     output: str | None = option(
         None,
         "Write the recording to PREFIX.yaml, PREFIX.csv and PREFIX.itl.csv.",
@@ -128,7 +128,7 @@ class ObserveOptions:
         0, "Tokens of a prefix that all prompts share, beside --prompt-tokens.", at_least=0, at_most=MOST_TOKENS
     )
     api_format: str = option("completions", "Which API to send to.", choices=APIS, heading="Requests")
-    streaming: bool = option(True, "Ask for streamed answers.")
+    streaming: bool = option(True, "Request streamed replies.")
     unconstrained_output: bool = option(False, "Let the model end its outputs instead of forcing their length.")
     ignore_eos: bool = option(True, "Send ignore_eos (vLLM) with outputs of forced length.")
     max_concurrency: int = option(
@@ -259,7 +259,7 @@ class ObserveOptions:
 
     @property
     def prompt_lengths(self) -> Lengths:
-        """How long prompts are at --rate."""
+        """Return the length distribution of prompts at --rate."""
         return Lengths(
             label="--prompt-tokens",
             mean=self.prompt_tokens,
@@ -270,7 +270,7 @@ class ObserveOptions:
 
     @property
     def output_lengths(self) -> Lengths:
-        """How long outputs are at --rate."""
+        """Return the length distribution of outputs at --rate."""
         return Lengths(
             label="--output-tokens",
             mean=self.output_tokens,
@@ -281,7 +281,7 @@ class ObserveOptions:
 
     @property
     def paths(self) -> OutputPaths:
-        """Where the recording goes."""
+        """Return the paths of the recording."""
         header = Path(self.trace_header or f"{self.output}.yaml")
         data = Path(self.trace_data or f"{self.output}.csv")
         itl = Path(self.itl_output or f"{stem_of(data)}.itl.csv") if self.record_itl else None

@@ -15,7 +15,7 @@ _BESIDE_ROWS = {
 
 @dataclass(frozen=True, slots=True)
 class OutputPaths:
-    """Where the files of a recording go; `itl` is None when token times are not recorded, `metrics` when those of the
+    """Paths of the files of a recording; `itl` is None when token times are not recorded, `metrics` when those of the
     server are not, `content` when requests and replies are not."""
 
     header: Path

@@ -57,9 +57,9 @@ class Planned:
     earlier: tuple[str, ...] = ()
     """Earlier prompts and replies of the conversation, in turn; `turn_tokens` then counts the request's own words."""
     earlier_tokens: tuple[int, ...] = ()
-    """How many tokens these turns were planned to have, for requests of a graph."""
+    """Planned numbers of tokens of `earlier`, for requests of a graph."""
     begins_with: str = ""
-    """Words of another prompt that its last turn begins with."""
+    """Words of another prompt that the last turn repeats at its start."""
     turn_tokens: int = 0
     context_tokens: int = 0
     """Tokens of `earlier`, or of a prompt that is repeated, which the server's prefix cache can find."""
@@ -199,7 +199,7 @@ _DISTINCT_WORDS = 16
 
 @dataclass(frozen=True, slots=True)
 class TokenScale:
-    """How words become tokens: so many for each, and so many around them (chat template, start of text)."""
+    """Number of tokens per word, and of tokens around the words (chat template, start of text)."""
 
     tokens_per_word: float = 1.0
     tokens_around: float = 0.0

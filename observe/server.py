@@ -275,7 +275,7 @@ _OF_CONFIG: Mapping[tuple[str, str], str] = {
     ("model_config", "model"): "model",
     ("model_config", "max_model_len"): "max_model_len",
 }
-"""Where `/server_info` has which setting."""
+"""Path of each setting in the reply of `/server_info`."""
 _LABELS: Mapping[str, type] = {
     "block_size": int,
     "num_gpu_blocks": int,

@@ -84,7 +84,7 @@ def _seconds(instants: Ints, origin: int) -> Floats:
 
 
 def _gaps(log: RequestLog, origin: int) -> tuple[Floats, Floats]:
-    """When each gap between two tokens of a request ended, and how long it was in milliseconds."""
+    """Return end time and length in milliseconds of each gap between two tokens of a request."""
     ends, lengths = log.gaps
     return _seconds(ends, origin), lengths / 1e6
 

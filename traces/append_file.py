@@ -195,7 +195,7 @@ def _unzipped(path: Path, content: bytes) -> bytes:
 
 
 class _Encoding(Protocol):
-    """How text becomes the bytes of a file."""
+    """Encoder from text to the bytes of a file."""
 
     def encode(self, data: bytes) -> bytes:
         """The bytes of a piece, complete for a reader of all bytes so far."""

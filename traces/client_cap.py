@@ -73,7 +73,7 @@ def client_cap_of(rows: Sequence[TraceRow]) -> ClientCap | None:
 
 
 def _at(instants: Ints, sent: Ints, ended: Ints) -> tuple[Ints, Ints]:
-    """How many requests were in flight at each instant, or right before, and how long ago the last reply had come."""
+    """Return the number of requests in flight at each instant, or right before, and the time since the last reply."""
     num_replied = np.searchsorted(ended, instants + STAMPED_LATE_US, side="right")
     now = np.searchsorted(sent, instants, side="right") - num_replied
     before = instants - REFILLED_US

@@ -14,7 +14,8 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Attainment:
-    """How many requests met all limits of their class, as a share and per second too, and the share for each limit."""
+    """Number of requests that met all limits of their class, as a share and per second too, and the share for each
+    limit."""
 
     num_good: int
     share: float
@@ -67,7 +68,8 @@ def limits_us(targets: SloTargets) -> dict[str, float]:
 
 
 def members_of(name: str, slo_classes: Iterable[str]) -> Bools:
-    """Which requests the targets called `name` hold for: those of the class; `default` is for requests without one."""
+    """Return the requests of the class `name`, to which its targets apply; `default` is for requests without a
+    class."""
     return np.array([class_name(slo_class) == name for slo_class in slo_classes], dtype=np.bool_)
 
 
@@ -78,7 +80,7 @@ def attainment(
     duration_s: float,
     answered: Bools | None = None,
 ) -> Attainment:
-    """How well `members` met `limits`. A request that was not `answered` met none.
+    """Return the attainment of `limits` by `members`. A request that was not `answered` met none.
 
     A limit is checked only where the value is known (not NaN): it leaves the others as they are, and its own share is
     over the answered requests that it was checked for.
@@ -102,10 +104,10 @@ def attained(num_good: int, num_members: int, by_limit: Mapping[str, float], dur
 
 
 def share(num_good: int, count: int) -> float:
-    """How many of `count` are good, as a fraction; 0 of none."""
+    """Return `num_good` as a fraction of `count`; 0 for a count of 0."""
     return num_good / count if count else 0.0
 
 
 def rate(count: int, duration_s: float) -> float:
-    """How many per second; 0 in no time."""
+    """Return the rate per second; 0 for a duration of 0."""
     return count / duration_s if duration_s > 0 else 0.0

@@ -70,7 +70,7 @@ class TraceRow:
     audio_tokens: int = _column(0, "audio tokens of a multimodal prompt", at_least=0, at_most=MOST_TOKENS)
     video_tokens: int = _column(0, "video tokens of a multimodal prompt", at_least=0, at_most=MOST_TOKENS)
     reason_ratio: float = _column(0.0, "share of the reply that is reasoning", at_least=0, at_most=1)
-    model: str = _column("", "the model it asks for, empty for the default one")
+    model: str = _column("", "the requested model, empty for the default one")
     deadline_us: int = _column(
         0, "when the client gives up, on the clock of arrivals, 0 for never", at_least=0, at_most=LATEST_US
     )
@@ -95,7 +95,7 @@ class TraceRow:
     error_message: str = _column("", "what went wrong", trimmed=True)
     finish_reason: str = _column("", "why the reply ended: stop, length, abort", trimmed=True)
     x_request_id: str = _column("", "the identity sent along with the request", on_request=True)
-    adapter: str = _column("", "the LoRA adapter it asks for", on_request=True)
+    adapter: str = _column("", "the requested LoRA adapter", on_request=True)
     think_time_us: int = _column(
         0, "pause before it, after the reply or replies it waits for", at_least=0, at_most=LATEST_US, on_request=True
     )

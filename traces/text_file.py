@@ -100,7 +100,8 @@ def writing(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Where to write what takes the place of a file when all of it is written; an error leaves the file as it was.
+    """Yield the path to write to; the new file replaces the old one when it is complete, and an error leaves the old
+    one.
 
     A link stays a link. Devices, pipes and files in a folder where no other can be made are written as they are.
     Raises OSError.

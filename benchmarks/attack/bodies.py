@@ -47,8 +47,8 @@ NUM_PROMPT_ANSWERS = 5
 PROMPT_S = 0.1
 MEMORY_EVERY_S = 0.2
 SETTLING_S = 0.05
-"""How long streams may still show a disturbing request after it is undone: a few steps. One request in four disturbs in
-the set-up `dev`, so each tenth of a second here is two minutes of its attack."""
+"""Seconds during which streams may still show a disturbing request after it is undone: a few steps. One request in four
+disturbs in the set-up `dev`, so each tenth of a second here is two minutes of its attack."""
 DRAINED_WITHIN_S = 20.0
 RECOVERY = (("POST", "/resume"), ("POST", "/wake_up"), ("DELETE", "/blis/faults"))
 _NEW_INSTANCE = re.compile(rb'"instance":(\d+)|"number":(\d+)')

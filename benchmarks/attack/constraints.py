@@ -36,7 +36,7 @@ NUM_STREAMS = 4
 HEALTH_EVERY_S = 0.02
 QUIET_S = 2.0
 PATIENCE_S = 6.0
-"""When the client hangs up: a long answer takes a minute."""
+"""Timeout of the client: a long reply takes a minute."""
 
 
 @dataclass(frozen=True, slots=True)

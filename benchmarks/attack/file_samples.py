@@ -1,4 +1,4 @@
-"""Which files are mutated, and by which command each is read."""
+"""Files that are mutated, and the command that reads each."""
 
 import json
 from collections.abc import Iterator, Mapping

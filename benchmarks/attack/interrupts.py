@@ -26,7 +26,7 @@ SERVER = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coef
 QUIET_CODES = frozenset({0, 130, -signal.SIGINT})
 LINES_SHOWN = 12
 MAIN = "in _start"
-"""In each traceback that comes through the entry point of `blis`."""
+"""Text in each traceback that comes through the entry point of `blis`."""
 PYTHONS_START = "Failed to import the site module"
 
 
@@ -41,7 +41,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended: its exit code, and its standard error; `code` is None for one that had to be killed."""
+    """End of a run: its exit code and its standard error; `code` is None for a run that had to be killed."""
 
     after_s: float
     code: int | None
@@ -99,7 +99,7 @@ def started(command: Command, folder: Path) -> "subprocess.Popen[bytes]":
 
 
 def start_s(command: Command) -> float:
-    """How long the start of a command takes that nothing interrupts."""
+    """Return the duration of a command's start without an interrupt."""
     with tempfile.TemporaryDirectory() as folder:
         began_s = time.monotonic()
         process = started(command, Path(folder))

@@ -34,7 +34,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How samples of one kind are spread."""
+    """Percentiles of the samples of one kind."""
 
     count: int
     p50_ms: float
@@ -72,7 +72,7 @@ def doing(samples: Mapping[str, Sequence[Sample]], window: Window) -> str:
 
 
 def _growth_ms(sums: Sequence[Sample], window: Window) -> float:
-    """By how much sums grew in a window, to the first of them after it."""
+    """Return the growth of cumulative sums in a window, up to the first sample after it."""
     instants = [each.at_s for each in sums]
     first, last = np.minimum(np.searchsorted(instants, window), len(sums) - 1)
     return float(sums[last].ms - sums[max(first - 1, 0)].ms)
@@ -93,7 +93,8 @@ def read_samples(file: Path, as_measured: bool) -> dict[str, list[Sample]]:
 
 
 def _load_ms(begin_s: float, end_s: float, own: npt.NDArray[np.float64], waited: npt.NDArray[np.float64]) -> float:
-    """How long the watcher or the server waited for a processor between two instants, whichever was longer."""
+    """Return the time that the watcher or the server waited for a processor between two instants, whichever was
+    longer."""
     # A tick that was late ends a little after what it delayed.
     begin, end = np.searchsorted(own[:, 0], (begin_s, end_s + TICK_S / 2))
     watcher_ms = float(own[begin:end, 1].max(initial=0.0))

@@ -13,7 +13,7 @@ PIECE_PAUSE_S = 0.03
 MOST_REPLY_BYTES = 16 * 2**20
 KEPT_REPLY_BYTES = 2000
 QUIET_S = 0.15
-"""How long an incomplete message may remain without an answer before the client hangs up."""
+"""Seconds that an incomplete message may remain without an answer before the client hangs up."""
 
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -21,7 +21,7 @@ _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 
 
 class Outcome(StrEnum):
-    """How an exchange ended."""
+    """End of an exchange."""
 
     ANSWERED = "answered"
     CUT = "reply longer than the client reads"

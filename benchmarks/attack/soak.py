@@ -54,9 +54,9 @@ WARM_UP_SHARE = 0.4
 """Share of the time before which memory may grow: caches and pools of the allocator fill up."""
 FLAT_MIB = 12.0
 FLAT_SHARE = 0.06
-"""By how much the mean of the last fifth may exceed the mean of the fifth that follows the warm-up."""
+"""Limits on the excess of the mean of the last fifth over the mean of the fifth that follows the warm-up."""
 LOOK_EVERY_S, NUM_LOOKS = 0.2, 150
-"""How often and how many times a server without clients is looked at, until it is idle."""
+"""Interval and number of checks of a server without clients, until it is idle."""
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 MOST_SERIES_BYTES = 60_000
 """Metrics of one instance."""
@@ -74,7 +74,7 @@ class Measured:
     changes: Counter[str] = field(default_factory=Counter)
 
     def growth_mib(self) -> tuple[float, float]:
-        """By how much memory grew after the warm-up, and by how much it may have."""
+        """Return the growth of memory after the warm-up, and its limit."""
         after = self.memory_mib[int(len(self.memory_mib) * WARM_UP_SHARE) :]
         fifth = max(1, len(after) // 3)
         first, last = fmean(after[:fifth]), fmean(after[-fifth:])

@@ -75,11 +75,11 @@ class Probe:
         self._asked_s: float | None = None
 
     def open_gaps_ms(self) -> list[float]:
-        """How long each stream has brought nothing."""
+        """Return the time since the last event of each stream."""
         return [1e3 * (time.monotonic() - each) for each in self._last_s.values()]
 
     def open_health_ms(self) -> list[float]:
-        """How long the present check has taken so far."""
+        """Return the time that the present check has taken so far."""
         return [] if self._asked_s is None else [1e3 * (time.monotonic() - self._asked_s)]
 
     async def stream(self) -> None:
@@ -184,7 +184,7 @@ async def measure(port: int, pid: int, attack: Attack, seconds: float, before_s:
 
 
 def _growth(before: Sequence[float], during: Sequence[float]) -> tuple[float, float]:
-    """By how much the 99th percentile and the largest of the gaps grew."""
+    """Return the growth of the 99th percentile and of the largest of the gaps."""
     if not before or not during:
         return 0.0, 0.0
     return (
@@ -208,7 +208,7 @@ def server_for(flags: Sequence[str]) -> Peer:
 
 
 def main() -> None:
-    """Every case, or those named."""
+    """Run every case, or the cases named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="names of cases, separated by commas")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each request may take")

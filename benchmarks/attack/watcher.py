@@ -30,7 +30,7 @@ interpreter's lock, for which the main thread waits without needing a processor.
 """
 TICK_S = 0.01
 THREADS_EVERY_S = 0.5
-"""How often threads that have come are looked for."""
+"""Seconds between searches for new threads."""
 UNINTERRUPTIBLE = "D"
 """The state of a thread that waits for a disk, also where it reads a page of its program."""
 
@@ -52,7 +52,7 @@ class Watcher:
         self._file.write(f"{kind} {time.monotonic():.6f} {ms:.3f}\n")
 
     async def watch_itself(self) -> None:
-        """How late timers are, for this process competes for a processor, too."""
+        """Record how late timers of this process are, because it competes for a processor, too."""
         while True:
             before_s = time.monotonic()
             await asyncio.sleep(TICK_S)
@@ -143,7 +143,7 @@ def _answers(pid: int) -> bool:
 
 
 def _schedstat(thread: Path) -> tuple[int, int]:
-    """How long a thread has had a processor and how long it has waited for one, in nanoseconds."""
+    """Return the time that a thread has run and the time that it has waited for a processor, in nanoseconds."""
     ran_ns, waited_ns, _ = map(int, (thread / "schedstat").read_text().split())
     return ran_ns, waited_ns
 

@@ -186,7 +186,7 @@ def _words_of(event: dict[str, Any]) -> str:
 
 
 def num_conversations(num_requests: int) -> int:
-    """How many conversations make so many requests: of six, one has several rounds."""
+    """Return the number of conversations with `num_requests` requests: one of six has several rounds."""
     whole, rest = divmod(num_requests, 5 + AGENT_ROUNDS)
     return whole * 6 + min(rest, 5)
 

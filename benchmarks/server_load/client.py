@@ -102,7 +102,7 @@ class Stream(asyncio.Protocol):
             self._transport.close()
 
     def token_instants(self, num_tokens: int) -> npt.NDArray[np.float64]:
-        """When each token came; several may have come at once."""
+        """Return the arrival time of each token; several may be equal."""
         return np.repeat(np.asarray(self.instants), np.asarray(self.counts))[:num_tokens]
 
 

@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def _choices(seed: int) -> tuple[list[int], list[int]]:
-    """Which ranks both choose over one history."""
+    """Return the ranks that both choose over one history."""
     generator = np.random.default_rng(seed)
     num_ranks, num_front_ends = int(generator.integers(2, 9)), int(generator.integers(1, 5))
     front_end = int(generator.integers(0, num_front_ends))

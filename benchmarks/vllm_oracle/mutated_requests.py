@@ -1,4 +1,4 @@
-"""Asks a genuine server and ours captured requests of which one field was changed, and prints how replies differ.
+"""Sends captured requests with one changed field to a genuine server and to ours, and prints differing replies.
 
 python -m benchmarks.vllm_oracle.mutated_requests --genuine http://127.0.0.1:18800 --ours http://127.0.0.1:18850
 

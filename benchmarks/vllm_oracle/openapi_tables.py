@@ -23,7 +23,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "scale-out": ("scale-out", "tokens-only"),
     "pooling": ("embed", "classify", "token-embed"),
 }
-"""Which set-ups share their schemas; where a section has none of a name, the base's holds."""
+"""Set-ups that share their schemas; a section without a schema of some name uses the base's."""
 _PLAIN = {"integer": "int", "number": "num", "string": "str", "boolean": "bool", "null": "null"}
 
 

@@ -1,4 +1,4 @@
-"""Asks a genuine server and ours the same, at random, on every route that the genuine one documents.
+"""Sends random requests to a genuine server and to ours, on every route that the genuine one documents.
 
 python -m benchmarks.vllm_oracle.route_search --genuine http://127.0.0.1:18800 --ours http://127.0.0.1:18850
 

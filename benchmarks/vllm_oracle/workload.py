@@ -18,7 +18,7 @@ GROUP_TOKENS = 100_000
 OWN_TOKENS = 10_000_000
 """Token ids each request has for itself."""
 MANY_LINES = 5_000
-"""Where a story that does not end is cut off."""
+"""Most lines of a story; a run that does not end is cut off there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ class Story:
 
     @property
     def is_endless(self) -> bool:
-        """Whether it seems to go on for ever: without `reserve_full_prompt` requests can evict each other in turn."""
+        """Whether the run seems endless: without `reserve_full_prompt` requests can evict each other in turn."""
         return len(self.lines) >= MANY_LINES
 
     def reported(self) -> list[Reported]:

@@ -68,9 +68,9 @@ class Estimate:
     spreads: Floats
     slower: Floats
     covariance: Floats | None = None
-    """Of what is learned, in the order of the terms; None before anything was."""
+    """Covariance of the learned coefficients, in the order of the terms; None before the first estimate."""
     servers: ServerSpread | None = None
-    """How much servers of the kind that was recorded differ; None where too few recordings show it."""
+    """Spread of servers of the recorded kind; None with too few recordings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def _all_errors(
 
 @dataclass(frozen=True, slots=True)
 class _Speeds:
-    """How each measurement depends on the speed of the server in each span."""
+    """Dependence of each measurement on the speed of the server in each span."""
 
     now: Estimate
     members: Floats

@@ -70,9 +70,9 @@ def _predicted(recording: Recording, record: Record) -> Floats:
 
 HELD_OUT_SHARE = 0.2
 ROUNDS = (1.0, 1.0, 1.0, 0.7, 0.7)
-"""How far each of the first rounds goes towards what it finds."""
+"""Step share of each of the first rounds towards its least-squares solution."""
 FINAL_ROUNDS = (0.7, 0.5, 0.4, 0.33, 0.28, 0.25, 0.22, 0.2, 0.18, 0.17, 0.15, 0.14)
-"""How far each of the last rounds goes, of which long recordings get fewer: ever shorter steps average out the chance
+"""Step share of each of the last rounds, of which long recordings get fewer: ever shorter steps average out the chance
 of single runs."""
 LEAST_FINAL_ROUNDS = 3
 REQUESTS_PER_ROUND = 8_000
@@ -80,7 +80,7 @@ REQUESTS_PER_FINAL_ROUND = 24_000
 REQUESTS_IN_FINAL_ROUNDS = 60_000
 SCORED_PHASES = 4
 ALTERNATIVE_ROUNDS = (1.0, 1.0)
-"""How far each round of an alternative goes before it is judged."""
+"""Step share of each round of an alternative before it is judged."""
 CLEARLY_BETTER = 0.99
 """An alternative is taken if the sum of errors falls below this share of what it is without."""
 LARGEST_ERROR = 0.5
@@ -90,7 +90,8 @@ follows."""
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much is simulated: requests in each of the first rounds, in each of the last, and in the last together."""
+    """Numbers of simulated requests: in each of the first rounds, in each of the last rounds, and in the last rounds
+    together."""
 
     per_round: int = REQUESTS_PER_ROUND
     per_final_round: int = REQUESTS_PER_FINAL_ROUND

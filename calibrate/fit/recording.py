@@ -43,13 +43,13 @@ class Recording:
 
     @property
     def sent_us(self) -> Floats:
-        """When the recording client sent each request; without send times, when each is simulated to arrive."""
+        """Return the recorded send time of each request; without send times, the simulated arrival time."""
         sent_us = np.array([_sent_us(arrival) for arrival in self.arrivals], np.float64)
         return sent_us if sent_us.any() else np.array([arrival.at for arrival in self.arrivals], np.float64)
 
     @property
     def mean_in_flight(self) -> float:
-        """How many requests were in flight on average, by the times of the recording; at least 1."""
+        """Return the mean number of requests in flight, by the times of the recording; at least 1."""
         known = np.isfinite(self.ttft_us)
         if not known.any():
             return 1.0
@@ -68,7 +68,7 @@ class Recording:
         return idle
 
     def refusals(self, config: EngineConfig) -> list[str]:
-        """Why a server with this configuration refuses requests, for each that it does."""
+        """Return the reason of each refused request of a server with this configuration."""
         requests = (arrival.request for arrival in self.arrivals)
         reasons = (refusal(config, each.input_tokens, each.max_output_tokens) for each in requests)
         return [reason for reason in reasons if reason is not None]
@@ -105,7 +105,7 @@ class Recording:
         )
 
     def _ended_before(self, num_requests: int) -> npt.NDArray[np.bool_]:
-        """Which of the first so many requests had ended when the next one was sent."""
+        """Return which of the first `num_requests` requests had ended when the next one was sent."""
         sent_us = np.array([_sent_us(arrival) for arrival in self.arrivals], np.float64)
         ended_us = sent_us + self.ttft_us + np.nan_to_num(self.decode_us)
         is_first = np.arange(len(self.arrivals)) < num_requests
@@ -163,7 +163,7 @@ def recording_of(
 
 
 def _sent_us(arrival: Arrival) -> int:
-    """When the recording client sent a request."""
+    """Return the recorded send time of a request."""
     return arrival.row.send_time_us if isinstance(arrival.row, TraceRow) else arrival.at
 
 

@@ -105,7 +105,7 @@ class Run:
         return counts, np.cumsum(context)[:-1] + counts * np.arange(num_steps)
 
     def outputs_by_step(self) -> Ints:
-        """How many requests got a token from each step."""
+        """Return the number of requests that got a token from each step."""
         counts = self.decodes_by_step()[0]
         firsts = [each.first_token_step for each in self.sequences if each is not None]
         np.add.at(counts, [step for step in firsts if step is not None], 1)

@@ -79,7 +79,7 @@ class ClientSide(asyncio.Protocol):
         self.is_waiting = False
         """Whether the client sent something after the latest bytes of the server."""
         self.last_reply: Nanos = 0
-        """When bytes of the server came last."""
+        """Arrival time of the latest bytes of the server."""
         self.number = number
         self.upstream = upstream
         self.transport: asyncio.Transport | None = None

@@ -152,7 +152,7 @@ class TokenScales:
         return model in self._bytes
 
     def tokens(self, model: str, num_bytes: int) -> int:
-        """How many tokens a text of this size may have."""
+        """Return the estimated number of tokens of a text of this size."""
         per_byte = self._tokens[model] / self._bytes[model] if model in self._bytes else 1 / BYTES_PER_TOKEN
         return max(1, round(num_bytes * per_byte)) if num_bytes else 0
 
@@ -223,7 +223,7 @@ class RowMaker:
         )
 
     def chunk_times_us(self, exchange: Exchange) -> Sequence[int]:
-        """When each chunk of a stream came; nothing for other replies."""
+        """Return the arrival time of each chunk of a stream; empty for other replies."""
         reply = exchange.reply
         if reply is None or not reply.streaming:
             return ()

@@ -72,7 +72,7 @@ def text_of(choice: dict[str, Any]) -> str:
 
 
 def has_unsaid(choice: dict[str, Any]) -> bool:
-    """Whether it brings tokens that are no words for the user: thoughts, or calls of tools."""
+    """Return whether a choice brings tokens that are no visible text: reasoning, or tool calls."""
     message = choice.get("delta") or choice.get("message")
     return isinstance(message, dict) and any(map(message.get, _UNSAID))
 
@@ -117,7 +117,7 @@ class ResponsesEvent:
     is_last: bool = False
     text: str = ""
     has_unsaid: bool = False
-    """Whether it has tokens that are no words for the user: thoughts, or calls of tools."""
+    """Whether the event has tokens that are no visible text: reasoning, or tool calls."""
 
 
 _MESSAGE_EVENTS = frozenset(

@@ -13,7 +13,7 @@ class TopOptions:
     """The server whose figures are shown, and the interval."""
 
     url: str = option(help="Base URL of a vLLM server, such as http://localhost:8000.", positional=True, metavar="URL")
-    interval: float = option(2.0, "Seconds between two looks at the server.", at_least=0.1, at_most=3600)
+    interval: float = option(2.0, "Seconds between two polls of the server.", at_least=0.1, at_most=3600)
     count: int = option(0, "Stop after so many reports. 0: go on until interrupted.", at_least=0)
     api_key: str | None = option(None, "Send this as bearer token.")
 

@@ -74,7 +74,7 @@ class Conversations:
 
 
 def _repeated_tokens(planned: Planned, outcome: Outcome) -> int:
-    """How many tokens the next prompt begins with that this one and its reply have.
+    """Return the number of tokens at the start of the next prompt that repeat this prompt and its reply.
 
     Models are not shown what they thought before, so a prompt after a reply with thoughts goes on another way.
     """

@@ -97,7 +97,7 @@ def check_same_model(options: ObserveOptions, earlier: Earlier, model: str) -> N
 
 
 def _earlier(options: ObserveOptions) -> Earlier | None:
-    """None where nothing has been recorded."""
+    """Return the earlier part of the recording; None where nothing has been recorded."""
     paths = options.paths
     if not (paths.header.is_file() and paths.data.is_file()):
         return None
@@ -139,7 +139,7 @@ def _check_same_run(options: ObserveOptions, plan: Sequence[Planned], earlier: E
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Everything about a run that is fixed before the first request."""
+    """State of a run that is fixed before the first request."""
 
     options: ObserveOptions
     request_schedule: RequestSchedule

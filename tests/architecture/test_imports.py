@@ -58,7 +58,7 @@ def test_every_module_imports_without_a_warning() -> None:
 
 
 def test_no_module_needs_another_to_be_imported_first() -> None:
-    """Which is so when no module needs itself, by way of others, before it is complete."""
+    """An import from any starting module works when no module needs itself, by way of others, before it is complete."""
     files = {module_name(file): file for file in product_files()}
     needs = {
         name: {each if each in files else each.rpartition(".")[0] for each in imported_at_once(file)} & files.keys()

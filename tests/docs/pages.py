@@ -33,7 +33,7 @@ class Command:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether its figures are the same everywhere: it simulates, and reads nothing that was recorded."""
+        """Whether the command prints equal figures on every machine: it simulates, and reads no recording."""
         return re.match(r"blis (run|sweep --model|bench (throughput|latency|tune)) ", self.text) is not None
 
 

@@ -1,4 +1,4 @@
-"""Every flag that a help text or an error speaks of exists."""
+"""Every flag in a help text or an error exists."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ _OF_OTHERS = (
     "blis_sim/pytest_plugin.py",
     "traces/importers/sglang.py",
 )
-"""Where flags of other programs are used or translated."""
+"""Modules that use or translate flags of other programs."""
 
 
 def _texts(file: Path) -> Iterator[str]:

@@ -12,7 +12,7 @@ MAX_BYTES = 70_000
 
 
 def texts(picture: Path) -> list[str]:
-    """Everything that is written in a picture."""
+    """Return all text of a picture."""
     root = ElementTree.parse(picture).getroot()
     return ["".join(each.itertext()).strip() for each in root.iter("{http://www.w3.org/2000/svg}text")]
 

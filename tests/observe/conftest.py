@@ -40,7 +40,7 @@ def seen(server_url: str) -> Callable[[], list[dict[str, Any]]]:
 
 
 class Holding:
-    """Lets the server answer so many requests and no more, so that a run cannot end before a test has its way."""
+    """Lets the server answer a fixed number of requests, so that a run cannot end before the test acts."""
 
     def __init__(self, server_url: str) -> None:
         self._url = server_url

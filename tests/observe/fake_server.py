@@ -30,7 +30,7 @@ TOKENS_AROUND_CHAT = 7
 
 
 class Gate:
-    """Lets so many requests pass, and the others once it is open."""
+    """Lets a fixed number of requests pass, and the others once it is open."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()
@@ -183,7 +183,7 @@ async def hold(request: web.Request) -> web.Response:
 
 
 async def held(request: web.Request) -> web.Response:
-    """How many wait."""
+    """Return the number of waiting requests."""
     return web.json_response(request.app[GATE].num_waiting)
 
 

@@ -55,7 +55,7 @@ def _session(place: str, entry: dict[str, Any]) -> str:
 
 
 def _arrival_us(place: str, entry: dict[str, Any], before: TraceRow | None, pause_us: int) -> int:
-    """When it arrived; a later request of a session need not say it."""
+    """Return the arrival time; a later request of a session may lack it."""
     if before is None or entry.get("timestamp") is not None:
         arrival_us: int = round(at(place, entry, "timestamp", "a number") * 1000)
         if before is not None and arrival_us < before.arrival_time_us:

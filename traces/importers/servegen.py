@@ -67,7 +67,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long the prompts and the replies of a client are."""
+    """Length distributions of the prompts and the replies of a client."""
 
     input: Fit
     output: Fit
@@ -169,7 +169,7 @@ def _fit(place: str, entry: Mapping[str, Any], key: str, left_out: Counter[str])
 
 
 PERIODS: Mapping[str, int] = {"midnight": 0, "morning": 8 * 3600, "afternoon": 14 * 3600}
-"""When each period begins, in seconds of the day; it lasts half an hour."""
+"""Start of each period, in seconds of the day; a period lasts half an hour."""
 WINDOW_S = 600
 _NUM_WINDOWS = 3
 _CLASSES = ("critical", "standard", "batch", "sheddable", "background")
@@ -180,7 +180,7 @@ Deal = Mapping[str, Sequence[Sequence[tuple[Chunk, Moment]]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """When the periods are in the converted workload, in seconds."""
+    """Times of the periods in the converted workload, in seconds."""
 
     window_s: int
     drain_s: int

@@ -93,7 +93,7 @@ def _starts(
 
 
 def _closed_loop(durations_us: Sequence[int], most: int) -> list[int]:
-    """When requests begin of which at most so many are under way, in their order. O(n log n)."""
+    """Return the start times of requests of which at most `most` are under way, in their order. O(n log n)."""
     ends_us: list[int] = []
     starts = []
     for duration_us in durations_us:

@@ -60,7 +60,7 @@ _ARRIVALS_FOR_CONFIDENCE = 20
 
 
 class Level(IntEnum):
-    """How a server fares. The larger, the worse."""
+    """State of a server; larger is worse."""
 
     STABLE = 0
     BACKLOGGED = 1

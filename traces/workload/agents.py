@@ -22,7 +22,7 @@ FORK = "fork"
 MOST_REQUESTS_OF_A_SESSION = 10_000
 _SESSIONS_TO_GUESS_FROM = 16
 _US_PER_OUTPUT_TOKEN = 1
-"""How long a reply is taken to be before the server is known."""
+"""Assumed time per output token before the server is known."""
 
 
 class Link(NamedTuple):
@@ -44,7 +44,7 @@ class _Layout:
     joins: list[bool]
     """Whether the parents are helpers whose replies the prompt has."""
     is_spawned: list[bool]
-    """Whether it is of a helper that began anew."""
+    """Whether the request is of a helper with an empty context."""
 
     def add(
         self, parents: tuple[int, ...], context: int | None, *, joins: bool = False, is_spawned: bool = False

@@ -23,7 +23,7 @@ _MOST_AT_ONCE = 1 << 20
 
 
 def gaps_of(arrival: Arrival, rate: float) -> tuple[Gaps, float]:
-    """How to draw gaps at `rate` requests per second, and how long they are on average (us)."""
+    """Return a function that draws gaps at `rate` requests per second, and the mean gap (us)."""
     per_us = max(rate, LEAST_RATE) / 1e6
     if arrival.process == "constant":
         # In this order of operations 10 a second are 99,999 us apart, as in the original.

@@ -74,7 +74,7 @@ def _num_requests(source: Source, until_us: int) -> float:
 
 NEVER = LATEST_US
 _US_PER_OUTPUT_TOKEN = 1
-"""How long an open-loop session takes a reply to be, so that its rounds are at distinct instants."""
+"""Assumed time per output token in an open-loop session, so that its rounds are at distinct instants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ _POISSON = Arrival(process="poisson")
 
 
 def inference_perf_sources(section: InferencePerf, seed: int) -> list[Source]:
-    """Every user in every stage. A single stage sends exactly rate times duration requests; several are Poisson."""
+    """Return every user in every stage. A single stage sends exactly rate times duration requests; several are
+    Poisson."""
     users = users_of(section.shared_prefix)
     several = len(section.stages) > 1
     sources: list[Source] = []

@@ -106,7 +106,7 @@ _ITEMS = (
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """How a client words its requests, in one of its windows or always."""
+    """Length distributions of a client's requests, in one of its windows or always."""
 
     client: Client
     input_distribution: Distribution

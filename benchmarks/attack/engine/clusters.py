@@ -36,7 +36,7 @@ class ClusterWorkload:
     workload: Workload
     num_instances: int
     halved: tuple[bool, ...]
-    """Which instances run half as many requests at once; others follow in turn."""
+    """Whether each instance, in turn, runs half as many requests at once."""
     admission: str
     budgets: dict[str, float]
     router: str

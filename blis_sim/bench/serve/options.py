@@ -86,7 +86,7 @@ class BenchServeOptions:
     host: str = option("127.0.0.1", "Host of the server.")
     port: int = option(8000, "Port of the server.", at_least=1, at_most=65535)
     endpoint: str | None = option(None, "Path of the API. Default: the one of --backend.")
-    model: str | None = option(None, "Model to ask for. Default: the first that the server lists.")
+    model: str | None = option(None, "Model to request. Default: the first that the server lists.")
     served_model_name: str | None = option(None, "Ask for this name instead of --model, which is noted in the results.")
     request_rate: tuple[str, ...] = option(
         ("inf",),

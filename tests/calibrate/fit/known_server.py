@@ -40,7 +40,7 @@ KNOWN = {
     "output_request_us": 25.0,
     "output_turn_us": 45.0,
 }
-"""Not what is expected of an unknown server."""
+"""Coefficients that differ from those expected of an unknown server."""
 VALUES = np.array([KNOWN[name] for name in TERMS.names])
 
 

@@ -22,7 +22,7 @@ Chunks: TypeAlias = dict[int, list[int]]
 
 
 def token_times(requests: list[Arrival], phase: int = 99) -> Chunks:
-    """When each token of each request came; those of a step are handed out in turn."""
+    """Return the arrival time of each token of each request; tokens of a step are handed out in turn."""
     engine = Engine(CONFIG, PhaseShifted(DEPLOYED.latency(VALUES), phase), reports_steps=False)
     events = list(run_virtual(engine, ((each.at, each.request) for each in requests)))
     sequences = [each.sequence for each in events if isinstance(each, Finished)]

@@ -77,7 +77,7 @@ replacements = values | st.lists(scalars, max_size=2) | st.dictionaries(st.sampl
 
 
 def places(part: Any, here: Place = ()) -> Iterator[Place]:
-    """Where something stands in a spec."""
+    """Place of a value in a spec."""
     if here:
         yield here
     entries = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()

@@ -60,7 +60,7 @@ def test_every_invalid_spec_is_refused_in_one_line_and_every_other_one_generates
 
 
 def what_comes_of(path: Path) -> str:
-    """How many requests a spec generates, or why it is refused."""
+    """Return the number of requests that a spec generates, or the reason of its refusal."""
     try:
         workload = generate(read_spec(path))
     except TraceError as error:
