@@ -175,8 +175,9 @@ class Recorder:
     Requests that end within a few milliseconds are written together. Must be used inside a running event loop.
 
     The files begin with the rows of the `earlier` part of the recording. The error of a file that cannot be written any
-    more is kept in `failure`, and `failed` is called, once. Later rows go to `rescued` instead. With `joins` the files
-    exist, and other processes write to them, too.
+    more is kept in `failure`, and `failed` is called, once. Later rows go to `rescued` instead.
+
+    With `joins` the files exist, and other processes write to them, too.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ class _LeftOut:
 def server_spread(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, spans: Spans) -> ServerSpread | None:
     """Return the spreads that explain the errors of recordings that are left out, each predicted from the others.
 
-    `pairs` are trials with the values of `now`. Recordings of clients with a cap count for the coefficients only: the
+    `pairs` are trials with the values of `now`. Recordings of clients with a cap count for the coefficients only:
     latencies of a saturated server are those of its queue. None with too few recordings without a cap, and for a
     latency model without coefficients of arithmetic.
     """

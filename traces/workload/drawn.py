@@ -33,8 +33,8 @@ def check_count(expected: float) -> None:
 
 
 def check_size(sources: Sequence[Source], until_us: int, num_wanted: int) -> None:
-    """Raise TraceError when these sources have too many requests up to an instant. `num_wanted` requests are kept, or
-    all with 0."""
+    """Raise TraceError when these sources have too many requests up to an instant. Of them, `num_wanted` are kept; 0
+    keeps all."""
     expected = sum(_num_requests(source, until_us) for source in sources)
     if not num_wanted:
         check_count(expected)

@@ -205,8 +205,8 @@ def _draw_any(source: Source, until_us: int) -> AnyDrawn:
 
 
 def _draw_enough(sources: Sequence[Source], num_wanted: int, limit_us: int) -> tuple[list[AnyDrawn], int]:
-    """Return drawn requests of sources, and the instant until which they are complete. At least `num_wanted` requests
-    are drawn, or all up to the limit."""
+    """Return drawn requests of sources, and the instant until which they are complete. Draws at least `num_wanted`
+    requests, or all up to the limit."""
     last_start_us = max((source.timeline.end_us or NEVER for source in sources if not _is_single(source)), default=0)
     last_start_us = min(last_start_us, limit_us)
     until_us = min(last_start_us, _guess(sources, num_wanted)) if num_wanted else last_start_us
