@@ -1,4 +1,4 @@
-"""ASGI middleware of users around all that the server does, vLLM's `--middleware`, behind uvicorn's connections."""
+"""User ASGI middleware around the whole server, as with vLLM's `--middleware`, behind uvicorn's connections."""
 
 import asyncio
 import importlib
@@ -24,7 +24,7 @@ from blis_sim.options import OptionError
 from mockserve.protocol.errors import ApiError
 
 HIGH_WATER_BYTES = 64 * 1024
-"""Unread bytes beyond which the connection is asked to pause, as by a socket's transport."""
+"""Unread bytes above which the transport pauses writing, like a socket's transport."""
 
 
 class MemoryTransport(asyncio.Transport):
@@ -53,7 +53,7 @@ class MemoryTransport(asyncio.Transport):
             self._lose()
         return data
 
-    # --- what a connection does with a transport ---
+    # --- the transport interface that a connection uses ---
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._is_closing:
@@ -63,12 +63,12 @@ class MemoryTransport(asyncio.Transport):
         self._note_size()
 
     def close(self) -> None:
-        """End once what was written is read."""
+        """Close after all written bytes have been read."""
         self._is_closing = True
         self._come.set()
 
     def abort(self) -> None:
-        """End at once."""
+        """Close at once."""
         self._unread.clear()
         self.close()
         self._lose()
@@ -91,7 +91,7 @@ class MemoryTransport(asyncio.Transport):
         self._note_size()
 
     def pause_reading(self) -> None:
-        """Do nothing: one request comes on a connection, and it has come."""
+        """Do nothing: the connection has one request, which is already complete."""
 
     def resume_reading(self) -> None:
         """Do nothing: reading is never paused."""
@@ -119,13 +119,13 @@ _BETWEEN_NEIGHBOURS = frozenset(
         b"transfer-encoding", b"upgrade", b"http2-settings",
     }
 )  # fmt: skip
-"""Headers of the client's connection, which is not the one in memory."""
+"""Hop-by-hop headers of the client's connection, which do not apply to the connection in memory."""
 _WRITTEN_OUTSIDE = frozenset({b"date", b"server", b"connection", b"transfer-encoding"})
 """Headers that uvicorn adds to every reply."""
 
 
 class Bridge:
-    """The ASGI application that is innermost: what it gets came through all middleware."""
+    """The innermost ASGI application, inside of all middleware."""
 
     def __init__(self, new_connection: Callable[[], asyncio.Protocol], most_body_bytes: int, receive_s: float) -> None:
         self._new_connection = new_connection
@@ -167,7 +167,7 @@ class Bridge:
             transport.abort()
 
     async def _whole_body(self, receive: Receive) -> bytes | None:
-        """The body, one byte more than the server takes at most; None if the client has gone."""
+        """Return the body, cut one byte above the server's limit; None if the client has disconnected."""
         body = bytearray()
         while True:
             message = await receive()
@@ -198,7 +198,7 @@ def _request_bytes(client: h11.Connection, scope: Scope, body: bytes) -> bytes:
 
 
 def _target(scope: Scope) -> bytes:
-    """The path as the client wrote it, unless a middleware has changed it."""
+    """Return the path in the client's spelling, unless a middleware has changed it."""
     raw: bytes = scope.get("raw_path") or b""
     path: str = scope["path"]
     target = raw if unquote(raw.decode("latin-1")) == path else quote(path, safe=_PATH_CHARACTERS).encode()
@@ -207,7 +207,7 @@ def _target(scope: Scope) -> bytes:
 
 
 async def _pass_on(client: h11.Connection, transport: MemoryTransport, send: Send) -> None:
-    """Send the reply as it comes. One that is cut is left incomplete, which uvicorn cuts as well."""
+    """Forward the reply as it is written. A truncated reply stays incomplete, so that uvicorn truncates it too."""
     while data := await transport.read():
         client.receive_data(data)
         while (event := client.next_event()) is not h11.NEED_DATA:
@@ -238,9 +238,9 @@ async def _say(send: Send, status: int, text: bytes, kind: bytes = b"text/plain;
 
 
 def wrapped(app: ASGIApp, paths: Sequence[str]) -> ASGIApp:
-    """`app` inside of the middleware at these import paths, the last of which is outermost.
+    """Wrap `app` in the middleware at the import paths; the last path is outermost.
 
-    A class is called with the application; a coroutine function takes a request of Starlette and what answers it.
+    A class is called with the application; a coroutine function is called with Starlette's `request` and `call_next`.
     An exception that no middleware catches becomes status 500. Raises OptionError.
     """
     for path in paths:
@@ -260,7 +260,7 @@ def imported(path: str) -> Any:
     if not module or not name:
         raise OptionError(f"--middleware must be an import path such as package.module.Class, got {path!r}")
     if (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)  # behind all others: the console script has no folder of the user on its path
+        sys.path.append(here)  # appended last: a console script does not have the working directory on its path
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # code of a user may raise anything
@@ -292,7 +292,7 @@ class OutsideConnections:
     """Connections of clients: uvicorn reads requests and writes replies, as in vLLM."""
 
     def __init__(self, new_connection: Callable[[], asyncio.Protocol], paths: Sequence[str], limits: Limits) -> None:
-        """`new_connection` makes a connection of the server inside. Raises OptionError for middleware that is none."""
+        """`new_connection` makes a connection of the inner server. Raises OptionError for an invalid middleware."""
         bridge = Bridge(new_connection, limits.most_body_bytes, limits.receive_s)
         self._config = Config(
             wrapped(bridge, paths),
@@ -311,7 +311,7 @@ class OutsideConnections:
         self._timer: asyncio.TimerHandle | None = None
 
     async def begin(self) -> None:
-        """Start the lifespan of the middleware. Raises OptionError if that fails."""
+        """Start the lifespan of the middleware. Raises OptionError if it fails."""
         await self._lifespan.startup()
         if self._lifespan.should_exit:
             raise OptionError("--middleware: the application has refused to start")
@@ -323,7 +323,7 @@ class OutsideConnections:
         return make(config=self._config, server_state=self._state, app_state=self._lifespan.state)
 
     async def close(self, grace_s: float) -> None:
-        """Wait up to `grace_s` for replies that are under way, then cut them."""
+        """Wait up to `grace_s` for open replies, then cut them."""
         for connection in tuple(self._state.connections):
             connection.shutdown()
         if self._state.tasks:

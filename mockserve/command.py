@@ -7,7 +7,7 @@ __all__ = ["ServeOptions", "rewritten", "run"]
 
 
 def rewritten(arguments: list[str]) -> list[str]:
-    """A command line in vLLM's syntax, or ours, in ours. Raises BlisError for what vLLM would refuse."""
+    """Convert a command line with vLLM's syntax to ours. Raises BlisError for arguments that vLLM would refuse."""
     from mockserve.vllm_arguments.rewrite import rewritten as from_vllm
     from mockserve.vllm_arguments.table import read_table
 

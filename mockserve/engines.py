@@ -1,4 +1,4 @@
-"""The engines behind a server, built from its options: ranks, instances behind a router, or another process's."""
+"""The engines behind a server, built from its options: ranks, instances behind a router, or remote engines."""
 
 import itertools
 import math
@@ -44,23 +44,23 @@ if TYPE_CHECKING:
 
 
 class StructuredOutputBackend:
-    """The backend that the first constrained request came to, which serves the engine until it ends.
+    """The structured-output backend of an engine: the first constrained request chooses it for the engine's lifetime.
 
-    `announce` is called with the name when this process is the first to use it.
+    `announce` is called with the backend's name if this process chose it.
     """
 
     def __init__(self, is_lenient: bool = False, announce: Callable[[str], object] | None = None) -> None:
-        """A lenient one lets every request have its own backend."""
+        """With `is_lenient`, every request may use its own backend."""
         self._is_lenient = is_lenient
         self._announce = announce
         self.name: str | None = None
 
     def set_name(self, name: str) -> None:
-        """Raised when another process has used this backend first."""
+        """Adopt the backend that another process has chosen."""
         self.name = name
 
     def claim(self, backend: str) -> None:
-        """Use the backend of a request. Raises ApiError where the engine already uses another."""
+        """Use the backend of a request. Raises ApiError if the engine uses another backend."""
         if backend == self.name or self._is_lenient:
             return
         if self.name is None:
@@ -79,16 +79,16 @@ class StructuredOutputBackend:
 
 STAND_IN_MODEL = "qwen/qwen3-14b"
 STAND_IN_GPU = "H100"
-"""With set times it matters little which model and GPU are simulated, so unknown ones may be served."""
+"""With set times the simulated model and GPU hardly matter, so unknown ones are served as these."""
 
 
 def deployment_of(options: ServeOptions) -> Deployment:
-    """The deployment to simulate. Raises EngineError when model and GPU are unknown or do not fit together."""
+    """Return the deployment to simulate. Raises EngineError if model or GPU are unknown or do not fit together."""
     return _with_api_servers(_of_known_model(options), options.network.api_server_count)
 
 
 def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
-    """Return the deployment with so many API server processes that hand out its tokens."""
+    """Return the deployment with `count` API server processes."""
     return deployment if count == 1 else replace(deployment, latency=ApiServers(deployment.latency, count))
 
 
@@ -149,7 +149,7 @@ def with_features(options: ServeOptions, deployment: Deployment) -> tuple[Engine
         lora=options.lora.settings,
     )
     if not tasks_of(options.routes) & GENERATING_TASKS:
-        # A pooling model takes prompts as long as its context, needs no room for output, and is not run ahead of.
+        # A pooling model accepts prompts up to its context, generates no output, and has no asynchronous scheduling.
         config = replace(config, max_model_len=0, async_scheduling=False)
     return config, deployment.latency if timing is None else InstantLatency()
 
@@ -167,7 +167,7 @@ def transfer_of(options: ServeOptions, deployment: Deployment, environment: Serv
         port=environment.side_channel_port,
         tp=deployment.tp,
         num_prompt_blocks=config.num_prompt_blocks,
-        # Set times include what a transfer takes.
+        # Set times include transfer times.
         bytes_per_block=0 if options.timing.sets_times else size,
         gb_per_s=options.kv_sharing.kv_transfer_gb_per_s,
         latency_us=round(options.kv_sharing.kv_transfer_latency_ms * 1000),
@@ -187,13 +187,13 @@ class RankEngine:
     latency: SlowedLatency
     kv_events: "KVEventPublisher | None"
     dies_alone: bool = False
-    """Whether the others go on when it dies."""
+    """Whether other engines continue after its failure."""
 
 
 def build_engines(
     options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: WriteCoalescer
 ) -> Mapping[int, RankEngine]:
-    """All ranks by number, whose clocks start now. Raises OptionError when KV events cannot be published."""
+    """Build all ranks and start their clocks. Raises OptionError if KV events cannot be published."""
     config, latency_model = with_features(options, deployment)
     if deployment.rank is not None and config.timing is None:
         return _ranks_in_lockstep(options, deployment, environment, wire)
@@ -215,7 +215,7 @@ def build_engines(
 def _ranks_in_lockstep(
     options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: WriteCoalescer
 ) -> Mapping[int, RankEngine]:
-    """Return ranks that share experts, by number. Raises OptionError when KV events cannot be published."""
+    """Build ranks that share experts. Raises OptionError if KV events cannot be published."""
     config, model = with_features(options, deployment)
     shared, steps = joined(model)
     latencies = [SlowedLatency(shared) for _ in range(options.deployment.dp)]
@@ -235,7 +235,7 @@ def _ranks_in_lockstep(
 
 
 def driver_of(ranks: Mapping[int, RankEngine]) -> RealtimeDriver | RankedDriver:
-    """The driver that takes requests."""
+    """Return the driver that accepts requests for all ranks."""
     if isinstance(first := ranks[0].driver, RankDriver):
         return first.whole
     drivers = [rank.driver for rank in ranks.values() if isinstance(rank.driver, RealtimeDriver)]
@@ -243,8 +243,8 @@ def driver_of(ranks: Mapping[int, RankEngine]) -> RealtimeDriver | RankedDriver:
 
 
 class LiveCluster:
-    """Return the engines, the router and all behind it; the clock starts now. Raises OptionError when KV events cannot
-    be published."""
+    """The instances behind a router. The clock starts at construction, which raises OptionError if KV events cannot be
+    published."""
 
     def __init__(
         self, options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: WriteCoalescer
@@ -253,13 +253,13 @@ class LiveCluster:
         from blis_sim.engine.cluster.assembly import build_cluster
 
         self.engines: dict[int, RankEngine] = {}
-        """The instances that are there, by number."""
+        """Engines of the present instances, by number."""
         self.num_made = 0
-        """Number of the instance that comes next."""
+        """Number of the next instance."""
         self.on_joined: Callable[[int], None] = _ignore
-        """Called with the number of each instance that comes later."""
+        """Called with the number of each instance that is added later."""
         self.on_removed: Callable[[int, RankEngine, InstanceState], None] = _ignore_removed
-        """Called with the number of each instance that has been removed, its engine, and how it came to its end."""
+        """Called with the number of each removed instance, its engine and its final state."""
         self._options = options
         self._environment = environment
         self._outputs: dict[int, EngineOutput] = {}
@@ -273,9 +273,9 @@ class LiveCluster:
         self._is_running = True
 
     async def add(self, after_us: Micros) -> int:
-        """One more instance, like the first one; it takes requests from then on. Returns its number.
+        """Add an instance equal to the first one, which accepts requests `after_us` later. Returns its number.
 
-        Raises OptionError where instances are not all alike.
+        Raises OptionError if instances have different roles or are placed in node pools.
         """
         from blis_sim.engine.cluster.policies import policies_of
 
@@ -289,7 +289,7 @@ class LiveCluster:
         return number
 
     def _new_engine(self, deployment: Deployment) -> Engine:
-        """The engine of the instance that comes next."""
+        """Create the engine of the next instance."""
         config, latency = with_features(self._options, deployment)
         engine = Engine(config, SlowedLatency(latency), steps=RecentSteps(STEPS_KEPT))
         self._first_deployment = self._first_deployment or deployment
@@ -330,7 +330,7 @@ def _ignore_removed(_number: int, _engine: RankEngine, _life: InstanceState) -> 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The source of tokens with its driver, engines and metrics."""
+    """The engines of a server with their driver and metrics."""
 
     wire: WriteCoalescer
     driver: Driver
@@ -341,13 +341,13 @@ class Backend:
     cluster: LiveCluster | None = None
     """The instances behind a router, if there is one."""
     request_numbers: Iterator[int] = field(default_factory=itertools.count)
-    """Return a prefix for the ids of requests, unique among all processes of the server."""
+    """Numbers for request ids, unique among all processes of the server."""
     structured_outputs: StructuredOutputBackend | None = None
     """The structured-output backend that the server's processes share; None in a server of one process."""
 
 
 def local_backend(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Backend:
-    """Engines in this process, whose clocks start now."""
+    """Build engines in this process and start their clocks."""
     wire = WriteCoalescer(Lateness(), is_timed=not math.isinf(options.speed))
     slow_readers = SlowReaders(options.network.max_unsent_kib * 1024)
     if options.serves_cluster:
@@ -366,7 +366,7 @@ def source_of(
     lateness: Lateness,
     slow_readers: SlowReaders,
 ) -> MetricsSource:
-    """The source of the metrics of `engines`."""
+    """Return the metrics source of `engines`."""
     return new_source(
         options.model_names[0],
         {number: MeasuredEngine(each.driver, each.metrics) for number, each in engines.items()},

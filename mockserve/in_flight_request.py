@@ -1,4 +1,4 @@
-"""A request on its way through the engine: its id, its state, the receiver of its tokens."""
+"""A request in the engine: its id, its state, and the reply that receives its tokens."""
 
 import os
 import time
@@ -14,9 +14,9 @@ IDS_AT_A_TIME = 256
 
 
 def random_ids() -> Iterator[str]:
-    """Sixteen hexadecimal digits each, as vLLM's ids have, without end.
+    """Yield random ids of sixteen hexadecimal digits, as vLLM's ids have.
 
-    Random bytes for many of them are read at a time, since each read is a call of the kernel.
+    Random bytes for many ids are read at a time, since each read is a system call.
     """
     while True:
         digits = os.urandom(ID_BYTES * IDS_AT_A_TIME).hex()
@@ -35,9 +35,9 @@ def unix_time() -> int:
 
 
 class Reply(Protocol):
-    """The receiver of a request's tokens. The methods are called in the order of the tokens, when their time has come.
+    """Receiver of a request's tokens. Methods are called in token order, at the due times.
 
-    `finish` brings all that `token` has not brought; `fail` may come instead of any.
+    `finish` includes all tokens that have not been delivered; `fail` may replace any call.
     """
 
     @property
@@ -47,32 +47,32 @@ class Reply(Protocol):
 
     @property
     def is_streamed(self) -> bool:
-        """Whether tokens are sent as they come."""
+        """Whether tokens are sent as they are generated."""
         ...
 
     def token(self, number: int) -> None:
-        """Token `number`, counted from 1, is due, and with it all before that have not come: one step brought them."""
+        """Deliver all tokens of one step up to token `number`, counted from 1."""
         ...
 
     def tokens(self, first: int, last: int) -> None:
-        """Tokens `first` to `last` are due, each of which a step of its own brought; none before them is left."""
+        """Deliver tokens `first` to `last`, one per step; all earlier tokens have been delivered."""
         ...
 
     def finish(self, num_tokens: int) -> None:
-        """The last of `num_tokens` tokens is due, and with it the end."""
+        """Deliver the remaining tokens up to `num_tokens`, and the end."""
         ...
 
     def abort(self, num_tokens: int) -> None:
-        """The server ends it here, with the tokens it has."""
+        """End the reply early with `num_tokens` tokens."""
         ...
 
     def fail(self, message: str, status: int) -> None:
-        """End the reply with an error: the engine refused the request, or broke."""
+        """End the reply with an error: the engine refused the request or failed."""
         ...
 
 
 class EndedReply:
-    """Takes the place of a reply that has ended, so that the request does not keep the reply in memory."""
+    """Replaces an ended reply, so that the request does not keep the reply in memory."""
 
     finish_reason = "abort"
     is_streamed = False
@@ -102,13 +102,13 @@ class Siblings:
 
     number: int
     num_open: int
-    """Choices that are not complete."""
+    """Number of incomplete choices."""
     longest_tokens: int = 0
-    """Output tokens of the longest complete one."""
+    """Output tokens of the longest complete choice."""
 
 
 def new_siblings(number: int) -> Siblings:
-    """`number` choices, none of them complete."""
+    """Return a group of `number` incomplete choices."""
     return Siblings(number, number)
 
 
@@ -116,7 +116,7 @@ def new_siblings(number: int) -> Siblings:
 class InFlightRequest:
     """One request between submission and its last token. Instants are simulated microseconds.
 
-    `num_tokens` counts each token once, also when the engine computes it anew after a preemption.
+    `num_tokens` counts each token once, even if the engine recomputes it after a preemption.
     """
 
     request: Request
@@ -128,21 +128,21 @@ class InFlightRequest:
     last_token_at: Micros = 0
     num_tokens: int = 0
     turn_us: Micros = 0
-    """Wait of the latest token for its turn in the API server process."""
+    """Queueing time of the latest token in the API server process."""
     num_preemptions: int = 0
     num_cached_tokens: int = 0
     """Prompt tokens that the prefix cache held at its first admission, or that another instance has computed."""
     num_external_tokens: int = 0
     """Prompt tokens that another instance has computed."""
     first_token_latency_us: Micros = 0
-    """Time from the arrival to the instant at which the client gets the first token."""
+    """Time from the arrival until the client receives the first token."""
     e2e_latency_us: Micros = 0
-    """Time from the arrival to the instant at which the client gets the last token."""
+    """Time from the arrival until the client receives the last token."""
     siblings: Siblings = field(default_factory=lambda: new_siblings(1))
 
     @property
     def num_computed_prompt_tokens(self) -> int:
-        """Prompt tokens that had to be computed here."""
+        """Prompt tokens that this engine computed."""
         return self.request.input_tokens - self.num_cached_tokens
 
 
@@ -154,17 +154,17 @@ class FlightRecorder(Protocol):
         ...
 
     def first_token(self, flight: InFlightRequest, latency_us: Micros) -> None:
-        """The first token of `flight` came out, so long after its arrival."""
+        """The first token of `flight` was delivered `latency_us` after its arrival."""
         ...
 
     def step(self, num_prompt_tokens: int, num_tokens: int, gaps_us: dict[Micros, int]) -> None:
-        """A step produced `num_tokens` tokens; `gaps_us` counts the gaps to each request's token before."""
+        """A step produced `num_tokens` tokens; `gaps_us` counts the gaps to each request's previous token."""
         ...
 
     def aborted(self, flight: InFlightRequest) -> None:
-        """The client of `flight` has gone."""
+        """The client of `flight` has disconnected."""
         ...
 
     def completed(self, flight: InFlightRequest, latency_us: Micros, finish_reason: str) -> None:
-        """`flight` had its last token, so long after its arrival, or was ended by the server."""
+        """`flight` was completed, or ended by the server, `latency_us` after its arrival."""
         ...

@@ -1,4 +1,4 @@
-"""A server that listens: its event loop, its application behind a socket, and its end."""
+"""A listening server: its event loop, its application behind a socket, and its shutdown."""
 
 import asyncio
 import codecs
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 NEW_OBJECTS_BEFORE_A_LOOK = 5000
-"""New objects between two looks of the collector: a request brings hundreds, and no cycles."""
+"""New objects between two collections: a request makes hundreds, without reference cycles."""
 
 JSON_ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
 """Encodings that `json.detect_encoding` finds, except UTF-8."""
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop where it is installed."""
+    """Return uvloop's loop factory if uvloop is installed, else asyncio's."""
     try:
         import uvloop
     except ImportError:
@@ -46,8 +46,7 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def keep_what_exists() -> None:
-    """Exclude all present objects from garbage collection: scanning them again would make the collector's pauses
-    long."""
+    """Exclude all present objects from garbage collection, since scanning them would make its pauses long."""
     _read_what_requests_need()
     gc.collect()
     gc.freeze()
@@ -55,9 +54,9 @@ def keep_what_exists() -> None:
 
 
 def _read_what_requests_need() -> None:
-    """Read files that the first request of a kind would otherwise read while the event loop waits for the disk.
+    """Read files that a first request would otherwise read, blocking the event loop.
 
-    Python reads the module of a codec when text in it first comes, and JSON may come in each of these encodings.
+    Python imports a codec when it is first used, and JSON may have each of these encodings.
     """
     item_forms()
     dashboard_page()
@@ -66,8 +65,7 @@ def _read_what_requests_need() -> None:
 
 
 def startup_line(options: ServeOptions, deployment: Deployment, where: str) -> str:
-    """Return the line that a started server prints: the model, the address and the simulated hardware, which is left
-    out where times are set."""
+    """Return the line that a started server prints: model, address, and, unless times are set, simulated hardware."""
     number = f"{options.cluster.num_instances} instances, " if options.cluster.num_instances > 1 else ""
     blocks = f"{deployment.config.total_kv_blocks:,} KV blocks"
     if not options.timing.sets_times:
@@ -87,10 +85,10 @@ def address(options: ServeOptions, host: str, port: int) -> str:
 
 
 CLOSING_GRACE_S = 0.25
-"""Seconds that the last bytes may take once replies are done or cut."""
+"""Time limit for sending the last bytes after replies have ended or been cut."""
 
 LISTEN_BACKLOG = 2048
-"""Connections that may wait to be accepted: a burst of clients must not be turned away for a second."""
+"""Connections that may wait to be accepted: a burst of clients must not be refused."""
 
 
 class ListeningServer(Protocol):
@@ -107,11 +105,11 @@ class ListeningServer(Protocol):
 
     @property
     def instance_ports(self) -> Mapping[int, int]:
-        """Ports on which single instances listen, by number."""
+        """Ports of single instances, by instance number."""
         ...
 
     async def stop(self, at_once: asyncio.Event | None = None) -> None:
-        """Take no new work, let open replies finish within --shutdown-timeout or until `at_once`, then cut them."""
+        """Refuse new requests, wait for open replies up to --shutdown-timeout or until `at_once`, then cut them."""
         ...
 
 
@@ -126,20 +124,20 @@ class RunningServer:
     """The listening socket of each address of the host."""
     host: str
     port: int
-    """Address listened on; empty and 0 for a unix socket."""
+    """Port listened on; 0 for a unix socket, whose host is empty."""
     uds: "UnixSocket | None" = None
     outside: "OutsideConnections | None" = None
-    """Connections of clients, where middleware is between them and the server."""
+    """Client connections in front of middleware, if there is middleware."""
     ports: InstancePorts | None = None
-    """Ports of single instances, if they have any."""
+    """Opens and closes the ports of single instances, if they have ports."""
 
     @property
     def instance_ports(self) -> Mapping[int, int]:
-        """Ports on which single instances listen, by number."""
+        """Ports of single instances, by instance number."""
         return {} if self.service.cluster is None else self.service.cluster.ports
 
     async def stop(self, at_once: asyncio.Event | None = None) -> None:
-        """Take no new work, let open replies finish within --shutdown-timeout or until `at_once`, then cut them.
+        """Refuse new requests, wait for open replies up to --shutdown-timeout or until `at_once`, then cut them.
 
         The server listens until the replies have ended, so that `/health` can report that it is not ready.
         """
@@ -147,7 +145,7 @@ class RunningServer:
         closing = [] if self.ports is None else [self.ports.close_all(at_once)]
         await asyncio.gather(self.service.lifecycle.drain(at_once), *closing)
         if self.uds is not None:
-            self.uds.remove()  # while it is open no other file can have its identity
+            self.uds.remove()  # while the socket is open no other file can have its inode
         for listener in self.listeners:
             listener.close()
         outside = [] if self.outside is None else [self.outside.close(CLOSING_GRACE_S)]
@@ -164,15 +162,15 @@ async def start(
     environment: ServerEnvironment | None = None,
     like: Service | None = None,
 ) -> ListeningServer:
-    """Listen at the address of the options; port 0 becomes a free one. Without `environment` the process's own is
-    read. The vocabulary is that of the service it is `like`, if there is one."""
+    """Listen at the address of the options; port 0 selects a free port. The default `environment` is that of the
+    process. The vocabulary is shared with the service `like`, if given."""
     environment = read_environment() if environment is None else environment
     backend = local_backend(options, deployment, environment)
     service = build_service(options, deployment, environment, backend, like)
     if backend.cluster is not None:
         service.cluster = InstanceControl(service, backend.cluster)
     if options.network.grpc:
-        from mockserve.rpc.server import listen_for_calls  # few servers are called by gRPC
+        from mockserve.rpc.server import listen_for_calls  # loads gRPC, which few servers need
 
         return await listen_for_calls(service)
     server = await listen(service)
@@ -187,7 +185,7 @@ async def start(
 
 
 async def listen(service: Service, shares_port: bool = False) -> RunningServer:
-    """Take connections for `service`. With `shares_port` other processes may listen there, too."""
+    """Accept connections for `service`. With `shares_port`, other processes may listen at the port as well."""
     options = service.options
     # A client that hangs up cancels its handler, and the handler frees what the request holds.
     runner = web.AppRunner(build_app(service), handler_cancellation=True, shutdown_timeout=CLOSING_GRACE_S)
@@ -252,7 +250,7 @@ async def _listen(
 
 
 def _unix_socket(options: ServeOptions) -> "UnixSocket":
-    from mockserve.transport.sockets import listen_at  # it needs what only POSIX systems have
+    from mockserve.transport.sockets import listen_at  # needs modules that only POSIX systems have
 
     try:
         return listen_at(options.network.uds, LISTEN_BACKLOG)
@@ -262,7 +260,7 @@ def _unix_socket(options: ServeOptions) -> "UnixSocket":
 
 def _front(runner: web.AppRunner, service: Service) -> Front:
     server, options = runner.server, service.options
-    assert server is not None  # there is one after setup
+    assert server is not None  # set by `setup`
     keep_alive_s = service.environment.keep_alive_s
     new_library = partial(
         PlainErrors,
@@ -273,7 +271,7 @@ def _front(runner: web.AppRunner, service: Service) -> Front:
         max_line_size=options.network.h11_max_incomplete_event_size,
         max_field_size=options.network.h11_max_incomplete_event_size,
         max_headers=options.network.h11_max_header_count,
-        # A body is what was sent: vLLM does not unpack one either, and a small one might unpack to any size.
+        # Bodies stay compressed, as in vLLM: a small body might decompress to any size.
         auto_decompress=False,
     )
     most_body_bytes = options.process.max_body_mb * 2**20

@@ -1,4 +1,4 @@
-"""The life of the server process: listening, its announcement, serving until a signal, and a complete end."""
+"""The lifecycle of the server process: listening, startup messages, serving until a signal, and shutdown."""
 
 import asyncio
 import logging
@@ -32,9 +32,9 @@ _logger = logging.getLogger(__name__)
 
 
 def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | None = None) -> int:
-    """Serve, with a server for each of the options, until SIGINT or SIGTERM. Returns the exit code.
+    """Run one server per entry of `all_options` until SIGINT or SIGTERM. Returns the exit code.
 
-    Raises BlisError for a deployment that cannot be, or an address that cannot be listened on.
+    Raises BlisError for an invalid deployment or an unavailable address.
     """
     environment = read_environment() if environment is None else environment
     all_options = [replace(options, cluster=with_policies(options.cluster)) for options in all_options]
@@ -61,18 +61,18 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
 
 
 def _is_alike(options: ServeOptions, first: ServeOptions) -> bool:
-    """Whether nothing but the port is different."""
+    """Whether the options differ in the port only."""
     return with_settings(options, port=first.network.port) == first
 
 
 async def _serve_in_processes(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> int:
-    from mockserve.api_servers.serving import serve_in_processes  # which few servers need
+    from mockserve.api_servers.serving import serve_in_processes  # few servers need it
 
     return await serve_in_processes(options, deployment, environment)
 
 
 def _notes(options: ServeOptions) -> list[str]:
-    """Warnings about flags without effect, of vLLM's command line or ours."""
+    """Return warnings about flags without effect, of vLLM's command line or ours."""
     ignored = unseen_flags(options.accepted_without_effect)
     accepted = [f"accepted, without effect here: {' '.join(ignored)}"] if ignored else []
     warnings = [
@@ -84,13 +84,13 @@ def _notes(options: ServeOptions) -> list[str]:
 
 def _say(note: str) -> None:
     if note.startswith("warning: "):
-        _logger.warning("%s", note.removeprefix("warning: "))  # the level has the meaning
+        _logger.warning("%s", note.removeprefix("warning: "))  # the level expresses the word
     else:
         _logger.info("note: %s", note)
 
 
 async def _until_all_have_ended(stopping: asyncio.Event, servers: list[ListeningServer]) -> None:
-    """Return after a signal, or when the engines of all servers have died; one that dies ends its own server."""
+    """Return after a signal, or when all engines have failed. A failed engine stops its own server only."""
     watching = {asyncio.ensure_future(_end_with_its_engine(server, servers)) for server in servers}
     signalled = asyncio.ensure_future(stopping.wait())
     everything_ended = asyncio.ensure_future(asyncio.wait(watching))
@@ -111,7 +111,7 @@ async def _end_with_its_engine(server: ListeningServer, servers: list[ListeningS
 
 
 async def _until_it_must_end(stopping: asyncio.Event, servers: Sequence[ListeningServer]) -> None:
-    """Return after a signal, or when an engine has died."""
+    """Return after a signal, or when an engine has failed."""
     endings: list[asyncio.Future[object]] = [asyncio.ensure_future(stopping.wait())]
     if servers and not servers[0].service.environment.keeps_alive_on_engine_death:
         endings.append(asyncio.ensure_future(_note_death([server.service.lifecycle for server in servers])))
@@ -128,11 +128,11 @@ async def _note_death(lives: Sequence[Lifecycle]) -> None:
 
 
 _MOST_LINES = 16
-"""Servers of one process that have a line each when they listen."""
+"""Maximum number of servers that log one startup line each."""
 
 
 def _say_range(deployed: Sequence[tuple[ServeOptions, Deployment]], servers: Sequence[ListeningServer]) -> None:
-    """Log one line for servers that are too many for lines of their own."""
+    """Log one startup line for many servers."""
     (options, deployment), ports = deployed[0], [server.port for server in servers]
     shown = f"{min(ports)}-{max(ports)}" if max(ports) - min(ports) == len(ports) - 1 else ", ".join(map(str, ports))
     where = address(options, servers[0].host, 0).removesuffix("0") + shown

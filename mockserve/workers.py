@@ -1,4 +1,4 @@
-"""Work for worker processes: a job, its limits, its bytes on the socket, and the process that takes one at a time."""
+"""Worker processes: jobs, their limits, messages on the socket, and the loop that runs one job at a time."""
 
 import os
 import pickle
@@ -18,14 +18,14 @@ from typing import Any, Generic, TypeVar
 
 _HEAD = struct.Struct("<Q")
 _LAST = 1 << 63
-"""Marks the last reply of a worker, which ends itself after it."""
+"""Marks the last reply of a worker that then exits."""
 
 READY = _HEAD.pack(0)
-"""The message of a worker that can take jobs."""
+"""Message of a worker that is ready for jobs."""
 
 
 def frame(data: bytes, is_last: bool = False) -> bytes:
-    """`data` with its head."""
+    """Return `data` with its head."""
     return _HEAD.pack(len(data) | (_LAST if is_last else 0)) + data
 
 
@@ -36,7 +36,7 @@ def size_of(head: bytes) -> tuple[int, bool]:
 
 
 def read_exactly(end: socket.socket, num_bytes: int) -> bytes:
-    """The next bytes of a blocking socket. Raises EOFError when it closes before they have come."""
+    """Read `num_bytes` from a blocking socket. Raises EOFError if it closes earlier."""
     received = bytearray(num_bytes)
     view, at = memoryview(received), 0
     while at < num_bytes:
@@ -50,15 +50,15 @@ def read_exactly(end: socket.socket, num_bytes: int) -> bytes:
 MIB = 2**20
 
 OUT_OF_MEMORY = 99
-"""The exit status of a worker process whose job needed more memory than allowed."""
+"""Exit status of a worker process whose job exceeded the memory limit."""
 
 _CRASHES = frozenset({signal.SIGXCPU, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL})
-"""Signals by which a job ends its own process: of the CPU limit, and of native code without memory or stack."""
+"""Signals by which a job ends its process: the CPU limit, and native code without memory or stack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLimits:
-    """The system counts whole seconds of CPU, so a job may get up to one more. `wall_s` is for a starved machine."""
+    """The system counts whole seconds of CPU, so a job may get one second more. `wall_s` covers a starved machine."""
 
     cpu_s: int = 1
     memory_bytes: int = 64 * MIB
@@ -67,14 +67,14 @@ class WorkerLimits:
     Enough for llguidance's checks of 2,500 definitions, 8,000 properties or an enum of 40,000 values.
     """
     kept_bytes: int = 16 * MIB
-    """A worker that has grown by more than this ends after its job, which gives the memory back."""
+    """A worker that has grown by more than this exits after its job, which returns the memory to the system."""
     wall_s: float = 10.0
 
 
 def is_own_end(status: int) -> bool:
-    """Whether a job ended its process itself, by the exit status that `subprocess` gives.
+    """Whether an exit status of `subprocess` means that a job ended its process.
 
-    Otherwise something else did: the system when memory ran out, or an operator.
+    Other causes are the system when memory runs out, or an operator.
     """
     return status == OUT_OF_MEMORY or -status in _CRASHES
 
@@ -84,9 +84,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[Result]):
-    """A function at the top level of a module, where a worker finds it, and its arguments.
+    """A module-level function, which a worker can import, and its arguments.
 
-    `is_small`: the job takes a few milliseconds at most, whatever its arguments are.
+    `is_small` means that the job takes a few milliseconds at most, whatever its arguments are.
     """
 
     function: Callable[..., Result]
@@ -94,7 +94,7 @@ class Job(Generic[Result]):
     is_small: bool
 
     def done(self) -> Result:
-        """The result, made here and now."""
+        """Run the job in this process and return its result."""
         return self.function(*self.arguments)
 
 
@@ -103,7 +103,7 @@ _STATUS = Path("/proc/self/status")
 
 
 class MemoryAllowance:
-    """The memory of this process from now on: at most `limits.memory_bytes` more than it has."""
+    """Limits this process to `limits.memory_bytes` more memory than it has at present."""
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._is_limited = _STATUS.exists()
@@ -113,18 +113,18 @@ class MemoryAllowance:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether the process has grown so much that it should end."""
-        # The peak that resource.getrusage gives would be the server's, from before the process had its own memory.
+        """Whether the process has grown by more than `kept_bytes`."""
+        # resource.getrusage would report the server's peak, from before this process had memory of its own.
         return self._is_limited and _status_bytes("VmHWM") > self._most_bytes
 
 
 def allow_cpu(limits: WorkerLimits) -> None:
-    """End this process after so many more seconds of CPU."""
+    """Limit this process to `limits.cpu_s` more seconds of CPU."""
     set_soft_limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + limits.cpu_s)
 
 
 def set_soft_limit(kind: int, value: int) -> None:
-    """Set a limit, but never above the one that the process was started under."""
+    """Set a soft limit, at most the present hard limit."""
     _, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
@@ -135,13 +135,13 @@ def _status_bytes(name: str) -> int:
 
 
 NICENESS = 5
-"""Niceness of a worker, so that the server gets the processor first."""
+"""Niceness of a worker: the server has precedence."""
 
 
 def work_until_closed(end: socket.socket, limits: WorkerLimits, preloaded: Sequence[str]) -> None:
-    """Do the jobs that come over `end`. `preloaded` are modules that jobs need."""
+    """Run the jobs received from `end`. `preloaded` are modules that jobs need."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # which reach all processes of a terminal or a service at once
+        signal.signal(number, signal.SIG_IGN)  # a terminal or service manager signals all processes at once
     for name in preloaded:
         import_module(name)
     os.nice(NICENESS)
@@ -157,11 +157,11 @@ def work_until_closed(end: socket.socket, limits: WorkerLimits, preloaded: Seque
             reply, is_panic = _reply(job)
             del job
             end.sendall(frame(reply, is_last=is_panic or memory.is_used_up))
-    os._exit(OUT_OF_MEMORY)  # nothing can be relied on any more
+    os._exit(OUT_OF_MEMORY)  # the state of the process is undefined
 
 
 def _read(end: socket.socket, jobs: "SimpleQueue[bytes]") -> None:
-    """Queue what comes. The process ends with the connection, also in the middle of a job."""
+    """Queue received jobs. The process exits when the connection closes, also in the middle of a job."""
     with suppress(OSError, EOFError):
         try:
             while True:
@@ -173,9 +173,9 @@ def _read(end: socket.socket, jobs: "SimpleQueue[bytes]") -> None:
 
 
 def _reply(job: bytes) -> tuple[bytes, bool]:
-    """Whether the job could be done, with its result or its error; and whether a library panicked.
+    """Run a job. Returns the pickled success, result or error, and whether a library panicked.
 
-    Libraries in Rust raise a `BaseException` when they panic, and cannot be relied on after that.
+    A panicking Rust library raises a `BaseException` and must not be used afterwards.
     """
     try:
         function, arguments = pickle.loads(job)
@@ -198,5 +198,5 @@ def _pickled_error(error: Exception) -> bytes:
 
 
 def _failure(error: BaseException) -> bytes:
-    """The reply for an error that the server cannot raise as it is."""
+    """Return the reply for an error that the server cannot unpickle."""
     return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")), pickle.HIGHEST_PROTOCOL)

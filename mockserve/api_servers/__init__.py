@@ -1,5 +1,5 @@
-"""One server in several processes: the engines in one, and others that read requests and write replies.
+"""A server in several processes: one process with the engines, and API server processes for requests and replies.
 
-`serving.py` starts them. `engine_side.py` and `answering_process.py` are the two ends of their conversation, and
-`channel.py` has the messages.
+`serving.py` starts the processes. `engine_side.py` and `answering_process.py` are the two ends of the communication,
+and `channel.py` has the messages.
 """

@@ -1,4 +1,4 @@
-"""A process that answers: it reads requests and writes replies; tokens come from the engines' process."""
+"""An API server process: it reads requests and writes replies; tokens come from the engine process."""
 
 import asyncio
 import itertools
@@ -64,16 +64,17 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class EngineView:
-    """An engine as seen from elsewhere: its limits, and how it was a moment ago."""
+    """An engine in another process: its configuration, and its latest reported stats."""
 
     config: EngineConfig
     stats: EngineStats
 
 
 class RemoteDriver:
-    """A driver for replies whose engines are in another process. Use it from one event loop only.
+    """A driver whose engines are in another process. Use it from one event loop only.
 
-    `origin_s` is what the monotonic clock reads at the simulated instant 0. `send` sends messages to the engines.
+    `origin_s` is the reading of the monotonic clock at the simulated instant 0. `send` sends messages to the engine
+    process.
     """
 
     def __init__(
@@ -96,17 +97,17 @@ class RemoteDriver:
         self._numbers = itertools.count()
         self._prompt_numbers = itertools.count()
         self._prompt: tuple[Siblings | None, int] = (None, 0)
-        """The choices submitted last, and the number of their prompt."""
+        """The latest submitted choices, and the number of their prompt."""
         self._elsewhere = State(self.engine.stats, 0, 0)
 
     @property
     def num_unfinished_requests(self) -> int:
-        """Requests of all processes whose last token the engines have not produced yet, as of a moment ago."""
+        """Unfinished requests of all processes, as of the latest report."""
         return max(len(self._flights), self._elsewhere.num_unfinished_requests)
 
     @property
     def num_waiting_tokens(self) -> int:
-        """Prompt tokens of requests without a first token in all processes, as of a moment ago."""
+        """Prompt tokens of requests without a first token in all processes, as of the latest report."""
         return self._elsewhere.num_waiting_tokens
 
     @property
@@ -130,7 +131,7 @@ class RemoteDriver:
         siblings: Siblings | None = None,
         rank: int | None = None,
     ) -> InFlightRequest:
-        """Let `request` arrive; its tokens go to `reply`. Raises EngineFailedError when the engines have failed."""
+        """Submit `request`; its tokens go to `reply`. Raises EngineFailedError if the engines have failed."""
         if self.failure is not None:
             raise EngineFailedError("the engine has failed") from self.failure
         at = self.clock() if arrived_at is None else arrived_at
@@ -144,7 +145,7 @@ class RemoteDriver:
         return flight
 
     def abort(self, request_id: str) -> None:
-        """Abort `request_id`, whose client has left, and free its blocks now. Its reply gets no more calls."""
+        """Abort `request_id`, whose client has disconnected, and free its blocks. Its reply gets no more calls."""
         number = self._number_of.pop(request_id, None)
         if number is not None:
             del self._flights[number]
@@ -163,14 +164,14 @@ class RemoteDriver:
         _refuse()
 
     def close(self) -> None:
-        """Open replies get no more calls."""
+        """Stop: open replies get no more calls."""
         self._flights.clear()
         self._number_of.clear()
 
-    # --- messages from the engines ---
+    # --- messages from the engine process ---
 
     def tokens(self, message: Tokens) -> None:
-        """Hand the tokens of several requests to their replies; those of clients that have gone are passed over."""
+        """Deliver the tokens of several requests to their replies; tokens of aborted requests are dropped."""
         flights, wire = self._flights, self._wire
         wire.due_s = message.due_s
         wire.hold()
@@ -184,7 +185,7 @@ class RemoteDriver:
             wire.release()
 
     def finish(self, message: Finish) -> None:
-        """A request is complete."""
+        """Complete a request."""
         flight = self._leave(message.number)
         if flight is not None:
             flight.num_tokens = message.num_tokens
@@ -201,19 +202,19 @@ class RemoteDriver:
                 wire.release()
 
     def fail(self, message: Fail) -> None:
-        """A request gets no more tokens."""
+        """Fail a request."""
         flight = self._leave(message.number)
         if flight is not None:
             flight.reply.fail(message.message, message.status)
 
     def broken(self, message: Broken) -> None:
-        """Fail everything that waits for the engines."""
+        """Fail all requests."""
         self.failure = EngineFailedError(message.message)
         for number in list(self._flights):
             self.fail(Fail(number, message.message, HTTPStatus.INTERNAL_SERVER_ERROR))
 
     def state(self, message: State) -> None:
-        """State of the engines, as last reported."""
+        """Store the reported state of the engines."""
         self._elsewhere = message
         self.engine.stats = message.stats
 
@@ -231,24 +232,24 @@ def _refuse() -> NoReturn:
 _logger = logging.getLogger(__name__)
 
 ORPHANED = 1
-"""Exit code when the engines' process has gone."""
+"""Exit code after the engine process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The options of one of `num_processes` processes, its number, and the socket of the engines' process."""
+    """The arguments of one of `num_processes` API server processes."""
 
     options: ServeOptions
     environment: ServerEnvironment
     place: int
     num_processes: int
     origin_s: float
-    """The monotonic clock at the simulated instant 0."""
+    """Reading of the monotonic clock at the simulated instant 0."""
     engines: socket.socket
 
 
 def answer_until_stopped(assignment: Assignment) -> None:
-    """Serve until the engines' process ends this one; it alone handles signals."""
+    """Serve until the engine process sends a stop message; only the engine process handles signals."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     set_up_logging(assignment.options.process.log_format)
@@ -286,7 +287,7 @@ async def _serve(assignment: Assignment) -> None:
 async def _listening(
     assignment: Assignment, channel: Channel, handlers: dict[type, Callable[[Any], None]]
 ) -> RunningServer:
-    """A server whose engines are at the other end of `channel`; `handlers` learn what to do with their messages."""
+    """Start a server whose engines are at the other end of `channel`, and register handlers of their messages."""
     options = assignment.options
     deployment = deployment_of(options)
     config, _ = with_features(options, deployment)
@@ -302,7 +303,7 @@ async def _listening(
     loop = asyncio.get_running_loop()
     structured_outputs = StructuredOutputBackend(
         options.content.structured_outputs.lenient_structured_outputs,
-        # Requests may be planned in a thread, and a channel is used from the event loop only.
+        # Requests may be planned on a thread, but the channel must be used from the event loop.
         lambda name: loop.call_soon_threadsafe(channel.send, UsesBackend(name)),
     )
     handlers.update(
@@ -339,13 +340,13 @@ async def _hurry(stop: Stop, stops: asyncio.Queue[Stop], at_once: asyncio.Event)
 
 
 def _handle(handlers: Mapping[type, Callable[[Any], None]], message: object) -> None:
-    """Hand a message to its hearer; what comes before there is one means nothing yet."""
+    """Pass a message to the handler of its type; messages without a handler are ignored."""
     handler = handlers.get(type(message))
     if handler is not None:
         handler(message)
 
 
 def _orphaned() -> None:
-    """End at once: the engines' process has gone."""
+    """Exit at once because the engine process has ended."""
     _logger.error("stopping: the process of the engines has ended")
     os._exit(ORPHANED)

@@ -1,4 +1,4 @@
-"""Messages between the engine's process and those that answer, over a socket."""
+"""Messages between the engine process and the API server processes, over a socket."""
 
 import asyncio
 import itertools
@@ -23,10 +23,10 @@ LENGTH_BYTES = 4
 
 
 class Channel(asyncio.Protocol):
-    """One end of a connection between two processes. `on_message` is called with each message in
-    order, and `ended` when the other end has gone.
+    """One end of a connection between two processes. `on_message` is called with each message in order, and `ended`
+    when the connection is lost.
 
-    The socket must be one that only processes of this server have: what comes is unpickled.
+    Only processes of this server may have access to the socket, because received bytes are unpickled.
     """
 
     def __init__(self, on_message: Callable[[Any], None], ended: Callable[[], None]) -> None:
@@ -34,19 +34,19 @@ class Channel(asyncio.Protocol):
         self._ended = ended
         self._transport: asyncio.Transport | None = None
         self.sent: Callable[[], None] = _nothing
-        """Called when queued messages leave, so that none of them can be extended any more."""
+        """Called before queued messages are sent, after which they must not be extended."""
         self._waiting: list[Any] = []
         self._received = bytearray()
         self._gone = asyncio.Event()
 
     def send(self, message: object) -> None:
-        """Send together with other messages of this turn. Does nothing when the other end has gone."""
+        """Queue a message, sent together with other messages of this turn. Does nothing if the connection is lost."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._send)
         self._waiting.append(message)
 
     def close(self) -> None:
-        """Send queued messages and end without a callback."""
+        """Send queued messages and close without a callback."""
         self._ended = _nothing
         if self._waiting:
             self._send()
@@ -54,7 +54,7 @@ class Channel(asyncio.Protocol):
             self._transport.close()
 
     async def leave(self) -> None:
-        """Close, and return when all has been sent."""
+        """Close, and return after all messages have been sent."""
         self.close()
         await self._gone.wait()
 
@@ -65,7 +65,7 @@ class Channel(asyncio.Protocol):
             data = pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
             self._transport.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
 
-    # --- what the event loop calls ---
+    # --- the interface of a protocol ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -94,29 +94,29 @@ def _nothing() -> None:
 
 
 async def open_channel(end: socket.socket, on_message: Callable[[Any], None], ended: Callable[[], None]) -> Channel:
-    """A channel over one end of a socket pair."""
+    """Open a channel over one end of a socket pair."""
     _, channel = await asyncio.get_running_loop().create_unix_connection(lambda: Channel(on_message, ended), sock=end)
     return channel
 
 
-# --- from processes that answer ---
+# --- from API server processes ---
 
 
 class Listening(NamedTuple):
-    """A process takes connections on this port."""
+    """The process accepts connections on this port."""
 
     host: str
     port: int
 
 
 class Refused(NamedTuple):
-    """A process cannot serve with its settings."""
+    """The process cannot serve with its settings."""
 
     message: str
 
 
 class Submit(NamedTuple):
-    """A request arrives. Choices of one prompt, of which there are `num_siblings`, have the same `prompt_number`."""
+    """Submits a request. The `num_siblings` choices of one prompt have equal `prompt_number`."""
 
     number: int
     request: Request
@@ -128,19 +128,19 @@ class Submit(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """The client of a request has gone."""
+    """Aborts a request whose client has disconnected."""
 
     number: int
 
 
 class WantMetrics(NamedTuple):
-    """A request for the metrics page, or for the samples named, in the format that an `Accept` header asks for."""
+    """Requests the metrics page, or only the named samples, in the format selected by an `Accept` header."""
 
     question: int
     names: tuple[str, ...]
     accept: str
     is_live: bool = False
-    """Whether the figures over time are requested instead, as JSON."""
+    """Whether the metrics over time are requested instead, as JSON."""
 
 
 class Figures(NamedTuple):
@@ -155,17 +155,17 @@ class Figures(NamedTuple):
 
 
 class DeathReported(NamedTuple):
-    """The status of a reply has reported the death of the engine."""
+    """A client has received the status that reports the engine's failure."""
 
 
 class UsesBackend(NamedTuple):
-    """The engine's backend of structured outputs is this one; both sides send it."""
+    """Names the engine's structured-output backend; sent in both directions."""
 
     name: str
 
 
 class ChangeFaults(NamedTuple):
-    """A client changes the figures of faults, and starts and ends faults of the engines."""
+    """Changes the fault settings, and starts and ends engine faults."""
 
     question: int
     settings: FaultSettings
@@ -173,16 +173,16 @@ class ChangeFaults(NamedTuple):
 
 
 class Stopping(NamedTuple):
-    """The process takes no new requests, and has this many open replies."""
+    """The process has stopped accepting requests; `num_open` replies are open."""
 
     num_open: int
 
 
-# --- from the engines ---
+# --- from the engine process ---
 
 
 class Tokens(NamedTuple):
-    """Each of the requests has so many tokens, counted from 1, all due at the same instant."""
+    """New token counts of several requests, all due at one instant."""
 
     due_s: float
     numbers: list[int]
@@ -190,7 +190,7 @@ class Tokens(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Facts about a request that its reply has beside the text."""
+    """Timings and counts of a complete request, copied to fields of `InFlightRequest` with equal names."""
 
     arrived_at: Micros
     queued_at: Micros
@@ -205,7 +205,7 @@ class Facts(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """A request has had its last token."""
+    """Delivers the last token of a request."""
 
     due_s: float
     number: int
@@ -214,7 +214,7 @@ class Finish(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """A request gets no more tokens."""
+    """Fails a request."""
 
     number: int
     message: str
@@ -237,33 +237,33 @@ class State(NamedTuple):
 
 
 class FaultsAre(NamedTuple):
-    """The figures of faults have changed in all processes."""
+    """The fault settings of all processes have changed."""
 
     settings: FaultSettings
 
 
 class FaultsChanged(NamedTuple):
-    """The answer to `ChangeFaults`: why nothing was changed, or no text."""
+    """The reply to `ChangeFaults`: an error message if nothing was changed, else an empty text."""
 
     question: int
     problem: str
 
 
 class WantFigures(NamedTuple):
-    """The engines' process collects the counts of all processes for a metrics page."""
+    """Requests the counts of a process for a metrics page."""
 
     question: int
 
 
 class MetricsPage(NamedTuple):
-    """The answer to `WantMetrics`."""
+    """The reply to `WantMetrics`."""
 
     question: int
     page: bytes
 
 
 class Stop(NamedTuple):
-    """End when open replies have, or their time is up, or `at_once`."""
+    """Stops a process after its open replies or the shutdown timeout, or `at_once`."""
 
     at_once: bool = False
 
@@ -277,12 +277,12 @@ FromEngines: TypeAlias = (
 
 
 WAIT_S = 2.0
-"""A process that does not answer for so long is counted as it was."""
+"""Timeout for the counts of a process, after which its previous counts are used."""
 
 
 @dataclass(slots=True)
 class RemoteMetrics:
-    """The counts of a process that answers; the page comes from the engines' process."""
+    """The counts of an API server process; the metrics page comes from the engine process."""
 
     lateness: Lateness
     slow_readers: SlowReaders
@@ -291,20 +291,20 @@ class RemoteMetrics:
     tool_parsing: ToolParsing = field(default_factory=ToolParsing)
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
     operations: Operations = field(default_factory=Operations)
-    """Operations, which are never on the page: routes that time them need development mode, which needs one process."""
+    """Never on the page: operations are timed in development mode only, which requires a single process."""
     _questions: "itertools.count[int]" = field(default_factory=itertools.count)
     _asked: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
 
     async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:
-        """Return the metrics page of all processes, or only the samples named, as `accept` asks for it."""
+        """Return the metrics page of all processes, or only the named samples, in the format selected by `accept`."""
         return await self._answer_to(tuple(names), accept, is_live=False)
 
     async def live(self) -> bytes:
-        """Return the figures of all processes over time as JSON."""
+        """Return the metrics of all processes over time as JSON."""
         return await self._answer_to((), "", is_live=True)
 
     def watch(self, is_watched: bool) -> None:
-        """The engines' process notes the figures."""
+        """Do nothing: the engine process records the metrics."""
 
     async def _answer_to(self, names: tuple[str, ...], accept: str, *, is_live: bool) -> bytes:
         question = next(self._questions)
@@ -317,7 +317,7 @@ class RemoteMetrics:
             del self._asked[question]
 
     def answered(self, message: MetricsPage) -> None:
-        """The page has come."""
+        """Resolve the wait for a page."""
         answer = self._asked.get(message.question)
         if answer is not None and not answer.done():
             answer.set_result(message.page)
@@ -329,19 +329,19 @@ class RemoteMetrics:
 
 
 class Gathering:
-    """Collects the counts of all processes. A process that has ended counts with its last figures."""
+    """Collects the counts of all processes. An ended process contributes its last counts."""
 
     def __init__(self, source: MetricsSource) -> None:
         self._source = source
         self._questions = itertools.count()
         self._known: dict[int, Figures] = {}
-        """Figures by the place of the process."""
+        """Latest counts by process."""
         self._missing: dict[int, set[int]] = {}
-        """Processes whose reply to a question is missing."""
+        """Processes whose reply to a query is missing."""
         self._complete: dict[int, asyncio.Event] = {}
 
     async def page(self, asked: Mapping[int, Callable[[WantFigures], None]], message: WantMetrics) -> bytes:
-        """The metrics page or the figures over time; `asked` has a channel for each running process."""
+        """Return the metrics page or the metrics over time; `asked` has a send function for each running process."""
         question = next(self._questions)
         self._missing[question] = set(asked)
         complete = self._complete[question] = asyncio.Event()
@@ -354,12 +354,12 @@ class Gathering:
         return await found.live() if message.is_live else found.exposition(message.names, message.accept)
 
     def on_message(self, place: int, figures: Figures) -> None:
-        """The answer of one process."""
+        """Store the counts of one process."""
         self._known[place] = figures
         self._no_longer_missing(place, figures.question)
 
     def gone(self, place: int) -> None:
-        """A process has ended."""
+        """Stop waiting for a process that has ended."""
         for question in list(self._missing):
             self._no_longer_missing(place, question)
 

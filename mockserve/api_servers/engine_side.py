@@ -1,4 +1,4 @@
-"""The engines' end: requests come in from the processes that answer, tokens go back to them, a message per step."""
+"""The engine process's end: receives requests from API server processes and sends tokens, one message per step."""
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -37,7 +37,7 @@ class RemoteReply:
         self._number = number
         self.finish_reason = finish_reason
         self.flight: InFlightRequest | None = None
-        self.is_streamed = True  # what is not is measured elsewhere, too
+        self.is_streamed = True  # the API server process measures replies that are not streamed
 
     def token(self, number: int) -> None:
         self._end.token(self._number, number)
@@ -57,41 +57,41 @@ class RemoteReply:
 
 
 class AnsweringEnd:
-    """One process that answers, for the engines' process."""
+    """One API server process, as seen by the engine process."""
 
     def __init__(self, engines: "EngineSide", send: Callable[[FromEngines], None]) -> None:
         self._engines = engines
         self._send = send
         self._tokens: Tokens | None = None
-        """The message that more tokens of the same step can still join."""
+        """The unsent message that further tokens of its step can join."""
         self._ids: dict[int, str] = {}
-        """The engines' names of its requests."""
+        """Engine request ids by the process's request numbers."""
         self._prompt: tuple[int, Siblings] = (-1, new_siblings(1))
 
     def on_message(self, message: FromAnswering) -> None:
-        """Act on messages for the engines; others are ignored."""
+        """Handle messages for the engines; other messages are ignored."""
         if isinstance(message, Submit):
             self._submit(message)
         elif isinstance(message, Abort) and (request_id := self._ids.pop(message.number, None)) is not None:
             self._engines.driver.abort(request_id)
 
     def gone(self) -> None:
-        """Abort the requests of a process that has ended."""
+        """Abort the requests of the process after its end."""
         ids, self._ids = self._ids, {}
         for request_id in ids.values():
             self._engines.driver.abort(request_id)
 
     def send(self, message: FromEngines) -> None:
-        """Send any other message, after the tokens so far."""
+        """Send a message after the present tokens."""
         self._tokens = None
         self._send(message)
 
     def sent(self) -> None:
-        """Queued messages have left, so that none can be extended."""
+        """Begin a new message of tokens, since queued messages are being sent."""
         self._tokens = None
 
     def token(self, number: int, count: int) -> None:
-        """A request has `count` tokens by now."""
+        """Send that a request has `count` tokens."""
         due_s = self._engines.wire.due_s
         tokens = self._tokens
         if tokens is None or tokens.due_s != due_s:
@@ -101,14 +101,14 @@ class AnsweringEnd:
         tokens.counts.append(count)
 
     def finish(self, number: int, num_tokens: int, flight: InFlightRequest | None) -> None:
-        """A request has all its tokens."""
-        assert flight is not None  # it was there before its first token
+        """Send the end of a request."""
+        assert flight is not None  # set before the first token
         self._ids.pop(number, None)
         facts = Facts._make(getattr(flight, name) for name in Facts._fields)
         self.send(Finish(self._engines.wire.due_s, number, num_tokens, facts))
 
     def fail(self, number: int, message: str, status: int) -> None:
-        """A request gets no more."""
+        """Send the failure of a request."""
         self._ids.pop(number, None)
         self.send(Fail(number, message, status))
 
@@ -129,7 +129,7 @@ class AnsweringEnd:
 
 
 class EngineSide:
-    """The engines with all processes that answer for them. `wire` must be the one of their drivers."""
+    """The engines with their API server processes. `wire` must be that of the engines' drivers."""
 
     def __init__(
         self, engines: Mapping[int, RankEngine], wire: WriteCoalescer, faults: EngineFaults | None = None
@@ -143,7 +143,7 @@ class EngineSide:
         self.driver.on_failure = self._broken
 
     def add(self, send: Callable[[FromEngines], None]) -> AnsweringEnd:
-        """Add a process, to which `send` sends messages."""
+        """Add an API server process with the function that sends messages to it."""
         end = AnsweringEnd(self, send)
         self.ends.append(end)
         return end
@@ -163,19 +163,19 @@ class EngineSide:
             self.send_all(state)
 
     def welcome(self, end: AnsweringEnd) -> None:
-        """Send the state that the other processes have to one that has begun to listen."""
+        """Send the shared state to a process that has begun to listen."""
         end.send(self.state)
         if self._backend is not None:
             end.send(self._backend)
 
     def use_backend(self, message: UsesBackend) -> None:
-        """Make the backend of structured outputs that a process has used that of all, unless another was first."""
+        """Set the structured-output backend of all processes to the first one that a process used."""
         if self._backend is None:
             self._backend = message
         self.send_all(self._backend)
 
     async def change_faults(self, end: AnsweringEnd, message: ChangeFaults) -> None:
-        """Change faults of the engines here and of replies in all processes, then answer."""
+        """Change faults of engines in this process and of replies in all processes, then reply."""
         assert self._faults is not None
         problem = ""
         try:

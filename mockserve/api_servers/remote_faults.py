@@ -1,4 +1,4 @@
-"""Faults as a process shows and changes them whose engines are in another process."""
+"""Fault control of an API server process, whose engines are in another process."""
 
 import asyncio
 import itertools
@@ -11,7 +11,7 @@ from mockserve.options.faults import FaultSettings, TimedFault
 
 
 class RemoteFaults:
-    """Shows the faults of the engines as of a moment ago, and asks their process for changes in all processes."""
+    """Shows the latest reported engine faults, and sends changes for all processes to the engine process."""
 
     def __init__(self, send: Callable[[FromAnswering], None]) -> None:
         self._send = send
@@ -25,10 +25,10 @@ class RemoteFaults:
         return list(self._active)
 
     def plan(self, faults: Sequence[TimedFault]) -> None:
-        """Leave the faults of the command line to the process of the engines."""
+        """Do nothing: the engine process plans the faults of the command line."""
 
     async def change(self, settings: FaultSettings, changes: Changes) -> None:
-        """Set the figures of faults, start and end faults of engines. Raises OptionError with nothing changed."""
+        """Change fault settings, and start and end engine faults. Raises OptionError without any change."""
         question = next(self._questions)
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._asked[question] = answer
@@ -41,16 +41,16 @@ class RemoteFaults:
             raise OptionError(problem)
 
     def close(self) -> None:
-        """Nothing is planned here."""
+        """Do nothing: no fault is planned in this process."""
 
-    # --- messages from the engines ---
+    # --- messages from the engine process ---
 
     def state(self, message: State) -> None:
-        """Faults of the engines, as last reported."""
+        """Store the reported engine faults."""
         self._active = message.engine_faults
 
     def changed(self, message: FaultsChanged) -> None:
-        """A change has been made, or refused."""
+        """Resolve the wait for a change."""
         answer = self._asked.get(message.question)
         if answer is not None and not answer.done():
             answer.set_result(message.problem)

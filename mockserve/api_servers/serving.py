@@ -1,4 +1,4 @@
-"""A server in several processes, from start to end: this process has the engines and starts the others."""
+"""The lifecycle of a server in several processes. This process has the engines and starts the API server processes."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ from mockserve.transport.clients import SlowReaders
 
 
 class Answering:
-    """One process: its messages beside requests, and its end."""
+    """One API server process: its control messages and its end."""
 
     def __init__(self, place: int, engines: EngineSide, gathering: Gathering, answer: "Answer") -> None:
         self.place = place
@@ -53,7 +53,7 @@ class Answering:
         self.stopping: asyncio.Future[Stopping] = asyncio.get_running_loop().create_future()
         self.death_reported = asyncio.Event()
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """Exit code of the process, when it has one."""
+        """Resolved with the exit code of the process."""
         self._engines = engines
         self._gathering = gathering
         self._answer = answer
@@ -76,17 +76,17 @@ class Answering:
 
     @property
     def pid(self) -> int:
-        """Return its process id."""
+        """The process id."""
         assert self._process is not None
         assert self._process.pid is not None
         return self._process.pid
 
     def stop(self, at_once: bool) -> None:
-        """Ask the process to end."""
+        """Send a stop message to the process."""
         self.end.send(Stop(at_once))
 
     def kill(self) -> None:
-        """End it, whatever it does."""
+        """Kill the process."""
         if self._process is not None and not self.ended.done():
             self._process.kill()
 
@@ -124,11 +124,11 @@ Answer = Callable[[Answering, WantMetrics | ChangeFaults], None]
 
 @contextmanager
 def _deaf_from_birth() -> Iterator[None]:
-    """Block signals for processes that are started meanwhile until they have set their handlers.
+    """Block signals in processes started within the block, until they have set their handlers.
 
-    Ctrl-C reaches all processes of a terminal, and would end one that is about to begin with a traceback.
+    Ctrl-C reaches all processes of a terminal, and would end a starting process with a traceback.
     """
-    resource_tracker.ensure_running()  # which would lift the mask, were it begun under it
+    resource_tracker.ensure_running()  # started first: it would lift the mask
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -137,13 +137,13 @@ def _deaf_from_birth() -> Iterator[None]:
 
 
 def _ignore() -> None:
-    """The end of a process has the same meaning."""
+    """Do nothing: the end of the process is handled separately."""
 
 
 def reserved_port(host: str, port: int) -> socket.socket:
-    """Return a socket that holds `port`, or a free one for 0, for the processes that will listen there.
+    """Return a bound socket that reserves `port`, or a free port for 0, for the API server processes.
 
-    The socket itself does not listen. Raises OptionError when another program listens there, or none can.
+    The socket itself does not listen. Raises OptionError if the port is in use or unavailable.
     """
     if not hasattr(socket, "SO_REUSEPORT"):
         raise OptionError("--api-server-count must be 1: processes cannot share a port on this system")
@@ -152,7 +152,7 @@ def reserved_port(host: str, port: int) -> socket.socket:
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         if port:
-            # A server that shares its port could be joined without noticing.
+            # Otherwise this server could silently share the port of another server.
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
@@ -173,17 +173,17 @@ def _cannot(host: str, port: int, error: OSError) -> OptionError:
 
 
 STATE_EVERY_S = 0.1
-"""The interval at which processes get the state of the engines, as vLLM's front ends do."""
+"""Interval at which API server processes receive the state of the engines, as in vLLM."""
 CLOSING_GRACE_S = 5.0
-"""Seconds that a process may take to end after its replies have."""
+"""Time limit for the end of a process after its replies."""
 FAILED = 1
-"""Exit code when a process has ended on its own."""
+"""Exit code after a process has ended unexpectedly."""
 
 _logger = logging.getLogger(__name__)
 
 
 async def serve_in_processes(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> int:
-    """Serve until a signal ends it. Returns the exit code. Raises OptionError for a port that cannot be listened on."""
+    """Serve until a signal. Returns the exit code. Raises OptionError if the port is unavailable."""
     stopping, at_once = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -203,7 +203,7 @@ async def serve_in_processes(options: ServeOptions, deployment: Deployment, envi
 
 
 class Processes:
-    """The engines, and the processes that answer for them."""
+    """The engines and their API server processes."""
 
     def __init__(
         self, options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, port: int
@@ -211,7 +211,7 @@ class Processes:
         self._options = with_settings(options, port=port)
         self._deployment = deployment
         self._environment = environment
-        wire = WriteCoalescer(Lateness(), is_timed=False)  # how late tokens leave is seen where they do
+        wire = WriteCoalescer(Lateness(), is_timed=False)  # API server processes measure lateness
         self._ranks = build_engines(options, deployment, environment, wire)
         self._faults = EngineFaults(self._ranks, FaultSource(options.faults.settings, options.faults.fault_seed))
         self._engines = EngineSide(self._ranks, wire, self._faults)
@@ -226,7 +226,7 @@ class Processes:
         """Start all processes."""
         number = self._options.network.api_server_count
         origin_s = self._ranks[0].driver.seconds_at(0)
-        # What happens to the engines happens here.
+        # Engine faults are planned in this process only.
         options = with_settings(self._options, fault_engine=())
         for place in range(number):
             near_end, far_end = socket.socketpair()
@@ -238,9 +238,9 @@ class Processes:
         self._metrics_source.watch(is_watched=True)
 
     async def until_listening_or(self, stopping: asyncio.Event) -> None:
-        """Return when all processes listen, and log it; earlier when there is no use in waiting any longer.
+        """Return when all processes listen, and log it. Return earlier after a signal or the end of a process.
 
-        Raises OptionError when one of them cannot serve with these settings.
+        Raises OptionError if a process cannot serve with its settings.
         """
         listening = asyncio.gather(*(each.listening for each in self._answering))
         await _first_of(listening, asyncio.ensure_future(stopping.wait()), *(each.ended for each in self._answering))
@@ -272,7 +272,7 @@ class Processes:
         for each in running:
             if each.listening.done():
                 each.stop(at_once=at_once.is_set())
-            else:  # no reply waits for it
+            else:  # it has no open replies
                 each.kill()
         self._keep(self._say_what_is_open(running))
         self._keep(self._hurry(running, at_once))
@@ -291,7 +291,7 @@ class Processes:
         self._engines.driver.close()
 
     async def _engine_death(self) -> BaseException:
-        """Return the failure of an engine, when a client has got the error or some time has passed."""
+        """Return the failure of an engine, once a client has received the error or at the next periodic check."""
         stops = [asyncio.ensure_future(each.death_reported.wait()) for each in self._answering]
         while (failure := self._engines.driver.failure) is None:
             await asyncio.wait(stops, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
@@ -325,7 +325,7 @@ class Processes:
         self._keep(answer())
 
     def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run it beside everything else."""
+        """Run a coroutine as a background task."""
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,5 +1,5 @@
-"""Faults on purpose, for clients, gateways and dashboards that must cope with them.
+"""Fault injection, to test clients, gateways and dashboards.
 
-`shaping.py` draws the fault of each request and shapes its reply, `engine.py` acts on engines. The kinds of faults and
-their rates are settings: `mockserve/options/faults.py`.
+`shaping.py` draws the fault of each request and shapes its reply, `engine.py` applies engine faults. The kinds of
+faults and their rates are settings in `mockserve/options/faults.py`.
 """

@@ -1,4 +1,4 @@
-"""An engine that hangs, dies, has no KV cache left or is slow, for a while or for good."""
+"""Engine faults: an engine hangs, dies, runs out of KV cache or is slow, for a limited time or permanently."""
 
 import asyncio
 import logging
@@ -17,11 +17,11 @@ _logger = logging.getLogger(__name__)
 
 
 class EngineDeathError(RuntimeError):
-    """The engine was made to die."""
+    """Raised by an injected death of the engine."""
 
 
 class FaultControl(Protocol):
-    """Shows and changes faults, those of replies and those of engines, which may be in another process."""
+    """Shows and changes faults of replies, and of engines in this or another process."""
 
     @property
     def active(self) -> Sequence[str]:
@@ -29,11 +29,11 @@ class FaultControl(Protocol):
         ...
 
     def plan(self, faults: Sequence[TimedFault]) -> None:
-        """Start each fault when its time has come. Raises OptionError for a fault that the engines cannot have."""
+        """Schedule the start of each fault. Raises OptionError for a fault that the engines do not support."""
         ...
 
     async def change(self, settings: FaultSettings, changes: "Changes") -> None:
-        """Set the figures of faults, start and end faults of engines. Raises OptionError with nothing changed."""
+        """Change fault settings, and start and end engine faults. Raises OptionError without any change."""
         ...
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ class FaultControl(Protocol):
 
 
 Changes = Mapping[str, float | bool | None]
-"""Engine faults that start, with their seconds or None for no end, and that end, with False."""
+"""Engine faults to start, with their seconds or None for no end, or to end, with False."""
 
 
 class EngineFaults:
@@ -63,14 +63,14 @@ class EngineFaults:
         return list(self._active)
 
     def plan(self, faults: Sequence[TimedFault]) -> None:
-        """Start each fault when its time has come. Raises OptionError for a fault that the engines cannot have."""
+        """Schedule the start of each fault. Raises OptionError for a fault that the engines do not support."""
         loop = asyncio.get_running_loop()
         self.check(self._source.settings.rank, [fault.kind for fault in faults])
         for fault in faults:
             self._starts.append(loop.call_later(fault.after_s, self._start_planned, fault))
 
     def check(self, rank: int, kinds: Collection[str]) -> None:
-        """Raise OptionError unless faults of these kinds can start and end with the engines of a rank; -1 is all."""
+        """Raise OptionError unless the engines of a rank support these kinds of faults; rank -1 means all."""
         for kind in kinds:
             _check(kind)
         configs = [each.driver.engine.config for each in self._of_rank(rank)] if kinds else []
@@ -81,7 +81,7 @@ class EngineFaults:
                 raise OptionError(f"kv_exhaustion needs vLLM's scheduling, got {config.engine}")
 
     async def change(self, settings: FaultSettings, changes: Changes) -> None:
-        """Set the figures of faults, start and end faults of engines. Raises OptionError with nothing changed."""
+        """Change fault settings, and start and end engine faults. Raises OptionError without any change."""
         self.check(settings.rank, changes)
         self._source.settings = settings
         for kind, for_s in changes.items():
@@ -91,7 +91,7 @@ class EngineFaults:
                 self.start(kind, for_s)
 
     def start(self, kind: str, for_s: float | None = None) -> None:
-        """Start a fault, for so many real seconds or until it is ended. Raises OptionError as `check` does."""
+        """Start a fault for `for_s` real seconds, or until `end`. Raises OptionError as `check` does."""
         self.check(self._source.settings.rank, [kind])
         if self._has_died:
             return
@@ -124,7 +124,7 @@ class EngineFaults:
     def _start_planned(self, fault: TimedFault) -> None:
         try:
             self.start(fault.kind, fault.for_s)
-        except OptionError as error:  # the rank it was planned for is gone
+        except OptionError as error:  # the planned rank has been removed
             _logger.warning("the engine fault %s does not happen: %s", fault.kind, error)
 
     @property
@@ -138,7 +138,7 @@ class EngineFaults:
 
     @property
     def _chosen(self) -> Collection[RankEngine]:
-        """The engines that something is to happen to. Raises OptionError when there is no such rank."""
+        """The engines of the rank in the settings. Raises OptionError for an unknown rank."""
         return self._of_rank(self._source.settings.rank)
 
     def _of_rank(self, rank: int) -> Collection[RankEngine]:

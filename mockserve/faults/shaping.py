@@ -1,4 +1,4 @@
-"""Faults of replies: drawn for each request, and shaped into what the client gets."""
+"""Faults of replies: drawing a fault for each request, and shaping its reply."""
 
 import asyncio
 from collections import deque
@@ -16,20 +16,20 @@ HEADER = istr("X-Blis-Fault")
 """`kind`, or a status, with settings for this request after semicolons: `stall; stall_s=2; after_events=1`."""
 
 STATUS_HEADER = istr("X-Return-Error")
-"""A status alone, as another mock server takes it."""
+"""A status alone, a header of another mock server."""
 
 
 class FaultSource:
-    """Draws faults under settings that may change while running. Equal seed and requests give equal faults."""
+    """Draws faults by settings that may change at runtime. Equal seeds and requests give equal faults."""
 
     def __init__(self, settings: FaultSettings, seed: int = 0) -> None:
         self.settings = settings
         self._random = Random(f"faults {seed}")
 
     def draw(self, headers: Mapping[str, str], by_chance: bool) -> tuple[str, FaultSettings] | None:
-        """The kind of fault for a request and the settings it goes by. Raises OptionError for a header it cannot read.
+        """Return the kind of fault for a request, with its settings. Raises OptionError for an invalid header.
 
-        `by_chance` is False for requests that only get the fault they ask for.
+        `by_chance` is False for requests that only get a fault requested by header.
         """
         asked = headers.get(HEADER) or headers.get(STATUS_HEADER)
         if asked is not None:
@@ -63,20 +63,20 @@ _END_OF_HEAD = b"\r\n\r\n"
 
 @dataclass(slots=True)
 class _Waiting:
-    """Bytes that leave in pieces, with a pause before each piece."""
+    """Bytes to send in pieces, with a pause before each piece."""
 
     pause_s: float
     data: memoryview
     piece_bytes: int
 
     def take(self) -> memoryview:
-        """The next piece."""
+        """Remove and return the next piece."""
         piece, self.data = self.data[: self.piece_bytes], self.data[self.piece_bytes :]
         return piece
 
 
 class ShapedTransport(asyncio.Transport):
-    """Takes what one reply writes. `kind` is one of `kinds.SHAPES`."""
+    """A transport that applies a fault to the bytes of one reply. `kind` is a key of `SHAPES`."""
 
     def __init__(self, inner: asyncio.Transport, kind: str, settings: FaultSettings) -> None:
         super().__init__()
@@ -85,14 +85,14 @@ class ShapedTransport(asyncio.Transport):
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
-        """Bytes that may not leave yet."""
+        """Delayed bytes."""
         self._num_events = 0
         self._timer: asyncio.TimerHandle | None = None
         self._drained = asyncio.Event()
         self._drained.set()
         self._has_head = False
 
-    # --- what a reply does ---
+    # --- methods that a reply calls ---
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         rest = bytes(data)
@@ -108,13 +108,13 @@ class ShapedTransport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     async def drained(self) -> None:
-        """Return when all that was written has left, or the connection is gone."""
+        """Return when all written bytes have been sent, or the connection is closed."""
         await self._drained.wait()
 
     def _event(self, data: bytes) -> None:
         settings = self._settings
         number, self._num_events = self._num_events, self._num_events + 1
-        # A reply that is no stream is one event, and that is the one to go wrong.
+        # A reply that is no stream counts as one event, which is faulty.
         is_the_one = number == (settings.after_events if self._is_stream(data) else 0)
         if self._kind == "slow_first_token":
             self._send(settings.first_token_delay_s if number == 0 else 0.0, data)
@@ -125,7 +125,7 @@ class ShapedTransport(asyncio.Transport):
         elif self._kind == "disconnect" and is_the_one:
             self.abort()
         elif self._kind == "malformed" and is_the_one:
-            # As long as before, so that HTTP itself stays in order.
+            # The length is unchanged, so that the HTTP framing stays valid.
             self._send(0.0, data.replace(b"{", b"<", 1))
         else:
             self._send(0.0, data)
@@ -133,10 +133,10 @@ class ShapedTransport(asyncio.Transport):
     def _is_stream(self, data: bytes) -> bool:
         return self._num_events > 1 or b"data: " in data[:16] or b"event: " in data[:16]
 
-    # --- what leaves when ---
+    # --- delays ---
 
     def _send(self, pause_s: float, data: bytes, piece_bytes: int = 0) -> None:
-        """Write bytes after a pause, all together or in pieces of that size with the pause before each."""
+        """Write bytes after a pause, at once or in pieces of `piece_bytes` with the pause before each."""
         if self._inner.is_closing() or not data:
             return  # a closed transport refuses to write
         if pause_s == 0 and not self._waiting:
@@ -175,7 +175,7 @@ class ShapedTransport(asyncio.Transport):
         self._waiting.clear()
         self._drained.set()
 
-    # --- what the connection's own transport does ---
+    # --- methods delegated to the connection's transport ---
 
     def close(self) -> None:
         self.stop()

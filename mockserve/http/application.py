@@ -1,4 +1,4 @@
-"""The HTTP application: its routes, and what happens around every handler: errors, API keys, CORS, faults, load."""
+"""The HTTP application: its routes and its middleware for errors, API keys, CORS, faults and load."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ MESSAGE = "Invalid HTTP request received."
 
 
 class PlainErrors(LibraryConnection):
-    """A connection of the library that answers what cannot be parsed in one line."""
+    """An aiohttp connection that answers unparsable bytes with one line."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ MODEL_PATHS = frozenset({"/invocations", "/pooling", "/classify", "/score", "/re
 
 @web.middleware
 async def inject_faults(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer with the fault that the request has drawn, if any. Only requests to a model draw by chance."""
+    """Answer with the drawn or requested fault of a request, if any. Only requests to a model draw random faults."""
     service = request.app[SERVICE]
     try:
         by_chance = bool(service.faults.settings.rates) and _is_for_model(request, service.network)
@@ -115,7 +115,7 @@ async def _shaped(request: web.Request, handler: Handler, kind: str, settings: F
 
 
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere", "/blis")
-"""Whether a path requires an API key: where vLLM requires one, and for routes that only this server has."""
+"""Prefixes of paths that require an API key: vLLM's, and the routes that only this server has."""
 
 _PASSED_ON = (ConnectionResetError, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 """Exceptions that end a handler without a reply."""
@@ -124,12 +124,12 @@ _logger = logging.getLogger(__name__)
 
 
 class OutsideCors(web.Response):
-    """A reply that vLLM makes outside of what adds the headers for browsers."""
+    """A reply that vLLM makes outside of its CORS middleware."""
 
 
 @web.middleware
 async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """The one place where an exception becomes a reply."""
+    """Convert exceptions of handlers to replies."""
     try:
         _check_size(request)
         request.app[SERVICE].lifecycle.refuse_while_stopping(request)
@@ -154,7 +154,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         dead = engine_dead()
         _note_death(request, dead)
         return json_response(dead.status, dead.body())
-    except BaseException as error:  # a panic of a library in Rust is no Exception
+    except BaseException as error:  # a panic in a Rust library is no Exception
         _logger.exception("%s %s failed", request.method, request.path)
         _forget_frames(error)
         return json_response(500, internal_error(str(error)).body(), kind=OutsideCors)
@@ -164,16 +164,16 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _forget_frames(error: BaseException) -> None:
-    """Free what the functions had that `error` came through.
+    """Clear the traceback of `error`, which keeps local variables in memory.
 
-    A function that raises an error it was given makes a cycle of references, and the collector never looks at what
-    large work has made.
+    A function that raises an error from an argument makes a reference cycle, and objects of large work are frozen, so
+    that the garbage collector would never free the cycle.
     """
     error.__traceback__ = error.__context__ = None
 
 
 def _refused(error: ApiError) -> web.Response:
-    """`error` as a reply, or why it cannot be sent: its message may repeat what has no UTF-8."""
+    """Return `error` as a reply, or as an internal error if its message has no UTF-8 encoding."""
     try:
         return json_response(error.status, error.body(), kind=OutsideCors if error.is_unhandled else web.Response)
     except ApiError as unsendable:
@@ -181,7 +181,7 @@ def _refused(error: ApiError) -> web.Response:
 
 
 def _check_size(request: web.Request) -> None:
-    """Refuse a body whose announced length is too large before any of it is kept."""
+    """Refuse a body whose Content-Length is too large, before reading it."""
     length, most = request.content_length, request.client_max_size
     if length is not None and length > most:
         raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=length)
@@ -194,7 +194,7 @@ def _note_death(request: web.Request, error: ApiError) -> None:
 
 
 async def _moved(request: web.Request) -> web.StreamResponse | None:
-    """Return the redirect of a path with a slash too many or too few at its end; None if that leads nowhere."""
+    """Return a redirect for a path with an extra or missing trailing slash; None if no route matches the other path."""
     path = request.path
     other = path.rstrip("/") if path.endswith("/") else path + "/"
     if not other:
@@ -202,7 +202,7 @@ async def _moved(request: web.Request) -> web.StreamResponse | None:
     try:
         target = request.url.with_path(other).with_query(request.query)
         found = await request.app.router.resolve(request.clone(rel_url=target.relative()))
-    except ValueError:  # a path that no URL can have
+    except ValueError:  # an invalid URL path
         return None
     if isinstance(found.http_exception, web.HTTPNotFound):
         return None
@@ -226,7 +226,7 @@ async def _declared_methods(request: web.Request) -> list[str]:
 
 
 def _lacks_key(request: web.Request, service: Service) -> bool:
-    """Whether a guarded path is asked for without one of the keys."""
+    """Whether a request to a guarded path has no valid API key."""
     if not service.api_keys:
         return False
     path = service.network.route_path(request.path)
@@ -249,7 +249,7 @@ def _preflight(request: web.Request, network: Network) -> web.Response | None:
 
 
 async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Headers that every reply of vLLM has."""
+    """Add the headers that every reply of vLLM has."""
     assert isinstance(request, web.Request)
     network = request.app[SERVICE].network
     headers = response.headers
@@ -269,7 +269,7 @@ async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
 
 
 def _answer_in_http_1_1(request: web.Request, response: web.StreamResponse) -> None:
-    """Name HTTP/1.1 in the status line, as uvicorn does whatever version a client names."""
+    """Set HTTP/1.1 in the status line, as uvicorn does for any version of the request."""
     name_http_1_1(request)
     if not response.keep_alive:
         response.headers.setdefault("Connection", "close")
@@ -282,10 +282,10 @@ def _route_of(request: web.Request, network: Network) -> str:
 
 @web.middleware
 async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Check keys, answer browsers, and count all others under their routes: refused ones are not, as in vLLM."""
+    """Check API keys, answer CORS preflights, and count requests by route; refused ones are not counted, as in vLLM."""
     service = request.app[SERVICE]
     if request.version > HttpVersion11:
-        name_http_1_1(request)  # which it is, whatever it names: the library could not frame a reply
+        name_http_1_1(request)  # aiohttp could not frame a reply for another version
     if _lacks_key(request, service):
         return json_response(401, {"error": "Unauthorized"}, kind=OutsideCors)
     asked_by_browser = _preflight(request, service.network)
@@ -320,11 +320,11 @@ def _log_access(request: web.Request, status: int, lasted_s: float) -> None:
 
 
 MIDDLEWARES = (admit, inject_faults, errors)
-"""Middlewares from the outside inwards; each is a coroutine of every request."""
+"""Middlewares from outermost to innermost; each is a coroutine of every request."""
 
 
 def build_app(service: Service) -> web.Application:
-    """The application that serves `service`."""
+    """Build the application that serves `service`."""
     app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.options.process.max_body_mb * 2**20)
     app[SERVICE] = service
     app[OPENAPI] = OpenApiText()
@@ -344,8 +344,8 @@ def _own_handler(route: Route) -> Handler:
 
 
 def _played_handler(route: Route) -> Handler:
-    """Return the handler of a route, behind recorded replies where it may have them."""
-    from mockserve.http.playing import is_played, play_back  # few servers have recorded replies
+    """Return the handler of a route, wrapped for recorded replies if the route supports them."""
+    from mockserve.http.playing import is_played, play_back  # few servers need it
 
     return partial(play_back, handler=route.handler) if is_played(route.method, route.path) else route.handler
 
@@ -355,7 +355,7 @@ Respond: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class FrontRoute:
-    """One path, and what answers it: the handler within all that goes on around every handler."""
+    """A path with its handler inside of all middleware."""
 
     url: URL
     app: web.Application
@@ -364,7 +364,7 @@ class FrontRoute:
 
 
 def front_routes(app: web.Application) -> Mapping[tuple[str, str], FrontRoute]:
-    """The routes of `app` whose path has no parameters, by method and path."""
+    """Return the routes of `app` without path parameters, by method and path."""
     found = {}
     for route in app.router.routes():
         resource = route.resource

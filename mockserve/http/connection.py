@@ -1,7 +1,7 @@
-"""One connection: usual requests are answered one after the other, the library answers the others.
+"""One connection: simple requests are answered one after the other, aiohttp answers all others.
 
-The library gets a single request that is usual but for its path, and the connection back from there; or it gets the
-connection for good, with the first bytes that are no usual request.
+aiohttp gets a single request if the request is simple except for its path, and returns the connection afterwards. The
+first bytes that are no simple request hand the connection over to aiohttp for good.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from mockserve.transport.clients import StampedConnection
 from mockserve.transport.headers import EventResponse
 
 PATIENCE_S = 0.02
-"""Seconds to wait for the rest of a request before the library does that, which may answer a head alone."""
+"""Seconds to wait for the rest of a request before aiohttp takes over, which may answer a head without its body."""
 MOST_BYTES_AHEAD = 64 * 1024
-"""Bytes that are read before a reply is sent; more stay in the kernel and with the client."""
+"""Bytes that are read ahead of a reply; further bytes stay in the kernel and with the client."""
 
 _logger = logging.getLogger(__name__)
 
@@ -35,13 +35,13 @@ class Front:
     reader: RequestReader
     keep_alive_s: float
     first_request_s: float
-    """Seconds that a connection may bring nothing at all."""
+    """Time limit for the first request of a connection."""
     most_body_bytes: int
     connections: "set[FrontConnection]" = field(default_factory=set)
     is_closing: bool = False
 
     async def close(self, grace_s: float) -> None:
-        """Wait up to `grace_s` for replies that are under way, then cut them. The library closes what it has itself."""
+        """Wait up to `grace_s` for open replies, then cut them. aiohttp closes its own connections."""
         self.is_closing = True
         for each in tuple(self.connections):
             if each.task is None:
@@ -57,12 +57,23 @@ class Front:
 
 
 class FrontConnection(StampedConnection):
-    """Bytes in, requests out, in the order in which they came."""
+    """Parses and answers the requests of a connection in order."""
 
     __slots__ = (
-        "_close_at_s", "_front", "_is_answering", "_is_given_away", "_is_holding", "_library", "_patience", "_rest",
-        "_watch", "peername", "sockname", "ssl_context", "task",
-    )  # fmt: skip
+        "_close_at_s",
+        "_front",
+        "_is_answering",
+        "_is_given_away",
+        "_is_holding",
+        "_library",
+        "_patience",
+        "_rest",
+        "_watch",
+        "peername",
+        "sockname",
+        "ssl_context",
+        "task",
+    )
 
     def __init__(self, front: Front) -> None:
         super().__init__(front.wire)
@@ -70,18 +81,18 @@ class FrontConnection(StampedConnection):
         """The task that answers a request."""
         self._front = front
         self._rest = b""
-        """Received bytes that are not a whole request yet."""
+        """Received bytes of an incomplete request."""
         self._is_answering = False
-        """Whether a request is being answered, here or by the library."""
+        """Whether a request is being answered, here or by aiohttp."""
         self._is_given_away = False
         self._is_holding = False
-        """Whether nothing is read because too much waits."""
+        """Whether reading is paused because too many bytes wait."""
         self._library: PlainErrors | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
-        """Looks whether the connection has been idle for too long."""
+        """Timer that closes an idle connection."""
         self._close_at_s = 0.0
-        # The interface of a protocol that the library's requests use.
+        # Attributes of a protocol that aiohttp's requests use.
         self.ssl_context: Any = None
         self.peername: Any = None
         self.sockname: Any = None
@@ -135,7 +146,7 @@ class FrontConnection(StampedConnection):
     # --- requests ---
 
     def _go_on(self) -> None:
-        """Begin with the next request, if it has come."""
+        """Begin with the next request if it is complete."""
         found = self._front.reader.first(self._rest)
         if found is ParseStatus.PART:
             if self._patience is None:
@@ -191,7 +202,7 @@ class FrontConnection(StampedConnection):
         )
 
     def _answered(self, keeps_alive: bool) -> None:
-        """The reply has been written, or there will be none."""
+        """Continue after a reply was written or failed."""
         self._is_answering = False
         if not keeps_alive or self._front.is_closing:
             self.hang_up()
@@ -200,10 +211,10 @@ class FrontConnection(StampedConnection):
         else:
             self._is_idle_now()
 
-    # --- the library ---
+    # --- aiohttp ---
 
     def _give_away(self) -> None:
-        """Hand all further bytes of the connection to the library."""
+        """Pass all further bytes of the connection to aiohttp."""
         self._is_given_away = True
         self._forget_timers()
         rest, self._rest = self._rest, b""
@@ -212,7 +223,7 @@ class FrontConnection(StampedConnection):
             self._read_on()
 
     def _lend(self, data: bytes) -> None:
-        """The library answers one request."""
+        """Pass one request to aiohttp."""
         library = self._new_library()
         library.on_answered = self._answered_by_library
         library.data_received(data)
@@ -224,7 +235,7 @@ class FrontConnection(StampedConnection):
         return library
 
     def _answered_by_library(self) -> None:
-        # The library closes what it will not go on with in its next turn.
+        # aiohttp closes a connection that it does not keep alive in its next turn of the event loop.
         self._loop.call_soon(self._loop.call_soon, self._take_back)
 
     def _take_back(self) -> None:
@@ -240,7 +251,7 @@ class FrontConnection(StampedConnection):
     # --- time ---
 
     def _is_idle_now(self) -> None:
-        """Close unless a request comes in time."""
+        """Start the timer that closes the connection unless a request arrives in time."""
         self._close_at_s = self._loop.time() + self._front.keep_alive_s
         if self._watch is not None and self._watch.when() > self._close_at_s:
             self._watch.cancel()
@@ -258,12 +269,12 @@ class FrontConnection(StampedConnection):
             self.hang_up()
 
     def close_if_own(self) -> None:
-        """Close unless the library has the connection."""
+        """Close the connection unless aiohttp has it."""
         if self._library is None:
             self.hang_up()
 
     def hang_up(self) -> None:
-        """Close once what was written has been sent."""
+        """Close the connection after written bytes have been sent."""
         if self.transport is not None:
             self.transport.close()
 

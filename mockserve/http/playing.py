@@ -28,10 +28,10 @@ from traces.text_file import TraceError
 
 
 def played_request(planner: Planner, body: Any, conversation: Conversation, raw: bytes, reply: PlayedReply) -> Request:
-    """The request whose reply is `reply`: a prompt as long as the recorded one was counted.
+    """Return the engine request for a recorded reply; its prompt has the recorded number of tokens.
 
-    Blocks of prompt and reply are named by their tokens, so that a next round finds both in the prefix cache. Raises
-    ApiError for what is longer than a context.
+    Blocks of prompt and reply are hashed by their tokens, so that a next round finds both in the prefix cache. Raises
+    ApiError if prompt and reply exceed the context.
     """
     ids = _prompt_ids(planner, body, conversation) or planner.encode(raw.decode("utf-8", "replace")) or [0]
     requested = reply.num_prompt_tokens or len(ids)
@@ -51,13 +51,13 @@ def _prompt_ids(planner: Planner, body: Any, conversation: Conversation) -> list
     messages = [{"role": role, "content": words} for role, words in spaced.turns]
     try:
         text = planner.conversations.prompt({"messages": messages, "tools": _tools(body) or None})
-    except (ApiError, RecursionError):  # a template need not take the roles of another server, nor any depth
+    except (ApiError, RecursionError):  # a template may not support the roles of another server, or the depth of a body
         text = conversation.text
     return planner.encode(text)
 
 
 def _tools(body: Any) -> list[dict[str, Any]]:
-    """The functions of a body of any interface, as chat completions have them."""
+    """Return the functions of a body of any API in the format of chat completions."""
     found = body.get("tools") if isinstance(body, Mapping) else None
     tools = []
     for each in found if isinstance(found, list) else ():
@@ -74,7 +74,7 @@ def _tools(body: Any) -> list[dict[str, Any]]:
 
 
 def _reply_ids(planner: Planner, reply: PlayedReply) -> list[int]:
-    """The tokens of a reply that is text; none for others, whose tokens the recording does not show."""
+    """Return the tokens of a text reply; empty for other replies, whose tokens the recording does not contain."""
     if reply.text is None:
         return []
     try:
@@ -91,7 +91,7 @@ _MOST_RECORDED_BYTES = 64 << 20
 
 
 async def forward(request: web.Request, service: Service, playback: Playback, asked: Asked) -> web.StreamResponse:
-    """The reply of the upstream, piece by piece as it comes. Raises ApiError when the upstream cannot be reached."""
+    """Forward the request and stream the reply of the upstream. Raises ApiError if the upstream is unreachable."""
     url = playback.options.playback_upstream.rstrip("/").removesuffix("/v1") + request.path_qs
     headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _NOT_PASSED_ON]
     headers = [(name, "identity" if name.lower() == "accept-encoding" else value) for name, value in headers]
@@ -116,7 +116,7 @@ async def forward(request: web.Request, service: Service, playback: Playback, as
             exchange = _exchange(playback, request, asked, reply.status, list(back.items()), pieces, sent_at_us)
             playback.add(exchange)
             await asyncio.to_thread(_append, playback.options.playback, exchange)
-            await response.write_eof()  # from here on the client may ask again
+            await response.write_eof()  # the client may repeat the request from here on
     except (ClientError, OSError, TimeoutError) as error:
         raise ApiError(f"cannot forward to {url}: {error}", status=502, kind="Bad Gateway") from None
     return response
@@ -173,7 +173,7 @@ def is_played(method: str, path: str) -> bool:
 
 
 async def play_back(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer with the recorded reply if there is one, else as `handler` does; note how each was answered."""
+    """Answer with a matching recorded reply, else with `handler`; record both in the journal."""
     service = request.app[SERVICE]
     playback = service.playback
     assert playback is not None
@@ -251,7 +251,7 @@ async def _timed_by_engine(
     tokens = _Tokens()
     try:
         driver.submit(engine_request, tokens, arrived_at(request, driver))
-        await tokens.reached(1)  # a request that is refused has no reply yet
+        await tokens.reached(1)  # the engine may still refuse the request
         return await _send(request, reply, tokens)
     finally:
         driver.abort(engine_request.id)
@@ -289,7 +289,7 @@ async def _send(request: web.Request, reply: PlayedReply, times: "_Tokens | _Rec
 
 
 class _RecordedTimes:
-    """Pieces come at their recorded times, so many recorded seconds in a real one."""
+    """Sends pieces at their recorded times, `speed` recorded seconds per real second."""
 
     def __init__(self, speed: float) -> None:
         self._speed = speed
@@ -299,7 +299,7 @@ class _RecordedTimes:
         return self._left_s(piece) <= 0
 
     async def come(self, piece: Piece) -> None:
-        """Return when a piece is due."""
+        """Wait until a piece is due."""
         if (left_s := self._left_s(piece)) > 0:
             await asyncio.sleep(left_s)
 
@@ -308,7 +308,7 @@ class _RecordedTimes:
 
 
 class _Tokens:
-    """Pieces come with the tokens of the engine."""
+    """Sends pieces with the engine's tokens."""
 
     is_streamed = True
     finish_reason = "stop"
@@ -323,11 +323,11 @@ class _Tokens:
         return self._number >= piece.num_tokens or self._has_ended
 
     async def come(self, piece: Piece) -> None:
-        """Return when a piece is due."""
+        """Wait until a piece is due."""
         await self.reached(piece.num_tokens)
 
     async def reached(self, number: int) -> None:
-        """Return when so many tokens have come. Raises ApiError when the engine refuses the request or fails."""
+        """Wait for `number` tokens. Raises ApiError if the engine refuses the request or fails."""
         while self._number < number and not self._has_ended:
             self._moved.clear()
             await self._moved.wait()

@@ -1,4 +1,4 @@
-"""Parses usual requests. Pure: bytes in, a request out, or a mark that aiohttp must parse them."""
+"""Parses simple requests. Pure: returns a request, or a status that aiohttp must parse the bytes."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from blis_sim.options.memo import Memo
 
 LARGEST_HEAD_BYTES = 8192
 LARGEST_BODY_BYTES = 256 * 1024
-"""Larger ones come in many parts, and reading them costs more than the rest."""
+"""Size limit of simple requests: a larger body arrives in many parts, and reading dominates its cost."""
 
 MOST_KNOWN_HEADS = 512
 
@@ -22,7 +22,7 @@ _FIELD = re.compile(r"^([A-Za-z0-9_-]+): ?([!-~](?:[ -~]*[!-~])?)\r\n", re.MULTI
 _SMALL_NUMBER = re.compile(r"[0-9]{1,9}")
 _CLOSES = {"keep-alive": False, "close": True}
 _FIRST_COUNTS = frozenset({"content-type", "user-agent"})
-"""Fields that some clients send twice; vLLM goes by the first."""
+"""Fields that some clients repeat; vLLM uses the first value."""
 _BESIDE_THE_USUAL = frozenset(
     {
         "content-encoding", "expect", "http2-settings", "proxy-connection", "te", "trailer", "transfer-encoding",
@@ -41,25 +41,25 @@ class Limits:
 
 
 class ParseStatus(Enum):
-    """Why bytes are no usual request."""
+    """Reason why bytes are no simple request."""
 
     PART = "the beginning of what may become one"
     OTHER = "something else"
 
 
 class UsualHead(NamedTuple):
-    """The head of a usual request, and its length."""
+    """The head of a simple request, and the length of its body."""
 
     method: str
     path: str
     headers: "CIMultiDictProxy[str]"
     num_body_bytes: int
     closes: bool
-    """Whether the connection ends with the reply."""
+    """Whether the connection closes after the reply."""
 
 
 class SimpleRequest(NamedTuple):
-    """One request that has been received completely."""
+    """One completely received request."""
 
     head: UsualHead
     body: bytes
@@ -68,14 +68,14 @@ class SimpleRequest(NamedTuple):
 
 
 class RequestReader:
-    """Finds usual requests. Equal heads are read once, since many clients send the same with every request."""
+    """Parses simple requests. Heads are cached, since many clients send an equal head with every request."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._known = Memo[bytes, UsualHead](MOST_KNOWN_HEADS)
 
     def first(self, data: bytes) -> SimpleRequest | ParseStatus:
-        """The request that `data` begins with."""
+        """Parse the first request in `data`."""
         end = data.find(END_OF_HEAD) + 2
         if end < 2:
             return ParseStatus.PART if len(data) <= self._limits.most_head_bytes else ParseStatus.OTHER
@@ -98,13 +98,13 @@ class RequestReader:
 
 
 def usual_head(data: bytes, limits: Limits) -> UsualHead | None:
-    """The head in `data`, whose last line ends with it; None if it is not usual."""
+    """Parse a head without its final empty line; None if it is not simple."""
     line = _LINE.match(data)
     if line is None or len(data) > limits.most_head_bytes:
         return None
     fields = data[line.end() :].decode("latin-1")
     pairs: list[tuple[str, str]] = _FIELD.findall(fields)
-    # A line that is no field is for others to judge.
+    # aiohttp decides about a line that is no field.
     if not len(pairs) == fields.count("\n") <= limits.most_fields:
         return None
     headers = _headers(pairs)
@@ -118,7 +118,7 @@ def usual_head(data: bytes, limits: Limits) -> UsualHead | None:
 
 
 def for_library(usual: SimpleRequest) -> bytes:
-    """Check `usual` as strict parsers do: no field twice, and a host."""
+    """Return the request as bytes for aiohttp's strict parser, with a Host header."""
     head = usual.head
     named = {} if hdrs.HOST in head.headers else {hdrs.HOST: "localhost"}
     fields = [f"{name}: {value}" for name, value in (*named.items(), *head.headers.items())]
@@ -127,7 +127,7 @@ def for_library(usual: SimpleRequest) -> bytes:
 
 
 def _headers(pairs: list[tuple[str, str]]) -> "CIMultiDictProxy[str] | None":
-    """Fields by name; None if one is not usual or repeated."""
+    """Return the fields by name; None if a field is unsupported or repeated."""
     once: dict[str, tuple[str, str]] = {}
     for name, value in pairs:
         lower = name.lower()
@@ -138,6 +138,6 @@ def _headers(pairs: list[tuple[str, str]]) -> "CIMultiDictProxy[str] | None":
 
 
 def _body_bytes(headers: "CIMultiDictProxy[str]") -> int | None:
-    """The body's length in the head; None if that is no plain number."""
+    """Return the Content-Length; None if it is no plain number."""
     said = headers.get(hdrs.CONTENT_LENGTH, "0")
     return int(said) if _SMALL_NUMBER.fullmatch(said) else None

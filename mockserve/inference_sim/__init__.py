@@ -1,1 +1,1 @@
-"""The program `llm-d-inference-sim`: that project's command line in front of this server."""
+"""The program `llm-d-inference-sim`: the command line of llm-d-inference-sim for this server."""

@@ -1,4 +1,4 @@
-"""`llm-d-inference-sim`: its flags, their meaning for this server, and the command."""
+"""The flags of `llm-d-inference-sim`, their translation to `blis serve` settings, and the command."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from mockserve.vllm_arguments.table import VllmFlag
 __all__ = ["InferenceSimOptions", "rewritten", "run"]
 
 MOST_STD_DEV_FRACTION = 0.3
-"""Largest standard deviation as a fraction of the mean, the limit of that project."""
+"""Largest standard deviation as a fraction of the mean, a limit of llm-d-inference-sim."""
 
 FAILURE_TYPES = (
     "rate_limit",
@@ -37,7 +37,7 @@ def _duration(help_text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceSimOptions:
-    """Names, defaults and limits are that project's."""
+    """Settings with llm-d-inference-sim's names, defaults and limits."""
 
     model: str = option("", "Model to pretend to serve; any name will do (default: SIM_MODEL).")
     served_model_name: tuple[str, ...] = option((), "Names that clients may use (default: the model).")
@@ -110,7 +110,7 @@ class InferenceSimOptions:
                 raise OptionError(f"{flag}-std-dev must be at most 30 % of {flag}, {mean:g} ms, got {deviation:g} ms")
 
     def ms(self, name: str) -> float:
-        """Return one of the durations in milliseconds. Raises OptionError when it is none."""
+        """Return the named duration in milliseconds. Raises OptionError for an invalid duration."""
         return milliseconds(f"--{name.replace('_', '-')}", getattr(self, name))
 
 
@@ -118,11 +118,11 @@ FAULTS: Mapping[str, str] = {**{name: name for name in FAILURE_TYPES}, "server_e
 """Failure types of llm-d-inference-sim as faults here: its server error has status 503."""
 
 BLOCKS_WITHOUT_CACHE = 1 << 20
-"""KV blocks where no cache is simulated: they never run out."""
+"""Number of KV blocks without a simulated cache, large enough to never run out."""
 
 
 def serve_options(options: InferenceSimOptions, environment: Mapping[str, str], rank: int) -> ServeOptions:
-    """The options of one data-parallel rank's server."""
+    """Return the options for the server of one data-parallel rank."""
     names = options.served_model_name or (options.model,)
     return options_from(
         ServeOptions,
@@ -138,7 +138,7 @@ def serve_options(options: InferenceSimOptions, environment: Mapping[str, str], 
         block_size=options.block_size,
         total_kv_blocks=options.kv_cache_size + 1 if options.enable_kvcache else BLOCKS_WITHOUT_CACHE,
         enable_prefix_caching=options.enable_kvcache,
-        enable_lora=True,  # there, adapters may be loaded at any time
+        enable_lora=True,  # llm-d-inference-sim loads adapters at any time
         lora_modules=options.lora_modules,
         max_loras=options.max_loras,
         max_cpu_loras=options.max_cpu_loras,
@@ -167,7 +167,7 @@ def serve_options(options: InferenceSimOptions, environment: Mapping[str, str], 
 
 
 def _times(options: InferenceSimOptions) -> dict[str, Any]:
-    """The settings of set times."""
+    """Return the latency settings."""
     by_length = options.ms("time_to_first_token") == 0 and options.ms("time_to_first_token_std_dev") == 0
     names = (
         "time_to_first_token",
@@ -196,7 +196,7 @@ def _fault_rates(options: InferenceSimOptions) -> tuple[str, ...]:
 
 
 def _kv_events(options: InferenceSimOptions, environment: Mapping[str, str], rank: int) -> str:
-    """Published where there is a cache and an address to name in the topic."""
+    """Return the KV events configuration: events need a cache and an address for the topic."""
     pod_ip = environment.get("POD_IP", "")
     if not options.enable_kvcache or not pod_ip:
         return ""
@@ -211,7 +211,7 @@ def _kv_events(options: InferenceSimOptions, environment: Mapping[str, str], ran
 
 
 def _pod_headers(options: InferenceSimOptions, environment: Mapping[str, str], rank: int) -> tuple[str, ...]:
-    """Return the headers that name the pod which answered, where its name is known."""
+    """Return the headers that name the answering pod, if its name is known."""
     found = {"x-inference-pod": environment.get("POD_NAME"), "x-inference-namespace": environment.get("POD_NAMESPACE")}
     known = {name: value for name, value in found.items() if value}
     if known:
@@ -224,7 +224,7 @@ SWITCH_VALUES = {"true": True, "1": True, "t": True, "false": False, "0": False,
 
 
 def rewritten(arguments: list[str]) -> list[str]:
-    """A command line in that project's syntax in ours; vLLM's flags are taken, too. Raises BlisError for bad values."""
+    """Convert llm-d-inference-sim's command line, also with vLLM's flags, to ours. Raises BlisError for bad values."""
     from mockserve.vllm_arguments.rewrite import rewritten as in_our_syntax
     from mockserve.vllm_arguments.table import read_table
 
@@ -251,7 +251,7 @@ def run(options: InferenceSimOptions) -> int:
 
 
 def _is_switch(argument: str, table: Mapping[str, VllmFlag]) -> bool:
-    """Whether it is a switch with a value, which that project takes and vLLM does not."""
+    """Whether an argument is a switch with a value, which llm-d-inference-sim accepts and vLLM does not."""
     name, equals, value = argument.partition("=")
     flag = table.get(name.replace("_", "-"))
     return bool(equals) and flag is not None and flag.is_switch and value.lower() in SWITCH_VALUES

@@ -1,4 +1,4 @@
-"""KV blocks outside of the engine: their names, their events over ZeroMQ, and the handover of a prompt.
+"""KV blocks outside of the engine: block hashes, KV events over ZeroMQ, and KV transfer.
 
 Read `naming.py` first; `events.py` needs the extra `kv-events`.
 """

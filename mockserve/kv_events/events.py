@@ -1,4 +1,4 @@
-"""KV-cache events: the messages that vLLM sends, and the socket they are published on."""
+"""KV-cache events: vLLM's messages, and the socket that publishes them."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ _KINDS = {
     CHUNKED: "chunked_local_attention",
     STATE: "mamba",
 }
-"""vLLM's words in events, by the names of its specifications."""
+"""vLLM's names in events, by the names of its KV cache specifications."""
 
 
 class _Stored(msgspec.Struct, omit_defaults=True, gc=False, tag="BlockStored"):
@@ -61,12 +61,12 @@ class _Batch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
 
 
 class BatchEncoder:
-    """Turns what a cache reports into messages. `numbers_hashes` gives 64-bit numbers instead of whole digests."""
+    """Encodes cache changes as messages. `numbers_hashes` selects 64-bit numbers instead of whole digests."""
 
     def __init__(
         self, hash_tokens: int, numbers_hashes: bool, lookahead_tokens: int = 0, groups: Sequence[KVCacheGroupSpec] = ()
     ) -> None:
-        """Contents have a hash for each `hash_tokens` tokens. Without `groups` there is one, of full attention."""
+        """Contents have one hash per `hash_tokens` tokens. Empty `groups` means one group with full attention."""
         self._hash_tokens = hash_tokens
         self._lookahead_tokens = lookahead_tokens
         self._groups = groups or (KVCacheGroupSpec(FULL, hash_tokens),)
@@ -74,7 +74,7 @@ class BatchEncoder:
         self._encoder = msgspec.msgpack.Encoder()
 
     def encode(self, changes: Iterable[CacheChange], unix_time_s: float, rank: int) -> bytes | None:
-        """Return one encoded batch; None when it would have no events."""
+        """Return one encoded batch; None without events."""
         events = [event for change in changes if (event := self._event(change)) is not None]
         return self._encoder.encode(_Batch(unix_time_s, events, rank)) if events else None
 
@@ -125,7 +125,7 @@ class BatchEncoder:
 
 
 def _untagged(keys: ExtraKeys) -> tuple[str, ...] | None:
-    """Return extra keys of a hash without the words that tag them in it, as events have them."""
+    """Return the extra keys of a hash without their tags, as in events."""
     return None if keys is None else tuple(tagged[1] for tagged in keys)
 
 
@@ -133,10 +133,10 @@ END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 
 
 class KVEventPublisher:
-    """Publishes for one data-parallel rank, from one event loop only. The endpoints are those of the rank."""
+    """Publishes the events of one data-parallel rank at the rank's endpoints. Use it from one event loop only."""
 
     def __init__(self, config: KVEventsConfig, encoder: BatchEncoder, rank: int = 0) -> None:
-        """Raises OptionError when an endpoint cannot be used."""
+        """Raises OptionError if an endpoint cannot be opened."""
         self.config = config
         self._encoder = encoder
         self._rank = rank
@@ -146,7 +146,7 @@ class KVEventPublisher:
         self._context = zmq.asyncio.Context()
         self._answering: asyncio.Task[None] | None = None
         self._router: zmq.asyncio.Socket | None = None
-        # Sending on a PUB socket never waits, so that needs no coroutine.
+        # Sending on a PUB socket never blocks, so it needs no coroutine.
         self._pub = zmq.Context(self._context).socket(zmq.PUB)
         self._pub.set_hwm(config.hwm)
         try:
@@ -168,7 +168,7 @@ class KVEventPublisher:
         self._pub.send_multipart((self._topic, number.to_bytes(8, "big"), batch))
 
     def close(self) -> None:
-        """Publish no more and answer no more."""
+        """Stop publishing and replaying."""
         if self._answering is not None:
             self._answering.cancel()
         self._pub.close(linger=0)
@@ -184,7 +184,7 @@ class KVEventPublisher:
             self._pub.connect(endpoint)
         if self.config.replay_endpoint is not None:
             self._router = self._context.socket(zmq.ROUTER)
-            # All that is kept, and the end, must fit in the queue of a subscriber that reads slowly.
+            # All kept batches and the end mark must fit in the queue of a slow subscriber.
             self._router.set_hwm(2 * (self.config.buffer_steps + 1))
             self._router.bind(self.config.replay_endpoint)
             self._answering = asyncio.get_running_loop().create_task(self._answer(self._router))

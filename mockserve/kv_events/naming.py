@@ -1,4 +1,4 @@
-"""Names of KV blocks: hashes as vLLM computes them, or fast ones where nothing compares them."""
+"""Hashes of KV blocks: vLLM's hashes, or faster ones if no client compares them."""
 
 import hashlib
 import pickle
@@ -58,12 +58,11 @@ ALGORITHMS: Mapping[str, Hash] = {
 }
 
 NEEDS_SECRET_SEED = frozenset({"xxhash", "xxhash_cbor"})
-"""Algorithms whose collisions can be made from a known seed."""
+"""Algorithms for which collisions can be constructed if the seed is known."""
 
 
 def root_hash(algorithm: str, python_hash_seed: str | None) -> bytes:
-    """Return the hash that stands for the block before the first one. `python_hash_seed` is PYTHONHASHSEED, None if it
-    is not set."""
+    """Return the parent hash of the first block. `python_hash_seed` is PYTHONHASHSEED, None if unset."""
     if python_hash_seed is None:
         python_hash_seed = secrets.token_hex(32) if algorithm in NEEDS_SECRET_SEED else DEFAULT_SEED
     return ALGORITHMS[algorithm](python_hash_seed)
@@ -77,10 +76,9 @@ def block_digests(
     extra_keys: Sequence[ExtraKeys],
     lookahead_tokens: int = 0,
 ) -> tuple[bytes, ...]:
-    """Return one digest per full block with so many tokens after it, which it covers, too. `extra_keys` has an entry
-    for each.
+    """Return one digest per full block that is followed by `lookahead_tokens` tokens, which the digest covers too.
 
-    Cost: about 3 us per block of 16 tokens.
+    `extra_keys` has an entry for each block. Cost: about 3 us per block of 16 tokens.
     """
     digest = root
     digests = []
@@ -94,7 +92,7 @@ def block_digests(
 
 
 def as_number(digest: bytes) -> int:
-    """The low 64 bits, as events carry them."""
+    """Return the low 64 bits, as used in events."""
     return int.from_bytes(digest, "big") & LOW_64_BITS
 
 
@@ -104,9 +102,10 @@ DIGEST_BYTES = 8
 def block_hashes(
     token_ids: Sequence[int], block_size_tokens: int, salt: str = "", lookahead_tokens: int = 0
 ) -> tuple[int, ...]:
-    """Return one 64-bit hash per full block. Equal beginnings with equal salt give equal hashes, in every process.
+    """Return one 64-bit hash per full block. Equal prefixes with equal salt give equal hashes, in every process.
 
-    Each hash covers so many tokens after its block, too; a block without them has no hash. Cost: about 1 us per block.
+    Each hash also covers the `lookahead_tokens` tokens after its block; a block without them has no hash. Cost: about
+    1 us per block.
     """
     packed = array("I", token_ids).tobytes()
     width = block_size_tokens * array("I").itemsize
@@ -120,13 +119,13 @@ def block_hashes(
 
 
 def token_digest(token_ids: Sequence[int]) -> int:
-    """A 64-bit hash of all of a prompt."""
+    """Return a 64-bit hash of a whole prompt."""
     packed = array("I", token_ids).tobytes()
     return int.from_bytes(blake2b(packed, digest_size=DIGEST_BYTES).digest(), "little")
 
 
 class Lora(Protocol):
-    """The properties of an adapter that separate its blocks from others."""
+    """The properties of an adapter that its block hashes depend on."""
 
     @property
     def number(self) -> int: ...
@@ -140,7 +139,7 @@ class Lora(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Blocks with equal tokens are equal only within one of these."""
+    """Blocks with equal tokens are shared only within one scope."""
 
     cache_salt: str = ""
     lora: Lora | None = None
@@ -149,12 +148,12 @@ class Scope:
 ANYWHERE = Scope()
 
 NameBlocks: TypeAlias = Callable[[str, Sequence[int], Scope], BlockIdentities]
-"""A function from the id of a request, the tokens of its prompt and answer, and their scope to its block names."""
+"""A function from a request id, the tokens of prompt and answer, and their scope to block hashes."""
 
 
 @dataclass(frozen=True, slots=True)
 class FastNaming:
-    """Names that mean nothing outside of this server."""
+    """Fast hashes without a meaning outside of this server."""
 
     block_size_tokens: int
     lookahead_tokens: int = 0
@@ -168,7 +167,7 @@ class FastNaming:
 
 @dataclass(frozen=True, slots=True)
 class TokenBlocks:
-    """The blocks of one request; blocks beyond its known tokens are its own and are not published."""
+    """The blocks of one request; blocks beyond its known tokens are unique and not published."""
 
     request_id: str
     digests: tuple[bytes, ...]
@@ -186,7 +185,7 @@ class TokenBlocks:
 
 @dataclass(frozen=True, slots=True)
 class VllmNaming:
-    """vLLM's hashes. `root` stands for the block before the first one."""
+    """vLLM's hashes. `root` is the parent hash of the first block."""
 
     block_size_tokens: int
     algorithm: str
@@ -202,7 +201,7 @@ class VllmNaming:
 
 
 def _extra_keys(index: int, scope: Scope) -> ExtraKeys:
-    """The adapter in every block, the salt in the first, for the others follow from it."""
+    """Return the extra keys of a block: the adapter, and in the first block the salt, on which later blocks depend."""
     keys: list[tuple[str, ...]] = []
     if scope.lora is not None:
         keys.append(("lora", scope.lora.name, scope.lora.path))

@@ -1,4 +1,4 @@
-"""KV blocks that leave the server: their naming, publishing and transfer, set up from the options."""
+"""Hashing, publishing and transfer of KV blocks, set up from the options."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVTransfer:
-    """One instance's end of transfers. `bytes_per_block` is what each GPU holds of a block; GPUs send side by side."""
+    """One instance's end of KV transfers. `bytes_per_block` is the share of each GPU; GPUs send in parallel."""
 
     engine_id: str
     host: str
     port: int
     tp: int
     num_prompt_blocks: Callable[[int], int]
-    """Blocks that hold what is kept of a prompt of so many tokens."""
+    """Number of blocks kept for a prompt, by its number of tokens."""
     bytes_per_block: float
     gb_per_s: float
     latency_us: int
 
     def incoming(self, params: Mapping[str, Any] | None, prompt_tokens: int) -> ExternalPrompt | None:
-        """Return the part of a prompt that another instance has computed, according to a request."""
+        """Return the part of a prompt that another instance has computed, by the parameters of a request."""
         if not params or not params.get("do_remote_prefill") or not params.get("remote_block_ids"):
             return None
         stated_tokens = params.get("remote_num_tokens")
@@ -44,10 +44,10 @@ class KVTransfer:
         return ExternalPrompt(num_tokens, transfer_us)
 
     def outgoing(self, params: Mapping[str, Any] | None, num_tokens: int, request_id: str) -> dict[str, Any] | None:
-        """Return the transfer parameters for the instance that fetches the blocks of so many tokens; None unless
+        """Return the transfer parameters for the instance that fetches the blocks of `num_tokens` tokens; None unless
         requested.
 
-        The numbers of blocks are made up: no instance of this server reads them.
+        The block numbers are placeholders: no instance of this server reads them.
         """
         if not params or not params.get("do_remote_decode"):
             return None
@@ -71,7 +71,7 @@ class KVTransfer:
 
 
 def block_naming(options: KVSharingOptions, environment: ServerEnvironment, config: EngineConfig) -> NameBlocks:
-    """Return the naming of blocks. Raises OptionError when the algorithm needs a library that is not there."""
+    """Return the hashing of blocks. Raises OptionError if the algorithm needs a missing library."""
     size, lookahead = config.block_size_tokens, config.num_hash_lookahead_tokens
     if not options.events.publishes:
         return FastNaming(size, lookahead)
@@ -86,8 +86,8 @@ def block_naming(options: KVSharingOptions, environment: ServerEnvironment, conf
 def open_publisher(
     options: KVSharingOptions, environment: ServerEnvironment, config: EngineConfig, rank: int
 ) -> "KVEventPublisher | None":
-    """Return the publisher of a data-parallel rank; None unless the options ask for events. Raises OptionError when it
-    cannot."""
+    """Return the publisher of a data-parallel rank; None unless the options enable events. Raises OptionError if an
+    endpoint cannot be opened."""
     events = options.events
     if not events.publishes:
         return None

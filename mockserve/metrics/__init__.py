@@ -1,4 +1,4 @@
-"""The metrics of the server, and the page that shows them.
+"""The server's metrics, and the Prometheus page.
 
-`engine.py` counts requests and steps as vLLM does; `families.py` gives each figure vLLM's name.
+`engine.py` counts requests and steps as vLLM does; `families.py` maps counters to vLLM's metric names.
 """

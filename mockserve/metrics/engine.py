@@ -12,13 +12,13 @@ from blis_sim.engine.units import Micros
 from mockserve.in_flight_request import InFlightRequest
 
 BUCKETS_PER_E = 50
-"""Buckets by which a duration grows by the factor e; each is 2 % wide, so its middle is within 1 % of its durations."""
+"""Buckets per factor e of duration; each bucket is 2 % wide, so its middle is within 1 % of its durations."""
 
 
 class FineCounts:
-    """Counts of durations by buckets so narrow that percentiles of them are those of the durations.
+    """A histogram of durations with logarithmic buckets, narrow enough for percentiles within 1 %.
 
-    Buckets in use alone take memory, about 1,000 at most.
+    Only used buckets take memory, about 1,000 at most.
     """
 
     __slots__ = ("counts",)
@@ -27,7 +27,7 @@ class FineCounts:
         self.counts: dict[int, int] = {}
 
     def observe(self, duration_us: float, times: int = 1) -> None:
-        """Count `times` durations; those below a microsecond count as one."""
+        """Count a duration `times` times; a duration below a microsecond counts as one microsecond."""
         bucket = int(log(duration_us) * BUCKETS_PER_E) if duration_us > 1 else 0
         self.counts[bucket] = self.counts.get(bucket, 0) + times
 
@@ -44,28 +44,28 @@ class Histogram:
         self.total = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """`times` observations of `value`."""
+        """Add `times` observations of `value`."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.count += times
         self.total += value * times
 
     def add(self, other: "Histogram") -> None:
-        """Observe what another with the same bounds has observed, too."""
+        """Add the observations of a histogram with equal bounds."""
         self.counts = [ours + theirs for ours, theirs in zip(self.counts, other.counts, strict=True)]
         self.count += other.count
         self.total += other.total
 
     def since(self, counts_before: Sequence[int]) -> "Histogram":
-        """Observations since `counts` was `counts_before`; the total is not kept."""
+        """Return the observations made since `counts` was `counts_before`, without their total."""
         window = Histogram(self.bounds)
         window.counts = [now - before for now, before in zip(self.counts, counts_before, strict=True)]
         window.count = sum(window.counts)
         return window
 
     def quantile(self, fraction: float) -> float:
-        """The value below which `fraction` of the observations lie, interpolated; the last bound beyond all bounds.
+        """Return the interpolated quantile, at most the last bound.
 
-        0 when there are none.
+        Returns 0 without observations.
         """
         rank = fraction * self.count
         seen = 0
@@ -79,7 +79,7 @@ class Histogram:
 
 
 def cumulative(histogram: Histogram) -> Sequence[tuple[str, float]]:
-    """Buckets of the exposition format: each counts all observations up to its bound."""
+    """Return cumulative buckets, as in the Prometheus exposition format."""
     seen = 0
     buckets = []
     for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
@@ -97,10 +97,10 @@ _logger = logging.getLogger(__name__)
 
 
 class Lateness:
-    """A histogram of real seconds between the instant a frame was due and the instant it was handed over.
+    """A histogram of the real seconds between the due time and the delivery of frames.
 
-    Every `WINDOW_S` the 99th percentile of the frames since the last look is taken, and `warn` is called with it when
-    it exceeds `WARN_ABOVE_S`. The percentile is interpolated within a bucket.
+    Every `WINDOW_S` the 99th percentile of the window's frames is computed, interpolated within a bucket, and passed to
+    `warn` if it exceeds `WARN_ABOVE_S`.
     """
 
     def __init__(self, warn: Callable[[str], None] | None = None) -> None:
@@ -112,7 +112,7 @@ class Lateness:
         self._window_ends_at: float | None = None
 
     def observe(self, lateness_s: float, now_s: float, num_frames: int = 1) -> None:
-        """Record frames that left together at `now_s` on a monotonic clock, and the lateness of the first."""
+        """Record frames sent together at `now_s` on a monotonic clock, with the lateness of the first."""
         self.histogram.observe(lateness_s, num_frames)
         if self._window_ends_at is None or now_s >= self._window_ends_at:
             self._next_window(now_s)
@@ -147,7 +147,7 @@ CACHE_SOURCES = ("device", "host", "p2p", "disk", "external_unspecified")
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 MOST_ADAPTER_LISTS = 1000
 MOST_ADAPTER_CHARACTERS = 1_000_000
-"""Most lists of adapters that are kept, and their most names together: clients choose the names."""
+"""Limits of the number of kept adapter lists and of their total length, because clients choose the names."""
 FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
@@ -162,12 +162,12 @@ def token_count_buckets(max_model_len: int) -> tuple[int, ...]:
 
 
 class Adapters:
-    """Which LoRA adapters were in use together after a step, and when last.
+    """Records which LoRA adapters were in use together after a step, with the latest time of each combination.
 
-    vLLM's front end counts a request from its first token on, so an adapter counts from then on until its last request
-    has ended; a step's tokens count after the requests that it ends. Its two lists, of running and of waiting adapters,
-    both name all such adapters, in the order in which they came. vLLM keeps every list for good; here those seen
-    longest ago are forgotten when there are too many.
+    vLLM's front end counts a request from its first token on, so an adapter is in use from the first token of its first
+    request until the end of its last request. A step is recorded after the ends of requests in it. vLLM's two lists, of
+    running and of waiting adapters, both name all adapters in use, in order of their first use. vLLM keeps every list
+    forever; here the lists seen longest ago are dropped above a limit.
     """
 
     def __init__(self) -> None:
@@ -175,38 +175,38 @@ class Adapters:
         self._num_characters = 0
         self._numbers: dict[str, int] = {}
         self._stepped_at: float | None = None
-        """The end of a step whose state is not noted yet, because it may still end requests."""
+        """End of a step that is not recorded yet, because requests may still end in it."""
 
     def last_seen(self) -> Mapping[str, float]:
-        """Lists of adapters, each joined by commas, and the Unix time of each; the latest comes last."""
+        """Comma-joined lists of adapters with the Unix time each was last seen, in ascending order of time."""
         self._note()
         return self._last_seen
 
     def began(self, adapter: str) -> None:
-        """A request with this adapter, or with none if it is empty, has its first token."""
+        """A request had its first token. An empty `adapter` means none."""
         self._note()
         if adapter:
             self._numbers[adapter] = self._numbers.get(adapter, 0) + 1
 
     def ended(self, adapter: str) -> None:
-        """A request whose first token has come, with this adapter or none, has ended."""
+        """A request that had its first token has ended. An empty `adapter` means none."""
         if adapter:
             self._numbers[adapter] -= 1
             if not self._numbers[adapter]:
                 del self._numbers[adapter]
 
     def left(self, adapter: str) -> None:
-        """The client of such a request hung up between two steps."""
+        """A request that had its first token was aborted between two steps."""
         self._note()
         self.ended(adapter)
 
     def stepped(self) -> None:
-        """A step has brought tokens. The requests that it ends are named next."""
+        """A step has generated tokens. Calls of `ended` for its requests follow."""
         self._note()
         self._stepped_at = time.time()
 
     def _note(self) -> None:
-        """Note the state after the latest step, unless that is done."""
+        """Record the adapters in use after the latest step, once."""
         if self._stepped_at is None:
             return
         names = ",".join(self._numbers)
@@ -318,7 +318,7 @@ class EngineMetrics:
         self.time_per_token_s.observe((last_at - first_at) / gaps / 1e6)
 
     def _sibling_completed(self, flight: InFlightRequest) -> None:
-        """The choices of one prompt count as one request, when the last of them is complete."""
+        """Count all choices of a prompt as one request, when the last choice is complete."""
         siblings = flight.siblings
         siblings.num_open -= 1
         siblings.longest_tokens = max(siblings.longest_tokens, flight.num_tokens)

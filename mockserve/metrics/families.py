@@ -38,7 +38,7 @@ FIXED = {
     "use_kda_recoverssm": "False",
     "use_replayssm": "False",
 }
-"""vLLM's samples of features that are not simulated, as a server without them has them."""
+"""vLLM's samples for features that are not simulated, with the values of a server without these features."""
 
 
 def cache_config_labels(options: ServeOptions, deployment: Deployment) -> dict[str, str]:
@@ -78,7 +78,7 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric under vLLM's name without its `vllm:`; with `label`, `read` gives a value for each of its values."""
+    """One metric, named without the prefix `vllm:`. With `label`, `read` returns a value for each label value."""
 
     kind: str
     name: str
@@ -88,7 +88,7 @@ class Family:
 
 
 def _nothing(_engine: EngineState) -> float:
-    """vLLM exports it always and moves it only for features that mean nothing here."""
+    """Return 0 for a metric that vLLM always exports but changes only for features that are not simulated."""
     return 0
 
 
@@ -208,7 +208,7 @@ FAMILIES: tuple[Family, ...] = (
         "finished_reason",
     ),
 )
-"""Families before those of rejections, which have no engine."""
+"""Metrics with an engine label, in vLLM's order; rejection counters follow them on the page."""
 
 DRAFT_FAMILIES: tuple[Family, ...] = (
     Family(
@@ -232,7 +232,7 @@ DRAFT_FAMILIES: tuple[Family, ...] = (
         "position",
     ),
 )
-"""Families that exist only with speculative decoding, and then are the first ones."""
+"""Metrics that exist only with speculative decoding, at the top of the page."""
 
 HISTOGRAMS: tuple[Family, ...] = (
     Family(
@@ -327,7 +327,7 @@ HISTOGRAMS: tuple[Family, ...] = (
 
 
 def shown(fakes: FakeMetrics, name: str, value: Value, seconds: float) -> Value:
-    """The figure to show for a metric so long after the start, where `value` is the true one."""
+    """Return the fake value of a metric `seconds` after the start, or else the measured `value`."""
     if name in fakes.courses:
         return fakes.courses[name](seconds)
     if name in fakes.buckets and isinstance(value, Histogram):

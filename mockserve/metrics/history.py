@@ -1,4 +1,4 @@
-"""The figures of a server over its life: a look at its counters every second in which anything happened."""
+"""A server's metrics over time: a snapshot of its counters every second with activity."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ FRACTIONS = (0.5, 0.9, 0.99)
 
 
 def increase(before: Mapping[int, int], after: Mapping[int, int]) -> dict[int, int]:
-    """Return the counts that came since `before`."""
+    """Return the increase of each count since `before`."""
     return {bucket: count - known for bucket, count in after.items() if count != (known := before.get(bucket, 0))}
 
 
@@ -45,13 +45,13 @@ def percentiles_ms(counts: Mapping[int, int]) -> Sequence[float] | None:
 
 PERIOD_S = 1.0
 MOST_LOOKS = 600
-"""Looks that are kept; when there are more, each two neighbours become one."""
+"""Number of snapshots kept; above it, neighbouring snapshots are merged in pairs."""
 MOST_ENGINES = 64
-"""Engines with figures of their own, the first ones; looks at more engines are less frequent, as each takes longer."""
+"""Number of engines with separate metrics, the first ones. More engines make snapshots slower and less frequent."""
 MOST_COLUMNS = 120
-"""Instants for which the load of each engine is reported."""
+"""Number of instants for which the load of each engine is reported."""
 RECENT_LOOKS = 10
-"""Looks over which present rates and percentiles are taken."""
+"""Number of latest snapshots for present rates and percentiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ _COUNTED = ("prompt_tokens", "output_tokens", "requests", "steps", "preemptions"
 
 @dataclass(slots=True)
 class _EngineHistory:
-    """Counters of one engine at the latest looks, and its load at each look that is kept."""
+    """Counters of one engine in the latest snapshots, and its load in each kept snapshot."""
 
     recent: deque[_Counters]
     load: list[float]
@@ -85,9 +85,9 @@ class _EngineHistory:
 
 @dataclass(slots=True)
 class Look:
-    """Figures of all engines together over `span_s` real seconds until `at`, in Unix seconds.
+    """Metrics of all engines together over `span_s` real seconds until `at`, in Unix seconds.
 
-    `counts` holds increases by name. Gauges are those at the end, and means where looks were merged.
+    `counts` has increases by name. Gauges are values at the end, or means of merged snapshots.
     """
 
     at: float
@@ -96,7 +96,7 @@ class Look:
     waiting: float
     kv_percent: float
     busy_s: float
-    """Seconds in which engines had requests, added up over the engines; one that begins or ends to have some counts
+    """Seconds in which engines had requests, summed over engines. An engine with requests at one end only counts
     half."""
     errors: int
     lag_p99_ms: float | None
@@ -113,7 +113,7 @@ class Look:
 
 
 def merged(looks: Sequence[Look] | deque[Look]) -> Look:
-    """Return one look over the time of several."""
+    """Merge consecutive snapshots into one."""
     ttft: dict[int, int] = {}
     itl: dict[int, int] = {}
     for each in looks:
@@ -147,15 +147,15 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _in_groups(values: Sequence[float], size: int) -> list[float]:
-    """Return the mean of each group of neighbours."""
+    """Return the mean of each group of `size` consecutive values."""
     return [_mean(values[start : start + size]) for start in range(0, len(values), size)]
 
 
 class History:
-    """Looks at the counters of a source while a server listens.
+    """Takes snapshots of the counters of a source while a server listens.
 
-    Seconds in which nothing happened are left out, except one before and one after each stretch of load, so the time
-    that the looks span is that of the load.
+    Seconds without activity are omitted, except one before and one after each period of load, so that the snapshots
+    cover the periods of load.
     """
 
     def __init__(self) -> None:
@@ -166,24 +166,24 @@ class History:
         self._num_errors = 0
         self._lag_counts: Sequence[int] | None = None
         self._idle: Look | None = None
-        """The latest look, where nothing happened and the look before was idle, too."""
+        """The latest snapshot, if it and the previous one are idle."""
         self._timer: asyncio.TimerHandle | None = None
         self._text: bytes | None = None
 
     def begin(self, source: "MetricsSource") -> None:
-        """Look at `source` periodically until `end`."""
+        """Take snapshots of `source` periodically until `end`."""
         self.look(source, time.time())
         period_s = PERIOD_S * max(1, ceil(len(source.engines) / MOST_ENGINES))
         self._timer = asyncio.get_running_loop().call_later(period_s, self.begin, source)
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop taking snapshots."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def look(self, source: "MetricsSource", now: float) -> None:
-        """Note the figures of the instant `now`, in Unix seconds."""
+        """Take a snapshot at the instant `now`, in Unix seconds."""
         self._text = None
         look = self._taken(source, now)
         self._recent.append(look)
@@ -232,7 +232,7 @@ class History:
     def _noted(
         self, number: int, engine: "MeasuredEngine", now: float, before_at: float
     ) -> tuple[_EngineHistory, _Counters]:
-        """Note an engine's counters; return its history and the counters of the look before."""
+        """Record an engine's counters. Returns its history and the counters of the previous snapshot."""
         known = self._engines.get(number)
         if known is None:
             absent = [0.0] * len(self.looks)
@@ -286,7 +286,7 @@ class History:
         return self._text
 
     def _now(self) -> Look:
-        """Return the recent looks as one, with the gauges of the latest."""
+        """Merge the recent snapshots, with the gauges of the latest."""
         now, latest = merged(self._recent), self._recent[-1]
         now.running, now.waiting, now.kv_percent = latest.running, latest.waiting, latest.kv_percent
         return now
@@ -308,7 +308,7 @@ class History:
 
 
 def _series(looks: Sequence[Look]) -> Mapping[str, Sequence[float | None]]:
-    """Return each figure of the looks. Rates are per second of real time, latencies in simulated milliseconds."""
+    """Return each metric of the snapshots. Rates are per second of real time, latencies in simulated milliseconds."""
 
     def rates(name: str) -> Sequence[float | None]:
         return [_rate(each.counts[name], each.span_s) for each in looks]
@@ -336,7 +336,7 @@ def _rate(count: float, span_s: float) -> float | None:
 
 
 def _engine(number: int, engine: _EngineHistory, group: int) -> Mapping[str, Any]:
-    """Return the present figures of an engine, and its load over time."""
+    """Return the present metrics of an engine, and its load over time."""
     first, last = engine.recent[0], engine.recent[-1]
     return {
         "engine": number,

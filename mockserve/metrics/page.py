@@ -1,4 +1,4 @@
-"""The text of GET /metrics: vLLM's names, types, labels and buckets, and this server's own lateness."""
+"""The text of GET /metrics: vLLM's names, types, labels and buckets, and the lateness of this server."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ REJECTION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")
 
 
 class Driven(Protocol):
-    """A holder of an engine, which a restart replaces."""
+    """An object with an engine, which a restart may replace."""
 
     @property
     def engine(self) -> Engine: ...
@@ -38,7 +38,7 @@ class Driven(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEngine:
-    """One engine with what is counted about its requests. `created` is when counting began, in Unix seconds."""
+    """One engine with its request metrics. `created` is the start of counting, in Unix seconds."""
 
     driver: Driven
     metrics: EngineMetrics
@@ -46,7 +46,7 @@ class MeasuredEngine:
 
 
 class CutStreams(Protocol):
-    """The counter of streams that were cut because their clients did not read."""
+    """Counter of streams that were cut because their clients did not read."""
 
     @property
     def num_cut(self) -> int: ...
@@ -54,7 +54,7 @@ class CutStreams(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _CutElsewhere:
-    """Counts taken from other processes."""
+    """The number of cut streams of other processes."""
 
     num_cut: int
 
@@ -67,12 +67,12 @@ class Metrics(Protocol):
 
     @property
     def rejections(self) -> dict[str, int]:
-        """Requests refused because too many waited, by the limit."""
+        """Requests rejected because of a full queue, by limit."""
         ...
 
     @property
     def tool_parsing(self) -> ToolParsing | None:
-        """Counter of uses of the parser of tool calls, if there is one."""
+        """Counter of tool parser uses; None without a tool parser."""
         ...
 
     @property
@@ -81,15 +81,15 @@ class Metrics(Protocol):
         ...
 
     async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:
-        """Return the metrics page, or only the samples named, in the format that an `Accept` header asks for."""
+        """Return the metrics page, or only the named samples, in the format selected by an `Accept` header."""
         ...
 
     async def live(self) -> bytes:
-        """Return the figures over time as JSON."""
+        """Return the metrics over time as JSON."""
         ...
 
     def watch(self, is_watched: bool) -> None:
-        """Begin or end to note the figures over time."""
+        """Start or stop recording metrics over time."""
         ...
 
 
@@ -114,17 +114,17 @@ class MetricsPart(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricsSource:
-    """Reads engines and counters at each scrape; nothing is kept up to date in between.
+    """Reads engines and counters at each scrape.
 
-    Engines may come and go. The series of an engine that has gone are on the page no more; what is counted for the
-    whole server stays. `cache_config` becomes the labels of `vllm:cache_config_info`.
+    Engines may be added and removed. The series of a removed engine disappear from the page; counters of the whole
+    server remain. `cache_config` becomes the labels of `vllm:cache_config_info`.
     """
 
     model_name: str
     engines: dict[int, MeasuredEngine]
     """Engines by the value of the label `engine`."""
     config: EngineConfig
-    """Configuration of the first engine, which decides what families there are."""
+    """Configuration of the first engine, which determines the metric families."""
     cache_config: Mapping[str, str]
     lateness: Lateness
     fakes: FakeMetrics
@@ -135,7 +135,7 @@ class MetricsSource:
     operations: Operations = field(default_factory=Operations)
     history: History = field(default_factory=History)
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
-    """Requests refused because too many waited, by the limit."""
+    """Requests rejected because of a full queue, by limit."""
     created: float = field(default_factory=time.time)
     """Start of counting for the whole server, in Unix seconds."""
     _registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry(auto_describe=True), init=False)
@@ -145,24 +145,24 @@ class MetricsSource:
         return self.exposition(names, accept)
 
     async def live(self) -> bytes:
-        """Return the figures over time as JSON."""
+        """Return the metrics over time as JSON."""
         return self.history.text(self.http.errors)
 
     def watch(self, is_watched: bool) -> None:
-        """Begin or end to note the figures over time."""
+        """Start or stop recording metrics over time."""
         if is_watched:
             self.history.begin(self)
         else:
             self.history.end()
 
     def exposition(self, names: Collection[str] = (), accept: str = "") -> bytes:
-        """Return the metrics page, or only the samples named, in the format that an `Accept` header asks for."""
+        """Return the metrics page, or only the named samples, in the format selected by an `Accept` header."""
         registry: Collector = self._registry.restricted_registry(names) if names else self._registry
         encode, _ = choose_encoder(accept)
         return encode(registry)
 
     def collect(self) -> Iterator[Metric]:
-        """The families that are ours or vLLM's, for prometheus_client."""
+        """Yield vLLM's families and this server's, for prometheus_client."""
         return self.overrides.applied(self._collected())
 
     def _collected(self) -> Iterator[Metric]:
@@ -192,7 +192,7 @@ class MetricsSource:
         return _METRICS[family.kind](f"vllm:{family.name}", family.help, labels, values)
 
     def _value(self, family: Family, engine: MeasuredEngine, state: EngineState) -> Value:
-        """The true figure, or the one to show instead."""
+        """Return the fake value, or else the measured one."""
         return shown(self._shown_fakes, family.name, family.read(state), time.time() - engine.created)
 
     @property
@@ -200,7 +200,7 @@ class MetricsSource:
         return self.overrides.fakes or self.fakes
 
     def _labels(self, number: int, engine: MeasuredEngine, last: str) -> tuple[list[str], float]:
-        """The values of the labels of one sample, and when counting began."""
+        """Return the label values of one sample, and the start of counting."""
         return [self.model_name, str(number), *([last] if last else [])], engine.created
 
     def _rejections(self) -> Metric:
@@ -214,7 +214,7 @@ class MetricsSource:
         return metric
 
     def _adapters(self) -> Iterator[Metric]:
-        """The states of adapters, each valued with when it was seen last; without adapters there is no such metric."""
+        """Yield the metric of adapter lists, each with the time it was last seen; yield nothing without adapters."""
         lora = self.config.lora
         fakes = self._shown_fakes
         if lora is None and fakes.loras is None:
@@ -267,7 +267,7 @@ def _state_of(engine: MeasuredEngine) -> EngineState:
 
 
 Sample: TypeAlias = tuple[tuple[list[str], float], float | Histogram]
-"""Values of labels, when counting began, and the figure."""
+"""Label values, start of counting, and value of a sample."""
 
 
 def _labelled(value: Value) -> Iterable[tuple[str, float | Histogram]]:
@@ -307,7 +307,7 @@ _METRICS: Mapping[str, Callable[[str, str, list[str], Iterable[Sample]], Metric]
 
 
 def sum_of_parts(source: MetricsSource, parts: Sequence[MetricsPart]) -> MetricsSource:
-    """A source that adds up the counts of several processes for `source`; its page shows no single process."""
+    """Return a copy of `source` with the summed counts of several processes."""
     lateness, slow_readers = Lateness(), _CutElsewhere(sum(part.num_streams_cut for part in parts))
     tool_parsing = None if source.tool_parsing is None else ToolParsing()
     found = replace(
@@ -338,7 +338,7 @@ def new_source(
     slow_readers: CutStreams,
     tool_parsing: ToolParsing | None = None,
 ) -> MetricsSource:
-    """A source for at least one engine whose page also has the figures of the process."""
+    """Return a source for at least one engine, with metrics of the process."""
     config = next(iter(engines.values())).driver.engine.config
     source = MetricsSource(model_name, dict(engines), config, cache_config, lateness, fakes, slow_readers, tool_parsing)
     registry = source._registry

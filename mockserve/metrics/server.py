@@ -24,7 +24,7 @@ WEBSOCKET_BUCKETS_S = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 
 @dataclass(slots=True)
 class WebSocketMetrics:
-    """Counts WebSockets that are open, all that were opened, and how long each was."""
+    """Counts open WebSockets, opened WebSockets, and their durations."""
 
     num_active: int = 0
     num_opened: int = 0
@@ -44,7 +44,7 @@ class WebSocketMetrics:
             self.durations_s.observe(time.monotonic() - started_s)
 
     def add(self, other: "WebSocketMetrics") -> None:
-        """Count what another has counted, too."""
+        """Add the counts of another object."""
         self.num_active += other.num_active
         self.num_opened += other.num_opened
         self.durations_s.add(other.durations_s)
@@ -72,13 +72,13 @@ FINE_BUCKETS_S = (
 )  # fmt: skip
 COARSE_BUCKETS_S = (0.1, 0.5, 1)
 UNCOUNTED_PARTS = ("/metrics", "/health", "/load", "/ping", "/version", "/server_info")
-"""Routes with these anywhere in their paths, such as /v1/load_lora_adapter, are left out by vLLM."""
+"""Parts of paths whose routes vLLM does not count; /load also matches /v1/load_lora_adapter."""
 
 NO_ROUTE = "none"
 
 FINE_HELP = "Latency with many buckets but no API specific labels. Made for more accurate percentile calculations. "
 COARSE_HELP = "Latency with only few buckets by handler. Made to be only used if aggregation by handler is important. "
-"""Help texts keep the space at the end that vLLM's instrumentation has there."""
+"""Help texts of vLLM's instrumentation, including their trailing space."""
 
 
 @dataclass(slots=True)
@@ -101,9 +101,9 @@ class HttpMetrics:
 
     def __init__(self) -> None:
         self.errors: dict[int, int] = {}
-        """Replies with a status of at least 400, by status; it is on no metrics page."""
+        """Replies with a status of at least 400, by status; not on the metrics page."""
         self.websockets: WebSocketMetrics | None = None
-        """Counts of WebSockets, on the page of a server that has any."""
+        """Counts of WebSockets; None on a server without WebSocket routes."""
         self._requests: dict[tuple[str, str, str], tuple[int, float]] = {}
         self._received: dict[str, _Sizes] = {}
         self._sent: dict[str, _Sizes] = {}
@@ -113,7 +113,7 @@ class HttpMetrics:
     def observe(
         self, path: str, method: str, status: int, received_bytes: int, sent_bytes: int, duration_s: float
     ) -> None:
-        """Count one request that was answered. `path` is that of the route, or `NO_ROUTE`."""
+        """Count one answered request. `path` is the route's path, or `NO_ROUTE`."""
         if any(part in path for part in UNCOUNTED_PARTS):
             return
         if status >= 400:
@@ -134,7 +134,7 @@ class HttpMetrics:
         by_route.histogram.observe(duration_s)
 
     def add(self, other: "HttpMetrics") -> None:
-        """Count what another has counted, too."""
+        """Add the counts of another object."""
         if other.websockets is not None:
             self.websockets = self.websockets or WebSocketMetrics()
             self.websockets.add(other.websockets)
@@ -204,7 +204,7 @@ BUCKETS_S = (0.01, 0.1, 1, 10, 30, 60, 120, 300, 600)
 
 @dataclass(frozen=True, slots=True)
 class OperationKind:
-    """A family of operations: the beginning of its metrics' names, and the word of their help texts."""
+    """A kind of operation: the prefix of its metric names, and the noun of their help texts."""
 
     prefix: str
     word: str
@@ -228,7 +228,7 @@ class Operations:
 
     @contextmanager
     def timed(self, kind: OperationKind, operation: str) -> Iterator[None]:
-        """Count the operation in flight while the block runs, then its duration, whether it fails or not."""
+        """Count the operation as in flight during the block, then record its duration, also after an error."""
         family = self._families.get(kind)
         if family is None:
             family = self._families[kind] = _new_family(kind)
@@ -278,19 +278,19 @@ def _nothing_yet() -> dict[tuple[str, str, str], int]:
 
 @dataclass(slots=True)
 class ToolParsing:
-    """Counts by mode, outcome and type of request."""
+    """Counts of tool parser uses by mode, outcome and request type."""
 
     counts: dict[tuple[str, str, str], int] = field(default_factory=_nothing_yet)
     created: float = field(default_factory=time.time)
 
     def used(self, request_type: str, num_with_call: int, num_without: int, is_stream: bool) -> None:
-        """The parser was used so often: `num_with_call` times it found something of a call."""
+        """Count uses of the parser: `num_with_call` with a part of a call, `num_without` without."""
         mode = MODES[0] if is_stream else MODES[1]
         for outcome, number in zip(OUTCOMES, (num_with_call, num_without), strict=True):
             self.counts[mode, outcome, request_type] += number
 
     def add(self, other: "ToolParsing") -> None:
-        """Count what another has counted, too."""
+        """Add the counts of another object."""
         self.created = min(self.created, other.created)
         for key, number in other.counts.items():
             self.counts[key] += number

@@ -1,4 +1,4 @@
-"""Settings of the content of answers, recorded ones included, of structured outputs and of prompts."""
+"""Settings of answers, recorded answers, structured outputs and prompts."""
 
 import json
 from dataclasses import dataclass, fields
@@ -27,7 +27,7 @@ AUTO = StructuredOutputsConfig()
 
 
 def read_structured_outputs_config(text: str | None) -> StructuredOutputsConfig:
-    """The configuration that the flag's JSON object spells. Raises OptionError for what vLLM does not take."""
+    """Parse the flag's JSON object. Raises OptionError for values that vLLM refuses."""
     if text is None:
         return AUTO
     given = _json_object(text)
@@ -75,7 +75,7 @@ REASONING_PARSERS = (
     *("olmo3", "openai_gptoss", "plamo3", "poolside_v1", "qwen3", "seed_oss", "step3", "step3p5", "step5"),
 )
 ONE_CALL_PARSERS = frozenset({"gigachat3", "internlm"})
-"""Parsers of models that make one call at a time: vLLM reads a second one as content, or refuses the answer."""
+"""Parsers of models that make one call at a time: vLLM treats a second call as content, or refuses the answer."""
 FORCED_AS_JSON = frozenset(
     {
         *("apertus", "ernie45", "functiongemma", "gigachat3", "granite", "granite-20b-fc", "granite4", "hunyuan_a13b"),
@@ -83,16 +83,15 @@ FORCED_AS_JSON = frozenset(
         *("seed_oss", "step3", "xlam"),
     }
 )
-"""Parsers that do not get forced calls: vLLM reads those as JSON."""
+"""Parsers that vLLM bypasses for forced calls, which it parses as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentRanges:
-    """Ranges of numbers and lengths that a schema does not bound; each includes both of its ends.
+    """Ranges of numbers and lengths that a schema leaves open; each range includes both ends.
 
-    `array_lengths` of None makes arrays a little longer than they must be; `optional_probability` and
-    `optional_field_probability` of None, that of a value and of a field within an object among them, follow the
-    verbosity.
+    `array_lengths` of None makes arrays slightly longer than required. `optional_probability` applies to optional
+    values, and `optional_field_probability` to optional fields within an object; None derives them from the verbosity.
     """
 
     integers: tuple[int, int] = (0, 100)
@@ -107,7 +106,7 @@ ANY = ArgumentRanges()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolArgumentOptions:
-    """Arguments of function calls where their schema leaves them open, with the names of llm-d-inference-sim."""
+    """Ranges of function arguments that a schema leaves open, with the names of llm-d-inference-sim."""
 
     min_tool_call_integer_param: int = option(0, "Least whole number as an argument whose schema sets no bounds.")
     max_tool_call_integer_param: int = option(100, "Greatest whole number as such an argument.")
@@ -138,7 +137,7 @@ class ToolArgumentOptions:
 
     @property
     def taste(self) -> ArgumentRanges:
-        """Ranges of made-up arguments where their schema leaves them open."""
+        """Ranges of generated arguments that a schema leaves open."""
         return ArgumentRanges(
             integers=(self.min_tool_call_integer_param, self.max_tool_call_integer_param),
             numbers=(self.min_tool_call_number_param, self.max_tool_call_number_param),
@@ -150,7 +149,7 @@ class ToolArgumentOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOptions:
-    """Calls of functions, with vLLM's names where it has them."""
+    """Settings of tool calls, with vLLM's names if it has them."""
 
     enable_auto_tool_choice: bool = option(
         False, "Let the model choose when to call a function; needs --tool-call-parser.", heading="Function calls"
@@ -179,7 +178,7 @@ class ToolOptions:
 
     @property
     def calls_tools(self) -> bool:
-        """Whether functions can be called at all; vLLM sets no parser up without the permission to choose."""
+        """Whether tools can be called: vLLM sets up no parser without --enable-auto-tool-choice."""
         return self.enable_auto_tool_choice and self.tool_call_parser is not None
 
 
@@ -224,7 +223,7 @@ class StructuredOutputsOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        read_structured_outputs_config(self.structured_outputs_config)  # reading it checks it
+        read_structured_outputs_config(self.structured_outputs_config)  # validates the value
 
     @property
     def config(self) -> StructuredOutputsConfig:
@@ -300,12 +299,12 @@ class ContentOptions:
 
     @property
     def parses_answers(self) -> bool:
-        """Whether chat answers go through a parser."""
+        """Whether a parser processes chat answers."""
         return self.tools.calls_tools or self.reasoning.reasoning_parser is not None
 
 
 def json_object(flag: str, text: str | None) -> dict[str, Any]:
-    """The object that a flag's value spells; empty when it was not given. Raises OptionError for anything else."""
+    """Parse a flag's JSON object; an empty text gives an empty object. Raises OptionError for any other value."""
     if text is None:
         return {}
     try:
@@ -318,7 +317,7 @@ def json_object(flag: str, text: str | None) -> dict[str, Any]:
 
 
 WAYS = ("exact", "conversation", "turn", "order")
-"""Ways in which a request can be like a recorded one, the strictest first."""
+"""Modes of matching a request with a recorded one, the strictest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,5 +383,5 @@ class PlaybackOptions:
 
     @property
     def is_on(self) -> bool:
-        """Whether recorded answers may be there."""
+        """Whether recorded answers may exist."""
         return bool(self.playback) or self.enable_playback_control

@@ -1,4 +1,4 @@
-"""Settings of vLLM's engine beside scheduling (LoRA, queue limits, KV events), and of latencies set outright."""
+"""Settings of vLLM's engine other than scheduling (LoRA, queue limits, KV events), and set latencies."""
 
 import typing
 import uuid
@@ -16,19 +16,19 @@ KV_EVENTS_FLAG = "--kv-events-config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVEventsConfig:
-    """Where KV-cache events are published. Fields and defaults are vLLM's."""
+    """vLLM's configuration of KV-cache events, with its fields and defaults."""
 
     enable_kv_cache_events: bool = False
     publisher: str = ""
-    """`zmq` or `null`; empty is zmq where events are on."""
+    """`zmq` or `null`; empty means zmq if events are enabled."""
     endpoint: str = "tcp://*:5557"
-    """Bound where it has a wildcard or is a local path, else connected to."""
+    """Endpoint of events: bound if it has a wildcard or is a local path, else connected."""
     replay_endpoint: str | None = None
     """Endpoint for batches that were missed."""
     buffer_steps: int = 10_000
-    """Batches kept for subscribers that ask for missed ones."""
+    """Number of batches kept for replay to subscribers."""
     hwm: int = 100_000
-    """Batches waiting for a slow subscriber before some are dropped."""
+    """Number of batches that wait for a slow subscriber; further ones are dropped."""
     max_queue_size: int = 100_000
     topic: str = ""
 
@@ -40,7 +40,7 @@ class KVEventsConfig:
 
     @property
     def publishes(self) -> bool:
-        """Whether anything is published at all."""
+        """Whether events are published."""
         return self.enable_kv_cache_events and self.publisher == "zmq"
 
     def of_rank(self, rank: int) -> "KVEventsConfig":
@@ -56,7 +56,7 @@ class KVEventsConfig:
 
 
 def read_kv_events_config(text: str) -> KVEventsConfig:
-    """The configuration in `text`, empty for none. Raises OptionError for an unknown field or a wrong type."""
+    """Parse the configuration; empty text gives the default. Raises OptionError for an unknown field or wrong type."""
     if not text:
         return KVEventsConfig()
     try:
@@ -96,14 +96,14 @@ ROLES = ("kv_producer", "kv_consumer", "kv_both")
 
 @dataclass(frozen=True, slots=True)
 class TransferConfig:
-    """The part of vLLM's KV transfer configuration that acts here."""
+    """The part of vLLM's KV transfer configuration with an effect on this server."""
 
     connector: str
     engine_id: str
     offloaded_gib: float = 0.0
     """CPU memory of all GPUs of an instance to which the connector copies KV blocks."""
     offloaded_gib_per_gpu: float = 0.0
-    """CPU memory for KV blocks where it is given for each GPU."""
+    """CPU memory for KV blocks, if given per GPU."""
 
     @property
     def is_on(self) -> bool:
@@ -116,7 +116,7 @@ class TransferConfig:
 
 
 def read_transfer_config(text: str) -> TransferConfig:
-    """The configuration in a JSON object, off for an empty text. Raises OptionError for what vLLM would refuse."""
+    """Parse the JSON object; an empty text means off. Raises OptionError for values that vLLM refuses."""
     if not text:
         return TransferConfig("", "")
     try:
@@ -143,7 +143,7 @@ _LMCACHE_GIB_PER_GPU = 5.0
 
 
 def _store_of(connector: str, extra: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the GiB of CPU memory that a connector takes for all GPUs, and for each. Raises OptionError."""
+    """Return the GiB of CPU memory of a connector for all GPUs, and per GPU. Raises OptionError."""
     if connector == "OffloadingConnector":
         return _number(extra, "cpu_bytes_to_use", 0.0) / 2**30, 0.0
     if connector == "SimpleCPUOffloadConnector":
@@ -164,7 +164,7 @@ def _number(extra: Mapping[str, Any], name: str, default: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraOptions:
-    """Slots for LoRA adapters, and the time that loading one takes."""
+    """Slots for LoRA adapters, and loading times."""
 
     enable_lora: bool = option(False, "Take LoRA adapters.", heading="LoRA adapters")
     max_loras: int = option(1, "Adapters that one step may compute with, and that fit on the GPU.", at_least=1)
@@ -182,7 +182,7 @@ class LoraOptions:
 
     @property
     def settings(self) -> LoraSettings | None:
-        """The slots for adapters; None where none are taken."""
+        """The adapter slots; None if LoRA is disabled."""
         if not self.enable_lora:
             return None
         return LoraSettings(
@@ -213,7 +213,7 @@ class QueueOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVSharingOptions:
-    """KV-cache events, and KV blocks taken over from and handed to other servers."""
+    """KV-cache events, and KV transfer between servers."""
 
     kv_events_config: str = option(
         "",
@@ -237,11 +237,11 @@ class KVSharingOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        _ = self.transfer, self.events  # reading them checks them
+        _ = self.transfer, self.events  # validates the values
 
     @property
     def transfer(self) -> TransferConfig:
-        """Whether prompts are taken and handed over."""
+        """The configuration of KV transfer."""
         return read_transfer_config(self.kv_transfer_config)
 
     @property
@@ -255,7 +255,7 @@ CALCULATORS = ("engine", "constant", "per-token")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingOptions:
-    """Times of requests, in milliseconds. Requests then run in --max-num-seqs slots, each on a clock of its own."""
+    """Set latencies of requests in milliseconds. Requests then run in --max-num-seqs independent slots."""
 
     latency_calculator: str = option(
         "engine",
@@ -291,11 +291,11 @@ class TimingOptions:
 
     @property
     def sets_times(self) -> bool:
-        """Whether latencies are set outright; otherwise the engine finds them."""
+        """Whether latencies are set; otherwise the engine simulates them."""
         return self.latency_calculator != "engine"
 
     def request_timing(self, num_slots: int, seed: int) -> RequestTiming | None:
-        """The set times of requests in `num_slots` slots, drawn by `seed`; None lets the engine find them."""
+        """Return the set latencies for `num_slots` slots, drawn with `seed`; None if the engine simulates latencies."""
         if not self.sets_times:
             return None
         return RequestTiming(

@@ -1,4 +1,4 @@
-"""The environment variables that vLLM reads and that mean something here."""
+"""vLLM's environment variables with an effect on this server."""
 
 import os
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ class ServerEnvironment:
     """Settings from the environment; a flag for the same setting wins."""
 
     api_key: str = ""
-    """VLLM_API_KEY, used when no --api-key is given."""
+    """VLLM_API_KEY, used without --api-key."""
     dev_mode: bool = False
-    """VLLM_SERVER_DEV_MODE: offer the routes that are for developers only."""
+    """VLLM_SERVER_DEV_MODE: enable the routes for developers."""
     allows_runtime_lora: bool = False
-    """VLLM_ALLOW_RUNTIME_LORA_UPDATING: offer the routes that load and unload adapters."""
+    """VLLM_ALLOW_RUNTIME_LORA_UPDATING: enable the routes that load and unload adapters."""
     stores_responses: bool = False
-    """VLLM_ENABLE_RESPONSES_API_STORE: keep responses to be asked for later."""
+    """VLLM_ENABLE_RESPONSES_API_STORE: store responses for later requests."""
     keep_alive_s: int = DEFAULT_KEEP_ALIVE_S
     """VLLM_HTTP_TIMEOUT_KEEP_ALIVE: how long an idle connection stays open."""
     kv_events_use_int_hashes: bool = True
@@ -31,17 +31,17 @@ class ServerEnvironment:
     side_channel_port: int = DEFAULT_SIDE_CHANNEL_PORT
     """VLLM_NIXL_SIDE_CHANNEL_PORT: the port in `kv_transfer_params` from which other instances fetch KV blocks."""
     python_hash_seed: str | None = None
-    """PYTHONHASHSEED: what block hashes start from."""
+    """PYTHONHASHSEED: the seed of block hashes."""
     keeps_alive_on_engine_death: bool = False
-    """VLLM_KEEP_ALIVE_ON_ENGINE_DEATH: go on saying that the engine has died, instead of ending the process."""
+    """VLLM_KEEP_ALIVE_ON_ENGINE_DEATH: keep reporting the engine's failure instead of ending the process."""
     logs_prompts: bool = False
-    """VLLM_LOGGING_LEVEL is DEBUG: request logs have the prompts."""
+    """Whether VLLM_LOGGING_LEVEL is DEBUG, with which request logs contain prompts."""
     allows_long_context: bool = False
-    """VLLM_ALLOW_LONG_MAX_MODEL_LEN: let --max-model-len exceed what the model was made for."""
+    """VLLM_ALLOW_LONG_MAX_MODEL_LEN: allow a --max-model-len above the model's context."""
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> ServerEnvironment:
-    """The settings in `variables`, by default those of the process. Raises OptionError for a value that is none."""
+    """Read the settings from `variables`, by default of the process. Raises OptionError for an invalid value."""
     found = os.environ if variables is None else variables
     return ServerEnvironment(
         api_key=found.get("VLLM_API_KEY", ""),

@@ -1,6 +1,6 @@
-"""Made-up figures for the metrics page, constant or by a function of time, and durations with units.
+"""Fake values for the metrics page, constant or as functions of time, and durations with units.
 
-The keys of the figures are those of llm-d-inference-sim.
+The keys are those of llm-d-inference-sim.
 """
 
 import math
@@ -18,7 +18,7 @@ _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 
 
 def milliseconds(flag: str, text: str) -> float:
-    """`text` such as 100, 100ms or 1m30s in milliseconds. Raises OptionError for anything else, and below 0."""
+    """Parse a duration such as 100, 100ms or 1m30s to milliseconds. Raises OptionError for other text and below 0."""
     try:
         bare = float(text)
     except ValueError:
@@ -34,7 +34,7 @@ def milliseconds(flag: str, text: str) -> float:
 FLAG = "--fake-metrics"
 
 Course: TypeAlias = Callable[[float], float]
-"""A function from seconds since the start to a figure."""
+"""A function from seconds since the start to a value."""
 
 GAUGES: Mapping[str, str] = {
     "running-requests": "num_requests_running",
@@ -61,12 +61,12 @@ HISTOGRAMS: Mapping[str, str] = {
     "request-max-generation-tokens": "request_max_num_generation_tokens",
     "request-params-max-tokens": "request_params_max_tokens",
 }
-"""Keys to names of metrics; the values are counts per bucket."""
+"""Metric names by key; the fake values are counts per bucket."""
 
 
 @dataclass(frozen=True, slots=True)
 class FakeLora:
-    """A state of adapters that lora_requests_info shows."""
+    """A fake state of adapters for lora_requests_info."""
 
     running: str
     waiting: str
@@ -75,17 +75,17 @@ class FakeLora:
 
 @dataclass(frozen=True, slots=True)
 class FakeMetrics:
-    """Values that the metrics page shows instead of the measured ones, by names of metrics without their `vllm:`."""
+    """Values that replace measured ones on the metrics page, by metric names without `vllm:`."""
 
     courses: Mapping[str, Course] = field(default_factory=dict)
     buckets: Mapping[str, Sequence[int]] = field(default_factory=dict)
     success: Mapping[str, float] | None = None
-    """Requests finished, by reason."""
+    """Finished requests by reason."""
     loras: Sequence[FakeLora] | None = None
 
 
 def read_fake_metrics(text: str) -> FakeMetrics:
-    """The figures in a JSON object, none for an empty text. Raises OptionError for what it cannot read."""
+    """Parse the JSON object; an empty text gives no fake values. Raises OptionError for invalid values."""
     if not text:
         return FakeMetrics()
     try:
@@ -132,7 +132,7 @@ _COURSES: Mapping[str, Course] = {
     "rampreset": lambda periods: periods % 1,
     "squarewave": lambda periods: float(periods % 1 >= 0.5),
 }
-"""Functions from elapsed periods to the share of the way from start to end."""
+"""Shapes by name: functions from elapsed periods to the fraction between start and end value."""
 
 
 def _counts(key: str, value: object) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""The settings of `blis serve` that let things go wrong on purpose: kinds of faults, their figures, their flags.
+"""Settings of fault injection: kinds of faults, their parameters, their flags.
 
 All times are real seconds.
 """
@@ -15,14 +15,14 @@ from mockserve.protocol.errors import ApiError
 
 @dataclass(frozen=True, slots=True)
 class ErrorFault:
-    """An error instead of an answer."""
+    """An error that replaces an answer."""
 
     status: int
     type: str
     message: str
     param: str | None = None
     asks_to_retry: bool = False
-    """Whether it comes with Retry-After."""
+    """Whether the reply has a Retry-After header."""
 
     def error(self) -> ApiError:
         """The error as a reply."""
@@ -64,7 +64,7 @@ SHAPES: Mapping[str, str] = {
     "disconnect": "after some events the connection is cut",
     "malformed": "after some events one is not JSON",
 }
-"""Replies that go wrong on their way: kind to what the client sees."""
+"""Faults of replies by kind, with their effect on the client."""
 
 REPLY_FAULTS = (*ERRORS, *SHAPES)
 
@@ -74,13 +74,13 @@ ENGINE_FAULTS: Mapping[str, str] = {
     "kv_exhaustion": "most of the KV cache is taken without a request",
     "slow": "steps take longer",
 }
-"""Engine faults: kind to meaning."""
+"""Engine faults by kind, with their effect."""
 
 
 LONGEST_S = 1e9
-"""Longest duration of a fault in seconds: 31 years, which timers of a server can still represent."""
+"""Longest duration of a fault in seconds: 31 years, which timers can represent."""
 LARGEST_FACTOR = 1e6
-"""A step of a second takes 11 days then. A larger factor leads beyond the last instant that an engine can count."""
+"""Largest slow-down, by which a step of 1 s takes 11 days. Larger factors overflow the instants of an engine."""
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "retry_after_s": (0, LONGEST_S),
     "first_token_delay_s": (0, LONGEST_S),
@@ -91,28 +91,28 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "rank": (-1, 1e9),
     "slow_factor": (1, LARGEST_FACTOR),
 }
-"""Least and largest value of each setting."""
+"""Minimum and maximum of each setting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSettings:
-    """Raises OptionError for values out of bounds; `rates` are fractions of requests, together at most 1."""
+    """Parameters of faults. `rates` are fractions of requests, at most 1 in sum. Raises OptionError out of bounds."""
 
     rates: Mapping[str, float] = field(default_factory=dict)
     retry_after_s: int = 1
-    """Seconds in the header Retry-After."""
+    """Seconds in the Retry-After header."""
     first_token_delay_s: float = 5.0
     stall_s: float = 30.0
     after_events: int = 3
-    """Events of a stream that come before it stalls, breaks off or is garbled; a reply that is no stream has none."""
+    """Events of a stream before it stalls, is cut or is garbled; not used for a reply that is no stream."""
     trickle_pause_s: float = 0.02
     trickle_bytes: int = 16
     slow_factor: float = 4.0
     """Factor of the step times of a slow engine."""
     rank: int = -1
-    """The data-parallel rank that engine faults hit; -1 is all. Death takes all, as it does in vLLM."""
+    """Data-parallel rank of engine faults; -1 means all. Death applies to all ranks, as in vLLM."""
     kv_fraction: float = 0.9
-    """Share of the free KV blocks that exhaustion takes away."""
+    """Fraction of the free KV blocks that exhaustion withholds."""
 
     def __post_init__(self) -> None:
         for kind, rate in self.rates.items():
@@ -161,7 +161,7 @@ def _number(name: str, value: Any, kind: type) -> int | float:
 
 @dataclass(frozen=True, slots=True)
 class TimedFault:
-    """A fault of the engine, in real seconds after the start; without an end it lasts."""
+    """An engine fault that starts `after_s` real seconds after the start, for `for_s` seconds or without end."""
 
     kind: str
     after_s: float
@@ -170,7 +170,7 @@ class TimedFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultOptions:
-    """Which faults, how often, and their figures."""
+    """Settings of fault injection: rates, parameters, scheduled engine faults."""
 
     fault_rates: tuple[str, ...] = option(
         (),
@@ -189,11 +189,11 @@ class FaultOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        _ = self.timed, self.settings  # making them checks them
+        _ = self.timed, self.settings  # validates the values
 
     @property
     def settings(self) -> FaultSettings:
-        """Return the settings that these flags give."""
+        """The fault settings of the flags."""
         try:
             rates = {kind: _rate(value) for kind, value in _pairs(self.fault_rates)}
         except OptionError as error:
@@ -209,7 +209,7 @@ class FaultOptions:
 
     @property
     def timed(self) -> tuple[TimedFault, ...]:
-        """Return the engine faults of `--fault-engine`, with their times."""
+        """The engine faults of `--fault-engine`, with their times."""
         return tuple(_timed_fault(text) for text in self.fault_engine)
 
 

@@ -15,7 +15,7 @@ _PREFIXES = {logging.INFO: "", logging.WARNING: "warning: "}
 
 
 class PlainLines(logging.Formatter):
-    """The message, after a word for its severity."""
+    """Formats a message after a prefix for its severity."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line, or several where there is a traceback."""
@@ -23,7 +23,7 @@ class PlainLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Time, level, logger and message, what `fields` gave besides, and a traceback if there is one, in one line."""
+    """Formats time, level, logger, message, the values of `fields` and a traceback as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line of JSON."""
@@ -40,12 +40,12 @@ class JsonLines(logging.Formatter):
 
 
 def fields(**values: Any) -> Mapping[str, Any]:
-    """Return the `extra` of a log call: values that a JSON line has as keys of their own."""
+    """Return the `extra` of a log call: values for separate keys of a JSON line."""
     return {"fields": values}
 
 
 def set_up_logging(log_format: str) -> None:
-    """Send to standard error what this process logs: our own notices, and the warnings of libraries."""
+    """Log to standard error: our messages from level INFO on, and warnings of libraries."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if log_format == "json" else PlainLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -1,4 +1,4 @@
-"""The settings of `blis serve`: the deployment it simulates, its model folder checked, and the server itself."""
+"""The settings of `blis serve`: the simulated deployment, checks of a model folder, and the server."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -39,11 +39,11 @@ HEADS_DIVIDE_HIDDEN_SIZE = frozenset(
         *("jais2", "llama", "minicpm3", "vaultgemma"),
     }
 )
-"""Model types whose configuration must have a hidden size that is a multiple of the number of heads."""
+"""Model types whose hidden size must be a multiple of the number of heads."""
 
 
 def folder_config(model: str) -> Mapping[str, Any] | None:
-    """Return the object in the `config.json` of a model folder; None without one."""
+    """Return the object in a model folder's `config.json`; None without such a file."""
     try:
         config = load_json((Path(model) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -52,7 +52,7 @@ def folder_config(model: str) -> Mapping[str, Any] | None:
 
 
 def pooling_conversion(model: str) -> str:
-    """Return what a model folder pools to without a flag, by the name of its class: embed, classify, or nothing."""
+    """Return the default pooling conversion of a model folder, by its class name: embed, classify, or empty."""
     config = folder_config(model)
     if config is None:
         return ""
@@ -67,7 +67,7 @@ def pooling_conversion(model: str) -> str:
 
 
 def _has_pooling_module(model: str) -> bool:
-    """Whether the folder is one of sentence-transformers, whose modules are listed in a file."""
+    """Whether the folder belongs to sentence-transformers, which list their modules in a file."""
     try:
         modules = load_json((Path(model) / "modules.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -86,11 +86,11 @@ _CONVERSIONS = (
     *((suffix, "classify") for suffix in _CLASSIFYING),
     *((suffix, "embed") for suffix in ("ForTextEncoding", "ForRewardModeling", "Model")),
 )
-"""Endings of class names in vLLM's order, and what models of these classes pool to."""
+"""Suffixes of class names in vLLM's order, with their pooling conversions."""
 
 
 def folder_problems(model: str) -> Iterator[str]:
-    """Yield a sentence for each reason why vLLM would not start with the model folder; none for another model."""
+    """Yield vLLM's reasons not to start with a model folder; nothing for a model of the catalogue."""
     config = folder_config(model)
     if config is None:
         return
@@ -107,7 +107,7 @@ def folder_problems(model: str) -> Iterator[str]:
 
 
 def unknown_quantization(method: str) -> str:
-    """Return vLLM's sentence for a quantization method that does not exist."""
+    """Return vLLM's message for an unknown quantization method."""
     return f"Unknown quantization method: {method}. Must be one of {list(QUANTIZATION_METHODS)}."
 
 
@@ -122,7 +122,7 @@ def _heads(config: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedDeploymentOptions(DeploymentOptions):
-    """The simulated deployment, whose data-parallel ranks are engines of their own."""
+    """The simulated deployment, with a separate engine for each data-parallel rank."""
 
     model: str = option("", "Another way to give MODEL.", heading="Model and GPU")
     dp: int = option(
@@ -143,7 +143,7 @@ class ServedClusterOptions(ClusterOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """Settings of `blis serve`. The model may be given as an argument, as vLLM has it, or as --model."""
+    """Settings of `blis serve`. The model is an argument, as in vLLM, or --model."""
 
     cluster: ServedClusterOptions = section(ServedClusterOptions)
     instances: InstanceOptions = section(InstanceOptions)
@@ -207,25 +207,25 @@ class ServeOptions:
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """The names clients may ask for, in the user's own spelling."""
+        """The model names that requests may use, in the user's spelling."""
         return self.served_model_name or (self.deployment.model,)
 
     @property
     def serves_cluster(self) -> bool:
-        """Whether there is more behind the server than one engine. Raises EngineError."""
+        """Whether the server needs a router in front of its engines. Raises EngineError."""
         instances = self.instances
         return instances.enable_instance_control or instances.instance_ports is not None or has_cluster(self.cluster)
 
     @property
     def endpoints(self) -> "list[ServeOptions]":
-        """The options of each server of the process, which differ in their ports."""
+        """The options of each server of the process, which differ in the port."""
         ports = self.instances.endpoint_ports(self.network.port)
         if len(ports) == 1 and ports[0] == self.network.port:
             return [self]
         return [with_settings(self, port=port, ports="", count=None, is_endpoint=True) for port in ports]
 
     def _check_endpoints(self) -> None:
-        """Raise OptionError for settings of which several servers in one process cannot each have their own."""
+        """Raise OptionError for settings that several servers in one process cannot have separately."""
         flag = "--ports" if self.instances.ports else "--count" if self.instances.count is not None else ""
         self.instances.endpoint_ports(self.network.port)
         in_the_way = {
@@ -239,7 +239,7 @@ class ServeOptions:
                 raise OptionError(f"{flag} and {other} exclude each other")
 
     def _take_model_argument(self) -> None:
-        """Take MODEL for --model. Raises OptionError where they differ, or neither is given."""
+        """Use MODEL as --model. Raises OptionError if both are given and differ, or neither is given."""
         model, argument = self.deployment.model, self.model_argument
         if model and argument and model != argument:
             raise OptionError(f"MODEL and --model must agree, got {argument!r} and {model!r}")
@@ -249,7 +249,7 @@ class ServeOptions:
         object.__setattr__(self, "model_argument", "")
 
     def _take_architecture(self) -> None:
-        """Run a folder of an embedding or classifying model for pooling where no flag says what it is run for."""
+        """Select pooling for the folder of an embedding or classifying model, unless a flag selects a task."""
         routes = self.routes
         if routes.runner == "auto" and routes.convert in ("auto", "none") and not routes.task:
             conversion = pooling_conversion(self.deployment.model)
@@ -257,7 +257,7 @@ class ServeOptions:
                 object.__setattr__(self, "routes", replace(routes, runner="pooling", convert=conversion))
 
     def _check_engine(self) -> None:
-        """Raise OptionError for what only a server with vLLM's engine has."""
+        """Raise OptionError for settings that require vLLM's engine."""
         calculator = self.timing.latency_calculator
         for flag, is_given in (
             (KV_TRANSFER_FLAG, self.kv_sharing.transfer.is_on),
@@ -270,7 +270,7 @@ class ServeOptions:
 
 
 def check_cluster(options: "ServeOptions") -> None:
-    """Raise OptionError for settings that do not go with a router in front."""
+    """Raise OptionError for settings that conflict with a router."""
     if options.serves_cluster:
         for setting in _in_the_way_of_a_router(options):
             raise OptionError(f"{setting} cannot be used with {_cause(options)}")
@@ -296,7 +296,7 @@ def _cause(options: "ServeOptions") -> str:
 
 
 def check_processes(options: "ServeOptions", environment: ServerEnvironment) -> None:
-    """Raise OptionError for settings that need the engines in the process that answers, or one process alone."""
+    """Raise OptionError for settings that conflict with several API server processes."""
     if options.network.api_server_count > 1:
         for setting in _in_the_way_of_processes(options, environment):
             raise OptionError(f"--api-server-count must be 1 with {setting}, got {options.network.api_server_count}")

@@ -13,7 +13,7 @@ from mockserve.options.observability import FORMATS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """HTTPS, with the names of uvicorn's settings."""
+    """HTTPS settings, with uvicorn's names."""
 
     ssl_certfile: str = option("", "Certificate to serve HTTPS with.", metavar="FILE")
     ssl_keyfile: str = option("", "Key of the certificate, if that has it not inside.", metavar="FILE")
@@ -40,7 +40,7 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorsOptions:
-    """Requests of browsers across origins."""
+    """CORS settings."""
 
     allowed_origins: tuple[str, ...] = option((), "Origins that browsers may call from; * is all.")
     allowed_methods: tuple[str, ...] = option(("*",), "Methods that browsers may use across origins.")
@@ -53,7 +53,7 @@ class CorsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
-    """Settings of the network."""
+    """Network settings."""
 
     host: str = option("0.0.0.0", "Address to listen on.", heading="Network")
     port: int = option(8000, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
@@ -116,7 +116,7 @@ class NetworkOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyOptions:
-    """Flags with vLLM's names and meanings, and one of our own for media."""
+    """Settings of replies, with vLLM's names and meanings, and one additional setting for media."""
 
     enable_prompt_tokens_details: bool = option(
         False, "Report how many tokens of a prompt were cached.", heading="Replies"
@@ -138,7 +138,7 @@ class ReplyOptions:
 
 
 POOLING_TASKS = ("embed", "classify", "token_embed", "token_classify")
-"""Pooling tasks in the order in which vLLM prefers one where a model has several."""
+"""Pooling tasks in vLLM's order of preference."""
 TASKS = ("generate", "transcription", "realtime", *POOLING_TASKS)
 GENERATING_TASKS = frozenset({"generate", "transcription", "realtime"})
 
@@ -178,11 +178,11 @@ class RouteOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        config_overrides(self)  # reading them checks them
+        config_overrides(self)  # validates the value
 
     @property
     def scales_out(self) -> bool:
-        """Whether token ids go in and come out."""
+        """Whether the routes for token ids are enabled."""
         return self.enable_scale_out or self.tokens_only
 
 
@@ -196,13 +196,13 @@ def tasks_of(options: RouteOptions) -> frozenset[str]:
 
 
 def pooling_task_of(options: RouteOptions) -> str | None:
-    """The one pooling task a server has; None for a model that does not pool."""
+    """Return the pooling task of the server; None for a model that does not pool."""
     tasks = tasks_of(options)
     return next((task for task in POOLING_TASKS if task in tasks), None)
 
 
 def config_overrides(options: RouteOptions) -> Mapping[str, Any]:
-    """Return the object of --hf-overrides. Raises OptionError when it is no JSON object."""
+    """Return the JSON object of --hf-overrides. Raises OptionError for any other value."""
     if not options.hf_overrides:
         return {}
     try:
@@ -216,7 +216,7 @@ def config_overrides(options: RouteOptions) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions:
-    """The server's process and its page of metrics, with settings that vLLM does not have."""
+    """Settings of the server process and its metrics page that vLLM does not have."""
 
     startup_s: float = option(
         0.0,
@@ -242,9 +242,9 @@ class ProcessOptions:
     def __post_init__(self) -> None:
         check_options(self)
         if self.fake_metrics:
-            from mockserve.options.fake_metrics import read_fake_metrics  # few servers make figures up
+            from mockserve.options.fake_metrics import read_fake_metrics  # few servers need it
 
-            read_fake_metrics(self.fake_metrics)  # reading it checks it
+            read_fake_metrics(self.fake_metrics)  # validates the value
         for header in self.pod_headers:
             if "=" not in header:
                 raise OptionError(f"--pod-headers must be name=value, got {header!r}")
@@ -286,7 +286,7 @@ class InstanceOptions:
             _ = self.endpoint_ports(0)
 
     def endpoint_ports(self, port: int) -> Sequence[int]:
-        """The ports of all servers of the process, where one alone would have this one. Raises OptionError."""
+        """Return the ports of all servers of the process; `port` is the port of a single server. Raises OptionError."""
         first, last = port, port
         if self.ports:
             found = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", self.ports)
@@ -306,7 +306,7 @@ class InstanceOptions:
         return range(first, last + 1)
 
     def check_ports(self, num_instances: int) -> None:
-        """Raise OptionError when the last of so many instances would have a port beyond the largest."""
+        """Raise OptionError if the port of the last instance would exceed the largest port."""
         last_port = (self.instance_ports or 0) + num_instances - 1
         if last_port > LARGEST_PORT:
             raise OptionError(

@@ -1,4 +1,4 @@
-"""vLLM's refusals at start, in its words, and notes on flags that change nothing here."""
+"""vLLM's startup errors with its messages, and notes on flags without effect."""
 
 import logging
 import math
@@ -39,7 +39,7 @@ CHECKPOINT_METHODS = frozenset(
         *("gptq_marlin", "awq_marlin", "moe_wna16", "inc"),
     }
 )
-"""Methods that a checkpoint must have been quantized with."""
+"""Quantization methods that require a quantized checkpoint."""
 DETAILED_TRACES = "--collect-detailed-traces"
 LONG_CONTEXT_WARNING = (
     "To allow overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1. "
@@ -58,7 +58,7 @@ _logger = logging.getLogger(__name__)
 
 
 def startup_problems(options: "ServeOptions", deployment: Deployment, environment: ServerEnvironment) -> Iterator[str]:
-    """Yield a sentence for each reason why vLLM would not start. Reasons about parsers need the tokenizer."""
+    """Yield vLLM's reasons not to start, except those about parsers, which need the tokenizer."""
     yield from _unknown_types(options)
     yield from _refused_connector(options)
     yield from _traces_without_endpoint(options)
@@ -70,7 +70,7 @@ def startup_problems(options: "ServeOptions", deployment: Deployment, environmen
 
 
 def refuse_start(options: "ServeOptions", problem: str) -> None:
-    """Raise OptionError for what vLLM would not start with; log it as a warning with --lenient-start."""
+    """Raise OptionError for a reason that vLLM does not start; with --lenient-start, log a warning instead."""
     if not options.lenient_start:
         raise OptionError(problem)
     _logger.warning("%s", problem)
@@ -130,7 +130,7 @@ def _steps(options: "ServeOptions", deployment: Deployment) -> Iterator[str]:
 
 
 def _context_beyond_cache(options: "ServeOptions", deployment: Deployment) -> Iterator[str]:
-    """A request as long as the context must fit, unless the context shall be what fits."""
+    """Yield a problem if a request of full context does not fit in the KV cache, unless the context is fitted to it."""
     requested = options.deployment.max_model_len or deployment.model.max_model_len
     config = deployment.config
     if options.fits_max_model_len or requested <= config.kv_capacity_tokens:
@@ -153,7 +153,7 @@ def _gib(num_bytes: float) -> float:
 
 
 def flags_without_effect(options: ServeOptions) -> Iterator[str]:
-    """Return one note for each flag without effect, for the user to read."""
+    """Yield one note for the user for each flag without effect."""
     needs = (
         (options.content.tools.enable_auto_tool_choice, "--enable-auto-tool-choice", ("tool_call_probability",)),
         (options.content.reasoning.reasoning_parser, "--reasoning-parser", ("default_reasoning_tokens",)),
@@ -174,17 +174,17 @@ _STORES = (
     "FlexKVConnectorV1", "HF3FSKVConnector", "LMCacheConnectorV1", "LMCacheMPConnector", "MooncakeStoreConnector",
     "OffloadingConnector", "SimpleCPUOffloadConnector",
 )  # fmt: skip
-"""Connectors of vLLM that keep KV blocks in CPU memory or in a store."""
+"""vLLM's connectors that keep KV blocks in CPU memory or in a store."""
 CONNECTORS = (
     *_STORES, "DecodeBenchConnector", "ExampleConnector", "ExampleHiddenStatesConnector", "HiSparseConnector",
     "MoRIIOConnector", "MooncakeConnector", "MultiConnector", "NixlConnector", "NixlPullConnector",
     "NixlPushConnector",
 )  # fmt: skip
-"""All connectors that vLLM has; others come from a module that the configuration names."""
+"""vLLM's connectors; others come from a module named in the configuration."""
 
 
 def warnings_of_connector(transfer: TransferConfig) -> Iterator[str]:
-    """Yield a warning for a connector of --kv-transfer-config of whose store of KV blocks something is not modelled."""
+    """Yield a warning for a connector of --kv-transfer-config whose store of KV blocks is not fully modelled."""
     connector = transfer.connector
     if connector.startswith("LMCache"):
         yield (
@@ -199,7 +199,7 @@ def warnings_of_connector(transfer: TransferConfig) -> Iterator[str]:
 
 
 def warnings_of(flags: Iterable[str]) -> Iterator[str]:
-    """Yield a warning for each of the accepted flags that is not modelled."""
+    """Yield a warning for each accepted flag that is not modelled."""
     table = read_table()
     for flag in flags:
         if flag in table and table[flag].is_not_modelled:
@@ -207,6 +207,6 @@ def warnings_of(flags: Iterable[str]) -> Iterator[str]:
 
 
 def unseen_flags(flags: Iterable[str]) -> list[str]:
-    """Return those of the accepted flags that change nothing that a client or a prediction can see."""
+    """Return the accepted flags without an effect that a client or a prediction can observe."""
     table = read_table()
     return [flag for flag in flags if flag not in table or table[flag].here == UNSEEN]

@@ -1,4 +1,4 @@
-"""The simulation in real time: no other part of the server reads the wall clock.
+"""Real-time execution of the simulation: the only part of the server that reads the wall clock.
 
-Read `driver.py` first, which decides when something happens, then `deliveries.py`, which decides what happens.
+Read `driver.py` first, which schedules wake-ups, then `deliveries.py`, which delivers events.
 """

@@ -1,4 +1,4 @@
-"""The real-time driver of a cluster: one clock for all instances, a recorder for each; one instance alone."""
+"""The real-time driver of a cluster, with one clock for all instances, and the driver of one instance in it."""
 
 import asyncio
 from collections.abc import Callable, Collection, MutableMapping
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 class ClusterDriver(RealtimeDriver):
-    """Runs `cluster` against the clock. `outputs` are those of its instances, by number; they come and go with them.
+    """Runs `cluster` against the clock. `outputs` has the output of each present instance, by number.
 
-    A request that names a rank goes straight to the instance of that number. An instance that was drained or killed is
+    A request with a rank bypasses the router and goes to the instance of that number. A drained or killed instance is
     removed when its requests have ended.
     """
 
@@ -41,16 +41,16 @@ class ClusterDriver(RealtimeDriver):
         super().__init__(first.engine, first.recorder, wire, speed, origin_s=origin_s, simulation=cluster)
         self.cluster = cluster
         self.on_removed: Callable[[int, InstanceState], None] = _ignore
-        """Called with the number of each instance that was removed, and whether it was drained or killed."""
+        """Called with the number of each removed instance, and its state: drained or killed."""
         self._outputs = outputs
         self._unrouted: dict[str, asyncio.Future[None]] = {}
-        """Requests whose routing is awaited."""
+        """Futures of requests that wait to be routed."""
         self._place = cluster.place
         cluster.place = self._placed
 
     @property
     def takes_requests(self) -> bool:
-        """Whether any instance does, of those that answer."""
+        """Whether any instance that generates output accepts requests."""
         return bool(self.cluster.state.candidates)
 
     def flights_at(self, number: int) -> list[InFlightRequest]:
@@ -59,7 +59,7 @@ class ClusterDriver(RealtimeDriver):
         return [flight for flight in self._flights.values() if instance_of(flight.request.id) == number]
 
     async def until_routed(self, request_ids: Collection[str]) -> None:
-        """Return when each of these has come to an instance or has ended."""
+        """Return when each request has been routed to an instance or has ended."""
         for request_id in request_ids:
             if request_id not in self._flights or self.cluster.instance_of(request_id) != NOWHERE:
                 continue
@@ -70,13 +70,13 @@ class ClusterDriver(RealtimeDriver):
                 self._unrouted.pop(request_id, None)
 
     def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
-        """Let `act` do something to every instance now. Returns the first result that is not true, or else the last."""
+        """Call `act(engine, now)` on every instance. Returns the first falsy result, else the last."""
         return self.interfere_with(list(self.cluster.members), act)
 
     def interfere_with(self, numbers: Collection[int], act: Callable[[Engine, Micros], T]) -> T:
-        """Let `act` do something to the instances of those numbers now. Returns what `call_engine` returns.
+        """Call `act(engine, now)` on the numbered instances. Returns the first falsy result, else the last.
 
-        Raises EngineFailedError when none of them is there any more.
+        Raises EngineFailedError if all of these instances have been removed.
         """
         present = [number for number in numbers if number in self.cluster.members]
         if not present:
@@ -92,11 +92,11 @@ class ClusterDriver(RealtimeDriver):
         return self._act(act_on_each)
 
     async def until(self, is_so: Callable[[Engine], bool]) -> None:
-        """Return when something holds of every instance."""
+        """Return when a condition holds for every instance."""
         await self._until(lambda: all(is_so(engine) for engine in self.cluster.instances))
 
     async def until_at(self, number: int, is_so: Callable[[Engine], bool]) -> None:
-        """Return when something holds of one instance, or when it was removed."""
+        """Return when a condition holds for one instance, or when it was removed."""
 
         def holds() -> bool:
             member = self.cluster.members.get(number)
@@ -105,31 +105,31 @@ class ClusterDriver(RealtimeDriver):
         await self._until(holds)
 
     async def add(self, engine: Engine, after_us: Micros) -> None:
-        """Add an instance, which takes requests `after_us` from now. Without delay, return when it takes requests."""
+        """Add an instance that accepts requests `after_us` later. Without delay, return when it accepts requests."""
         number = self._act(lambda at: self.cluster.add_instance(engine, at + after_us))
         if not after_us:
             await self._until(lambda: self.life_of(number) is not InstanceState.LOADING)
 
     async def drain(self, number: int) -> None:
-        """Send an instance no more requests; it finishes those it has. Return when that is so."""
+        """Stop routing requests to an instance, which finishes its present ones. Return when it is draining."""
         self._act(lambda at: self.cluster.drain(number, at))
         await self._until(lambda: self.life_of(number) not in (InstanceState.LOADING, InstanceState.READY))
 
     def kill(self, number: int) -> None:
-        """Take an instance out of service at once; its requests fail."""
+        """Stop an instance at once and fail its requests."""
         self._act(lambda at: self.cluster.kill(number, at))
 
     async def until_killed(self, number: int) -> None:
-        """Return when an instance is gone."""
+        """Return when an instance was killed or removed."""
         await self._until(lambda: self.life_of(number) in (InstanceState.KILLED, None))
 
     def life_of(self, number: int) -> InstanceState | None:
-        """The state of an instance; None when it was removed."""
+        """Return the state of an instance; None if it was removed."""
         member = self.cluster.members.get(number)
         return None if member is None else member.state
 
     def fail(self, error: BaseException) -> None:
-        """Fail everything that waits: the simulation is broken."""
+        """Fail all requests and waits after an error of the simulation."""
         super().fail(error)
         for routed in self._unrouted.values():
             _set(routed)
@@ -138,7 +138,7 @@ class ClusterDriver(RealtimeDriver):
         self.cluster.submit(request, at, rank)
 
     def _output_of(self, request_id: str) -> EngineOutput:
-        """The output of the instance that has a request; an unrouted request counts for the first instance."""
+        """Return the output of a request's instance; an unrouted request counts for the first instance."""
         return self._outputs.get(self.cluster.instance_of(request_id), self.output)
 
     def _placed(self, sequence: EngineSequence, number: int, at: Micros) -> None:
@@ -152,7 +152,7 @@ class ClusterDriver(RealtimeDriver):
             self._remove_idle()
 
     def _remove_idle(self) -> None:
-        """Forget instances that were drained or killed and have nothing left to do."""
+        """Remove idle instances that were drained or killed."""
         for number in sorted(self.cluster.leaving):
             state = self.cluster.members[number].state
             if self.cluster.remove(number):
@@ -190,7 +190,7 @@ def _set(future: asyncio.Future[None] | None) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InstanceDriver:
-    """Instance `number` of what `whole` drives, with the methods of a driver."""
+    """The driver of instance `number` in the cluster of `whole`."""
 
     whole: ClusterDriver
     number: int
@@ -198,19 +198,19 @@ class InstanceDriver:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why no request is answered here any more."""
+        """The error for new requests: the cluster's failure, or that this instance was killed; else None."""
         if self.whole.failure is None and self.whole.life_of(self.number) in (InstanceState.KILLED, None):
             return EngineFailedError("the instance was killed")
         return self.whole.failure
 
     @property
     def takes_requests(self) -> bool:
-        """Whether the router may send any."""
+        """Whether the router may send requests to this instance."""
         return self.whole.life_of(self.number) is InstanceState.READY
 
     @property
     def request_ids(self) -> Collection[str]:
-        """Requests here that have not ended."""
+        """Ids of unfinished requests at this instance."""
         return {flight.request.id for flight in self.whole.flights_at(self.number)}
 
     @property
@@ -220,7 +220,7 @@ class InstanceDriver:
 
     @property
     def num_waiting_tokens(self) -> int:
-        """Prompt tokens of those that have no token yet."""
+        """Prompt tokens of requests without a first token at this instance."""
         flights = self.whole.flights_at(self.number)
         return sum(flight.request.input_tokens for flight in flights if not flight.num_tokens)
 
@@ -244,30 +244,30 @@ class InstanceDriver:
         siblings: Siblings | None = None,
         rank: int | None = None,
     ) -> InFlightRequest:
-        """Let `request` arrive here. Raises EngineFailedError when the instance is gone."""
+        """Submit `request` to this instance. Raises EngineFailedError if it was killed or removed."""
         if (failure := self.failure) is not None:
             raise EngineFailedError("the engine has failed") from failure
         return self.whole.submit(request, reply, arrived_at, siblings, self.number)
 
     def abort(self, request_id: str) -> None:
-        """The client of `request_id` is gone: free what it holds now."""
+        """Abort `request_id`, whose client has disconnected, and free its blocks now."""
         self.whole.abort(request_id)
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
-        """End requests here, all or those named, with the tokens they have. Returns how many did."""
+        """End all or the named requests of this instance early, with their present tokens. Returns the number ended."""
         mine = self.request_ids
         return self.whole.end_early([each for each in mine if request_ids is None or each in request_ids])
 
     def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
-        """Let `act` do something to the engine now, after all that is due, at the instant it is given."""
+        """Call `act(engine, now)` after processing all due events."""
         return self.whole.interfere_with([self.number], act)
 
     async def until(self, is_so: Callable[[Engine], bool]) -> None:
-        """Return when something holds of the engine."""
+        """Return when a condition holds for the engine."""
         await self.whole.until_at(self.number, is_so)
 
     def fail(self, _error: BaseException) -> None:
-        """The engine is broken; the others of the cluster are not."""
+        """Kill this instance after an error of its engine; other instances continue."""
         if self.failure is None:
             self.whole.kill(self.number)
 

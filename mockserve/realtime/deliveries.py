@@ -1,4 +1,4 @@
-"""Delivery of engine events: calls of the waiting replies when due, and one write per stream and wake."""
+"""Delivery of engine events: replies are called when events are due, and each stream writes once per wake."""
 
 import asyncio
 import logging
@@ -23,72 +23,71 @@ from mockserve.realtime.timer import BacklogSlices, Clock
 
 PATIENCE_TURNS = 16
 HEADS_WAIT_S = 0.1
-"""Least time that a stream's head waits for an event where events are due at once."""
+"""Minimum wait of a stream's head for its first event if time jumps."""
 
 
 class Departure(Protocol):
-    """A stream that has frames to send."""
+    """A stream with buffered frames."""
 
     @property
     def due_s(self) -> float:
-        """Instant at which the first of them was due, on the monotonic clock."""
+        """Due time of the first frame, on the monotonic clock."""
         ...
 
     def leave(self) -> int:
-        """Send all of them in one write. Returns how many."""
+        """Send all buffered frames in one write. Returns their number."""
         ...
 
 
 class Headed(Protocol):
-    """A stream whose head may not have been sent."""
+    """A stream whose head may still be unsent."""
 
     def send_head(self) -> None:
-        """Send it, unless it has left."""
+        """Send the head, unless it has been sent."""
         ...
 
 
 class WriteCoalescer:
-    """One for all connections and engines of a server.
+    """Coalesces the writes of all connections and engines of a server.
 
-    While a wake is under way streams keep their frames back; at its end each of them writes once, however many
-    of its tokens were due.
+    During a wake, streams buffer their frames. At its end each stream writes once, however many of its tokens were due.
     """
 
     def __init__(
         self, lateness: Lateness, is_timed: bool = True, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        """Without `is_timed` there is no instant that anything is due at, and nothing is measured."""
+        """Without `is_timed`, frames have no due times and lateness is not measured."""
         self.lateness = lateness
         self._is_timed = is_timed
         self.is_held = False
-        """Whether a wake is under way."""
+        """Whether streams must buffer their frames, during a wake."""
         self.due_s = 0.0
-        """Instant at which the frames being handed over were due."""
+        """Due time of the frames in delivery."""
         self.num_received = 0
-        """Number of times that bytes have come in."""
+        """Number of reads from connections."""
         self._num_looked_at = 0
         """The value of `num_received` at the last check."""
         self._num_turns_waited = 0
-        """Checks in a row that found new bytes."""
+        """Consecutive checks that found new bytes."""
         self._monotonic = monotonic
         self._departing: list[Departure] = []
         self._new: list[Headed] = []
-        """Streams whose heads may not have been sent."""
+        """Streams with possibly unsent heads."""
         self._waiting: list[Headed] = []
-        """Streams of these that were new at the look before."""
+        """Streams with possibly unsent heads that were new at the previous check."""
 
     def hold(self) -> None:
-        """Keep the frames of streams until `release`."""
+        """Begin buffering frames until `release`."""
         self.is_held = True
 
     def add(self, departure: Departure) -> None:
-        """A stream has kept its first frame."""
+        """Register a stream that has buffered its first frame."""
         self._departing.append(departure)
 
     def send_head_soon(self, stream: Headed) -> None:
-        """Keep the head of a new stream for its first event, which leaves with it if it is due now.
+        """Delay the head of a new stream, so that it is sent together with a first event that is due now.
 
-        The head waits for a wake in the next turn; where nothing is timed, for as long as wakes may wait for quiet.
+        The head waits for one turn of the event loop; without timing, for as long as wakes may wait for quiet.
         """
         if self._is_timed:
             loop = asyncio.get_running_loop()
@@ -106,7 +105,7 @@ class WriteCoalescer:
             each.send_head()
 
     def release(self) -> None:
-        """Write all frames, in the order in which the streams had their first one."""
+        """Write all buffered frames, in the order of each stream's first frame."""
         self.is_held = False
         if not self._departing:
             return
@@ -122,9 +121,9 @@ class WriteCoalescer:
             observe(now_s - each.due_s, now_s, num_frames)
 
     def has_news(self) -> bool:
-        """Whether bytes have come in since the last check, so that requests may be about to be submitted.
+        """Whether bytes were received since the last check, so that requests may be about to be submitted.
 
-        A check that waits for quiet succeeds at least every `PATIENCE_TURNS` turns.
+        A caller that waits for False waits at most `PATIENCE_TURNS` turns.
         """
         if self.num_received == self._num_looked_at or self._num_turns_waited >= PATIENCE_TURNS:
             self._num_turns_waited = 0
@@ -134,7 +133,7 @@ class WriteCoalescer:
         return True
 
     def measure(self) -> None:
-        """Measure a frame that was handed over and leaves by another way."""
+        """Record the lateness of a frame that is not sent through a stream."""
         if self._is_timed:
             now_s = self._monotonic()
             self.lateness.observe(now_s - self.due_s, now_s)
@@ -147,46 +146,46 @@ STATUSES: Mapping[Outcome, HTTPStatus] = {
     Outcome.EVICTED: HTTPStatus.TOO_MANY_REQUESTS,
     Outcome.FAILED: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
-"""Statuses by outcome; any other outcome is the request's fault."""
+"""HTTP status by outcome; any other outcome is an error of the client."""
 
 
 def _ignore_cache_changes(_changes: Sequence[CacheChange]) -> None:
-    """Do nothing: there is no listener."""
+    """No-op default."""
 
 
 @dataclass(slots=True)
 class EngineOutput:
-    """One engine with the listeners to its output."""
+    """One engine with listeners to its output."""
 
     engine: Engine
     recorder: FlightRecorder
     on_cache_changes: Callable[[Sequence[CacheChange]], None] = _ignore_cache_changes
-    """Listener to changes of the prefix cache, step by step."""
+    """Called with the changes of the prefix cache after each step."""
     num_outputs: int = 0
-    """Tokens that the latest step produced."""
+    """Number of tokens of the latest step."""
     queue: OutputQueue = field(init=False)
-    """The API server process that hands out the tokens of the engine."""
+    """Queue of the simulated API server process that sends the engine's tokens."""
 
     def __post_init__(self) -> None:
         self.queue = OutputQueue(self.engine.latency)
 
 
 def ignore_step(_at: Micros) -> None:
-    """Do nothing: there is no listener."""
+    """No-op default."""
 
 
 class Deliveries:
-    """The requests under way, and their tokens that have been produced and are not due yet.
+    """Requests in flight, and their generated tokens that are not due yet.
 
-    The caller that hands events over also gives the present instant.
+    Callers pass the present instant together with events.
     """
 
     def __init__(self, wire: WriteCoalescer, clock: Clock, slices: BacklogSlices) -> None:
-        """`slices` learns what handing tokens over costs."""
+        """`slices` records the cost of delivering tokens."""
         self.wire = wire
         """Coalesces the writes of streams and measures their lateness."""
         self.report_step: Callable[[Micros], None] = ignore_step
-        """Listener to the ends of steps."""
+        """Called at the end of each step."""
         self._clock = clock
         self._slices = slices
         self._flights: dict[str, InFlightRequest] = {}
@@ -218,13 +217,13 @@ class Deliveries:
         return {id(flight): flight for flight in waiting}.values()
 
     def _withdraw(self, flights: Iterable[InFlightRequest]) -> None:
-        """Hand over nothing more to them: tokens still under way to their clients would come after the end."""
+        """Cancel all undelivered tokens of the requests, which would follow their end."""
         leaving = set(map(id, flights))
         self._outbox = [entry for entry in self._outbox if id(entry[2]) not in leaving]
         heapify(self._outbox)
 
     def _deliver_due(self, now: Micros) -> None:
-        """Hand over the frames that are due."""
+        """Deliver the due frames."""
         outbox = self._outbox
         while outbox and outbox[0][0] <= now:
             due_at, _, flight, number, is_last = heappop(outbox)
@@ -245,7 +244,7 @@ class Deliveries:
             self._finished(output, event, now)
 
     def _step_done(self, output: EngineOutput, event: StepDone, now: Micros) -> None:
-        """Each sequence that emitted has more tokens; those that it had before a preemption are not sent again."""
+        """Record the tokens of a step; tokens recomputed after a preemption are not sent again."""
         at, index, engine, flights = event.at, event.index, output.engine, self._flights
         gaps: dict[Micros, int] = {}
         output.num_outputs = num_outputs = len(event.emitted)
@@ -278,7 +277,7 @@ class Deliveries:
                 output.recorder.first_token(flight, flight.first_token_latency_us)
             flight.last_token_at = at
             if number >= flight.request.output_tokens:
-                continue  # it comes with the end
+                continue  # delivered with the end of the request
             if due_at <= now:
                 try:
                     flight.reply.token(number)
@@ -292,8 +291,7 @@ class Deliveries:
         self.report_step(at)
 
     def _steps_done(self, output: EngineOutput, event: StepsDone, now: Micros) -> None:
-        """Handle several steps like `_step_done`; if all of it is due, each request's tokens are handed over
-        together."""
+        """Record the tokens of several steps. If all are due, each request's tokens are delivered together."""
         ends, first, engine, flights = event.ends, event.first, output.engine, self._flights
         overhead_us, token_overhead_us = output_overheads(engine.config, engine.latency, len(event.emitted))
         if token_overhead_us or output.queue.turn_us or ends[-1] + overhead_us > now:
@@ -349,11 +347,11 @@ class Deliveries:
             flight.reply.fail(f"the request was {event.outcome}: {event.detail}", self._status_of(event))
 
     def _status_of(self, event: Finished) -> HTTPStatus:
-        """The error for the client of a request that was not completed."""
+        """Return the error for the client of a request that was not completed."""
         return STATUSES.get(event.outcome, HTTPStatus.BAD_REQUEST)
 
     def _send_last(self, due_at: Micros, now: Micros, flight: InFlightRequest, number: int) -> None:
-        """Hand over the end now if it is due. What was due before has been handed over already."""
+        """Deliver the end of a request if it is due. All tokens due earlier have been delivered."""
         if due_at <= now:
             self._deliver(due_at, flight, number, True)
         else:
@@ -373,7 +371,7 @@ class Deliveries:
 
 
 def _give_up(flight: InFlightRequest) -> None:
-    """End a reply that could not be written with an error of the server, so that it ends no other reply."""
+    """End a reply that failed to be written with a server error, so that other replies are unaffected."""
     _logger.exception("the reply to %s could not be written", flight.request.id)
     reply, flight.reply = flight.reply, ENDED_REPLY
     with suppress(Exception):

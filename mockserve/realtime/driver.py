@@ -1,8 +1,7 @@
 """The interface of all drivers, and the real-time driver of one engine: the only module that reads the wall clock.
 
-The driver sleeps until the engine or a frame has something due, advances the engine, and hands tokens to their
-replies. All deadlines are absolute, so being late once delays nothing that comes after, and nothing is ever handed
-over early.
+The driver sleeps until an engine event or a frame is due, advances the engine, and delivers tokens to their replies.
+All deadlines are absolute: lateness does not accumulate, and no token is delivered early.
 """
 
 import asyncio
@@ -26,11 +25,11 @@ T = TypeVar("T")
 
 
 class EngineFailedError(RuntimeError):
-    """The engine takes no more requests."""
+    """Raised when the engine accepts no more requests."""
 
 
 class EngineInfo(Protocol):
-    """An engine in this process or another; of several engines one stands for all."""
+    """An engine in this or another process; one of several engines represents all."""
 
     @property
     def config(self) -> EngineConfig: ...
@@ -40,7 +39,7 @@ class EngineInfo(Protocol):
 
 
 class Driver(Protocol):
-    """Takes requests and brings their tokens when it is time. Use it from one event loop only."""
+    """Accepts requests and delivers their tokens when due. Use it from one event loop only."""
 
     @property
     def engine(self) -> EngineInfo: ...
@@ -81,27 +80,27 @@ class Driver(Protocol):
         siblings: Siblings | None = None,
         rank: int | None = None,
     ) -> InFlightRequest:
-        """Let `request` arrive, now or at an instant just past; its tokens go to `reply`.
+        """Submit `request`, which arrives now or at a recent instant; its tokens go to `reply`.
 
-        `siblings` are the choices of the same prompt, if it is not the only one. `rank` names the engine for the
-        request, where there are several. Raises EngineFailedError when the engine has failed.
+        `siblings` has the choices of the prompt if there are several. `rank` selects one of several engines. Raises
+        EngineFailedError if the engine has failed.
         """
         ...
 
     def abort(self, request_id: str) -> None:
-        """Abort `request_id`, whose client has left, and free its blocks now. Its reply gets no more calls."""
+        """Abort `request_id`, whose client has disconnected, and free its blocks. Its reply gets no more calls."""
         ...
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
-        """End requests, all or those named, with the tokens they have. Returns how many did."""
+        """End all or the named requests early, with their present tokens. Returns the number ended."""
         ...
 
     def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
-        """Let `act` do something to every engine now. Returns the first result that is not true, or else the last."""
+        """Call `act(engine, now)` on every engine. Returns the first falsy result, else the last."""
         ...
 
     async def until(self, is_so: Callable[[Engine], bool]) -> None:
-        """Return when something holds of every engine."""
+        """Return when a condition holds for every engine."""
         ...
 
     def close(self) -> None:
@@ -110,20 +109,20 @@ class Driver(Protocol):
 
 
 class Conditions:
-    """Looked at when something may have changed."""
+    """Futures that are resolved when a predicate becomes true."""
 
     def __init__(self) -> None:
         self._awaited: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Return when a look finds something to be so, at once if it is."""
+        """Return when the condition holds at a check, at once if it holds now."""
         if not is_so():
             found = asyncio.get_running_loop().create_future()
             self._awaited.append((is_so, found))
             await found
 
     def look(self) -> None:
-        """Wake the waiters whose condition holds by now; cancelled ones are dropped."""
+        """Wake the waiters whose condition holds, and drop cancelled ones."""
         for entry in list(self._awaited):
             is_so, found = entry
             if found.done() or is_so():
@@ -145,10 +144,10 @@ class RealtimeDriver(Deliveries):
         origin_s: float | None = None,
         simulation: Simulation | None = None,
     ) -> None:
-        """`origin_s` is what the monotonic clock reads at the simulated instant 0, by default now.
+        """`origin_s` is the reading of the monotonic clock at the simulated instant 0, by default now.
 
-        With an infinite `speed` time jumps to what comes next, after requests that have come in. `simulation` is what
-        the engine is part of, if it is not alone.
+        With an infinite `speed`, time jumps to the next event after received requests. `simulation` is the group of
+        engines that the engine belongs to, if any.
         """
         self.engine = engine
         self.output = EngineOutput(engine, recorder)
@@ -157,7 +156,7 @@ class RealtimeDriver(Deliveries):
         self.failure: BaseException | None = None
         """The error that broke the engine; from then on every request fails."""
         self.on_failure: Callable[[BaseException], None] = _ignore_failure
-        """Listener to the failure of the engine."""
+        """Called with the error when the engine fails."""
         self._monotonic = monotonic
         self._jumps = math.isinf(speed)
         self._conditions = Conditions()
@@ -180,9 +179,9 @@ class RealtimeDriver(Deliveries):
         siblings: Siblings | None = None,
         rank: int | None = None,
     ) -> InFlightRequest:
-        """Let `request` arrive, now or at an instant just past; its tokens go to `reply`.
+        """Submit `request`, which arrives now or at a recent instant; its tokens go to `reply`.
 
-        `siblings` are the choices of the same prompt, if it is not the only one. `rank` is 0 or None: there is one.
+        `siblings` has the choices of the prompt if there are several. `rank` is 0 or None, since there is one engine.
 
         Raises EngineFailedError when the engine has failed.
         """
@@ -201,17 +200,17 @@ class RealtimeDriver(Deliveries):
         self._simulation.submit(request, at)
 
     def abort(self, request_id: str) -> None:
-        """Abort `request_id`, whose client has left, and free its blocks now. Its reply gets no more calls."""
+        """Abort `request_id`, whose client has disconnected, and free its blocks. Its reply gets no more calls."""
         output, flight = self._output_of(request_id), self._leave(request_id)
         if flight is not None:
             output.recorder.aborted(flight)
 
     def _output_of(self, _request_id: str) -> EngineOutput:
-        """The output of the engine that has a request."""
+        """Return the output of the engine of a request."""
         return self.output
 
     def _leave(self, request_id: str) -> InFlightRequest | None:
-        """Take a request out of the engine, if it is there."""
+        """Remove a request from the engine, if present."""
         flight = self._flights.pop(request_id, None)
         if flight is None or self.failure is not None:
             return None
@@ -220,7 +219,7 @@ class RealtimeDriver(Deliveries):
         return flight
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
-        """End requests, all or those named, with the tokens they have. Returns how many did."""
+        """End all or the named requests early, with their present tokens. Returns the number ended."""
         ending = [each for id, each in self._flights.items() if request_ids is None or id in request_ids]
         self._withdraw(ending)
         now = self.clock()
@@ -232,7 +231,7 @@ class RealtimeDriver(Deliveries):
         return len(ending)
 
     def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
-        """Let `act` do something to the engine now, after all that is due, at the instant it is given."""
+        """Call `act(engine, now)` after processing all due events."""
         return self._act(lambda at: act(self.engine, at))
 
     def _act(self, act: Callable[[Micros], T]) -> T:
@@ -243,7 +242,7 @@ class RealtimeDriver(Deliveries):
         return result
 
     async def until(self, is_so: Callable[[Engine], bool]) -> None:
-        """Return when something holds of the engine."""
+        """Return when a condition holds for the engine."""
         await self._until(lambda: is_so(self.engine))
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
@@ -256,14 +255,14 @@ class RealtimeDriver(Deliveries):
         self._outbox.clear()
 
     def _soonest(self, at: Micros) -> Micros:
-        """`at`, or the first instant that the engine has not done yet."""
+        """Return `at`, or the first instant that the engine has not processed if that is later."""
         done_until = self._simulation.now
         return at if done_until is None else max(at, done_until + 1)
 
     # --- when to wake ---
 
     def _arm(self) -> None:
-        """Wake at the next instant at which the engine or the outbox has something due."""
+        """Set the alarm to the next due instant of the engine or the outbox."""
         due_at = self._simulation.next_event_at()
         if self._outbox and (due_at is None or self._outbox[0][0] < due_at):
             due_at = self._outbox[0][0]
@@ -290,7 +289,7 @@ class RealtimeDriver(Deliveries):
         self._conditions.look()
 
     def _catch_up(self, due_until: Micros) -> None:
-        """Do what is due, instant by instant, and send what it brings; after a while the rest waits for a turn."""
+        """Process due events instant by instant and deliver their tokens, and yield to the loop after a time slice."""
         now_s, due_at = self._monotonic(), self._simulation.next_event_at()
         behind_s = 0.0 if due_at is None else now_s - self.seconds_at(due_at)
         slices = self._slices
@@ -309,12 +308,12 @@ class RealtimeDriver(Deliveries):
             self.wire.release()
 
     def _run_engine(self, until: Micros, now: Micros) -> None:
-        # Listeners to steps read the state at each of them.
+        # Step listeners read the state after each step.
         for event in self.engine.advance(until, leaps=self.report_step is ignore_step):
             self._happened(self.output, event, now)
 
     def fail(self, error: BaseException) -> None:
-        """The engine is broken: every wait for it ends."""
+        """Fail all requests and waits after an error of the engine."""
         if self.failure is not None:
             return
         self.failure = error
@@ -326,4 +325,4 @@ class RealtimeDriver(Deliveries):
 
 
 def _ignore_failure(_error: BaseException) -> None:
-    """Do nothing: there is no listener."""
+    """No-op default."""

@@ -1,4 +1,4 @@
-"""Several engines behind one endpoint: data-parallel ranks, each with a clock or all with one."""
+"""Drivers of data-parallel ranks behind one endpoint, with one clock per rank or one for all."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class RankGroupDriver(RealtimeDriver):
-    """Runs `group` against the clock. `outputs` are those of its ranks, by number."""
+    """Runs `group` against the clock. `outputs` has the output of each rank, by number."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class RankGroupDriver(RealtimeDriver):
         self._outputs = outputs
 
     def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
-        """Let `act` do something to every rank now. Returns the first result that is not true, or else the last."""
+        """Call `act(engine, now)` on every rank. Returns the first falsy result, else the last."""
         return self.interfere_with(list(self._outputs), act)
 
     def interfere_with(self, ranks: Collection[int], act: Callable[[Engine, Micros], T]) -> T:
-        """Let `act` do something to the ranks of those numbers now. Returns what `call_engine` returns."""
+        """Call `act(engine, now)` on the numbered ranks. Returns the first falsy result, else the last."""
 
         def act_on_each(at: Micros) -> T:
             results = [act(self._outputs[rank].engine, at) for rank in ranks]
@@ -46,14 +46,14 @@ class RankGroupDriver(RealtimeDriver):
         return self._act(act_on_each)
 
     async def until(self, is_so: Callable[[Engine], bool]) -> None:
-        """Return when something holds of every rank."""
+        """Return when a condition holds for every rank."""
         await self._until(lambda: all(is_so(engine) for engine in self.group.instances))
 
     def _enter(self, request: Request, at: Micros, rank: int | None) -> None:
         self.group.submit(request, at, rank)
 
     def _output_of(self, request_id: str) -> EngineOutput:
-        """Return the output of a request's rank; a request that has come to none counts for the first one."""
+        """Return the output of a request's rank; a request without a rank counts for the first rank."""
         return self._outputs.get(self.group.rank_of(request_id), self.output)
 
     def _run_engine(self, until: Micros, now: Micros) -> None:
@@ -63,7 +63,7 @@ class RankGroupDriver(RealtimeDriver):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankDriver:
-    """Rank `number` of what `whole` drives."""
+    """The driver of rank `number` in the group of `whole`."""
 
     whole: RankGroupDriver
     number: int
@@ -71,7 +71,7 @@ class RankDriver:
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that broke the ranks: vLLM gives up on all of them when one breaks."""
+        """The error of the ranks: as in vLLM, all ranks fail when one fails."""
         return self.whole.failure
 
     def seconds_at(self, at: Micros) -> float:
@@ -79,17 +79,17 @@ class RankDriver:
         return self.whole.seconds_at(at)
 
     def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
-        """Let `act` do something to the rank now, after all that is due, at the instant it is given."""
+        """Call `act(engine, now)` on the rank after processing all due events."""
         return self.whole.interfere_with([self.number], act)
 
     def fail(self, error: BaseException) -> None:
-        """Fail every request of all ranks, for one of them is broken."""
+        """Fail the requests of all ranks after an error of one rank."""
         self.whole.fail(error)
 
 
 @dataclass(slots=True)
 class RankedReply:
-    """A reply that also reports its end, when its rank has one request less."""
+    """A reply that also reports its end, so that the load of its rank is updated."""
 
     reply: Reply
     ended: Callable[[], None]
@@ -122,7 +122,7 @@ class RankedReply:
 
 
 class RankedDriver:
-    """The drivers of all ranks as one. Their clocks must read the same."""
+    """Combines the drivers of all ranks. Their clocks must agree."""
 
     def __init__(self, drivers: Sequence[RealtimeDriver]) -> None:
         self.drivers = drivers
@@ -130,7 +130,7 @@ class RankedDriver:
         self._reports = LoadReports(len(drivers))
         self._rank_of: dict[str, int] = {}
         self.on_failure: Callable[[BaseException], None] = _ignore_failure
-        """A callback for a broken engine."""
+        """Called with the error when an engine fails."""
         self._has_failed = False
         for rank, driver in enumerate(drivers):
             driver.report_step = self._listener(rank)
@@ -138,7 +138,7 @@ class RankedDriver:
 
     @property
     def engine(self) -> Engine:
-        """The engine of rank 0; all are configured alike."""
+        """The engine of rank 0; all engines have equal configurations."""
         return self.drivers[0].engine
 
     @property
@@ -172,9 +172,9 @@ class RankedDriver:
         siblings: Siblings | None = None,
         rank: int | None = None,
     ) -> InFlightRequest:
-        """Submit `request` to the rank it names, or to that with the least load.
+        """Submit `request` to its requested rank, or else to the rank with the least load.
 
-        Raises EngineFailedError when an engine has failed.
+        Raises EngineFailedError if an engine has failed.
         """
         if rank is None:
             self._update_loads(self.clock())
@@ -197,7 +197,7 @@ class RankedDriver:
             self.drivers[rank].abort(request_id)
 
     def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
-        """Let `act` do something to every engine now. Returns the first result that is not true, or else the last."""
+        """Call `act(engine, now)` on every engine. Returns the first falsy result, else the last."""
         results = [driver.call_engine(act) for driver in self.drivers]
         return next((result for result in results if not result), results[-1])
 
@@ -207,16 +207,16 @@ class RankedDriver:
         return [each for driver in self.drivers for each in driver.request_ids]
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
-        """End requests, all or those named, with the tokens they have. Returns how many did."""
+        """End all or the named requests early, with their present tokens. Returns the number ended."""
         return sum(driver.end_early(request_ids) for driver in self.drivers)
 
     async def until(self, is_so: Callable[[Engine], bool]) -> None:
-        """Return when something holds of every engine."""
+        """Return when a condition holds for every engine."""
         for driver in self.drivers:
             await driver.until(is_so)
 
     def fail(self, error: BaseException) -> None:
-        """Fail everything that waits: after one engine breaks, vLLM gives up on all of them."""
+        """Fail all requests and waits: as in vLLM, all engines fail when one fails."""
         if self._has_failed:
             return
         self._has_failed = True

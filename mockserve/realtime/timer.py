@@ -1,4 +1,4 @@
-"""The clock of the real-time driver, its timer, and the slices in which a backlog is worked off."""
+"""The clock and timer of the real-time driver, and the time slices for processing a backlog."""
 
 import asyncio
 import ctypes
@@ -14,11 +14,11 @@ from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.units import Micros
 
 FOREVER: Micros = 2**62
-"""Later than anything an engine has due."""
+"""Later than any event."""
 
 
 class Clock(Protocol):
-    """Simulated instants and readings of the monotonic clock. Readings are in seconds."""
+    """Maps simulated instants to readings of the monotonic clock. Readings are in seconds."""
 
     def now(self) -> Micros:
         """The present instant."""
@@ -33,12 +33,12 @@ class Clock(Protocol):
         ...
 
     def seconds_at(self, at: Micros) -> float:
-        """The reading at an instant, which may be ahead."""
+        """Return the reading at an instant, which may be in the future."""
         ...
 
 
 class PacedClock:
-    """Simulated microseconds per real second."""
+    """A clock that runs at a constant rate of simulated microseconds per real second."""
 
     def __init__(self, us_per_s: float, monotonic: Callable[[], float], origin_s: float) -> None:
         """`origin_s` is the reading at the simulated instant 0."""
@@ -60,7 +60,7 @@ class PacedClock:
 
 
 class JumpingClock:
-    """A clock that stands still until the engine acts, and then shows the engine's instant."""
+    """A clock that jumps to the instant of each engine event and stands still in between."""
 
     def __init__(self, simulation: Simulation, monotonic: Callable[[], float]) -> None:
         self._simulation = simulation
@@ -91,20 +91,20 @@ def clock_of(simulation: Simulation, speed: float, monotonic: Callable[[], float
 
 
 SHORTEST_SLICE_S = 0.002
-"""A driver that has fallen a little behind serves the connections this often."""
+"""Interval at which a driver slightly behind yields to connections."""
 LONGEST_SLICE_S = 0.02
-"""A driver that is far behind serves the connections at least this often: longer slices let more tokens of a stream
-leave in one write."""
+"""Longest interval at which a driver far behind yields to connections. Longer slices send more tokens of a stream in
+one write."""
 FAR_BEHIND_STEPS = 4
-"""The engine is far behind when so many steps like the latest are due."""
+"""The engine is far behind when so many steps of the latest duration are due."""
 FEWEST_STEPS = 8
-"""Least steps that an engine far behind takes at a time."""
+"""Minimum number of steps that an engine far behind runs at a time."""
 STRETCH_TOKENS = (64, 8192)
-"""Tokens that an engine far behind brings at a time: between these, as many as are handed over in most of a slice."""
+"""Bounds of the tokens that an engine far behind generates at a time; adapted to fill most of a time slice."""
 
 
 class BacklogSlices:
-    """Decides the length of a slice of work, and when the event loop gets control back."""
+    """Sets the length of time slices of backlog work, after which the event loop runs."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._step_us: Micros = 0
@@ -117,21 +117,21 @@ class BacklogSlices:
         self._slice_s = SHORTEST_SLICE_S
 
     def begin(self, now_s: float, behind_s: float) -> None:
-        """A slice begins, with the first of what is due so late."""
+        """Begin a slice whose first event is `behind_s` late."""
         self._started_s = self._stretch_started_s = now_s
         self._slice_s = min(max(SHORTEST_SLICE_S, behind_s / 4), LONGEST_SLICE_S)
 
     def learn(self, event: StepDone, gaps: Mapping[Micros, int], num_requests: int) -> None:
-        """A step has ended. One that took no time is a request's own, and others have theirs in between."""
+        """Record a step's duration. A step of no duration belongs to one request of an engine with set times."""
         if event.at > event.started_at:
             self._step_us, self._num_outputs = event.at - event.started_at, len(event.emitted)
         elif gaps:
             self._step_us, self._num_outputs = max(gaps), num_requests
 
     def stretch(self, due_at: Micros, due_until: Micros) -> Micros:
-        """Return how far to advance at once: to the next event, or when far behind over many steps.
+        """Return the instant to advance to: the next event, or several steps ahead if far behind.
 
-        No further than needed, since requests cannot arrive before what has been done.
+        The stretch is as short as possible, since a request cannot arrive before an instant already processed.
         """
         if due_until - due_at < FAR_BEHIND_STEPS * self._step_us:
             return due_at
@@ -139,7 +139,7 @@ class BacklogSlices:
         return min(due_until, due_at + num_steps * self._step_us)
 
     def is_over(self) -> bool:
-        """Whether the slice is over. Asked after each stretch, it learns how long they should be."""
+        """Whether the slice is over. Each call also adapts the length of the stretches to the time taken."""
         now_s = self._monotonic()
         fewest, most = STRETCH_TOKENS
         took_s, self._stretch_started_s = now_s - self._stretch_started_s, now_s
@@ -165,7 +165,7 @@ class _TimerSpec(ctypes.Structure):
 
 
 class PreciseTimer:
-    """Calls back once, at or just after an instant of the monotonic clock. One instant at a time."""
+    """A one-shot timer that fires at or just after an instant of the monotonic clock."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raises OSError where the platform has no such timers."""
@@ -180,7 +180,7 @@ class PreciseTimer:
         loop.add_reader(self._fd, self._fired)
 
     def start(self, at_s: float, callback: Callable[[], None]) -> "PreciseTimer":
-        """Call `callback` when the monotonic clock reads `at_s`, instead of what was started before."""
+        """Call `callback` when the monotonic clock reads `at_s`. Replaces an earlier start."""
         self._callback = callback
         # Rounded up: the timer must not fire before its instant, and an instant of zero would stop it.
         nanoseconds = max(1, math.ceil(at_s * 1e9))
@@ -188,7 +188,7 @@ class PreciseTimer:
         return self
 
     def cancel(self) -> None:
-        """Call nothing any more."""
+        """Stop the timer."""
         self._callback = None
         self._set(0, 0)
 
@@ -214,7 +214,7 @@ class PreciseTimer:
 
 
 def precise_timer(loop: asyncio.AbstractEventLoop) -> PreciseTimer | None:
-    """A precise timer, or None where there is none."""
+    """Return a precise timer, or None if the platform has none."""
     try:
         return PreciseTimer(loop)
     except (OSError, AttributeError, NotImplementedError):
@@ -225,16 +225,16 @@ TIMER_SLACK_S = 0.0015
 """Loop timers are a millisecond coarse: wake this much early and spin the rest, serving I/O meanwhile."""
 
 PRECISE_TIMER_SLACK_S = 0.00005
-"""Least seconds that are worth a timer where timers are precise."""
+"""Shortest wait for which a precise timer is used."""
 
 SPACING_S = 0.0002
-"""The least between two wakes that are ahead: with many streams on clocks of their own, one wake serves several."""
+"""Minimum time between future wakes: one wake serves several streams with separate clocks."""
 
 
 class Alarm:
-    """Calls `wake` once for each time it is set: hardly after the instant if the machine keeps up, but maybe before.
+    """Calls `wake` once per `set`, at about the given instant and possibly before it.
 
-    Belongs to the event loop that runs when it is first set.
+    The alarm belongs to the event loop that runs at the first `set`.
     """
 
     def __init__(self, wake: Callable[[], None], monotonic: Callable[[], float]) -> None:
@@ -250,15 +250,15 @@ class Alarm:
         return self._handle is not None
 
     def set(self, at_s: float) -> None:
-        """Wake when the monotonic clock reads `at_s`, instead of at the instant set before.
+        """Wake when the monotonic clock reads `at_s`. Replaces an earlier instant.
 
-        By a precise timer, or one that is early for sure; or in the next turn of the loop when that is too coarse.
+        Uses a precise timer, else a loop timer that fires early, else the next turn of the loop for short waits.
         """
         self.cancel()
         loop = asyncio.get_running_loop()
         if not self._has_looked_for_timer:
             self._has_looked_for_timer = True
-            # The precise timer reads the system's clock, so it is of no use with another one.
+            # The precise timer reads the system clock, so a clock given by a test cannot use it.
             self._timer = precise_timer(loop) if self._monotonic is time.monotonic else None
         now_s = self._monotonic()
         if at_s > now_s:
@@ -272,7 +272,7 @@ class Alarm:
             self._handle = loop.call_soon(self._ring)
 
     def cancel(self) -> None:
-        """Do not wake."""
+        """Cancel the pending wake."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

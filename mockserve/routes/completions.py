@@ -76,7 +76,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
 
 
 async def batch_chat(request: web.Request) -> web.StreamResponse:
-    """Answer each conversation with one choice."""
+    """Answer several conversations, each with one choice."""
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
@@ -91,7 +91,7 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
 
 
 def _asked(body: dict[str, Any]) -> list[tuple[ChatRequest, dict[str, Any]]]:
-    """The request of each conversation, and its body alone."""
+    """Return the parsed request of each conversation, with its body."""
     return [(parse_chat(each, read_as=READ_AS), each) for each in chats_of(body)]
 
 
@@ -115,7 +115,7 @@ async def _planned(
 
 
 async def generate(request: web.Request) -> web.StreamResponse:
-    """Continue token ids, and answer with token ids."""
+    """Continue a prompt of token ids; the reply has token ids."""
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
@@ -139,14 +139,14 @@ _CHECKED = (
 
 
 def _union(module: str, *names: str, is_checked: bool = True) -> str:
-    """Return how a union of types of requests shows itself."""
+    """Return the text of a union of request types in Python's spelling."""
     joined = " | ".join(f"{_FOLDER}.{module}.protocol.{name}" for name in names)
     return f"typing.Annotated[{joined}, {_CHECKED}]" if is_checked else joined
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """One use of a model, for bodies that `parse` accepts."""
+    """One request type of POST /invocations, with the parser that recognises its bodies."""
 
     condition: RouteCondition
     parse: Callable[[dict[str, Any]], object]
@@ -192,7 +192,7 @@ _USES = (
 
 
 async def invocations(request: web.Request) -> web.StreamResponse:
-    """Answer as the route whose type of body this is."""
+    """Answer with the handler of the first request type that the body is valid for."""
     if request.content_type != "application/json":
         raise wrong_media_type()
     body = _for_adapter(await read_json(request), request.headers.get(ADAPTER_HEADER, ""))
@@ -209,7 +209,7 @@ async def invocations(request: web.Request) -> web.StreamResponse:
 
 
 def _for_adapter(body: Any, adapter: str) -> dict[str, Any]:
-    """A body whose model is the adapter in a header, or the served model. Raises ApiError for no object."""
+    """Set the body's model to the adapter in a header or else the served model. Raises ApiError for a non-object."""
     if isinstance(body, dict):
         return {**body, "model": adapter}
     if isinstance(body, list):

@@ -1,4 +1,4 @@
-"""Routes of this server alone: faults and instances under /blis/, the API's documentation, and the dashboard."""
+"""Routes that vLLM does not have: faults and instances under /blis/, API documentation, and the dashboard."""
 
 import asyncio
 from dataclasses import asdict
@@ -24,13 +24,13 @@ from mockserve.serving.service import SERVICE, Service
 
 
 async def dashboard(_request: web.Request) -> web.StreamResponse:
-    """Live plots of the server's own figures, for a browser."""
+    """Live plots of the server's metrics, for a browser."""
     return web.Response(text=dashboard_page(), content_type="text/html")
 
 
 @cache
 def dashboard_page() -> str:
-    """Return the dashboard page, equal for every client: the browser fetches the figures."""
+    """Return the dashboard page, equal for every client: the browser fetches the metrics."""
     return files("mockserve.routes").joinpath("dashboard.html").read_text(encoding="utf-8")
 
 
@@ -43,7 +43,7 @@ async def dashboard_figures(request: web.Request) -> web.StreamResponse:
 
 
 def _facts(service: Service) -> dict[str, Any]:
-    """Return what a reader of the figures must know about the server."""
+    """Return the server's settings for the dashboard."""
     options, deployment = service.options, service.model.deployment
     sets_times = options.timing.sets_times
     return {
@@ -143,7 +143,7 @@ async def kill_instance(request: web.Request) -> web.StreamResponse:
 
 def _control(request: web.Request) -> InstanceControl:
     control = request.app[SERVICE].cluster
-    assert control is not None  # the gate of these routes
+    assert control is not None  # a condition of these routes
     return control
 
 
@@ -187,7 +187,7 @@ async def query(request: web.Request) -> web.StreamResponse:
     """The engines that hand prompts on, by data-parallel rank, with the address of each of their workers."""
     service = request.app[SERVICE]
     transfer = service.model.transfer
-    assert transfer is not None  # the gate of this route
+    assert transfer is not None  # a condition of this route
     ranks = range(len(service.engines))
     workers = {str(worker): {"0": f"tcp://{transfer.host}:{transfer.port + worker}"} for worker in range(transfer.tp)}
     found = {
@@ -201,7 +201,7 @@ async def query(request: web.Request) -> web.StreamResponse:
 
 
 async def scale_out_disabled(_request: web.Request) -> web.StreamResponse:
-    """Refused: the server was started without --enable-scale-out."""
+    """Refuse the request: the server was started without --enable-scale-out."""
     message = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
     raise ApiError(message, status=403, kind="PermissionDeniedError")
 
@@ -215,8 +215,8 @@ REDIRECT_PAGE = (
 class OpenApiText:
     """The OpenAPI document of one application, which never changes.
 
-    The first request for the document has it made on a thread: its tables are files of 100 kB, which take tens of
-    milliseconds to read.
+    The first request for the document builds it on a thread, because reading its tables of 100 kB takes tens of
+    milliseconds.
     """
 
     def __init__(self) -> None:
@@ -232,7 +232,7 @@ class OpenApiText:
 
 
 OPENAPI = web.AppKey("openapi", OpenApiText)
-"""The place of an application's own document."""
+"""Key of an application's OpenAPI document."""
 
 
 async def openapi(request: web.Request) -> web.StreamResponse:
@@ -275,27 +275,27 @@ def _check_documented(request: web.Request) -> None:
 
 
 def _operations(app: web.Application) -> list[Operation]:
-    """Return what a server answers, in the order of its routes."""
+    """Return the described operations of a server, in the order of its routes."""
     root_path = app[SERVICE].network.root_path
     found: dict[tuple[str, str], Operation] = {}
     for route in app.router.routes():
         if route.resource is not None and route.handler not in (documentation, oauth2_redirect):
             path = route.resource.canonical
             if root_path and path.startswith(root_path + "/"):
-                continue  # vLLM's paths are written without it
+                continue  # vLLM's document has paths without the root path
             summary = (route.handler.__doc__ or "").strip().partition("\n")[0]
             found.setdefault((route.method, path), Operation(route.method, path, summary, route.handler.__name__))
     return list(found.values())
 
 
 def _is_described(operation: Operation) -> bool:
-    """Whether the document names a route: vLLM's leaves out itself, what is mounted, and what is switched off."""
+    """Whether the document lists a route: vLLM omits the document's own, mounted and disabled routes."""
     hidden = (openapi.__name__, scale_out_disabled.__name__)
     return operation.method in ("GET", "POST", "DELETE") and operation.name not in hidden
 
 
 def _section(conditions: frozenset[RouteCondition]) -> str:
-    """Return which schemas differ from those of a plain server."""
+    """Return the name of the schema variant for the conditions."""
     if RouteCondition.POOLING in conditions:
         return "pooling"
     return "scale-out" if RouteCondition.SCALE_OUT in conditions else "base"

@@ -1,4 +1,4 @@
-"""POST /v1/messages and its relatives: conversations in the words of Anthropic's API."""
+"""POST /v1/messages and related routes: conversations in the format of Anthropic's API."""
 
 from dataclasses import replace
 from json import JSONDecodeError
@@ -66,7 +66,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
     def whole() -> dict[str, Any]:
         try:
             return message(reply, choices[0], usage)
-        except JSONDecodeError as error:  # of arguments that were cut short
+        except JSONDecodeError as error:  # arguments of a call that was cut short
             raise anthropic_error(ApiError(str(error))) from None
 
     return await json_body(request, whole, job.is_long)

@@ -43,7 +43,7 @@ from mockserve.transport.clients import arrived_at, caller_of
 
 FEW_PROMPTS = 16
 FEW_TOKENS = 2000
-"""Vectors of no more are made in a few milliseconds."""
+"""Vectors for so few tokens take a few milliseconds."""
 
 ITEMS_PER_BLOCK = 8
 
@@ -77,7 +77,7 @@ async def create_token_embedding(request: web.Request) -> web.StreamResponse:
 
 
 async def pooling(request: web.Request) -> web.StreamResponse:
-    """Results of the model's own task: vectors, probabilities, or either for each token."""
+    """Results of the model's pooling task: vectors or probabilities, per prompt or per token."""
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_POOLING_KINDS)
     asked = await aside(request, parse_pooling, body)
@@ -107,7 +107,7 @@ async def classify(request: web.Request) -> web.StreamResponse:
 
 
 def pooling_service(request: web.Request) -> tuple[Service, Pooler]:
-    """The service of a route that only a pooling model has."""
+    """Return the service and pooler for a route that requires a pooling model."""
     service = request.app[SERVICE]
     pooler = service.model.pooler
     assert pooler is not None
@@ -115,7 +115,7 @@ def pooling_service(request: web.Request) -> tuple[Service, Pooler]:
 
 
 def known_adapter(served: ServedModel, name: str) -> Adapter | None:
-    """The adapter asked for, if it is one. Raises ApiError for an unknown model, in these routes' own words."""
+    """Return the requested adapter or None. Raises ApiError for an unknown model, with pooling routes' message."""
     if name and name not in served.names and name not in served.adapters:
         raise ApiError(f"The model `{name}` does not exist.", status=404, kind="NotFoundError")
     return served.check_model(name)
@@ -124,7 +124,7 @@ def known_adapter(served: ServedModel, name: str) -> Adapter | None:
 async def _pooled(
     request: web.Request, service: Service, asked: PoolingRequest, body: dict[str, Any], prefix: str
 ) -> tuple[PoolingHead, list[list[int]]]:
-    """The prompts as token ids, once the engine has read them, and what the reply begins with."""
+    """Return the head of the reply and the prompts as token ids, after their prefill in the engine."""
     arrived = arrived_at(request, service.delivery.driver)
     adapter = known_adapter(service.model, asked.model)
     if not asked.prompts:
@@ -141,14 +141,14 @@ async def _pooled(
 
 
 def has_many(num_prompts: int, num_tokens: int) -> bool:
-    """Whether the vectors of all prompts take so long that the event loop must not make them."""
+    """Whether computing all vectors would block the event loop for too long."""
     return num_prompts > FEW_PROMPTS or num_tokens > FEW_TOKENS
 
 
 async def _listed(
     request: web.Request, head: PoolingHead, items: Callable[[], Iterator[dict[str, Any]]], prompts: list[list[int]]
 ) -> web.StreamResponse:
-    """The reply that lists `items`, made while it is sent where they are many."""
+    """Return a reply that lists `items`; a long list is generated while it is sent."""
     total = _total(prompts)
     is_long = has_many(len(prompts), total)
     return await json_body(request, lambda: head.listing(json_array(items, ITEMS_PER_BLOCK), total), is_long)

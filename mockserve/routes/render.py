@@ -1,4 +1,4 @@
-"""Prompts rendered without an answer, and answers put together from token ids."""
+"""Rendering of prompts without generation, and derendering of token ids into replies."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -70,14 +70,14 @@ def _rendered_prompts(
 
 
 def marks_calls(tools: ToolOptions) -> bool:
-    """Return whether the calls that the server looks for are marked by special tokens, which are left in then."""
+    """Return whether the tool parser needs special tokens in the text."""
     return tools.calls_tools and tools.tool_call_parser not in SKIPS_SPECIAL_TOKENS
 
 
 def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_tools: bool = True) -> Rendered:
     """The prompt of a chat request with everything around it. Raises ApiError for a request that is refused.
 
-    With `refuses_tools`, calls of tools that the server does not parse are refused, too.
+    With `refuses_tools`, a request with tools is also refused if the server has no tool parser.
     """
     chat = parse_chat(body, is_typed=False)
     model.check_model(chat.model)
@@ -149,7 +149,7 @@ def _rendered_prompt(
 
 @contextmanager
 def _naming_no_tokens() -> Iterator[None]:
-    """A prompt without tokens is refused in other words than where an answer is requested."""
+    """Replace the error message for an empty prompt: rendering has a message other than generation."""
     try:
         yield
     except EmptyPromptError:
@@ -157,7 +157,7 @@ def _naming_no_tokens() -> Iterator[None]:
 
 
 def _reasoning_ended(model: ServedModel, prompt: Sequence[int]) -> bool | None:
-    """Whether the prompt has ended the reasoning of the answer already; None without a parser of reasoning."""
+    """Whether the prompt already ends the reasoning of the answer; None without a reasoning parser."""
     if model.options.content.reasoning.reasoning_parser is None:
         return None
     start, end = (model.planner.tokenizer.marker_id(each) for each in (START, END))
@@ -166,7 +166,7 @@ def _reasoning_ended(model: ServedModel, prompt: Sequence[int]) -> bool | None:
 
 
 def _offsets(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
-    """Return where each token begins and ends in the text."""
+    """Return the start and end of each token in the text."""
     ends = list(accumulate(len(each) for each in tokenizer.split(text).pieces))
     return list(zip([0, *ends], ends, strict=False))
 

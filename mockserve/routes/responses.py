@@ -1,4 +1,4 @@
-"""POST /v1/responses, and what can be asked about a response later."""
+"""POST /v1/responses, and retrieval and cancellation of stored responses."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -41,11 +41,11 @@ from mockserve.serving.service import SERVICE, ReplyDelivery, Service
 from mockserve.transport.clients import ANYBODY, Caller, arrived_at, caller_of
 
 ITEM_KINDS = 10
-"""Types that an item of the input of a response is tried as, at least."""
+"""Minimum number of types that each input item of a response is validated against."""
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:
-    """Make a response: at once or in the background, whole or as a stream."""
+    """Create a response: in the foreground or background, complete or as a stream."""
     service = request.app[SERVICE]
     body = await read_body(request, num_item_kinds=ITEM_KINDS)
     arrived = arrived_at(request, service.delivery.driver)
@@ -74,7 +74,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
 
 
 async def _broken_off(request: web.Request, response: ResponseObject) -> web.StreamResponse:
-    """Begin the stream of a response that the engine refuses, and close the connection, as vLLM does."""
+    """Begin the stream of a response that the engine refuses, then close the connection, as vLLM does."""
     async with EventOutlet(request) as outlet:
         for each in ResponseEvents(response, new_id).opening(Usage(0, 0)):
             outlet.send(named_event(each))
@@ -105,7 +105,7 @@ def _rendered(service: Service, given: dict[str, Any]) -> Callable[[], dict[str,
     shown = replace(
         rendered,
         body={**rendered.body, "model": asked.body.get("model")},
-        # A response is never derendered from token ids, so that it has no parse context.
+        # Responses are never derendered from token ids, so they have no parse context.
         reasoning_ended=None,
         parse_context=None,
     )
@@ -113,7 +113,7 @@ def _rendered(service: Service, given: dict[str, Any]) -> Callable[[], dict[str,
 
 
 async def get_response(request: web.Request) -> web.StreamResponse:
-    """A response as it is by now, or its events."""
+    """The present state of a response, or its events."""
     service = request.app[SERVICE]
     query = QueryFields(request.query)
     starting_after, streams = query.number("starting_after"), query.flag("stream", False)
@@ -123,7 +123,7 @@ async def get_response(request: web.Request) -> web.StreamResponse:
 
 
 async def cancel_response(request: web.Request) -> web.StreamResponse:
-    """Stop a response that is made in the background."""
+    """Cancel a background response."""
     stored = request.app[SERVICE].responses.find(request.match_info["response_id"])
     stored.cancel()
     return json_reply(stored.body)
@@ -175,7 +175,7 @@ def _keep(service: Service, asked: ResponseRequest, stored: StoredResponse) -> N
 
 
 async def _keep_counted(service: Service, asked: ResponseRequest, stored: StoredResponse, is_long: bool) -> None:
-    """Keep a response, which takes time if it is long: its bytes are counted."""
+    """Store a response after counting its bytes, which takes long for a large response."""
     if is_long and asked.stores and service.responses.is_enabled:
         await service.delivery.aside.run(True, stored.count)
     _keep(service, asked, stored)

@@ -1,4 +1,4 @@
-"""Scores and ranks of texts, and the decisions that no model here makes."""
+"""Scores and rankings of texts, and decision routes that the served models do not support."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -46,7 +46,7 @@ async def score(request: web.Request) -> web.StreamResponse:
 
 
 async def rerank(request: web.Request) -> web.StreamResponse:
-    """Documents by how well they go with a query, the best first."""
+    """Documents ranked by their score for a query, the highest first."""
     asked = await aside(request, parse_rerank, await read_body(request))
     head, scores, prompt_tokens = await _scored(request, asked)
 
@@ -57,7 +57,7 @@ async def rerank(request: web.Request) -> web.StreamResponse:
 
 
 async def _scored(request: web.Request, asked: ScoringRequest) -> tuple[PoolingHead, list[float], int]:
-    """The head of the reply, the score of each pair, and the number of tokens read."""
+    """Return the head of the reply, the score of each pair, and the number of prompt tokens."""
     service, pooler = pooling_service(request)
     arrived = arrived_at(request, service.delivery.driver)
     adapter = known_adapter(service.model, asked.model)
@@ -80,7 +80,7 @@ async def _scored(request: web.Request, asked: ScoringRequest) -> tuple[PoolingH
 def _all_token_ids(
     model: ServedModel, pooler: Pooler, asked: ScoringRequest
 ) -> tuple[list[list[int]], list[list[int]], "_Prompts"]:
-    """Token ids of the queries, of the documents, and of what the engine reads."""
+    """Return the token ids of the queries, of the documents, and of the prompts for the engine."""
     queries = [_token_ids(model, each, asked.max_query_tokens, asked) for each in asked.queries]
     documents = [_token_ids(model, each, asked.max_document_tokens, asked) for each in asked.documents]
     pairs = asked.pairs if pooler.task == "classify" else None
@@ -95,9 +95,9 @@ def _token_ids(model: ServedModel, text: str, most_tokens: int, asked: ScoringRe
 
 
 class _Prompts(Sequence[list[int]]):
-    """Prompts for the engine: pairs of texts for a cross-encoder, for other models each text once.
+    """Prompts for the engine: one per pair of texts for a cross-encoder, else one per text.
 
-    A pair is put together when it is requested, since one long query may belong to thousands of documents.
+    Pairs are joined lazily, since one long query may belong to thousands of documents.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class _Prompts(Sequence[list[int]]):
         return self._queries[index] if index < len(self._queries) else self._documents[index - len(self._queries)]
 
     def lengths(self) -> Iterator[int]:
-        """The length of each."""
+        """Return the length of each prompt."""
         least = self._planner.max_model_len if self._pads else 0
         return (max(least, each) for each in self._bare_lengths())
 
@@ -180,7 +180,7 @@ async def generative_scoring(request: web.Request) -> web.StreamResponse:
 
 
 class _ItemPrompts(Sequence[list[int]]):
-    """The query with each item, cut to leave room for one token in the context; put together when it is requested."""
+    """The query joined lazily with each item, truncated to leave one token of the context."""
 
     def __init__(self, query: list[int], items: Sequence[list[int]], item_first: bool, most_tokens: int) -> None:
         self._query = query
@@ -205,11 +205,11 @@ class _ItemPrompts(Sequence[list[int]]):
         return joined[: self._most_tokens]
 
     def lengths(self) -> Iterator[int]:
-        """The length of each."""
+        """Return the length of each prompt."""
         return (min(self._most_tokens, len(self._query) + len(item)) for item in self._items)
 
     def check_ids(self, vocabulary_size: int) -> None:
-        """Raise ApiError for the first prompt that is empty or has an id that no token has."""
+        """Raise ApiError for the first prompt that is empty or has a token id outside of the vocabulary."""
         parts = (self._query, *self._items)
         if all(each for each in self._items) and all(0 <= each < vocabulary_size for each in chain(*parts)):
             return

@@ -57,7 +57,7 @@ TOKENS_AT_ONCE = 4096
 
 
 async def tokenize(request: web.Request) -> web.StreamResponse:
-    """The token ids of a text or of a conversation, as a completion or a chat would have them."""
+    """The token ids of a text or conversation, equal to the prompt of a completion or chat."""
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
     asked = await aside(request, parse_tokenize, body)
@@ -106,7 +106,7 @@ def _token_ids(model: ServedModel, asked: TokenizeRequest, body: dict[str, Any])
 
 
 def _strings(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[str]:
-    """Each token as the vocabulary spells it, some at a time."""
+    """Yield the vocabulary entry of each token, some at a time."""
     for start in range(0, len(ids), TOKENS_AT_ONCE):
         yield from tokenizer.token_strings(ids[start : start + TOKENS_AT_ONCE])
 
@@ -126,7 +126,7 @@ def _text(model: ServedModel, asked: TokenizeRequest, body: dict[str, Any]) -> s
 
 
 PLATFORM = platform.platform()
-"""Found when the module is imported: Python starts a process for it, which no request shall do."""
+"""Computed at import: Python starts a process to find it, which must not happen during a request."""
 
 
 async def server_info(request: web.Request) -> web.StreamResponse:
@@ -196,12 +196,12 @@ async def health(request: web.Request) -> web.StreamResponse:
 
 
 async def version(_request: web.Request) -> web.StreamResponse:
-    """The vLLM release whose interface this is."""
+    """The emulated vLLM release."""
     return web.Response(body=compact_json({"version": VLLM_VERSION}), content_type="application/json")
 
 
 async def load(request: web.Request) -> web.StreamResponse:
-    """Number of requests that are being answered, if that is tracked."""
+    """Number of requests in progress, if load tracking is enabled."""
     service = request.app[SERVICE]
     number = service.delivery.open_replies.number if service.options.enable_server_load_tracking else 0
     return web.Response(body=compact_json({"server_load": number}), content_type="application/json")
@@ -221,15 +221,15 @@ GZIP_LEVEL = 6
 
 
 async def metrics(request: web.Request) -> web.StreamResponse:
-    """Return the present figures as Prometheus text. The query is ignored, as vLLM ignores it on this path."""
+    """Return the metrics as Prometheus text. The query is ignored, as in vLLM on this path."""
     page = await request.app[SERVICE].metrics_source.page()
     return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
 
 
 async def mounted_metrics(request: web.Request) -> web.StreamResponse:
-    """Return the present figures as the application does that prometheus_client offers and vLLM mounts.
+    """Return the metrics as prometheus_client's ASGI application does, which vLLM mounts.
 
-    `name[]` picks samples, `Accept` the format and `Accept-Encoding` gzip. The length is not stated.
+    `name[]` selects samples, `Accept` the format and `Accept-Encoding` gzip. The reply has no Content-Length.
     """
     names = parse_qs(request.query_string).get("name[]", ())
     accept = ",".join(request.headers.getall("Accept", ()))
@@ -249,7 +249,7 @@ async def mounted_metrics(request: web.Request) -> web.StreamResponse:
 
 
 async def reset_prefix_cache(request: web.Request) -> web.StreamResponse:
-    """Forget all cached prefixes; fails while requests run, unless they may be preempted."""
+    """Clear the prefix cache; fails while requests run, unless they may be preempted."""
     query = QueryFields(request.query)
     preempts_running = query.flag("reset_running_requests", False)
     query.flag("reset_external", False)
@@ -258,12 +258,12 @@ async def reset_prefix_cache(request: web.Request) -> web.StreamResponse:
 
 
 async def reset_other_cache(_request: web.Request) -> web.StreamResponse:
-    """Empty: what the multi-modal and the encoder cache would hold is not kept in the first place."""
+    """Succeed: the server has no multi-modal or encoder cache to clear."""
     return untyped_reply()
 
 
 async def abort_requests(request: web.Request) -> web.StreamResponse:
-    """End the named requests, or all, with the tokens they have."""
+    """Abort the named requests, or all; replies keep the tokens generated so far."""
     driver = meant(request).delivery.driver
     named = (await read_object(request, "Invalid JSON format")).get("request_ids")
     if named:
@@ -276,7 +276,7 @@ async def abort_requests(request: web.Request) -> web.StreamResponse:
 
 
 async def abort_named_requests(request: web.Request) -> web.StreamResponse:
-    """End the named requests with the tokens they have."""
+    """Abort the named requests; replies keep the tokens generated so far."""
     named = (await read_fields(request)).get("request_ids")
     if named is None:
         raise bad_request("Missing 'request_ids' in request body")
@@ -286,7 +286,7 @@ async def abort_named_requests(request: web.Request) -> web.StreamResponse:
 
 
 def _end_named(driver: Driver, named: Any) -> None:
-    """`named` are ids of clients; the engine has one for each choice, with a number behind it."""
+    """Abort the requests with the client ids `named`; the engine appends a number to the id for each choice."""
     requested = {named} if isinstance(named, str) else {each for each in named if isinstance(each, str)}
     driver.end_early({each for each in driver.request_ids if each.rpartition("-")[0] in requested})
 
@@ -296,7 +296,7 @@ MAX_SLEEP_LEVEL = 2
 
 
 async def pause(request: web.Request) -> web.StreamResponse:
-    """Suspend generation: requests under way are ended, waited for or kept; new ones are refused or kept."""
+    """Suspend generation: running requests are aborted, awaited or kept; new requests are refused or queued."""
     query = QueryFields(request.query)
     mode, clears_caches = _pause_mode(query), query.flag("clear_cache", True)
     query.check()
@@ -316,7 +316,7 @@ async def is_paused(request: web.Request) -> web.StreamResponse:
 
 
 async def sleep(request: web.Request) -> web.StreamResponse:
-    """Suspend generation and, from level 1 on, give the memory away."""
+    """Suspend generation and release memory from level 1 on."""
     query = QueryFields(request.query)
     level, mode = query.integer("level", 1, 0, MAX_SLEEP_LEVEL), _pause_mode(query)
     query.check()
@@ -326,7 +326,7 @@ async def sleep(request: web.Request) -> web.StreamResponse:
 
 
 async def wake_up(request: web.Request) -> web.StreamResponse:
-    """Take the memory back, all of it or the parts named by tags; with the last part generation resumes."""
+    """Restore all memory, or the parts named by tags; generation resumes with the last part."""
     tags = request.query.getall("tags", None)
     with _timed(request, "wake"):
         is_awake = meant(request).delivery.suspension.wake_up(tags)
@@ -334,7 +334,7 @@ async def wake_up(request: web.Request) -> web.StreamResponse:
 
 
 async def is_sleeping(request: web.Request) -> web.StreamResponse:
-    """Whether the engine sleeps, at whatever level, or is paused."""
+    """Whether the engine sleeps at any level or is paused."""
     return json_reply({"is_sleeping": meant(request).delivery.suspension.is_sleeping})
 
 

@@ -1,4 +1,4 @@
-"""Functions of all handlers: reading and checking bodies, errors in vLLM's words, and replies as JSON."""
+"""Functions shared by all handlers: reading and checking bodies, errors with vLLM's messages, and JSON replies."""
 
 import asyncio
 import json
@@ -40,37 +40,37 @@ ID_HEADER = istr("X-Request-Id")
 PRIORITY_HEADER = istr("X-Vllm-Priority")
 
 NUM_BODY_BYTES = web.RequestKey("num_body_bytes", int)
-"""Under this key a request keeps how long its body was, if it was long."""
+"""Request key of the body's length, present for a long body only."""
 
 ROOM_TAKEN = web.RequestKey("room_taken", RoomTaken)
-"""Under this key a request keeps how much of the room for bodies it has."""
+"""Request key of the memory that the request has acquired for its body."""
 
 TEMPLATE_FIELDS = {"chat_template", "chat_template_kwargs"}
-"""Fields of a body that may bring a template."""
+"""Body fields that may contain a chat template."""
 LONG_BODY_BYTES = 1 << 15
-"""Parsing a longer body takes more than a few milliseconds."""
+"""Length from which parsing a body takes more than a few milliseconds."""
 LONG_ANSWER_TOKENS = 10_000
 
 MOST_TRIALS = 1000
-"""Items of a body of several types, each tried as each: what fits none makes a problem for every trial, of 2 us."""
+"""Limit of validations, items times types, on the event loop: each failing one takes 2 us."""
 
 HUGE_BYTES = LARGE_BYTES + 1
-"""A body that brings a chat template may take as long as one of this length."""
+"""Length that a body with a chat template counts as: rendering may take as long."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 JSON = "application/json"
 PARSED_BODY: web.RequestKey[dict[str, Any]] = web.RequestKey("parsed_body", dict)
-"""Key of a request under which one route hands a body on to another."""
+"""Request key under which one route passes a parsed body to another."""
 UNTYPED = "application/x-untyped"
-"""Stands for no media type at all: the library would choose one."""
+"""Stands for the absence of a media type: aiohttp would add a default."""
 
 
 async def read_body(request: web.Request, num_kinds: int = 1, num_item_kinds: int = 1) -> dict[str, Any]:
-    """The JSON object a client sent, of one of so many types. Raises ApiError when it did not send one as JSON.
+    """Return the JSON object of a body, which may be of `num_kinds` types. Raises ApiError for any other body.
 
-    `num_item_kinds` is the number of types that each item is tried as.
+    `num_item_kinds` is the number of types that each item is validated against.
     """
     parsed: dict[str, Any] | None = request.get(PARSED_BODY)
     if parsed is not None:
@@ -87,16 +87,16 @@ async def read_body(request: web.Request, num_kinds: int = 1, num_item_kinds: in
         return body
     request[NUM_BODY_BYTES] = len(raw)
     bodies = [raw]
-    # What has been read is not needed twice, and may be tens of megabytes.
+    # The raw body may be tens of megabytes and is parsed only once.
     del raw
     forget_body(request)
     return await aside(request, parse_large_json, bodies, num_kinds)
 
 
 async def received(request: web.Request) -> bytes:
-    """The body of a request. Raises ApiError when it does not come in time.
+    """Return the body of a request. Raises ApiError if it does not arrive in time.
 
-    A large one waits for room, and keeps it until the request has been answered.
+    A large body waits for memory, and keeps it until the request has been answered.
     """
     if request.content.is_eof():
         return await request.read()
@@ -112,14 +112,14 @@ async def received(request: web.Request) -> bytes:
     taken.keep_raw(len(raw) if len(raw) > LARGE_BYTES else 0)
     if len(raw) > CHECKED_BYTES:
         made_bytes = await service.delivery.aside.run(True, value_bytes, raw)
-        if made_bytes <= MOST_VALUE_BYTES:  # others are refused
+        if made_bytes <= MOST_VALUE_BYTES:  # larger bodies are refused
             await taken.take_values(made_bytes)
     return raw
 
 
 @asynccontextmanager
 async def receiving(service: Service) -> AsyncIterator[None]:
-    """Raises ApiError when what a client has to send takes too long."""
+    """Raise ApiError if the block takes longer than the receive timeout."""
     try:
         async with asyncio.timeout(service.options.network.request_receive_timeout):
             yield
@@ -128,7 +128,7 @@ async def receiving(service: Service) -> AsyncIterator[None]:
 
 
 async def aside(request: web.Request, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """The result of what has to be done with a body: at once for a short one, on another thread for a long one."""
+    """Run `work` on a body and return its result: in place for a short body, on a thread for a long one."""
     num_bytes = request.get(NUM_BODY_BYTES)
     if num_bytes is None:
         return work(*arguments, **named)
@@ -143,7 +143,7 @@ async def parsed(request: web.Request, known: KnownBodies[T], body: dict[str, An
 
 
 async def planned_alone(request: web.Request, body: Mapping[str, Any], plan: Coroutine[Any, Any, T]) -> T:
-    """The result of planning one answer to `body`: for long bodies and long answers it is done on another thread."""
+    """Plan one answer to `body` and return the plan; long bodies and answers are planned on a thread."""
     num_bytes = request.get(NUM_BODY_BYTES)
     if num_bytes is None and not body.get("ignore_eos"):
         return await plan
@@ -151,7 +151,7 @@ async def planned_alone(request: web.Request, body: Mapping[str, Any], plan: Cor
 
 
 async def planned(request: web.Request, sampling: SamplingParams, plan: Coroutine[Any, Any, T]) -> T:
-    """The result of planning the answers that `sampling` describes, on another thread where that takes long."""
+    """Plan the answers that `sampling` describes and return the plan; long answers are planned on a thread."""
     service, num_bytes = request.app[SERVICE], request.get(NUM_BODY_BYTES)
     is_long = sampling.n * likely_tokens(sampling, service.model.planner.max_model_len) > LONG_ANSWER_TOKENS
     if num_bytes is None and not is_long:
@@ -160,7 +160,7 @@ async def planned(request: web.Request, sampling: SamplingParams, plan: Coroutin
 
 
 async def _on_thread(delivery: ReplyDelivery, is_huge: bool, plan: Coroutine[Any, Any, T]) -> T:
-    """The result of a plan made on another thread. A plan that has not begun when the client hangs up is closed."""
+    """Run a planning coroutine on a thread. It is closed if the client disconnects before it begins."""
     try:
         return await delivery.aside.run(is_huge, finished, plan)
     finally:
@@ -169,12 +169,12 @@ async def _on_thread(delivery: ReplyDelivery, is_huge: bool, plan: Coroutine[Any
 
 
 def is_long(request: web.Request) -> bool:
-    """Whether the body of a request is so long that its reply may be, too."""
+    """Whether the body of a request is long, so that its reply may also be long."""
     return NUM_BODY_BYTES in request
 
 
 def reply_id(request: web.Request, prefix: str, requested: str | None) -> str:
-    """The id of a reply: the request header's, else the body's, else a new one."""
+    """Return the id of a reply: from the request header, else from the body, else a new id."""
     named = header_text(request, ID_HEADER) if ID_HEADER in request.headers else requested
     return f"{prefix}-{next(request.app[SERVICE].ids) if named is None else named}"
 
@@ -185,7 +185,7 @@ def requested_priority(request: web.Request) -> int | None:
 
 
 def meant(request: web.Request) -> Service:
-    """The service that a control route acts on: one instance when `?instance=` names it, else all. Raises ApiError."""
+    """Return the service that a control route acts on: the instance in `?instance=`, else all. Raises ApiError."""
     service = request.app[SERVICE]
     query = QueryFields(request.query)
     number = query.number("instance")
@@ -217,7 +217,7 @@ def json_reply(body: Mapping[str, Any], status: int = 200) -> web.Response:
 
 
 def untyped_reply(text: str = "") -> web.Response:
-    """Text, or nothing, without a media type, as FastAPI sends a bare string."""
+    """Return a reply without a media type, as FastAPI sends a plain string."""
     return web.Response(body=text.encode(), content_type=UNTYPED)
 
 
@@ -233,7 +233,7 @@ async def read_object(request: web.Request, complaint: str | None = None) -> dic
 
 
 async def read_fields(request: web.Request, complaint: str | None = None) -> dict[str, Any]:
-    """The JSON object of a route of vLLM that does not check that there is one, and fails with status 500."""
+    """Return the JSON object of a body. Any other value is an error of status 500, since vLLM's routes do not check."""
     body = await read_json(request, complaint)
     if not isinstance(body, dict):
         raise no_fields(body)
@@ -250,7 +250,7 @@ async def read_json(request: web.Request, complaint: str | None = None) -> Any:
         return await aside(request, large_json, [raw])
     except json.JSONDecodeError as error:
         raise bad_request(complaint or f"JSON decode error: {error}") from None
-    except ValueError as error:  # no UTF-8, or a number of thousands of digits
+    except ValueError as error:  # invalid UTF-8, or a number with thousands of digits
         raise ApiError(str(error)) from None
     except RecursionError as error:
         raise internal_error(str(error)) from None

@@ -51,7 +51,7 @@ from mockserve.transport.clients import Caller, arrived_at, caller_of
 
 MAX_FILE_BYTES = 25 * 2**20
 PIECE_BYTES = 64 * 1024
-"""Bytes of a form that are read at once."""
+"""Bytes of a form that are read at a time."""
 
 
 async def transcribe(request: web.Request) -> web.StreamResponse:
@@ -85,14 +85,14 @@ async def _answer(request: web.Request, speech: Speech) -> web.StreamResponse:
 
 
 async def _form(request: web.Request) -> dict[str, Any]:
-    """The fields of a form; the last of several with one name, but for those that are lists."""
+    """Return the fields of a form; of repeated names the last value counts, except for lists."""
     reader = form_reader(request.headers.get(hdrs.CONTENT_TYPE, ""))
     if reader is None:
         return {}
     body = await received(request)
     for begin in range(0, len(body), PIECE_BYTES):
         reader.write(body[begin : begin + PIECE_BYTES])
-        await asyncio.sleep(0)  # other replies go on meanwhile
+        await asyncio.sleep(0)  # lets the event loop serve other replies
     reader.finish()
     form: dict[str, Any] = dict(reader.items)
     if GRANULARITIES in form:
@@ -121,17 +121,17 @@ async def _stream(
 
 
 def _traced(request: web.Request) -> Caller:
-    """The trace context of a client; vLLM's speech routes read no other header about the caller."""
+    """Return the caller with its trace context only: vLLM's speech routes read no other caller header."""
     caller = caller_of(request)
     return Caller(traceparent=caller.traceparent, tracestate=caller.tracestate)
 
 
 MOST_MESSAGE_BYTES = 2 * 2**20
-"""Bytes of one event, so that none holds up other clients; vLLM has the limit of its WebSocket library, 16 MiB."""
+"""Maximum size of one event, so that parsing does not delay other clients; vLLM's WebSocket library allows 16 MiB."""
 
 
 async def realtime(request: web.Request) -> web.StreamResponse:
-    """Transcribe speech that comes over a WebSocket."""
+    """Transcribe speech received over a WebSocket."""
     socket = web.WebSocketResponse(max_msg_size=MOST_MESSAGE_BYTES, autoping=False)
     if not socket.can_prepare(request):
         raise web.HTTPNotFound
@@ -144,7 +144,7 @@ async def realtime(request: web.Request) -> web.StreamResponse:
 
 
 class _Connection:
-    """One client: its audio, and the transcription under way."""
+    """One client's WebSocket: its audio, and the running transcription."""
 
     def __init__(self, socket: web.WebSocketResponse, service: Service, caller: Caller) -> None:
         self._socket = socket
@@ -157,7 +157,7 @@ class _Connection:
         self._transcribing: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
-        """Answer events until the client leaves."""
+        """Answer events until the client disconnects."""
         await self._socket.send_str(session_created(uuid4().hex))
         try:
             async for message in self._socket:
@@ -167,7 +167,7 @@ class _Connection:
                     await self._socket.pong(message.data)
                 elif message.type is not WSMsgType.PONG:
                     break
-                await asyncio.sleep(0)  # a thousand messages may have come at once
+                await asyncio.sleep(0)  # a thousand messages may be buffered
         finally:
             if self._transcribing is not None:
                 self._transcribing.cancel()
@@ -197,7 +197,7 @@ class _Connection:
         await self._socket.send_str(failed(message, code))
 
     async def _transcribe(self) -> None:
-        """Send the text of one utterance as it comes, then all of it."""
+        """Send the text of one utterance in deltas, then as a whole."""
         utterance = _Utterance()
         try:
             with self._service.delivery.open_replies:
@@ -209,7 +209,7 @@ class _Connection:
         except ApiError as error:
             await self._fail(error.message, "processing_error")
         except ConnectionError:
-            return  # the client has left
+            return  # the client has disconnected
 
     async def _segments(self) -> AsyncIterator[Segment]:
         while True:
@@ -223,7 +223,7 @@ class _Connection:
                 await self._heard.wait()
 
     async def _hear(self, segment: Segment, utterance: "_Utterance") -> None:
-        """Transcribe a segment behind those before it."""
+        """Transcribe a segment as a continuation of the previous segments."""
         delivery = self._service.delivery
         name = f"rt-{self._id}-{uuid4()}"
         source = f"realtime {segment.digest} {segment.num_samples}"
@@ -261,7 +261,7 @@ class _Utterance:
 
 
 class _Texts:
-    """The text of one segment on its way to the connection."""
+    """Queue of new text of one segment for the connection."""
 
     def __init__(self, replies: ReplySet) -> None:
         self.replies = replies
@@ -269,8 +269,8 @@ class _Texts:
         self.error: ApiError | None = None
 
     def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
-        """Take new text of the segment; an `ending` is that of the reply."""
-        del number  # there is one segment
+        """Append new text of the segment; `ending` ends the reply."""
+        del number  # a reply has one segment
         if num_new:
             self.queue.put_nowait((text, num_new))
         if ending is not None:

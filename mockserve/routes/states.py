@@ -1,4 +1,4 @@
-"""Routes that force a state: pinned metrics, background load, settings while running, recorded replies."""
+"""Routes that force a state: pinned metrics, synthetic load, runtime settings, recorded replies."""
 
 import math
 import time
@@ -32,8 +32,8 @@ async def show_playback(request: web.Request) -> web.StreamResponse:
 
 
 async def add_fixtures(request: web.Request) -> web.StreamResponse:
-    """Add fixtures, in the form of a file's, before those that are there."""
-    from mockserve.playback.playback import MOST_FIXTURES, read_fixtures  # few servers have recorded replies
+    """Add fixtures, in the format of a fixture file, before the present ones."""
+    from mockserve.playback.playback import MOST_FIXTURES, read_fixtures  # few servers need it
 
     playback = _playback(request)
     body = await read_object(request)
@@ -77,7 +77,7 @@ async def assert_requests(request: web.Request) -> web.StreamResponse:
 
 
 async def forget_requests(request: web.Request) -> web.StreamResponse:
-    """Forget the requests that were noted."""
+    """Clear the journal of requests."""
     journal = _playback(request).journal
     journal.reset()
     return json_reply({"count": 0, "seen": journal.num_seen, "requests": []})
@@ -92,7 +92,7 @@ def _filters(given: dict[str, Any]) -> dict[str, str]:
 
 def _playback(request: web.Request) -> "Playback":
     playback = request.app[SERVICE].playback
-    assert playback is not None  # the gate of these routes
+    assert playback is not None  # a condition of these routes
     return playback
 
 
@@ -133,7 +133,7 @@ async def pin_metrics(request: web.Request) -> web.StreamResponse:
 
 
 async def release_metrics(request: web.Request) -> web.StreamResponse:
-    """Release the series that `name` in the query names, as often as it is there; all without one."""
+    """Release the series given by `name` query parameters, or all series without any."""
     overrides = _overrides(request)
     overrides.release(request.query.getall("name", []))
     return _pins(overrides)
@@ -145,7 +145,7 @@ async def show_load(request: web.Request) -> web.StreamResponse:
 
 
 async def set_load(request: web.Request) -> web.StreamResponse:
-    """Have so many synthetic requests `running`, each after `prompt_tokens`, and a `kv_fraction` of the cache taken."""
+    """Set the number of `running` synthetic requests, their `prompt_tokens`, and the withheld `kv_fraction`."""
     load = _load(meant(request))
     body = await read_object(request)
     now = load.shown()
@@ -174,7 +174,7 @@ async def end_load(request: web.Request) -> web.StreamResponse:
 
 
 async def set_fake_metrics(request: web.Request) -> web.StreamResponse:
-    """Show these made-up figures, in the form of --fake-metrics, in the place of those before."""
+    """Replace the fake metrics, in the format of --fake-metrics."""
     body = await read_object(request)
     _set_fakes(_overrides(request), body)
     return json_reply({})
@@ -274,10 +274,10 @@ def _pins(overrides: MetricOverrides) -> web.StreamResponse:
 
 def _overrides(request: web.Request) -> MetricOverrides:
     source = meant(request).metrics_source
-    assert isinstance(source, MetricsSource)  # as it is in a server of one process
+    assert isinstance(source, MetricsSource)  # true in a server of one process
     return source.overrides
 
 
 def _load(service: Service) -> BackgroundLoad:
-    assert service.background is not None  # the gate of these routes
+    assert service.background is not None  # a condition of these routes
     return service.background

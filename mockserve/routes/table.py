@@ -1,4 +1,4 @@
-"""Every route of the server, and what opens it. A new route is a function beside this file and one row here."""
+"""Every route of the server with its condition. A new route needs a handler in this folder and a row here."""
 
 from dataclasses import dataclass
 
@@ -91,7 +91,7 @@ from mockserve.serving.model import RouteCondition
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route. `web.Request` is all a handler gets; what it shares with others is in `SERVICE`."""
+    """One route. A handler gets the `web.Request` only; shared state is under `SERVICE` of its application."""
 
     method: str
     path: str
@@ -218,4 +218,4 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/blis/instances/{instance}/drain", drain_instance, RouteCondition.INSTANCE_CONTROL),
     Route("DELETE", "/blis/instances/{instance}", kill_instance, RouteCondition.INSTANCE_CONTROL),
 )
-"""The routes; the first of two open rows with one path answers."""
+"""The routes; of two enabled rows with equal paths, the first row answers."""

@@ -1,4 +1,4 @@
-"""Routes about weights: LoRA adapters, and development mode's transfer, version, checksums and calls to workers."""
+"""Routes about weights: LoRA adapters, and in development mode weight transfer, version, checksums and worker calls."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ _UNLOADING = Record({"lora_name": Text(), "lora_int_id": Nullable(Integer())}, r
 
 
 async def load_lora_adapter(request: web.Request) -> web.StreamResponse:
-    """Serve one adapter more, under its own name."""
+    """Load an adapter and serve it under its name."""
     body = await read_body(request)
     check_record(body, _LOADING)
     name = body["lora_name"]
@@ -36,7 +36,7 @@ async def load_lora_adapter(request: web.Request) -> web.StreamResponse:
 
 
 async def unload_lora_adapter(request: web.Request) -> web.StreamResponse:
-    """Serve an adapter no more."""
+    """Unload an adapter."""
     body = await read_body(request)
     check_record(body, _UNLOADING)
     name = body["lora_name"]
@@ -45,7 +45,7 @@ async def unload_lora_adapter(request: web.Request) -> web.StreamResponse:
 
 
 async def register_adapter(request: web.Request) -> web.StreamResponse:
-    """Load an adapter by SageMaker's route: from a JSON body, or from the query without one."""
+    """Load an adapter through SageMaker's route, from a JSON body or else from the query."""
     given: Any
     try:
         given = shown = json.loads(await request.read())
@@ -59,7 +59,7 @@ async def register_adapter(request: web.Request) -> web.StreamResponse:
 
 
 async def unregister_adapter(request: web.Request) -> web.StreamResponse:
-    """Unload an adapter by SageMaker's route."""
+    """Unload an adapter through SageMaker's route."""
     name = request.match_info["adapter_name"]
     request.app[SERVICE].model.adapters.unload(name)
     return untyped_reply(f"Adapter {name} unregistered")
@@ -112,14 +112,14 @@ async def weight_info(request: web.Request) -> web.StreamResponse:
 
 
 async def update_weight_version(request: web.Request) -> web.StreamResponse:
-    """Name the weights that are there now."""
+    """Set the version of the present weights."""
     version = (await _embedded(request, {"new_version": Text()}, ("new_version",)))["new_version"]
     request.app[SERVICE].model.weight_version = version
     return json_reply({"success": True, "new_version": version})
 
 
 async def weight_checker(request: web.Request) -> web.StreamResponse:
-    """Return checksums of the weights, set the weights to zero, or compare checksums with those given."""
+    """Return checksums of the weights, set the weights to zero, or compare checksums with given ones."""
     types: dict[str, FieldType] = {"action": OneOf(_ACTIONS), "baseline": MapOf(Text())}
     given = await _embedded(request, types, ("action",))
     service = request.app[SERVICE]
@@ -138,7 +138,7 @@ async def weight_checker(request: web.Request) -> web.StreamResponse:
 
 
 async def world_size(request: web.Request) -> web.StreamResponse:
-    """Return how many GPUs the deployment has, its data-parallel replicas included or not."""
+    """Return the number of GPUs of the deployment, with or without data-parallel replicas."""
     deployment = request.app[SERVICE].model.deployment
     query = QueryFields(request.query)
     replicas = deployment.dp if query.flag("include_dp", True) else 1
@@ -164,7 +164,7 @@ _SENT = ("method", "timeout", "args", "kwargs")
 
 
 def _check_text(value: Any) -> None:
-    """Raise ApiError for a string within a value that has no form in UTF-8."""
+    """Raise ApiError if a value contains a string without a UTF-8 encoding."""
     pending = [value]
     while pending:
         found = pending.pop()
@@ -180,7 +180,7 @@ def _check_text(value: Any) -> None:
 
 
 _TYPE_NAMES: Mapping[type, str] = {int: "int", float: "float", bool: "bool", type(None): "NoneType"}
-"""Types that JSON has and that cannot be iterated over."""
+"""JSON types that Python cannot iterate over."""
 
 
 async def _operation(
@@ -206,7 +206,7 @@ async def _embedded(
 
 
 def _checksums(model: ServedModel) -> Iterator[tuple[str, str]]:
-    """Yield names of weights as vLLM's workers call them, with a digest for each."""
+    """Yield the names of weights in vLLM's workers, each with a digest."""
     deployment, spec = model.deployment, model.deployment.model
     names = [_EMBEDDING, *(_LAYER.format(layer) for layer in range(spec.num_layers))]
     version = "zeros" if model.has_reset_weights else model.weight_version

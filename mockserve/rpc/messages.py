@@ -1,4 +1,4 @@
-"""Messages of vLLM's gRPC interface, and the facts of a model folder that its clients request."""
+"""Messages of vLLM's gRPC interface, and the metadata of a model folder that clients request."""
 
 import hashlib
 import io
@@ -23,7 +23,7 @@ TOKENIZER_PATTERNS = ("*.tiktoken", "*.jinja", "*.model")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """A model's kind, and a zip archive of its tokenizer files; empty where there is no folder."""
+    """A model's type, and a zip archive of its tokenizer files; empty without a model folder."""
 
     model_type: str = ""
     architectures: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class ModelFacts:
 
 
 def read_facts(folder: str) -> ModelFacts:
-    """Return the facts of a model folder; those of a name of the catalogue are empty. Cost: a second per 20 MB."""
+    """Return the metadata of a model folder; empty for a model of the catalogue. Cost: a second per 20 MB."""
     path = Path(folder)
     if not path.is_dir():
         return ModelFacts()
@@ -74,7 +74,7 @@ def _archive(folder: Path) -> bytes:
 def body_of(request: Any, token_ids: Sequence[int]) -> dict[str, Any]:
     """Return a `GenerateRequest` as the body of the HTTP route that takes token ids, with vLLM's defaults.
 
-    Raises ApiError for media, which a model of text does not take.
+    Raises ApiError for media, which a text model does not accept.
     """
     if request.HasField("media_refs") or request.HasField("mm_inputs") or request.extra_mm_inputs:
         raise ApiError("multimodal inputs sent to a model that takes text only")
@@ -100,12 +100,12 @@ def body_of(request: Any, token_ids: Sequence[int]) -> dict[str, Any]:
     for name in ("max_tokens", "logprobs", "prompt_logprobs", "seed"):
         if params.HasField(name):
             sampling[name] = getattr(params, name)
-    # vLLM truncates texts alone, after they have become ids.
+    # vLLM truncates only text prompts, after tokenization.
     return {"token_ids": token_ids, "sampling_params": sampling, "stream": request.stream}
 
 
 def _constraint(params: Any) -> dict[str, Any] | None:
-    """Return the constraint of the output in the form of `structured_outputs`."""
+    """Return the output constraint in the format of `structured_outputs`."""
     kind = params.WhichOneof("constraint")
     if kind is None:
         return None
@@ -116,7 +116,7 @@ def _constraint(params: Any) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokensOfChoice:
-    """New tokens of choice `index`, with scores where they are requested. `num_top` candidates of each are shown."""
+    """New tokens of choice `index`, with scores if requested, and `num_top` candidates per token."""
 
     index: int
     token_ids: Sequence[int]
@@ -129,12 +129,12 @@ class TokensOfChoice:
 
 
 def chunk_of(tokens: TokensOfChoice) -> Any:
-    """Return the response with new tokens of a stream; the first of a choice has the scores of the prompt."""
+    """Return a stream response with new tokens; the first response of a choice has the prompt's scores."""
     return pb.GenerateResponse(chunk=pb.GenerateStreamChunk(token_ids=tokens.token_ids, **_about(tokens)))
 
 
 def complete_of(tokens: TokensOfChoice, ending: Ending) -> Any:
-    """Return the last response of a choice: in a stream with the tokens of its last chunk, else with all."""
+    """Return the last response of a choice, with the tokens of the last chunk in a stream, else with all tokens."""
     complete = pb.GenerateComplete(
         output_ids=tokens.token_ids,
         finish_reason=ending.finish_reason,
@@ -145,7 +145,7 @@ def complete_of(tokens: TokensOfChoice, ending: Ending) -> Any:
 
 
 def _about(tokens: TokensOfChoice) -> dict[str, Any]:
-    """Return the fields that both kinds of responses have."""
+    """Return the fields common to both kinds of responses."""
     return {
         "prompt_tokens": len(tokens.prompt_ids),
         "completion_tokens": len(tokens.token_ids),

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 INSTALL = "--grpc needs gRPC: pip install 'blis-mockserve[grpc]'"
 ENGINE_SERVICE = "vllm.grpc.engine.VllmEngine"
 CLOSING_GRACE_S = 0.25
-"""Seconds that calls may take once replies are done or cut."""
+"""Time limit for calls after replies have ended or been cut."""
 CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
-"""vLLM's settings, but for the length of a received message, which --max-body-mb bounds."""
+"""vLLM's settings, except the length of a received message, which --max-body-mb limits."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class RunningRpcServer:
     instance_ports: Mapping[int, int] = field(default_factory=dict)
 
     async def stop(self, at_once: asyncio.Event | None = None) -> None:
-        """Report that it is not serving, let open replies finish within --shutdown-timeout or until `at_once`."""
+        """Report NOT_SERVING, then wait for open replies up to --shutdown-timeout or until `at_once`."""
         await self._health.enter_graceful_shutdown()
         await self.service.lifecycle.drain(at_once or asyncio.Event())
         await self._server.stop(CLOSING_GRACE_S)
@@ -46,7 +46,7 @@ class RunningRpcServer:
 
 
 async def listen_for_calls(service: Service) -> RunningRpcServer:
-    """Listen at the address of the options. Raises OptionError when a library is missing or the port is taken."""
+    """Listen at the address of the options. Raises OptionError if a library is missing or the port is in use."""
     try:
         import grpc
         from grpc_health.v1 import health_pb2, health_pb2_grpc

@@ -1,4 +1,4 @@
-"""The methods of vLLM's gRPC interface, on the service that HTTP routes share."""
+"""The methods of vLLM's gRPC interface, on the service shared with the HTTP routes."""
 
 import asyncio
 import math
@@ -37,7 +37,7 @@ CODES = {
     HTTPStatus.INTERNAL_SERVER_ERROR: grpc.StatusCode.INTERNAL,
     HTTPStatus.NOT_IMPLEMENTED: grpc.StatusCode.UNIMPLEMENTED,
 }
-"""gRPC's codes by HTTP status; any other refusal is an invalid argument."""
+"""gRPC codes by HTTP status; any other status is INVALID_ARGUMENT."""
 MOST_FLUSH_S = 60.0
 PIECE_BYTES = 65_536
 """Bytes of an archive in one message."""
@@ -51,7 +51,7 @@ def code_of(error: ApiError) -> grpc.StatusCode:
 
 
 class RpcChoice(PlannedChoice):
-    """One choice, whose responses go to a queue: in a stream a chunk for each step, and at the end one with all."""
+    """One choice whose responses go to a queue: in a stream one chunk per step, and a complete response at the end."""
 
     is_streamed = True
 
@@ -116,7 +116,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         self._open: dict[str, ReplySet] = {}
 
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        """Continue a prompt of token ids, or of text."""
+        """Continue a prompt of token ids or text."""
         arrived_at = self._service.delivery.driver.clock()
         try:
             asked, job = await self._planned(request)
@@ -156,12 +156,12 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         return pb.EmbedResponse(embedding=vector, prompt_tokens=len(prompt), embedding_dim=len(vector))
 
     async def HealthCheck(self, request: Any, context: Any) -> Any:
-        """Report whether the engine lives."""
+        """Report whether the engine is healthy."""
         is_healthy = self._service.delivery.driver.failure is None
         return pb.HealthCheckResponse(healthy=is_healthy, message="Health" if is_healthy else "Engine is not alive")
 
     async def FlushCache(self, request: Any, context: Any) -> Any:
-        """Forget the prefix cache when no request is in the engine, which is waited for."""
+        """Wait until the engine has no request, then clear the prefix cache."""
         driver = self._service.delivery.driver
         if not 0 <= request.timeout_s < math.inf:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "timeout_s must be finite and non-negative")
@@ -175,7 +175,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         return common_pb2.FlushCacheResponse(success=True, message="Local KV prefix cache flushed successfully")
 
     async def Abort(self, request: Any, context: Any) -> Any:
-        """End requests with the tokens that they have."""
+        """Abort requests; replies keep the tokens generated so far."""
         for request_id in request.request_ids:
             replies = self._open.get(request_id)
             if replies is not None:
@@ -251,7 +251,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
             yield common_pb2.GetTokenizerChunk(data=piece, sha256=self._facts.sha256 if is_last else "")
 
     async def SubscribeKvEvents(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        """Refuse: KV events come over ZeroMQ only."""
+        """Refuse: KV events are published over ZeroMQ only."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, NO_EVENTS)
         yield
 
@@ -264,7 +264,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         return common_pb2.ProfileResponse(success=True, message="Stop profiling succeeded")
 
     async def _planned(self, request: Any) -> tuple[GenerateRequest, ReplyJob]:
-        """Raises ApiError for what vLLM refuses."""
+        """Plan the reply to a request. Raises ApiError for requests that vLLM refuses."""
         model, delivery = self._service.model, self._service.delivery
         kind = request.WhichOneof("input")
         if kind == "text":
@@ -277,7 +277,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         return asked, await plan_generate(model, asked, name, None, None)
 
     async def _responses(self, replies: ReplySet, asked: GenerateRequest, arrived_at: Micros) -> AsyncIterator[Any]:
-        """Yield responses as tokens come. Leaving it frees what is still in the engine. Raises ApiError."""
+        """Yield responses as tokens come. Closing the generator aborts unfinished requests. Raises ApiError."""
         queue: asyncio.Queue[Any] = asyncio.Queue()
         (prompt,) = replies.job.prompts
         new_scorer = new_scorers(self._service.model, asked.sampling)
@@ -311,7 +311,7 @@ def _is_idle(engine: Engine) -> bool:
 
 
 def _check_length(num_tokens: int, limit: int) -> None:
-    """Raise ApiError for a prompt that the engine does not take, in its words."""
+    """Raise ApiError with the engine's message for a prompt of invalid length."""
     if not num_tokens:
         raise ApiError(EMPTY_PROMPT)
     if num_tokens > limit:

@@ -1,4 +1,4 @@
-"""The served model as all routes share it: its limits, adapters and instances, and how it is paused and stopped.
+"""The served model, shared by all routes: limits, adapters, instances, pausing and stopping.
 
 Read `service.py` first.
 """

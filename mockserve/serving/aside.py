@@ -1,7 +1,7 @@
 """Work beside the event loop: memory for large bodies, costly demands in worker processes, long work on threads.
 
-A thread that computes gives the interpreter away when the loop asks for it, which takes `SWITCH_INTERVAL_S` at most
-unless the thread is within one call into C. Long calls into C must be cut into pieces where they are made.
+A computing thread releases the GIL for the event loop within `SWITCH_INTERVAL_S`, except during a call into C. Long
+calls into C must be split by the caller.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ from mockserve.serving.worker_pool import (
 from mockserve.workers import Job
 
 LARGE_BLOCK_BYTES = 1 << 20
-"""Larger blocks have pages of their own. Buffers that the event loop reads into are smaller and come from the heap."""
+"""Blocks above this size are mapped separately. Read buffers of the event loop are smaller and come from the heap."""
 
 KEPT_FREE_BYTES = 4 << 20
-"""Free bytes at the end of the heap that are kept for blocks to come."""
+"""Free bytes that malloc keeps at the end of the heap for later blocks."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """Numbers of parameters in glibc's malloc.h."""
@@ -43,8 +43,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 def return_large_blocks() -> None:
     """Set up the heap so that large blocks return to the system as soon as they are freed.
 
-    glibc raises its own threshold for such blocks to the size of the largest one freed, 32 MiB at most, and gives
-    threads heaps of their own; bodies of clients then leave holes behind that no later block fits in.
+    By default glibc raises its threshold for large blocks to the largest size freed, 32 MiB at most, and gives each
+    thread a heap; bodies of clients then fragment the heap.
     """
     libc = _glibc()
     if libc is not None:
@@ -54,7 +54,7 @@ def return_large_blocks() -> None:
 
 
 def return_free_pages() -> None:
-    """Return all pages of the heap without a block, also from between others."""
+    """Return all heap pages without a block to the system, including pages between used ones."""
     libc = _glibc()
     if libc is not None:
         libc.malloc_trim(0)
@@ -62,7 +62,7 @@ def return_free_pages() -> None:
 
 @cache
 def _glibc() -> ctypes.CDLL | None:
-    """The C library where it is glibc; others have no parameters."""
+    """Return the C library if it is glibc, else None: other libraries have no such parameters."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)
@@ -74,7 +74,7 @@ MOST_VALUE_BYTES = 512 << 20
 
 
 class Room:
-    """Room for `most_bytes`, given in the order of asking. Whatever is larger than all of it comes alone."""
+    """A budget of bytes, granted first come, first served. A request above the whole budget is granted while unused."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -82,7 +82,7 @@ class Room:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, num_bytes: int) -> None:
-        """Return when there is room."""
+        """Return once the bytes are granted."""
         if not self._waiting and self._fits(num_bytes):
             self._taken_bytes += num_bytes
             return
@@ -96,7 +96,7 @@ class Room:
             raise
 
     def give_back(self, num_bytes: int) -> None:
-        """Release so many bytes of the room, for waiting bodies."""
+        """Return bytes to the budget and grant waiting requests."""
         self._taken_bytes -= num_bytes
         while self._waiting:
             wanted_bytes, given = self._waiting[0]
@@ -112,10 +112,10 @@ class Room:
 
 
 class BodyRoom:
-    """Room for bodies as they came, and for what is made of them.
+    """Memory budgets for received bodies, and for the Python values parsed from them.
 
-    A request that waits for the second kind has its room of the first, and never waits for the first kind afterwards,
-    so that requests cannot wait for each other.
+    A request acquires memory for its body first and memory for values second, never in the other order, so that
+    requests cannot deadlock.
     """
 
     def __init__(self) -> None:
@@ -132,35 +132,35 @@ class RoomTaken:
     value_bytes: int = 0
 
     async def take_raw(self, num_bytes: int) -> None:
-        """Return when there is room for a body."""
+        """Return once memory for a body is granted."""
         await self.room.raw.take(num_bytes)
         self.raw_bytes += num_bytes
 
     def keep_raw(self, num_bytes: int) -> None:
-        """Release what was taken beyond this."""
+        """Release the acquired memory beyond `num_bytes`."""
         self.room.raw.give_back(self.raw_bytes - num_bytes)
         self.raw_bytes = num_bytes
 
     async def take_values(self, num_bytes: int) -> None:
-        """Return when there is room for what a body becomes."""
+        """Return once memory for the parsed values is granted."""
         await self.room.values.take(num_bytes)
         self.value_bytes += num_bytes
 
     def leave(self) -> None:
-        """Release all of it."""
+        """Release all memory of the request."""
         self.room.raw.give_back(self.raw_bytes)
         self.room.values.give_back(self.value_bytes)
         self.raw_bytes = self.value_bytes = 0
 
 
 def no_worker() -> ApiError:
-    """The answer to a demand for which no worker process can be started."""
+    """Return the error for a job for which no worker process could be started."""
     message = "No process could be started for the request. Please try again later."
     return ApiError(message, status=503, kind="Service Unavailable")
 
 
 def worker_killed() -> ApiError:
-    """The error for a demand whose worker processes were killed by something outside of the server."""
+    """Return the error for a job whose worker processes were killed from outside of the server."""
     message = "The process for the request was killed. Please try again later."
     return ApiError(message, status=503, kind="Service Unavailable")
 
@@ -171,20 +171,20 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 MODULES = ("mockserve.generation.structured_outputs.validation", "mockserve.generation.writing", "llguidance")
-"""Modules that the jobs of a server need."""
+"""Modules that worker processes import before their first job."""
 
 SWITCH_INTERVAL_S = 0.0005
-"""Seconds that the event loop waits for the interpreter at most."""
+"""Longest wait of the event loop for the GIL."""
 
 MANY_OBJECTS = 50_000
 """New objects before the garbage collector runs."""
 
 LARGE_BYTES = 1 << 20
-"""Work on larger bodies has a thread of its own, so that long prompts do not wait for abuse."""
+"""Work on larger bodies runs on a separate thread, so that usual long prompts do not wait for hostile ones."""
 
 
 class _Here(local):
-    """The kind of the present thread: a thread for long work has the event loop that it works for."""
+    """Thread-local state: on a thread for long work, the event loop that receives the result."""
 
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -193,17 +193,16 @@ _here = _Here()
 
 
 class Aside:
-    """One server's worker processes, and two threads: one for usual long work, one for huge work.
+    """Runs work outside of the event loop: in worker processes, on a thread for long work, on a thread for huge work.
 
-    None of them exists before it has something to do, and each does one thing at a time.
+    Each thread and process starts with its first job and runs one job at a time.
 
-    The collector of cyclic garbage rests while a thread works, and never looks at what large work has made: that is
-    millions of objects, and one look at them would stop the event loop for a tenth of a second and more. Results are
-    freed when nothing refers to them any more, as all objects are.
+    The cyclic garbage collector is disabled while a thread works, and objects made by large work are frozen: scanning
+    millions of objects would stop the event loop for a tenth of a second and more. Reference counting frees results.
     """
 
     def __init__(self, answering: OpenReplies | None = None, pool: WorkerPool | None = None) -> None:
-        """`answering` counts what is under way here as a reply that is open."""
+        """`answering` counts work in progress as open replies."""
         self._answering = answering or OpenReplies()
         self.pool = pool or WorkerPool(preloaded=MODULES)
         self._long = _Worker("long work")
@@ -211,16 +210,16 @@ class Aside:
         self._num_open = 0
 
     async def done(self, job: Job[T]) -> T:
-        """The result of a job, made in place if it is small. Raises ApiError for one over the limits."""
+        """Return the result of a job; a small job runs in place. Raises ApiError for a job over the limits."""
         if job.is_small:
             return job.done()
         if _here.loop is not None:
-            # Processes are the loop's to talk to, and this thread has nothing else to do.
+            # Only the event loop may use the worker processes, and this thread may block.
             return asyncio.run_coroutine_threadsafe(self._done_by_process(job), _here.loop).result()
         return await self._done_by_process(job)
 
     def done_from_thread(self, job: Job[T], refusal: ApiError) -> T:
-        """The result of a job that a thread for long work has for a worker process.
+        """Run a job in a worker process from a thread for long work, and return its result.
 
         Raises `refusal` for a job over the limits.
         """
@@ -246,13 +245,13 @@ class Aside:
             raise worker_killed() from None
 
     async def in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """The result of a function that may take longer than the event loop can wait."""
+        """Run a function that would block the event loop on a thread, and return its result."""
         if _here.loop is not None:
             return work(*arguments, **named)
         return await self.run(False, work, *arguments, **named)
 
     async def run(self, is_huge: bool, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """The result of `work`, done on a thread. Work that has not begun when its caller is cancelled is dropped."""
+        """Run `work` on a thread and return its result. A cancelled caller drops work that has not begun."""
         worker = self._huge if is_huge else self._long
         self._begin()
         try:
@@ -268,7 +267,7 @@ class Aside:
         self._huge.close()
 
     async def wait_closed(self) -> None:
-        """Return when nothing of the worker processes is left in the event loop, after `close`."""
+        """Return when the event loop has closed all sockets of the worker processes, after `close`."""
         await self.pool.wait_closed()
 
     def _begin(self) -> None:
@@ -285,7 +284,7 @@ class Aside:
 
 
 def finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine on a thread for long work, where it has nothing to wait for but turns."""
+    """Run a coroutine to its end on a thread for long work, where it awaits nothing but turns of the event loop."""
     while True:
         try:
             coroutine.send(None)
@@ -295,7 +294,7 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class _Worker:
-    """One thread, which begins with its first job, and calls `tidy` when none is left to do."""
+    """One thread, started with its first job. It calls `tidy` when its queue is empty."""
 
     def __init__(self, name: str, tidy: Callable[[], None] | None = None) -> None:
         self._name = name
@@ -311,7 +310,7 @@ class _Worker:
         try:
             return await done
         finally:
-            del done  # whose error has a traceback that refers to this frame
+            del done  # its error has a traceback that refers to this frame
 
     def close(self) -> None:
         if self._has_begun:
@@ -333,7 +332,7 @@ class _Worker:
 
 
 def _do(done: asyncio.Future[Any], work: Callable[[], Any]) -> None:
-    """Do one job and hand its result to the loop, unless the loop has ended."""
+    """Run one job and pass its result to the loop, unless the loop is closed."""
     if done.cancelled():
         return
     loop = _here.loop = done.get_loop()
@@ -345,8 +344,8 @@ def _do(done: asyncio.Future[Any], work: Callable[[], Any]) -> None:
 def _outcome(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     """The result of `work`, or its error.
 
-    An error must not be part of a cycle of references, which a frozen collector would never free: it has no frame in
-    its traceback that refers to it. A refusal has no traceback at all, for the frames hold what is large.
+    An error must not be part of a reference cycle, since the disabled collector would never free it: no frame in its
+    traceback refers to the error. An ApiError gets no traceback at all, since its frames refer to large objects.
     """
     try:
         return work(), None

@@ -1,4 +1,4 @@
-"""Synthetic load beside the requests of clients: requests that decode without an end, and KV blocks that are taken."""
+"""Synthetic load in addition to requests of clients: requests that decode without end, and withheld KV blocks."""
 
 import asyncio
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ OUTPUT_TOKENS = 512
 
 @dataclass(slots=True)
 class BackgroundLoad:
-    """Keeps so many synthetic requests in the engine, and so much of its KV cache taken."""
+    """Keeps `num_running` synthetic requests in the engine, and withholds `kv_fraction` of its KV cache."""
 
     driver: Driver
     engines: Mapping[int, RankEngine]
@@ -30,7 +30,7 @@ class BackgroundLoad:
     _numbers: "count[int]" = field(default_factory=count)
 
     def set(self, num_running: int, kv_fraction: float, prompt_tokens: int) -> None:
-        """Have this load from now on. Raises EngineError for a KV fraction where blocks cannot be withheld."""
+        """Change the load. Raises EngineError for a KV fraction if the engine cannot withhold blocks."""
         if kv_fraction != self.kv_fraction:
             self._withhold(kv_fraction)
         self.num_running, self.kv_fraction, self.prompt_tokens = num_running, kv_fraction, prompt_tokens
@@ -41,7 +41,7 @@ class BackgroundLoad:
             self._add()
 
     def shown(self) -> dict[str, float]:
-        """The load as a reply shows it."""
+        """Return the load as JSON fields."""
         return {
             "running": self.num_running,
             "kv_fraction": self.kv_fraction,
@@ -50,7 +50,7 @@ class BackgroundLoad:
         }
 
     def ended(self, request_id: str, *, goes_on: bool) -> None:
-        """A synthetic request has ended; another one takes its place."""
+        """Replace a synthetic request that has ended."""
         if self._open.pop(request_id, None) is not None and goes_on and len(self._open) < self.num_running:
             asyncio.get_running_loop().call_soon(self._add_if_missing)
 

@@ -27,28 +27,28 @@ class Server(Protocol):
     def port(self) -> int: ...
 
     async def stop(self, at_once: asyncio.Event | None = None) -> None:
-        """Wait a while for open replies, then end."""
+        """Stop after open replies have ended, at most the shutdown timeout later."""
         ...
 
 
 MOST_REMOVED = 100
-"""Most removed instances that are still listed."""
+"""Number of removed instances that stay listed."""
 
 
 class InstanceControl:
-    """Gives each instance of `live` a service of its own; `front` is the service with the router."""
+    """Makes a service for each instance of `live`; `front` is the service with the router."""
 
     def __init__(self, front: Service, live: LiveCluster) -> None:
         self.services: dict[int, Service] = {}
-        """Instances that are there, by number."""
+        """Services of the present instances, by number."""
         self._removed: dict[int, Mapping[str, Any]] = {}
-        """The latest instances that were removed, by number, as they were then."""
+        """Last states of the latest removed instances, by number."""
         self.ports: dict[int, int] = {}
-        """Ports of instances that listen on their own, by number."""
+        """Ports of single instances, by number."""
         self.listen: Callable[[int], Coroutine[None, None, None]] | None = None
-        """Opens the port of an instance; None when none has one."""
+        """Opens the port of an instance; None if instances have no ports."""
         self.hang_up: Callable[[int], Coroutine[None, None, None]] | None = None
-        """Closes the port of an instance."""
+        """Closes the port of an instance; None if instances have no ports."""
         self._front = front
         self._live = live
         self._pending: set[asyncio.Task[None]] = set()
@@ -63,12 +63,11 @@ class InstanceControl:
 
     @property
     def num_made(self) -> int:
-        """Number of instances there have been, those that were removed included."""
+        """Number of instances created so far, removed ones included."""
         return self._live.num_made
 
     def service(self, number: int) -> Service:
-        """Return the service of one instance. Raises ApiError for a number that no instance has or had, and for one
-        that was removed."""
+        """Return the service of one instance. Raises ApiError for an unknown number, or if the instance was removed."""
         if not 0 <= number < self._live.num_made:
             raise ApiError(f"instance must be from 0 to {self._live.num_made - 1}, got {number}", status=404)
         if number not in self.services:
@@ -76,9 +75,9 @@ class InstanceControl:
         return self.services[number]
 
     async def add(self, after_s: float) -> int:
-        """Add an instance, which takes requests after so many simulated seconds. Returns its number.
+        """Add an instance that takes requests `after_s` simulated seconds later. Returns its number.
 
-        Raises OptionError where there can be no more; one that cannot listen is killed.
+        Raises OptionError if no instance can be added. An instance that cannot listen is killed.
         """
         number = await self._live.add(round(after_s * 1e6))
         opening = self._opening.pop(number, None)
@@ -92,20 +91,20 @@ class InstanceControl:
         return number
 
     async def drain(self, number: int) -> None:
-        """Send an instance no more requests. Raises ApiError when it is gone."""
+        """Stop routing requests to an instance. Raises ApiError if it was removed or killed."""
         self._check_alive(number)
         await self._live.driver.drain(number)
 
     async def kill(self, number: int) -> None:
-        """End an instance and fail what it has. Raises ApiError when it is gone."""
+        """Stop an instance and fail its requests. Raises ApiError if it was removed or killed."""
         self._check_alive(number)
         self._live.driver.kill(number)
         await self._live.driver.until_killed(number)
         if self.hang_up is not None:
-            _ = self._begin(self.hang_up(number))  # which takes as long as its replies
+            _ = self._begin(self.hang_up(number))  # ends when its replies have ended
 
     def described(self, number: int) -> Mapping[str, Any]:
-        """Return the state of an instance, or the last one of an instance that was removed."""
+        """Return the state of an instance, or the last state of a removed one."""
         port = {"port": self.ports.get(number)}
         if number in self._removed:
             return {**self._removed[number], **port}
@@ -113,7 +112,7 @@ class InstanceControl:
         return {**_figures(number, member.state.name.lower(), self._live.engines[number]), **port}
 
     def described_all(self) -> list[Mapping[str, Any]]:
-        """All instances that are there and the latest that were removed, in the order of their numbers."""
+        """Return the states of all present and the latest removed instances, ordered by number."""
         return [self.described(number) for number in sorted({*self.services, *self._removed})]
 
     def door(self) -> Mapping[str, int]:
@@ -141,7 +140,7 @@ class InstanceControl:
             self._opening[number] = self._begin(self.listen(number))
 
     def _left(self, number: int, engine: RankEngine, state: InstanceState) -> None:
-        """Remove an instance that was drained or killed and has nothing left to do, and free all that belongs to it."""
+        """Remove an idle instance that was drained or killed, and free its objects."""
         source = self._front.metrics_source
         assert isinstance(source, MetricsSource)
         del source.engines[number]
@@ -178,7 +177,7 @@ def _gone(number: int) -> ApiError:
 
 
 def _figures(number: int, state: str, engine: RankEngine) -> Mapping[str, Any]:
-    """An instance in figures."""
+    """Return the state and load of an instance as JSON fields."""
     simulated = engine.driver.engine
     stats = simulated.stats
     return {
@@ -193,12 +192,12 @@ def _figures(number: int, state: str, engine: RankEngine) -> Mapping[str, Any]:
 
 
 def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
-    """Return the properties of the front except those of the engine and its counters."""
+    """Return a copy of the router's service with the engine and counters of one instance."""
     engine, source = live.engines[number], front.metrics_source
     driver = engine.driver
     assert isinstance(source, MetricsSource)
     assert isinstance(driver, InstanceDriver)
-    alone = {0: replace(engine, kv_events=None)}  # whose sockets are the front's to close
+    alone = {0: replace(engine, kv_events=None)}  # the router's service closes the sockets
     faults = FaultSource(front.options.faults.settings, front.options.faults.fault_seed)
 
     def report_sleep(state: str) -> None:
@@ -237,7 +236,7 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
 
 
 class InstancePorts:
-    """Opens and closes them, as `control` has instances. `first_port` is that of instance 0; 0 takes free ones."""
+    """Opens and closes the port of each instance. `first_port` belongs to instance 0; 0 selects free ports."""
 
     def __init__(
         self, control: InstanceControl, first_port: int, listen: Callable[[Service], Awaitable[Server]]
@@ -250,12 +249,12 @@ class InstancePorts:
         control.hang_up = self.close
 
     async def open_all(self) -> None:
-        """Listen for every instance. Raises OptionError for a port that cannot be listened on."""
+        """Listen for every instance. Raises OptionError if a port is unavailable."""
         for number in list(self._control.services):
             await self.open(number)
 
     async def open(self, number: int) -> None:
-        """Listen for one instance. Raises OptionError for a port that cannot be listened on."""
+        """Listen for one instance. Raises OptionError if the port is unavailable."""
         service = self._control.services[number]
         port = self._first_port + number if self._first_port else 0
         service.options = with_settings(service.options, port=port, uds="")
@@ -263,7 +262,7 @@ class InstancePorts:
         self._control.ports[number] = server.port
 
     async def close(self, number: int) -> None:
-        """Listen no more for an instance, once its replies have ended."""
+        """Close the port of an instance after its replies have ended."""
         server = self._servers.pop(number, None)
         if server is not None:
             await server.stop()

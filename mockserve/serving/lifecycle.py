@@ -16,14 +16,14 @@ from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
 from mockserve.realtime.driver import Driver
 
 HEALTH_PATH = "/ping"
-"""POST requests to this path are answered by a server that stops: it is not ready."""
+"""Path of the POST request that a stopping server still answers, with "not ready"."""
 
 LOOK_EVERY_S = 5.0
-"""vLLM's server checks its engine this often. A reply with a status of 500 ends it at once."""
+"""Interval at which vLLM's server checks its engine. A reply with status 500 ends the server at once."""
 
 
 class OpenReplies:
-    """Each reply is counted within a `with` block, and so is the planning of one that takes several turns."""
+    """Counts open replies: a `with` block is open for a reply, and for planning that takes several turns."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -38,10 +38,10 @@ class OpenReplies:
             self._idle.set()
 
     async def wait_until_none(self, timeout_s: float) -> None:
-        """Return when there is none any more, or when the time is up."""
+        """Return when no reply is open, or after `timeout_s`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while self.number:  # a reply that was planned begins as soon as its plan ends
+                while self.number:  # a planned reply opens as soon as its planning ends
                     self._idle.clear()
                     await self._idle.wait()
 
@@ -91,14 +91,14 @@ class QueueLimits:
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     max_unfinished: int | None = None
-    """Most requests that run or wait, a limit that vLLM does not have."""
+    """Maximum of running and waiting requests, a limit that vLLM does not have."""
 
     @property
     def limits_anything(self) -> bool:
         return not self.max_num_queued_reqs is self.max_num_queued_tokens is self.max_unfinished is None
 
     def exceeded(self, num_unfinished: int, num_new: int, num_waiting_tokens: int) -> str | None:
-        """The name of the limit that `num_new` more requests would exceed."""
+        """Return the name of the limit that `num_new` more requests would exceed; None if no limit is exceeded."""
         if self.max_num_queued_reqs is not None and num_unfinished + num_new > self.max_num_queued_reqs:
             return "max_num_queued_reqs"
         if self.max_num_queued_tokens is not None and num_waiting_tokens >= self.max_num_queued_tokens:
@@ -110,7 +110,7 @@ class QueueLimits:
 
 @dataclass(slots=True)
 class RequestQueue:
-    """The engine's queue as new requests meet it: its limits, and rejections counted by limit."""
+    """Checks the limits of the engine's queue for new requests, and counts rejections by limit."""
 
     driver: Driver
     limits: QueueLimits
@@ -130,7 +130,7 @@ class RequestQueue:
 
 
 def too_busy(limit: str) -> ApiError:
-    """The answer to a request over a limit."""
+    """Return the error for a request above a limit."""
     if limit == "max_unfinished":
         return ApiError("Too many requests are waiting, retry later.", status=429, kind="RateLimitError")
     reason = {
@@ -172,9 +172,9 @@ class Suspension:
         self._report_sleep = report_sleep
         self._hold = PauseState.NONE
         self._asleep: set[str] = set()
-        """Parts of the memory that are given away."""
+        """Released parts of the memory."""
         self.rejects_new = False
-        """Whether requests that arrive now are turned away instead of queued."""
+        """Whether new requests are rejected instead of queued."""
 
     @property
     def is_paused(self) -> bool:
@@ -185,24 +185,24 @@ class Suspension:
         return self.is_paused or bool(self._asleep)
 
     async def pause(self, mode: PauseMode, clears_caches: bool) -> None:
-        """Return when the engine is idle: its requests ended early, waited for, or kept until it resumes."""
+        """Pause the engine and return when it is idle. By `mode`, running requests are aborted, awaited or kept."""
         self.rejects_new = mode != "keep"
         await self._suspend(mode, clears_caches)
 
     def resume(self) -> None:
-        """Go on with what is queued or kept."""
+        """Resume scheduling of queued and kept requests."""
         self.rejects_new = False
         self._set_hold(PauseState.NONE)
 
     async def sleep(self, level: int, mode: PauseMode) -> None:
-        """Pause; from level 1 on give memory away. Requests are queued until the engine is fully awake."""
+        """Pause, and release memory from level 1 on. Requests are queued until the engine is fully awake."""
         await self._suspend(mode, clears_caches=level >= 1)
         if level >= 1:
             self._asleep |= SLEEP_TAGS
         self._report_sleep(("", *SLEEP_STATES[1:])[level])
 
     def wake_up(self, tags: list[str] | None) -> bool:
-        """Take back the parts named, or all of them; scheduling resumes with the last. Returns whether it has."""
+        """Restore the named memory parts, or all. Scheduling resumes with the last part. Returns whether it resumed."""
         requested = None if tags is None else [tag for tag in tags if tag != "scheduling"]
         if requested is None:
             self._asleep.clear()
@@ -210,12 +210,12 @@ class Suspension:
             self._asleep.difference_update(requested)
         if not self._asleep:
             self.resume()
-        # As vLLM does, with the first part that is taken back.
+        # As in vLLM, the first restored part ends the pause.
         self._report_sleep(SLEEP_STATES[0])
         return not self._asleep
 
     def release_kv_cache(self) -> None:
-        """Free the KV cache's memory until the engine wakes up. Raises ApiError unless it is paused and idle."""
+        """Release the KV cache's memory until the engine wakes up. Raises ApiError unless it is paused and idle."""
         if not self.is_paused or not self._driver.call_engine(lambda engine, _: _is_empty(engine)):
             raise _failed_call("release_kv_cache_memory() requires a completed pause first")
         if self._asleep:
@@ -224,7 +224,7 @@ class Suspension:
         self._asleep.add("kv_cache")
 
     def reset_prefix_cache(self, preempts_running: bool) -> bool:
-        """Whether it succeeded: without preempting it does not while anything runs."""
+        """Clear the prefix cache. Returns False, without clearing, if requests run and are not preempted."""
         return self._driver.call_engine(lambda engine, at: engine.reset_prefix_cache(at, preempts_running))
 
     async def _suspend(self, mode: PauseMode, clears_caches: bool) -> None:
@@ -233,7 +233,7 @@ class Suspension:
         hold = PauseState.EVERYTHING if mode == "keep" else PauseState.ADMISSIONS
         self._set_hold(hold)
         is_idle = _is_between_steps if mode == "keep" else _is_drained
-        # Another client may resume the engine meanwhile, which then may never be idle again.
+        # Another client may resume the engine meanwhile; a resumed engine may never be idle again.
         await self._driver.until(lambda engine: self._hold is not hold or is_idle(engine))
         if clears_caches:
             self.reset_prefix_cache(preempts_running=True)
@@ -261,9 +261,9 @@ def _failed_call(message: str) -> ApiError:
 
 
 class SuspensionOfAll:
-    """As `Suspension`, for all instances that are there when it is called; what holds, holds of each of them.
+    """Applies each call to the `Suspension` of every present instance; a property is true if it is true for all.
 
-    Nothing holds where there is no instance.
+    Every property is false while there is no instance.
     """
 
     def __init__(self, members: Callable[[], Sequence[Suspension]]) -> None:
@@ -271,7 +271,7 @@ class SuspensionOfAll:
 
     @property
     def rejects_new(self) -> bool:
-        """Whether requests that arrive now are turned away instead of queued."""
+        """Whether new requests are rejected instead of queued."""
         return self._all(lambda each: each.rejects_new)
 
     @property
@@ -283,30 +283,30 @@ class SuspensionOfAll:
         return self._all(lambda each: each.is_sleeping)
 
     async def pause(self, mode: PauseMode, clears_caches: bool) -> None:
-        """Return when all are idle."""
+        """Pause all engines and return when all are idle."""
         await asyncio.gather(*(each.pause(mode, clears_caches) for each in self._members()))
 
     def resume(self) -> None:
-        """Go on with what is queued or kept."""
+        """Resume scheduling of queued and kept requests."""
         for each in self._members():
             each.resume()
 
     async def sleep(self, level: int, mode: PauseMode) -> None:
-        """Pause; from level 1 on give memory away."""
+        """Pause all engines, and release memory from level 1 on."""
         await asyncio.gather(*(each.sleep(level, mode) for each in self._members()))
 
     def wake_up(self, tags: list[str] | None) -> bool:
-        """Take back the parts named, or all of them. Returns whether all are awake."""
+        """Restore the named memory parts, or all. Returns whether all engines are awake."""
         are_awake = [each.wake_up(tags) for each in self._members()]
         return all(are_awake)
 
     def release_kv_cache(self) -> None:
-        """Free the KV caches' memory until the engines wake up. Raises ApiError unless all are paused and idle."""
+        """Release the KV caches' memory until the engines wake up. Raises ApiError unless all are paused and idle."""
         for each in self._members():
             each.release_kv_cache()
 
     def reset_prefix_cache(self, preempts_running: bool) -> bool:
-        """Whether it succeeded everywhere."""
+        """Clear all prefix caches. Returns whether all were cleared."""
         are_reset = [each.reset_prefix_cache(preempts_running) for each in self._members()]
         return all(are_reset)
 

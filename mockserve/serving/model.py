@@ -1,4 +1,4 @@
-"""The served model as plans need it: names, LoRA adapters, limits, planner, and the routes its tasks open."""
+"""The served model: names, LoRA adapters, limits, planner, and the routes that its tasks enable."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from mockserve.serving.planner import Planner
 
 
 class RouteCondition(StrEnum):
-    """The condition of a route. The values are words for the documentation."""
+    """Condition under which a route exists. The values are texts for the documentation."""
 
     ALWAYS = ""
     GENERATION = "a model that generates"
@@ -52,7 +52,7 @@ class RouteCondition(StrEnum):
 
 
 def open_conditions(options: ServeOptions, environment: ServerEnvironment) -> frozenset[RouteCondition]:
-    """The gates that these settings open."""
+    """Return the conditions that hold under the settings."""
     routes = options.routes
     tasks = tasks_of(routes)
     facts = {
@@ -82,7 +82,7 @@ def open_conditions(options: ServeOptions, environment: ServerEnvironment) -> fr
 
 
 def _scores(options: RouteOptions) -> bool:
-    """A model that embeds compares vectors; one that classifies must have a single class."""
+    """Whether the model scores: an embedding model compares vectors, a classifier must have a single class."""
     task = pooling_task_of(options)
     return task in ("embed", "token_embed") or (task == "classify" and len(labels_of(config_overrides(options))) == 1)
 
@@ -114,11 +114,11 @@ class Adapters:
         return name in self._loaded
 
     def get(self, name: str) -> Adapter | None:
-        """The adapter of this name, if there is one."""
+        """Return the adapter with the name, or None."""
         return self._loaded.get(name)
 
     def load(self, name: str, path: str, replaces: bool = False, parent: str | None = None) -> Adapter:
-        """Make an adapter known. Raises ApiError for a name in use, unless it `replaces` the adapter of that name."""
+        """Load an adapter. Raises ApiError if the name is in use and `replaces` is false."""
         if not name or not path:
             raise _bad_input("Both 'lora_name' and 'lora_path' must be provided.")
         if name in self._base_names:
@@ -140,7 +140,7 @@ class Adapters:
         return adapter
 
     def unload(self, name: str) -> None:
-        """Forget an adapter. Raises ApiError when there is none of this name."""
+        """Unload an adapter. Raises ApiError for an unknown name."""
         if not name:
             raise _bad_input("'lora_name' needs to be provided to unload a LoRA adapter.")
         if name not in self._loaded:
@@ -150,7 +150,7 @@ class Adapters:
 
 
 def with_modules(adapters: Adapters, modules: Iterable[str]) -> Adapters:
-    """`adapters` with those of --lora-modules. Raises OptionError for one that cannot be loaded."""
+    """Load the adapters of --lora-modules into `adapters`. Raises OptionError if an adapter cannot be loaded."""
     for module in _rejoined(modules):
         name, path, parent = _parse_module(module)
         try:
@@ -161,7 +161,7 @@ def with_modules(adapters: Adapters, modules: Iterable[str]) -> Adapters:
 
 
 def _rejoined(modules: Iterable[str]) -> Iterator[str]:
-    """The modules, with JSON objects whole again that a list was split at the commas of."""
+    """Yield the modules, rejoining JSON objects that were split at their commas."""
     pending = ""
     for module in modules:
         pending = f"{pending},{module}" if pending else module
@@ -188,7 +188,7 @@ def _parse_module(module: str) -> tuple[str, str, str | None]:
 
 
 def _check_text(text: str) -> None:
-    """Raise ApiError for text without UTF-8, which vLLM's engine cannot be sent."""
+    """Raise ApiError for text that has no UTF-8 encoding: vLLM cannot send it to its engine."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -201,7 +201,7 @@ def _bad_input(message: str) -> ApiError:
 
 @dataclass(slots=True)
 class ServedModel:
-    """One model: all that plans of replies read."""
+    """The properties of the served model that planning of replies reads."""
 
     names: Sequence[str]
     """Names that requests may use; the first one is in replies."""
@@ -226,11 +226,11 @@ class ServedModel:
     """Whether POST /weight_checker has set all weights to zero since the last update."""
 
     def external_prompt(self, params: Mapping[str, Any] | None, prompt_tokens: int) -> ExternalPrompt | None:
-        """The part of a prompt that another instance has computed, according to the request's `kv_transfer_params`."""
+        """Return the part of a prompt that another instance computed, by the request's `kv_transfer_params`."""
         return None if self.transfer is None else self.transfer.incoming(params, prompt_tokens)
 
     def handover(self, params: Mapping[str, Any] | None, generations: Generations) -> dict[str, Any] | None:
-        """The `kv_transfer_params` of a reply, for the instance that continues the request."""
+        """Return the reply's `kv_transfer_params` for the instance that continues the request."""
         if self.transfer is None:
             return None
         first = generations[0]
@@ -238,12 +238,12 @@ class ServedModel:
         return self.transfer.outgoing(params, num_tokens, first.request.id)
 
     def check_model(self, name: str) -> Adapter | None:
-        """The adapter of this name, None for the model itself. Raises ApiError for unknown names but an empty one."""
+        """Return the adapter with the name; None for the base model. Raises ApiError for an unknown, non-empty name."""
         adapter = self.adapters.get(name)
         if name and adapter is None and name not in self.names:
             raise unknown_model(name, self.names)
         return adapter
 
     def reply_name(self, adapter: Adapter | None) -> str:
-        """The model's name in a reply, whichever of its names the request has."""
+        """Return the model name of a reply, whichever served name the request has."""
         return self.names[0] if adapter is None else adapter.name

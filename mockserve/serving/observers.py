@@ -23,18 +23,18 @@ from mockserve.replies.reply_set import CompletedChoice, ReplyJob
 from mockserve.transport.clients import Caller
 
 MOST_QUEUED = 8192
-"""Spans that wait for the exporting process; further ones are dropped."""
+"""Maximum number of spans that wait for the exporting process; further spans are dropped."""
 HAND_OVER_EVERY_S = 0.1
 EXPORT_AT_END_S = 10.0
-"""Seconds that the last spans of a server may take."""
+"""Time limit for exporting the last spans of a server."""
 
 
 class RequestSpans:
     """A span `llm_request` for each request to the engine, with vLLM's attributes, child of the client's span.
 
-    A span begins and ends on the wall clock; its latencies are in simulated seconds, as on the metrics page. A process
-    of its own makes and exports the spans, because that takes half as long as answering a short request; a thread
-    writes what it needs.
+    A span begins and ends on the wall clock; its latencies are in simulated seconds, as on the metrics page. A separate
+    process makes and exports the spans, because exporting takes half as long as answering a short request; a thread
+    writes the span data to that process.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -61,7 +61,7 @@ class RequestSpans:
         self._end(latency_attributes(flight) | {"gen_ai.request.id": name}, caller, started_ns)
 
     def close(self) -> None:
-        """Have all spans exported, and end the process that does it."""
+        """Export all spans and end the exporting process."""
         self._is_closing.set()
         self._thread.join(EXPORT_AT_END_S)
         with suppress(subprocess.TimeoutExpired):
@@ -124,7 +124,7 @@ _logger = logging.getLogger(__name__)
 
 
 class RequestObserver(Protocol):
-    """Gets each reply when it goes to the engine, and each choice with its last token."""
+    """Observes each reply when its requests are submitted, and each choice with its last token."""
 
     def received(self, job: ReplyJob) -> None:
         """A reply's requests are about to go to the engine."""
@@ -135,16 +135,16 @@ class RequestObserver(Protocol):
         ...
 
     def prefilled(self, flight: InFlightRequest, caller: Caller, started_ns: int) -> None:
-        """A prompt of a pooling request has been read."""
+        """The prefill of a pooling request has ended."""
         ...
 
     def close(self) -> None:
-        """Send what has not been sent."""
+        """Flush pending output."""
         ...
 
 
 def open_observers(options: ObservabilityOptions, logs_prompts: bool) -> Sequence[RequestObserver]:
-    """Return the observers that the options ask for. Raises OptionError when a library is missing."""
+    """Return the observers selected by the options. Raises OptionError if a library is missing."""
     found: list[RequestObserver] = []
     if options.enable_log_requests:
         found.append(RequestLog(options, logs_prompts))

@@ -1,4 +1,4 @@
-"""From a prompt and sampling fields to the choices of a reply, under the limits of the served model."""
+"""Plans the choices of a reply from a prompt and sampling fields, within the limits of the served model."""
 
 import asyncio
 import itertools
@@ -30,23 +30,23 @@ CHECKS_PER_TURN = 16
 """Functions whose schemas are checked before the event loop gets control back."""
 
 MOST_PLANNED_TOKENS = 1_000_000
-"""Choices of one request with more tokens in all are planned when their turn comes: a token takes 80 bytes."""
+"""Choices of one request with more tokens in total are planned lazily: a token takes 80 bytes."""
 
 BESIDE_TOKENS = 40
-"""Memory of a choice beside its tokens."""
+"""Memory of a choice in addition to its tokens, in tokens."""
 
 PROMPT_TOKENS_PER_ANSWER_TOKEN = 16
 """Each choice keeps the names of its prompt's blocks."""
 
 NATURAL_TOKENS = 500
-"""Longer than most answers without a requested length."""
+"""Upper estimate for the length of an answer without a requested length."""
 
 
 class RequestContext(NamedTuple):
-    """The terms on which prompts come to the engine, whatever is to be done with them.
+    """Properties of a request that apply to every prompt, independent of its sampling.
 
-    Requests share cached blocks only under the same salt and adapter. A smaller `priority` is more urgent, where the
-    scheduler looks at priorities. `external` is what another instance has computed of the prompt.
+    Requests share cached blocks only with equal salt and adapter. A smaller `priority` is more urgent under priority
+    scheduling. `external` is the part of the prompt that another instance has computed.
     """
 
     request_id: str
@@ -57,13 +57,13 @@ class RequestContext(NamedTuple):
     slo_e2e_us: Micros = 0
     """Target time to its last token, set by the client; 0 for none."""
     media: tuple[Medium, ...] = ()
-    """Pictures and the like in the prompt, by the place of their tokens."""
+    """Images and other media in the prompt, by the position of their tokens."""
     reports_found_blocks: bool = False
     """Whether KV-cache events name the blocks that are found in the prefix cache, too."""
 
 
 class _Drawing(local):
-    """Chance, for each thread its own: one object that is seeded anew costs half of what a new one does."""
+    """A thread-local random generator: reseeding one object costs half as much as creating a new one."""
 
     def __init__(self) -> None:
         self.random = Random()
@@ -72,8 +72,8 @@ class _Drawing(local):
 class Planner:
     """Turns prompts into generations, under one model's limits.
 
-    Equal server seed, prompt and request seed give equal answers; without a request seed, and unless the temperature is
-    0, every request has its own.
+    Equal server seed, prompt and request seed give equal answers. Without a request seed, every request with a
+    temperature above 0 gets a different answer.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class Planner:
         defaults: GenerationDefaults = NO_DEFAULTS,
         vocabulary_size: int = 0,
     ) -> None:
-        """`numbers` make the ids of requests unique; those of planners that share an engine must differ.
+        """`numbers` make request ids unique; planners that share an engine must have disjoint numbers.
 
-        `vocabulary_size` is that of the model's configuration, which may have more ids than the tokenizer has tokens;
-        0 is the tokenizer's.
+        `vocabulary_size` comes from the model's configuration and may exceed the tokenizer's number of tokens; 0 uses
+        the tokenizer's.
         """
         self.tokenizer = tokenizer
         self.conversations = conversations or Conversations()
@@ -110,7 +110,7 @@ class Planner:
         self._structured_outputs = structured_outputs or StructuredOutputBackend()
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The token ids of a prompt. Raises ApiError when it is longer than a context."""
+        """Return the token ids of a prompt. Raises ApiError if it is longer than the context."""
         self.check_characters(text)
         ids = self._remembered.ids(text, add_special_tokens)
         if len(ids) > self.max_model_len:
@@ -118,7 +118,7 @@ class Planner:
         return ids
 
     def check_characters(self, text: str) -> None:
-        """Raise ApiError for a text with more characters than the tokens of a context can have."""
+        """Raise ApiError for a text with more characters than a full context of tokens can have."""
         limit = self.max_model_len
         most_chars = limit * self.tokenizer.longest_piece_chars
         if len(text) > most_chars:
@@ -130,7 +130,7 @@ class Planner:
             raise bad_value(message, "input_text", len(text))
 
     def check_length(self, num_tokens: int) -> None:
-        """Raise ApiError for a prompt of so many token ids if that is more than a context."""
+        """Raise ApiError for a prompt with more token ids than the context."""
         if num_tokens > self.max_model_len:
             raise _too_long(self.max_model_len, num_tokens, "")
 
@@ -142,7 +142,7 @@ class Planner:
             raise late(ApiError(f"Token id {largest} is out of vocabulary"))
 
     def budget(self, sampling: SamplingParams, num_prompt_tokens: int, has_ceiling: bool = True) -> int:
-        """The most tokens of an answer. Raises ApiError for sampling fields out of bounds.
+        """Return the maximum number of tokens of an answer. Raises ApiError for sampling fields out of bounds.
 
         Without `has_ceiling` a limit of output tokens that the request sets is not lowered to the server's.
         """
@@ -159,11 +159,11 @@ class Planner:
         has_ceiling: bool = True,
         num_prompts: int = 1,
     ) -> Generations:
-        """The `sampling.n` choices for one prompt out of `num_prompts` that are planned together.
+        """Return the `sampling.n` choices for one of `num_prompts` prompts that are planned together.
 
         Choices that would not all fit into memory are planned when they are requested, on a thread for long work.
 
-        Raises ApiError for sampling fields out of bounds, and for a form that no answer can have.
+        Raises ApiError for sampling fields out of bounds, and for structured outputs that no answer satisfies.
         """
         budget = self.budget(sampling, len(prompt), has_ceiling)
         backend = await self._checked_backend(form)
@@ -206,7 +206,7 @@ class Planner:
             id=engine_id,
             input_tokens=len(prompt),
             output_tokens=answer.num_tokens,
-            # Prompt and answer: a next turn that repeats both finds both in the cache.
+            # Blocks cover prompt and answer: a next turn that repeats both finds both in the cache.
             blocks=await self._blocks(engine_id, prompt, answer, scope),
             max_output_tokens=budget,
             priority=priority,
@@ -220,7 +220,7 @@ class Planner:
         return Generation(request, answer, crc32(seed.encode("utf-8", "surrogatepass")))
 
     def _seeded(self, seed: str, is_made_at_once: bool) -> Random:
-        """Random numbers for one answer. One made in several turns of the event loop must not share them."""
+        """Return a random generator for one answer. An answer made in several turns gets a generator of its own."""
         if not is_made_at_once:
             return Random(seed)
         random = self._drawing.random
@@ -228,7 +228,7 @@ class Planner:
         return random
 
     async def _checked_backend(self, form: OutputSpec) -> str | None:
-        """The backend of structured outputs that constrains the answer. Raises ApiError when there is none for it."""
+        """Return the structured-output backend for the answer. Raises ApiError if no backend supports it."""
         backend = None if form.constraint is None else form.constraint.backend
         for number, check in enumerate(form_checks(form), start=1):
             backend = await self.aside.done(check)
@@ -243,7 +243,7 @@ class Planner:
         return self._name_blocks(engine_id, token_ids, scope)
 
     async def _composed(self, steps: Steps, is_long: bool) -> Answer:
-        """The answer that `steps` end with. Once a job of theirs is not small, nothing of them is taken to be."""
+        """Return the answer that `steps` end with. After one job that is not small, no later job counts as small."""
         written: Written | None = None
         while True:
             found = await self.aside.in_thread(advanced, steps, written) if is_long else advanced(steps, written)
@@ -255,7 +255,7 @@ class Planner:
     def played(
         self, prompt: Sequence[int], terms: RequestContext, num_output_tokens: int, reply: Sequence[int] = ()
     ) -> Request:
-        """The request of a prompt whose reply is known but for its times; `reply` holds its tokens as far as known."""
+        """Return the engine request for a recorded reply; `reply` has the known tokens of the reply."""
         whole = self.prompt_only(prompt, terms)
         named = self._name_blocks(whole.id, [*prompt, *reply], ANYWHERE) if reply else whole.blocks
         return Request(
@@ -272,7 +272,7 @@ class Planner:
         prompt: Sequence[int],
         terms: RequestContext,
     ) -> Request:
-        """The request for a prompt that is only read: it ends with the token of its prefill."""
+        """Return a request that ends with the token of its prefill."""
         request_id, cache_salt, lora, priority = terms[:4]
         check_engine_message(request_id, priority)
         engine_id = f"{request_id}-{next(self._numbers)}"

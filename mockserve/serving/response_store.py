@@ -12,12 +12,12 @@ from mockserve.protocol.json_text import compact_json
 UNFINISHED = ("queued", "in_progress")
 MOST_RESPONSES = 10_000
 MOST_BYTES = 128 << 20
-"""The limit for all responses together as JSON, with the conversations that they answer."""
+"""Limit of the total size of all responses and their conversations as JSON."""
 
 
 @dataclass(slots=True)
 class StoredResponse:
-    """One response: its object as it is by now, and the conversation that it answers.
+    """One response: its present JSON object, and the conversation that it answers.
 
     `events` is None unless it is made in the background as a stream.
     """
@@ -37,7 +37,7 @@ class StoredResponse:
         return self.body["status"] in UNFINISHED
 
     def add_event(self, event: Event) -> None:
-        """The next event of a stream made in the background."""
+        """Append an event of a background stream."""
         assert self.events is not None
         self.events.append(event)
         self._grow(len(compact_json(event)))
@@ -45,17 +45,17 @@ class StoredResponse:
 
     @property
     def num_bytes(self) -> int:
-        """The size of the response as JSON, as far as it has been counted."""
+        """Size of the response as JSON, as far as it has been counted."""
         return self._num_bytes
 
     def count(self) -> None:
-        """Count what it has from the beginning, unless that has been done."""
+        """Count the size of the body and events, once."""
         if not self._num_bytes:
             self._num_body_bytes = len(compact_json(self.body))
             self._grow(self._num_body_bytes + len(compact_json(self.messages)))
 
     def become(self, body: dict[str, Any]) -> None:
-        """Have another body, which is counted."""
+        """Replace the body and count its size."""
         self.body = body
         before, self._num_body_bytes = self._num_body_bytes, len(compact_json(body))
         self._grow(self._num_body_bytes - before)
@@ -65,7 +65,7 @@ class StoredResponse:
         self.report_growth(num_bytes)
 
     def events_after(self, number: int | None) -> AsyncIterator[Event]:
-        """All events after that with this number, until the last one has come. Raises ApiError if there are none."""
+        """Yield all events after event `number` until the last event. Raises ApiError if the response is no stream."""
         if self.events is None:
             raise bad_value(f"Unknown response_id: {self.body['id']}", "response_id")
         return self._reported(self.events, 0 if number is None else number + 1)
@@ -81,12 +81,12 @@ class StoredResponse:
             await self._news.wait()
 
     def make(self, making: Coroutine[Any, Any, None]) -> None:
-        """Make it in the background."""
+        """Run the coroutine `making` as the background task of the response."""
         self.task = asyncio.create_task(making, name=f"response {self.body['id']}")
         self.task.add_done_callback(lambda _: self._news.set())
 
     def cancel(self) -> None:
-        """Stop making it. Raises ApiError when there is nothing to stop."""
+        """Cancel the background task. Raises ApiError if the response is not in progress."""
         if not self.is_unfinished:
             raise _refusal("Cannot cancel a synchronous response.", 400)
         self.body = {**self.body, "status": "cancelled"}
@@ -105,14 +105,14 @@ class ResponseStore:
         self._responses: dict[str, StoredResponse] = {}
 
     def find(self, response_id: str) -> StoredResponse:
-        """Raises ApiError for an id that no response has."""
+        """Return a response by id. Raises ApiError for an unknown id."""
         found = self._responses.get(response_id)
         if found is None:
             raise _refusal(f"Response with id '{response_id}' not found.", 404)
         return found
 
     def keep(self, response: StoredResponse) -> None:
-        """Keep a response under its id, and forget the oldest when there are too many; unfinished ones stay."""
+        """Store a response, and evict the oldest finished ones beyond the limits."""
         if not self.is_enabled:
             return
         response.count()
@@ -131,7 +131,7 @@ class ResponseStore:
             pass
 
     def _forget_oldest(self) -> bool:
-        """Whether there was one that is finished."""
+        """Evict the oldest finished response. Returns False if no response is finished."""
         oldest = next((id for id, each in self._responses.items() if not each.is_unfinished), None)
         if oldest is not None:
             self._forget(oldest)
@@ -144,7 +144,7 @@ class ResponseStore:
             self._num_bytes -= found.num_bytes
 
     def close(self) -> None:
-        """Stop whatever is made in the background."""
+        """Cancel all background tasks."""
         for each in self._responses.values():
             if each.task is not None:
                 each.task.cancel()
@@ -155,7 +155,7 @@ def _refusal(message: str, status: int) -> ApiError:
 
 
 def no_background() -> ApiError:
-    """The server keeps no responses, so none can be made in the background."""
+    """Return the error for a background response on a server that stores no responses."""
     message = (
         "This vLLM engine does not support `store=True` and therefore does not support the background mode. To enable "
         "these features, set the environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM "

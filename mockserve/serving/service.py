@@ -1,4 +1,4 @@
-"""One server as its routes share it: the model, the delivery of replies, its life and its engines."""
+"""The state shared by all routes of a server: model, delivery of replies, lifecycle and engines."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,13 +53,13 @@ VLLM_VERSION = "0.33.0"
 
 @dataclass(slots=True)
 class ReplyDelivery:
-    """The way of a reply: from the engines that bring its tokens to the connection that takes them."""
+    """Everything between the engines and the connection of a reply."""
 
     driver: Driver
     suspension: Suspension | SuspensionOfAll
     open_replies: OpenReplies
     aside: Aside
-    """Threads and worker processes for work that would hold up the event loop."""
+    """Threads and worker processes for work that would block the event loop."""
     wire: WriteCoalescer
     heads: StreamHeads
     slow_readers: SlowReaders
@@ -69,7 +69,7 @@ class ReplyDelivery:
     """Writers of request logs and spans."""
 
     async def close_observers(self) -> None:
-        """Let observers send what they hold, which may take until a collector's time is up."""
+        """Flush observers, which may take until the timeout of an OpenTelemetry collector."""
         for observer in self.observers:
             await asyncio.to_thread(observer.close)
 
@@ -95,7 +95,7 @@ class Service:
     responses: ResponseStore
     completions: KnownBodies[CompletionRequest] = field(default_factory=known_completions)
     chats: KnownBodies[ChatRequest] = field(default_factory=known_chats)
-    """Readers of the bodies of the two routes that most requests are for."""
+    """Parsers of chat and completion bodies, the two most frequent kinds."""
     ids: Iterator[str] = field(default_factory=random_ids)
     """New ids of replies."""
     body_room: BodyRoom = field(default_factory=BodyRoom)
@@ -131,7 +131,7 @@ SERVICE = web.AppKey("service", Service)
 def _playback_of(options: ServeOptions) -> "Playback | None":
     if not options.playing_back.is_on:
         return None
-    from mockserve.playback.playback import Playback  # with the formats of recordings; few servers have any
+    from mockserve.playback.playback import Playback  # loads recording formats that few servers need
 
     return Playback(options.playing_back)
 
@@ -144,9 +144,9 @@ def build_service(
     like: Service | None = None,
     fault_control: FaultControl | None = None,
 ) -> Service:
-    """Return the service: all of a server but its HTTP part. It shares the vocabulary of one that it is `like`.
+    """Return the service: a server without its HTTP part. It shares the vocabulary of the service `like`.
 
-    `fault_control` is given where the engines are in another process.
+    `fault_control` is given if the engines run in another process.
     """
     network = network_of(options)
     lifecycle = Lifecycle(backend.driver, options.network.shutdown_timeout)
@@ -238,7 +238,7 @@ def _served_model(
 
 
 def check_parsers(options: ServeOptions, tokenizer: Tokenizer) -> None:
-    """Refuse, as vLLM does, parsers whose tokens a tokenizer lacks; the built-in one stands for any tokenizer."""
+    """Refuse, as vLLM does, parsers whose special tokens the tokenizer lacks; the built-in tokenizer is not checked."""
     if isinstance(tokenizer, BuiltinTokenizer):
         return
     tools, reasoning = options.content.tools, options.content.reasoning
@@ -254,7 +254,7 @@ def _report_sleep(engines: Mapping[int, RankEngine], state: str) -> None:
 
 
 def queue_limits(options: ServeOptions, config: EngineConfig, num_instances: int) -> QueueLimits:
-    """The limits of a server with so many instances at its start."""
+    """Return the queue limits of a server that starts with `num_instances`."""
     waiting = options.process.max_waiting_requests
     unfinished = None if waiting is None else num_instances * config.max_num_seqs + waiting
     return QueueLimits(options.queue.max_num_queued_reqs, options.queue.max_num_queued_tokens, unfinished)

@@ -1,4 +1,4 @@
-"""The process that makes spans and exports them, so that the server only writes lines to it."""
+"""The process that makes and exports spans from lines that the server writes."""
 
 import os
 import signal
@@ -13,11 +13,11 @@ SCOPE = "vllm.tracing.otel"
 MODULE_NAME = "vllm.llm_engine"
 SPAN_NAME = "llm_request"
 NICENESS = 5
-"""Niceness of the process, so that the server gets the processor first."""
+"""Niceness of the process: the server has precedence."""
 
 
 def export_until_closed(lines: BinaryIO, endpoint: str, server_pid: str) -> None:
-    """Export the spans of each line, a JSON list, until there are no more; then those that are queued."""
+    """Export the spans of each line, a JSON list, until the input closes; then flush queued spans."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -40,6 +40,6 @@ def export_until_closed(lines: BinaryIO, endpoint: str, server_pid: str) -> None
 
 if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # which reach all processes of a terminal or a service at once
+        signal.signal(number, signal.SIG_IGN)  # a terminal or service manager signals all processes at once
     os.nice(NICENESS)
     export_until_closed(sys.stdin.buffer, *sys.argv[1:])

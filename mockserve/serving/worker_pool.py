@@ -1,4 +1,4 @@
-"""A few worker processes, as the server has them, and the queue before them."""
+"""The server's worker processes and their queue."""
 
 import asyncio
 import pickle
@@ -18,29 +18,29 @@ sys.path[:] = pickle.loads(bytes.fromhex(path))
 from mockserve.workers import work_until_closed
 work_until_closed(socket.socket(fileno=fd), *pickle.loads(bytes.fromhex(job)))
 """
-"""The program of a worker: it finds modules where the server does."""
+"""The program of a worker, which uses the server's module search path."""
 
 
 class WorkerEndedError(Exception):
-    """A job ended its worker process, by a limit or a crash of native code."""
+    """Raised when a job ended its worker process, by a limit or a crash of native code."""
 
 
 class WorkerKilledError(Exception):
-    """Raised when a worker process ended for another reason than its job."""
+    """Raised when a worker process ended for a reason other than its job."""
 
 
 class WorkerNotReadyError(Exception):
-    """A worker process could not be started, or ended before it took a job."""
+    """Raised when a worker process could not be started, or ended before it took a job."""
 
 
 _Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Worker:
-    """A process with nothing of the server's but one end of a socket pair."""
+    """A process that shares only one end of a socket pair with the server."""
 
     def __init__(self, limits: WorkerLimits, preloaded: Sequence[str]) -> None:
-        """Start the process, which takes a tenth of a second to be ready. Raises WorkerNotReadyError if it cannot."""
+        """Start the process, which is ready after about 0.1 s. Raises WorkerNotReadyError if it cannot be started."""
         self._near, far = socket.socketpair()
         given = [pickle.dumps(each).hex() for each in (sys.path, (limits, tuple(preloaded)))]
         with far:
@@ -51,7 +51,7 @@ class Worker:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    start_new_session=True,  # so that Ctrl-C in a terminal is the server's alone
+                    start_new_session=True,  # Ctrl-C in a terminal must reach the server only
                 )
             except OSError as error:
                 self._near.close()
@@ -59,16 +59,16 @@ class Worker:
         self._writer: asyncio.StreamWriter | None = None
         self._streams = asyncio.create_task(self._connected())
         self.is_last = False
-        """Whether the worker ends after the job that it has done."""
+        """Whether the worker ends after its latest job."""
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process id."""
         return self._process.pid
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has closed its end, as far as is known."""
+        """Whether the end of the process has been noticed."""
         starting = self._streams
         if not starting.done():
             return False
@@ -76,10 +76,10 @@ class Worker:
         return streams is None or streams[0].at_eof()
 
     async def do(self, job: bytes) -> tuple[bool, Any]:
-        """Whether a job, a pickled function with its arguments, could be done, and its result or its error.
+        """Run a job, a pickled function with its arguments. Returns whether it succeeded, and its result or error.
 
-        Raises WorkerEndedError when the job has ended the process, WorkerKilledError when something else has, and
-        WorkerNotReadyError when the process ended before it could take the job.
+        Raises WorkerEndedError if the job ended the process, WorkerKilledError if the process ended for another
+        reason, and WorkerNotReadyError if the process ended before it took the job.
         """
         streams = await asyncio.shield(self._streams)
         if streams is None:
@@ -99,7 +99,7 @@ class Worker:
         return is_done, found
 
     async def _connected(self) -> _Streams | None:
-        """The streams to the process, once it takes jobs; None if it ends before that."""
+        """Return the streams once the process takes jobs; None if it ends earlier."""
         self._near.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=self._near)
         try:
@@ -109,7 +109,7 @@ class Worker:
         return reader, self._writer
 
     def kill(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process, also in the middle of a job."""
         self._streams.cancel()
         if self._writer is None:
             self._near.close()
@@ -118,11 +118,11 @@ class Worker:
         self._process.kill()
 
     def wait(self) -> None:
-        """Return when a process that was killed has gone, within milliseconds."""
+        """Wait, for milliseconds, until a killed process has ended."""
         self._process.wait()
 
     async def wait_closed(self) -> None:
-        """Return when the event loop has closed the socket of a process that was killed."""
+        """Return when the event loop has closed the socket of a killed process."""
         await asyncio.wait([self._streams])
         await asyncio.sleep(0)  # a transport closes in a later turn of the loop than the one that aborts it
         await asyncio.sleep(0)
@@ -136,7 +136,7 @@ MOST_WAITING = 64
 
 
 class OverLimitError(Exception):
-    """A job took more time or memory than it may, or crashed its process."""
+    """Raised when a job exceeded its time or memory limit, or crashed its process."""
 
 
 class PoolBusyError(Exception):
@@ -159,14 +159,14 @@ class WorkerPool:
         self._most_waiting = most_waiting
         self._num_waiting = 0
         self.num_running = 0
-        """Jobs that a worker has."""
+        """Jobs in progress."""
         self._places = asyncio.Semaphore(num_workers)
         self._idle: list[Worker] = []
-        """Workers that have no job, some of them still starting."""
+        """Workers without a job, including starting ones."""
         self._workers: set[Worker] = set()
-        """All processes that have not been waited for."""
+        """All processes that have not been reaped."""
         self._gone: list[Worker] = []
-        """Processes that have been waited for when the pool was closed."""
+        """Processes that were reaped by `close`."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
@@ -176,11 +176,11 @@ class WorkerPool:
         return [each.pid for each in self._workers]
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Return the result of `function`, which must be a module's own, for `arguments`; or raise what it raises.
+        """Return the result of a module-level `function` for `arguments`, or raise its error.
 
-        Raises OverLimitError when a limit ends it, PoolBusyError when too many jobs wait, and WorkerNotReadyError or
-        WorkerKilledError when two processes in a row end before they take it or are killed while they do it. A job that
-        is cancelled ends at once, and its worker with it.
+        Raises OverLimitError if a limit ends the job, PoolBusyError if too many jobs wait, and WorkerNotReadyError or
+        WorkerKilledError if two processes in a row end before they take the job, or are killed during the job. A
+        cancelled job ends at once, together with its worker.
         """
         if self._num_waiting >= self._most_waiting:
             raise PoolBusyError
@@ -205,7 +205,7 @@ class WorkerPool:
             del found  # an error, whose traceback refers to this frame
 
     def close(self) -> None:
-        """End all workers. Jobs that are under way raise OverLimitError."""
+        """Kill all workers. Jobs in progress raise OverLimitError."""
         self._is_closed = True
         for task in self._tasks:
             task.cancel()
@@ -217,13 +217,13 @@ class WorkerPool:
         self._workers.clear()
 
     async def wait_closed(self) -> None:
-        """Return when nothing of the workers is left in the event loop, after `close`."""
+        """Return when the event loop has closed all sockets of the workers, after `close`."""
         for worker in self._gone:
             await worker.wait_closed()
         self._gone.clear()
 
     def _worker(self) -> Worker:
-        """A worker without a job, the one that had one last: it may have the result for the same input in a cache."""
+        """Return the idle worker of the latest job, since its caches may match equal input; else a new worker."""
         while self._idle:
             worker = self._idle.pop()
             if not worker.has_ended:
@@ -266,7 +266,7 @@ class WorkerPool:
     def _replace(self, worker: Worker) -> None:
         self._end(worker)
         if not self._is_closed:
-            with suppress(WorkerNotReadyError):  # a job that needs it tries again
+            with suppress(WorkerNotReadyError):  # the next job starts a worker itself
                 self._idle.insert(0, self._started())
 
     def _end(self, worker: Worker) -> None:

@@ -1,1 +1,1 @@
-"""Connections, whatever their requests are: arrival of bytes, TLS, limits, the headers of all replies."""
+"""Connections independent of routes: arrival times, TLS, limits, and headers of all replies."""

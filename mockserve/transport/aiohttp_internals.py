@@ -1,7 +1,7 @@
-"""All that the server uses of aiohttp beyond what aiohttp documents; other modules use `aiohttp` and `aiohttp.web`.
+"""All uses of undocumented aiohttp internals; other modules use only the documented `aiohttp` and `aiohttp.web`.
 
-The range of versions in `pyproject.toml` is the one that this module was tested with; `make test-newest-aiohttp` tests
-it with the newest.
+This module was tested with the range of versions in `pyproject.toml`; `make test-newest-aiohttp` tests it with the
+newest.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ _logger = logging.getLogger(__name__)
 
 
 class UnreadableBodyError(Exception):
-    """The rest of a body is not HTTP, such as a chunk without a length."""
+    """Raised when the rest of a body is not HTTP, such as a chunk without a length."""
 
 
 class WholeRequest(web.Request):
-    """A request that had all come when its handler began."""
+    """A request that is completely received before its handler begins."""
 
     ATTRS = web.Request.ATTRS | frozenset({"route_app", "whole_body"})
     whole_body = b""
@@ -79,7 +79,7 @@ def whole_request(
     loop: asyncio.AbstractEventLoop,
     most_body_bytes: int,
 ) -> WholeRequest:
-    """Return a request that came on `connection`, which has `ssl_context`, `peername` and `sockname` besides."""
+    """Return a request received on `connection`, which has `ssl_context`, `peername` and `sockname`."""
     message = RawRequestMessage(method, path, HttpVersion11, headers, (), closes, None, False, False, url)
     writer = StreamWriter(connection, loop)
     task = cast(Any, None)  # no handler reads it
@@ -93,27 +93,27 @@ def whole_request(
 
 
 class LibraryConnection(web.RequestHandler):
-    """aiohttp's reader and writer of one connection; `refusal` answers what cannot be parsed."""
+    """aiohttp's reader and writer of one connection; `refusal` answers unparsable bytes."""
 
     __slots__ = ("on_answered",)
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.on_answered: Callable[[], None] = _ignore
-        """Called when a response has been written."""
+        """Called after a response was written."""
 
     @abstractmethod
     def refusal(self) -> web.Response:
         """Return the answer to bytes that are not HTTP."""
 
     def attach(self, transport: asyncio.Transport, is_paused: bool) -> None:
-        """Begin with `transport`, whose buffer is full if it is paused."""
+        """Start using `transport`, whose buffer is full if `is_paused`."""
         if is_paused:
             self.pause_writing()
         self.connection_made(transport)
 
     def detach(self) -> None:
-        """End without closing the transport."""
+        """Stop without closing the transport."""
         self.transport = None
         self.connection_lost(None)
 
@@ -126,9 +126,9 @@ class LibraryConnection(web.RequestHandler):
         body = None if self._current_request is None else self._current_request.content
         if not is_broken or body is None or body.is_eof():
             return
-        # The library only queues the error, and the handler would wait forever for the rest of its body.
+        # aiohttp only queues the error, and the handler would wait forever for the rest of its body.
         body.set_exception(UnreadableBodyError())
-        self._lingering_time = 0.0  # after the answer there is nothing left to read
+        self._lingering_time = 0.0  # nothing is left to read after the answer
 
     def handle_error(
         self,
@@ -140,37 +140,37 @@ class LibraryConnection(web.RequestHandler):
         if isinstance(exc, ConnectionError):
             _logger.debug("%s hung up before its reply was written", request.remote)
             self.force_close()
-            return web.Response(status=status)  # which has no connection to be written to
+            return web.Response(status=status)  # no connection is left to write to
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or has_begun_reply(request):
             return super().handle_error(request, status, exc, message)
         _logger.debug("invalid request from %s: %s", request.remote, message)
-        request._version = HttpVersion11  # what cannot be parsed has none, and would be taken for HTTP/1.0
+        request._version = HttpVersion11  # unparsable bytes have no version and would count as HTTP/1.0
         return self.refusal()
 
 
 def name_http_1_1(request: web.BaseRequest) -> None:
-    """Make the reply to `request` HTTP/1.1, whatever version the request names."""
+    """Make the reply to `request` HTTP/1.1 for any version of the request."""
     request._cache["version"] = HttpVersion11
 
 
 def forget_body(request: web.BaseRequest) -> None:
-    """Free a body that has been read."""
+    """Free the memory of a body that has been read."""
     request._read_bytes = b""
 
 
 def has_begun_reply(request: web.BaseRequest) -> bool:
-    """Return whether bytes of a reply have been written by the library."""
+    """Return whether aiohttp has written bytes of a reply."""
     return request.writer.output_size > 0
 
 
 def mark_reply_as_begun(request: web.BaseRequest) -> None:
-    """Keep the library from sending an error behind bytes that were written past it."""
+    """Prevent aiohttp from sending an error after bytes that were written without it."""
     request.writer.output_size += 1
 
 
 @contextmanager
 def writing_through(request: web.BaseRequest, transport: asyncio.Transport) -> Iterator[None]:
-    """Direct all that is written in reply to `request` to `transport`: aiohttp writes to that of its protocol."""
+    """Write the reply to `request` to `transport` within the block, instead of the transport of aiohttp's protocol."""
     protocol, own = request.protocol, request.transport
     protocol.transport = transport
     try:
@@ -181,4 +181,4 @@ def writing_through(request: web.BaseRequest, transport: asyncio.Transport) -> I
 
 
 def _ignore() -> None:
-    """Do nothing about an answer."""
+    """No-op default."""

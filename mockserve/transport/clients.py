@@ -1,4 +1,4 @@
-"""Clients of connections: arrival of their bytes, the caller in their headers, bounds for slow readers."""
+"""Clients of connections: arrival times, caller metadata in headers, limits for slow readers."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from mockserve.transport.aiohttp_internals import BaseProtocol
 from mockserve.transport.headers import header_text
 
 CREDIBLE_WAY_S = 0.05
-"""A send time further back than this is ignored."""
+"""A reported send time that is older than this is ignored."""
 
 RANK_HEADER = istr("X-data-parallel-rank")
 START_HEADER = istr("X-Request-Start")
@@ -28,28 +28,28 @@ LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
 class BacklogWatcher(Protocol):
-    """Bytes that wait to be sent."""
+    """Watches the unsent bytes of a connection."""
 
     def began(self) -> None:
-        """Note that more bytes wait than the transport's limit."""
+        """More bytes wait than the transport's limit."""
         ...
 
     def ended(self) -> None:
-        """Few are left."""
+        """Few bytes wait again."""
         ...
 
 
 class StampedConnection(BaseProtocol):
-    """Keeps the time at which data last came, and reports bytes that wait for the client to a watcher."""
+    """Records the time of the latest received data, and reports unsent bytes to a watcher."""
 
     __slots__ = ("_wire", "backlog", "received_at_s")
 
     def __init__(self, wire: WriteCoalescer) -> None:
         super().__init__(asyncio.get_running_loop())
         self.received_at_s: float | None = None
-        """Reading of the monotonic clock."""
+        """Time of the latest received data, on the monotonic clock."""
         self.backlog: BacklogWatcher | None = None
-        """A watcher of bytes that the client does not read as fast as they are written."""
+        """Watcher of unsent bytes, if any."""
         self._wire = wire
 
     def data_received(self, data: bytes) -> None:
@@ -68,10 +68,10 @@ class StampedConnection(BaseProtocol):
 
 
 def arrived_at(request: web.Request, driver: Driver) -> Micros:
-    """The arrival of `request`, whose body has been read, on the driver's clock: the instant of its last byte.
+    """Return the arrival of `request`, whose body has been read, on the driver's clock: the instant of its last byte.
 
-    A client on this machine may send the instant of sending in the header that proxies use. What the machine took to
-    carry the bytes over is then no part of the simulation, so that equal loads give equal runs.
+    A client on this machine may report the instant of sending in the header that proxies use. The transfer time then
+    does not enter the simulation, so that equal loads give equal runs.
     """
     transport = request.transport
     connection = transport.get_protocol() if transport is not None else None
@@ -94,7 +94,7 @@ def requested_rank(request: web.Request) -> int | None:
 
 
 def _sent_at(request: web.Request) -> float | None:
-    """The monotonic clock at the instant of sending that a client on this machine reports in a header."""
+    """Return the send time that a client on this machine reports in a header, on the monotonic clock."""
     stamp = request.headers.get(START_HEADER, "")
     if not stamp.startswith("t=") or request.remote not in LOOPBACK:
         return None
@@ -109,7 +109,7 @@ CLASS_HEADER = istr("X-Gateway-Inference-Objective")
 TENANT_HEADER = istr("X-Gateway-Inference-Fairness-Id")
 TARGET_HEADER = istr("X-Slo-Ttft-Ms")
 E2E_TARGET_HEADER = istr("X-Slo-E2e-Ms")
-"""Names that gateways for inference read, and `blis observe` sends."""
+"""Headers that inference gateways read and `blis observe` sends."""
 TRACE_PARENT_HEADER = istr("traceparent")
 TRACE_STATE_HEADER = istr("tracestate")
 """Headers of W3C trace context."""
@@ -120,7 +120,7 @@ class Caller:
     """Caller metadata from headers; defaults mean absent."""
 
     rank: int | None = None
-    """The data-parallel rank, or instance, that is to answer; None leaves it to the server."""
+    """Requested data-parallel rank or instance; None leaves the choice to the server."""
     slo_class: str = ""
     tenant: str = ""
     slo_target_us: Micros = 0
@@ -130,7 +130,7 @@ class Caller:
     tracestate: str = ""
 
     def named_in(self, request: Request) -> Request:
-        """The request with the caller's metadata, for admission and scheduling."""
+        """Return the request with the caller's metadata for admission and scheduling."""
         if not (self.slo_class or self.tenant or self.slo_target_us or self.slo_e2e_us):
             return request
         # Requests without a priority have a priority of 0.
@@ -148,7 +148,7 @@ ANYBODY = Caller()
 
 
 def caller_of(request: web.Request) -> Caller:
-    """The caller of a request. A target that is no number counts as none."""
+    """Return the caller of a request. An SLO target that is no number counts as absent."""
     headers = request.headers
     rank, target_ms = requested_rank(request), headers.get(TARGET_HEADER, "")
     slo_class, tenant = headers.get(CLASS_HEADER, ""), headers.get(TENANT_HEADER, "")
@@ -167,7 +167,7 @@ def caller_of(request: web.Request) -> Caller:
 
 
 def _target_us(milliseconds: str) -> Micros:
-    """A target of a header; 0 for text that is no number of milliseconds, which are at most 11 days."""
+    """Return an SLO target from a header; 0 for text that is no number of milliseconds up to 11 days."""
     found = _MILLISECONDS.fullmatch(milliseconds)
     return 0 if found is None else int(found[1]) * 1000 + int((found[2] or "").ljust(3, "0"))
 
@@ -175,17 +175,17 @@ def _target_us(milliseconds: str) -> Micros:
 _MILLISECONDS = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,3}))?")
 
 LOOK_EVERY_S = 0.1
-"""Seconds between two looks at a stream that has fallen behind."""
+"""Interval between two checks of a stream with unsent bytes."""
 REPORT_AFTER_S = 1.0
-"""Cuts within this time share a line of the log."""
+"""Cut streams within this time share a log line."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Backlog:
-    """The bytes of one stream that the kernel does not take: allowed up to a limit, whatever the size of one event.
+    """Limits the unsent bytes of one stream, independent of the size of one event.
 
-    Nothing is looked at before half of the limit waits, so a stream that is read costs nothing.
+    Checks begin when half of the limit is unsent, so a stream that is read costs nothing.
     """
 
     def __init__(
@@ -201,19 +201,19 @@ class Backlog:
         transport.set_write_buffer_limits(limit_bytes // 2)
 
     def began(self) -> None:
-        """More than half of the limit waits; one large event may be as much as that by itself."""
+        """More than half of the limit is unsent; a single large event may cause it."""
         waiting = self._transport.get_write_buffer_size()
         self._allowed_bytes = max(self._limit_bytes, waiting + self._limit_bytes // 2)
         self._look_later()
 
     def ended(self) -> None:
-        """The client has caught up, or the stream has ended."""
+        """Few bytes are unsent again, or the stream has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def leave(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._connection.backlog = None
         self.ended()
 
@@ -232,7 +232,7 @@ class Backlog:
 
 
 class SlowReaders:
-    """The limit of unsent bytes that each stream of a server has, and how many streams were cut for it."""
+    """The limit of unsent bytes per stream, and the number of streams that were cut for exceeding it."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -240,7 +240,7 @@ class SlowReaders:
         self._num_reported = 0
 
     def watch(self, transport: asyncio.Transport) -> Backlog | None:
-        """Return a context in which the connection is cut when its client leaves too much unread."""
+        """Return a context in which the connection is cut when too many bytes are unsent."""
         connection = transport.get_protocol()
         if not isinstance(connection, StampedConnection):
             return None

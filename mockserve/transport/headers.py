@@ -1,4 +1,4 @@
-"""Headers: their text and order, what replies carry on every connection, and the heads of streams."""
+"""Headers: their text and order, common headers of all replies, and the heads of streams."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ _OTHER = 2
 
 
 def write_as_uvicorn(headers: CIMultiDict[str]) -> None:
-    """Change names to lower case, and their order, in place."""
+    """Change header names to lower case and to uvicorn's order, in place."""
     given = [(name.lower(), value) for name, value in headers.items()]
     given.sort(key=_place)
     headers.clear()
@@ -33,7 +33,7 @@ def header_text(request: web.Request, name: istr) -> str | None:
     value = request.headers.get(name)
     if value is None or value.isascii():
         return value
-    return value.encode("utf-8", "surrogateescape").decode("latin-1")  # which is how the library has read it
+    return value.encode("utf-8", "surrogateescape").decode("latin-1")  # reverses aiohttp's decoding
 
 
 ALL_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY")
@@ -54,11 +54,11 @@ class Cors:
     credentials: bool
 
     def reply_headers(self, origin: str | None) -> dict[str, str]:
-        """CORS headers of every reply to a request from `origin`; None stands for a client that is no browser."""
+        """Return the CORS headers of a reply to a request from `origin`, None without an Origin header."""
         return {"Vary": "Origin"} | ({} if origin is None else self._origin_headers(origin))
 
     def preflight(self, request: Mapping[str, str]) -> tuple[int, str, dict[str, str]] | None:
-        """Status, text and headers of the reply to a CORS preflight; None for another request."""
+        """Return status, text and headers of the reply to a CORS preflight; None for any other request."""
         origin, method = request.get("Origin"), request.get("Access-Control-Request-Method")
         if origin is None or method is None:
             return None
@@ -113,7 +113,7 @@ class Cors:
 
 
 def new_cors(origins: Iterable[str], methods: Iterable[str], headers: Iterable[str], credentials: bool) -> Cors:
-    """The policy that these lists describe."""
+    """Return the policy for lists of origins, methods and headers."""
     listed = tuple(methods)
     return Cors(frozenset(origins), ALL_METHODS if "*" in listed else listed, frozenset(headers), credentials)
 
@@ -124,7 +124,7 @@ SERVER_NAME = "uvicorn"
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Settings of connections that every reply depends on."""
+    """Connection settings that every reply depends on."""
 
     root_path: str
     cors: Cors
@@ -132,17 +132,17 @@ class Network:
     further_headers: Mapping[str, str]
 
     def route_path(self, path: str) -> str:
-        """The path of a route that `path` leads to: without the root path, if it begins with that and a slash.
+        """Return `path` without the root path, if it begins with the root path and a slash.
 
-        vLLM strips the root path without looking for the slash, so that `--root-path /v` lets requests to `/v1/models`
-        through without a key. That is not followed.
+        vLLM strips the root path without checking for the slash, so that `--root-path /v` admits requests to
+        `/v1/models` without a key. This server does not copy that behaviour.
         """
         root = self.root_path
         is_below = root and (path == root or path.startswith(root + "/"))
         return path[len(root) :] if is_below else path
 
     def paths_of(self, route_path: str) -> tuple[str, ...]:
-        """Return the paths of a route: below the root path, and beside it unless that would be below it as well."""
+        """Return the paths of a route: with the root path, and without it unless the bare path is below it too."""
         if not self.root_path:
             return (route_path,)
         below = self.root_path + route_path
@@ -168,17 +168,17 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
 class StreamHeads:
-    """The head of the streams of one server, byte for byte as the library writes it."""
+    """The response head of streams, byte for byte as aiohttp writes it."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
         self.response = EventResponse()
-        """The response that handlers return for a stream with a prepared head."""
+        """Response that handlers return for a stream with a prepared head."""
         self._second = -1
         self._head = b""
 
     def head_for(self, request: web.Request) -> bytes | None:
-        """The head of a stream that answers `request`; None where it is not the same for all."""
+        """Return the prepared head for a stream that answers `request`; None if the request needs a different head."""
         is_usual = request.version == HttpVersion11 and request.keep_alive and hdrs.ORIGIN not in request.headers
         if not is_usual or self._network.adds_request_ids:
             return None
@@ -205,7 +205,7 @@ class StreamHeads:
 
 
 class EventResponse(web.StreamResponse):
-    """A response whose bytes all bypass the library, which has nothing to write."""
+    """A response whose bytes all bypass aiohttp."""
 
     @property
     def keep_alive(self) -> bool:

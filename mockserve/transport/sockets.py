@@ -1,4 +1,4 @@
-"""Sockets that a server listens on, TCP and unix; TLS; and the number of files that the system lets it open."""
+"""Listening sockets, TCP and unix; TLS; and the limit of open files."""
 
 import errno
 import fcntl
@@ -16,14 +16,13 @@ from blis_sim.options import OptionError
 from mockserve.options.server import TlsOptions
 
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""The system's error numbers for an address that the machine does not have."""
+"""Error numbers for an address that the machine does not have."""
 
 
 def listening_sockets(host: str, port: int, backlog: int, shares_port: bool) -> list[socket.socket]:
-    """Sockets that listen. With `shares_port` other processes may listen there, too. Raises OSError if one cannot.
+    """Open listening sockets. With `shares_port`, other processes may share the port. Raises OSError if one fails.
 
-    Addresses that the machine does not have, as those of a family that is switched off, are left out where others are
-    left.
+    Addresses that the machine does not have, such as those of a disabled family, are skipped if others remain.
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made: list[socket.socket] = []
@@ -66,7 +65,7 @@ _logger = logging.getLogger(__name__)
 
 
 def raise_file_limit(requested: int = USUAL_OPEN_FILES) -> int | None:
-    """Raise the limit of this process to `requested` open files, or as far as is allowed. Returns the limit, None if
+    """Raise the limit of this process to `requested` open files, or as far as allowed. Returns the limit, None if
     unknown."""
     try:
         import resource
@@ -85,7 +84,7 @@ def raise_file_limit(requested: int = USUAL_OPEN_FILES) -> int | None:
 
 
 def server_context(options: TlsOptions) -> ssl.SSLContext | None:
-    """The TLS settings to listen with, or None for plain HTTP. Raises OptionError for files that cannot be used."""
+    """Return the TLS settings of the server, or None for plain HTTP. Raises OptionError for unusable files."""
     if not options.ssl_certfile:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -109,7 +108,7 @@ def server_context(options: TlsOptions) -> ssl.SSLContext | None:
 
 
 def _reason(error: OSError) -> str:
-    """Errors of files have a text, errors of OpenSSL a reason."""
+    """Return the message of an error: file errors have a `strerror`, OpenSSL errors a `reason`."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).replace("_", " ").lower()
     return error.strerror or str(error)
@@ -117,23 +116,23 @@ def _reason(error: OSError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UnixSocket:
-    """A socket that listens at `path`, and the identity of the file that stands for it."""
+    """A listening unix socket, and the identity of its file."""
 
     path: str
     listening: socket.socket
     file_id: tuple[int, int]
 
     def remove(self) -> None:
-        """Remove the file, unless another one has taken its place."""
+        """Remove the socket file, unless it was replaced by another file."""
         with suppress(OSError):
             if _file_id(self.path) == self.file_id:
                 os.unlink(self.path)
 
 
 def listen_at(path: str, backlog: int) -> UnixSocket:
-    """Listen at `path`. A socket that a server left behind is replaced.
+    """Listen at `path`. A stale socket of an ended server is replaced.
 
-    Raises OSError when a server listens there, when there is a file of another kind, or when the system refuses.
+    Raises OSError if a server listens at `path`, if another kind of file exists, or if the system refuses.
     """
     with _alone_in(os.path.dirname(path) or "."):
         _remove_left_behind(path)
@@ -164,13 +163,13 @@ def _remove_left_behind(path: str) -> None:
             os.unlink(path)
             return
         except BlockingIOError:
-            pass  # a server with many connections to accept
+            pass  # a full backlog of a running server
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 @contextmanager
 def _alone_in(folder: str) -> Iterator[None]:
-    """Keep other servers from looking at sockets in this folder: one that is about to listen refuses connections."""
+    """Lock the folder against other servers: a socket that is bound but not listening yet looks stale to them."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""vLLM's command line and its `--config` file rewritten as ours: flags with dots become JSON."""
+"""Rewrites vLLM's command line and `--config` file to our syntax; dotted flags become JSON."""
 
 import itertools
 import json
@@ -16,9 +16,9 @@ FLAG = "--config"
 
 
 def without_config_file(arguments: list[str], opposites: Mapping[str, str]) -> list[str]:
-    """Return `arguments` with the flags of the `--config` file in front, and its model only if none is given otherwise.
+    """Return `arguments` after the flags of the `--config` file. The file's model is used only if no other is given.
 
-    `opposites` maps a switch to the spelling that turns it off. Raises OptionError for a file that cannot be used.
+    `opposites` maps a switch to the spelling that turns it off. Raises OptionError for an unusable file.
     """
     positions = [index for index, each in enumerate(arguments) if each.partition("=")[0] == FLAG]
     if not positions:
@@ -38,7 +38,7 @@ def without_config_file(arguments: list[str], opposites: Mapping[str, str]) -> l
     if names_model:
         settings = {key: value for key, value in settings.items() if key not in ("model", "model_tag")}
     from_file = [each for key, value in settings.items() for each in _as_arguments(f"--{key}", value, opposites)]
-    # A list would swallow what follows it, so the model stays in front.
+    # The model comes first, since a flag with a list of values would consume it.
     return [*rest[:names_model], *from_file, *rest[names_model:]]
 
 
@@ -71,7 +71,7 @@ def _as_arguments(flag: str, value: Any, opposites: Mapping[str, str]) -> list[s
 
 
 def with_objects(arguments: list[str]) -> list[str]:
-    """`arguments` with all members of one flag joined into one JSON value, at the end as vLLM has it.
+    """Return `arguments` with the members of each dotted flag joined into one JSON value at the end, as in vLLM.
 
     `--flag.list+ a` appends to a list. Raises OptionError for a member without a value.
     """
@@ -105,7 +105,7 @@ def _is_number(text: str) -> bool:
 
 
 def _value(text: str) -> Any:
-    """JSON if it is, a number with a suffix if it is, else the text itself."""
+    """Parse JSON or a number with a suffix; return any other text unchanged."""
     try:
         return load_json(text)
     except ValueError:
@@ -128,18 +128,18 @@ def _merge(known: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 NO_EFFECT_FLAG = "--accepted-without-effect"
-"""Our own flag that carries the names of the others."""
+"""Our flag that lists vLLM's flags without effect."""
 
 FITTED_FLAG, FITS_FLAG = "--max-model-len", "--fits-max-model-len"
-"""vLLM's flag whose value may be `auto`, and our own flag for that value."""
+"""vLLM's flag whose value may be `auto`, and our flag for that value."""
 
 _LEVEL = re.compile(r"-O=?([0-3])")
 
 
 def rewritten(arguments: list[str], own_flags: Collection[str], table: Mapping[str, VllmFlag]) -> list[str]:
-    """Return `arguments` with the syntax of `table` turned into ours, for a command whose flags are `own_flags`.
+    """Rewrite `arguments` from the syntax of `table` to ours, for a command with the flags `own_flags`.
 
-    An unknown flag is left for the command to complain about. Raises OptionError for a bad value.
+    An unknown flag is unchanged; the command reports it. Raises OptionError for a bad value.
     """
     opposites = {flag.name: flag.opposites[0] for flag in table.values() if flag.opposites}
     expanded = without_config_file(arguments, opposites)
@@ -171,7 +171,7 @@ def rewritten(arguments: list[str], own_flags: Collection[str], table: Mapping[s
 
 
 def _with_long_levels(arguments: list[str]) -> Iterator[str]:
-    """`-O2` and `-O 2` are short for `--optimization-level 2`."""
+    """Expand `-O2` and `-O 2` to `--optimization-level 2`."""
     for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         match = _LEVEL.fullmatch(argument)
         if match is not None:
@@ -183,7 +183,7 @@ def _with_long_levels(arguments: list[str]) -> Iterator[str]:
 
 
 def _spelled(argument: str, table: Mapping[str, VllmFlag], own_flags: Collection[str]) -> str:
-    """A flag with dashes for underscores, and written out if it was shortened without ambiguity."""
+    """Return a flag with dashes for underscores, and an unambiguous abbreviation in full."""
     if not argument.startswith("--"):
         return argument
     name, equals, value = argument.partition("=")
@@ -198,7 +198,7 @@ def _spelled(argument: str, table: Mapping[str, VllmFlag], own_flags: Collection
 
 
 def _flags(arguments: list[str], table: Mapping[str, VllmFlag]) -> Iterator[tuple[VllmFlag | None, str, list[str]]]:
-    """Each flag of vLLM with its spelling and checked values; anything else as None with itself."""
+    """Yield each flag of vLLM with its spelling and checked values; yield None with any other argument."""
     index = 0
     while index < len(arguments):
         argument = arguments[index]
@@ -218,7 +218,7 @@ def _flags(arguments: list[str], table: Mapping[str, VllmFlag]) -> Iterator[tupl
 
 
 def _values(flag: VllmFlag, arguments: list[str], start: int) -> list[str]:
-    """The values that follow a flag: one, or all up to the next flag."""
+    """Return the values after a flag: one value, or all up to the next flag."""
     following = list(itertools.takewhile(lambda each: not _is_flag(each), arguments[start:]))
     if flag.number == "?":
         return following[:1]
@@ -228,5 +228,5 @@ def _values(flag: VllmFlag, arguments: list[str], start: int) -> list[str]:
 
 
 def _is_flag(argument: str) -> bool:
-    """Whether it looks like a flag; a negative number does not."""
+    """Whether an argument looks like a flag; a negative number does not."""
     return len(argument) > 1 and argument[0] == "-" and not re.fullmatch(r"-\d+(\.\d*)?|-\.\d+", argument)

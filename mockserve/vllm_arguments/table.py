@@ -1,4 +1,4 @@
-"""vLLM's flags, their kinds of values, and how a value is read."""
+"""vLLM's flags, the kinds of their values, and the parsers of values."""
 
 import csv
 import json
@@ -14,11 +14,11 @@ from blis_sim.options.text import load_json
 TABLE = Path(__file__).parent / "flags.csv"
 
 SWITCHES = ("pair", "switch")
-"""Kinds without a value: with and without an opposite spelling."""
+"""Kinds of flags without a value, with and without an opposite spelling."""
 
 ACTS, UNSEEN = "acts", "unseen"
-"""Classes of flags: a flag acts, or changes nothing that a client or a prediction can see. Any other text is the
-assumption made in place of a flag that is not modelled."""
+"""Classes of flags: a flag has an effect, or has none that a client or a prediction can observe. Any other text is the
+assumption made for a flag that is not modelled."""
 
 _OPPOSITES = (("--enable-", "--disable-"), ("--disable-", "--enable-"))
 
@@ -40,7 +40,7 @@ class VllmFlag:
 
     @property
     def is_not_modelled(self) -> bool:
-        """Whether it changes in vLLM what it does not change here."""
+        """Whether the flag has an effect in vLLM that this server does not model."""
         return self.here not in (ACTS, UNSEEN)
 
     @property
@@ -50,12 +50,12 @@ class VllmFlag:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it takes no value."""
+        """Whether the flag has no value."""
         return self.kind in SWITCHES
 
     @property
     def opposites(self) -> tuple[str, ...]:
-        """The spellings that turn it off."""
+        """The spellings that turn the flag off."""
         if self.kind != "pair":
             return ()
         long_ones = [spelling for spelling in self.spellings if spelling.startswith("--")]
@@ -66,7 +66,7 @@ class VllmFlag:
 
 
 def read_table(path: Path = TABLE) -> Mapping[str, VllmFlag]:
-    """Every flag under each of its spellings, opposites included. Cost: about 1 ms."""
+    """Return the flags by each of their spellings, opposites included. Cost: about 1 ms."""
     with path.open(encoding="utf-8", newline="") as file:
         flags = [
             VllmFlag(
@@ -83,7 +83,7 @@ def read_table(path: Path = TABLE) -> Mapping[str, VllmFlag]:
 
 
 FITTED = "auto"
-"""A length that shall be what fits."""
+"""Value for the longest context that fits."""
 
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -93,7 +93,7 @@ _BARE_WITH_SUFFIX = re.compile(r"\b\d+(?:\.\d+)?[kKmMgGtT]\b")
 
 
 def read_size(text: str) -> int:
-    """A whole number, or one with a suffix: 8k is 8000, 8K is 8192. Raises ValueError."""
+    """Parse a whole number, also with a suffix: 8k is 8000, 8K is 8192. Raises ValueError."""
     text = text.strip()
     match = _WITH_SUFFIX.fullmatch(text)
     if match is None:
@@ -107,15 +107,15 @@ def read_size(text: str) -> int:
 
 
 def read_json(text: str) -> Any:
-    """JSON in which bare numbers may have a suffix. Raises ValueError."""
+    """Parse JSON in which bare numbers may have a suffix. Raises ValueError."""
     parts = _JSON_STRING.split(text)
-    # Every other part is a quoted string, which stays as it is.
+    # Every second part is a quoted string, which is unchanged.
     parts[::2] = [_BARE_WITH_SUFFIX.sub(lambda found: str(read_size(found[0])), part) for part in parts[::2]]
     return load_json("".join(parts))
 
 
 def checked(flag: VllmFlag, text: str) -> str:
-    """The value in the form that our own flags read. Raises OptionError when vLLM would refuse it."""
+    """Return the value in the format of our flags. Raises OptionError for a value that vLLM refuses."""
     kind = flag.kind
     if kind.endswith("?"):
         if text in ("", "None"):
@@ -183,4 +183,4 @@ CHECKS: Mapping[str, tuple[str, Callable[[str], str]]] = {
     "object": ("a JSON object", _object),
     "object or text": ("text or a JSON object", _object_or_text),
 }
-"""Kind to what it must be and how it is read."""
+"""Description and parser of values, by kind."""
