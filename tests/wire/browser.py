@@ -23,7 +23,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 @dataclass(slots=True)
 class Browser:
-    """One tab. `requested` are the addresses it asked for, `failures` what its scripts threw."""
+    """One tab. `requested` has the requested addresses, `failures` the exceptions of scripts."""
 
     socket: aiohttp.ClientWebSocketResponse
     requested: list[str] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Browser:
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command and its result."""
+        """Send one command and return its result."""
         number = next(self._numbers)
         await self.socket.send_json({"id": number, "method": method, "params": params})
         while True:
@@ -67,7 +67,7 @@ async def opened(url: str, profile: Path) -> AsyncIterator[Browser]:
         pytest.skip("there is no Chromium here")
     command = [program, *ARGUMENTS, f"--user-data-dir={profile}", "about:blank"]
     quiet = asyncio.subprocess.DEVNULL
-    with TemporaryDirectory() as left_behind:  # which it does not clear when it ends on request
+    with TemporaryDirectory() as left_behind:  # Chromium leaves files behind on exit
         environment = {**os.environ, "TMPDIR": left_behind}
         process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet, env=environment)
         try:

@@ -1,4 +1,4 @@
-"""Reads what was captured from a genuine vLLM server: requests with the bytes of their replies."""
+"""Reads captures of a genuine vLLM server: requests with the bytes of their replies."""
 
 import json
 import re

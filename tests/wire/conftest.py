@@ -9,6 +9,6 @@ from tests.wire.serving import TestServer, running_server
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[TestServer]:
-    """One fast server for all tests that leave nothing behind in it."""
+    """A fast server shared by all tests that leave its state unchanged."""
     with running_server() as running:
         yield running

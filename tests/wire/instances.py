@@ -18,7 +18,7 @@ def finished(server: TestServer, instance: int) -> float:
 
 
 def at_instance(server: TestServer, instance: int) -> TestServer:
-    """A client of the server at the port of one instance."""
+    """Return the server with the port of one instance."""
     return dataclasses.replace(server, port=instances(server)[instance]["port"])
 
 

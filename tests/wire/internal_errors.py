@@ -1,4 +1,4 @@
-"""The client mistakes that are internal errors in vLLM, and so here."""
+"""Client mistakes that are internal errors in vLLM, and therefore also in this server."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The shape of a metrics page: families with their types, labels and buckets, whatever the figures."""
+"""The shape of a metrics page: families with their types, labels and buckets, without values."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A client that hides nothing: bytes over a socket, with the standard library only."""
+"""A minimal HTTP client on sockets, with the standard library only."""
 
 import http.client
 import json
@@ -99,7 +99,7 @@ def wait_for_metric(server: TestServer, name: str, value: float, **labels: str) 
 
 
 def open_request(server: TestServer, **fields: Any) -> socket.socket:
-    """A connection over which a completion has been asked for; closing it is hanging up."""
+    """Return a connection with a completion request in progress; closing it disconnects the client."""
     connection = socket.create_connection((server.host, server.port), timeout=PATIENCE_S)
     connection.sendall(raw_completion(prompt="hello there", **fields))
     return connection
@@ -123,7 +123,7 @@ def read_until(connection: socket.socket, wanted: bytes) -> bytes:
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """All that arrives until the connection ends."""
+    """Return all bytes until the connection closes."""
     received = b""
     while data := connection.recv(65536):
         received += data

@@ -1,4 +1,4 @@
-"""Notes which files and connections a server opens while it answers requests."""
+"""Records the files and connections that a server opens while it answers requests."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ ABOUT_ITSELF = ("/proc/self/", os.devnull)
 
 
 class _Watch:
-    """Notes what threads other than the test's open, for as long as there is a list to note it in."""
+    """Records the files and connections opened by threads other than the test's, while `notes` is set."""
 
     def __init__(self) -> None:
         self.is_installed = False
@@ -72,7 +72,7 @@ def noted_openings(*allowed: Path) -> Iterator[list[str]]:
 
 
 def note_openings_in(file: str) -> None:
-    """Have this process add a line to a file for all that it opens but files of its own."""
+    """Append a line to a file for each file or connection that this process opens, except files of its own."""
     into = os.open(file, os.O_WRONLY | os.O_APPEND)
 
     def note(event: str, arguments: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""A server in a thread of its own, as a user's process would be, but with its parts in reach of a test."""
+"""A server in a separate thread, whose parts a test can inspect."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""Anthropic's client, which must understand whole messages and every event."""
+"""Anthropic's client reads whole messages and every event of streams."""
 
 from collections.abc import Iterator
 from typing import Any

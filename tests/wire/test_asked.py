@@ -1,4 +1,4 @@
-"""Requests that a genuine vLLM server was asked, sent to our server: what differs must be meant.
+"""Requests recorded on a genuine vLLM server are repeated on our server: every difference must be an expected one.
 
 Both servers were started with the same model folder and flags. Ids, times, floats and the model's words are not
 compared.

@@ -1,4 +1,4 @@
-"""A small part of the attack with hostile bodies: no server fails, hangs up or logs a traceback in any set-up."""
+"""A sample of the attack with hostile bodies: no server fails, disconnects or logs a traceback in any set-up."""
 
 import asyncio
 import itertools

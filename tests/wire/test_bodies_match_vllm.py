@@ -1,4 +1,4 @@
-"""Whole replies and streams against what a genuine vLLM sent for the same request.
+"""Complete replies and streams equal those of a genuine vLLM for equal requests.
 
 Ids, times, fingerprints, texts and prompt lengths differ by nature; they are blanked on both sides and all else must be
 equal byte for byte.
@@ -26,7 +26,7 @@ STREAMS = ("comp stream", "comp stream usage cont", "comp 2 prompts stream", "ch
 
 
 def blanked(text: str) -> str:
-    """`text` without what no two servers share."""
+    """Return `text` without values that differ between any two servers."""
     for pattern, replacement in (
         (r'"id":"(chatcmpl|cmpl)-[^"]*"', r'"id":"\1-X"'),
         (r'"created":\d+', '"created":0'),

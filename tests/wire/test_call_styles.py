@@ -1,4 +1,4 @@
-"""Function calls that clients read differ from parser to parser."""
+"""The format of streamed tool calls depends on the parser."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every request that a genuine vLLM was captured with, sent to our server: what differs must be meant.
+"""Captured requests to a genuine vLLM are repeated on our server: every difference must be an expected one.
 
 Each capture file is one test, because its requests build on each other: caches fill, adapters come and go, a server is
 paused. Ids, times, fingerprints, floats and the model's words are not compared. `-s` prints every difference.

@@ -1,4 +1,4 @@
-"""How clients reach the server: keys, origins, a path in front, a unix socket."""
+"""Connections: API keys, CORS origins, root path, unix socket."""
 
 import asyncio
 import http.client

@@ -1,4 +1,4 @@
-"""The content of answers, as a client reads it."""
+"""The content of answers."""
 
 import json
 import re

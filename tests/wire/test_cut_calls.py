@@ -1,4 +1,4 @@
-"""Function calls cut by `max_tokens`, under parsers of each kind: what a genuine server sends in streams and whole."""
+"""Tool calls cut by `max_tokens`, under parsers of each kind, equal those of a genuine server."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""GET /dashboard: one page that needs nothing but the figures beside it."""
+"""GET /dashboard: a page that loads the server's metrics only."""
 
 import re
 import time

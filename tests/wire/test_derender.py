@@ -1,4 +1,4 @@
-"""Replies made of token ids that another server has generated: the same as from one server that does it all."""
+"""Replies derendered from another server's token ids equal those of a single server."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Several servers in one process: each with an engine and a life of its own."""
+"""Several servers in one process, with independent engines and lifecycles."""
 
 import json
 import os

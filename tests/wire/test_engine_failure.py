@@ -1,4 +1,4 @@
-"""A broken engine leaves no request waiting, and a refusal gives the client its reason."""
+"""A failed engine ends all waiting requests, and an error message gives the reason."""
 
 import json
 import threading
@@ -20,7 +20,7 @@ DEAD = {
     "param": None,
     "code": 500,
 }
-"""The error of a dead engine in the words of vLLM."""
+"""vLLM's error for a dead engine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Refusals against what a genuine vLLM answered to the same request: status, headers and body, byte for byte."""
+"""Refusals equal those of a genuine vLLM for equal requests: status, headers and body, byte for byte."""
 
 import json
 from pathlib import Path

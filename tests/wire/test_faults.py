@@ -1,4 +1,4 @@
-"""Faults on purpose, as a client sees them."""
+"""Injected faults, as a client observes them."""
 
 import json
 import logging

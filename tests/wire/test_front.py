@@ -1,4 +1,4 @@
-"""Usual requests are answered past the library: the replies are the same, however the bytes come."""
+"""Simple requests bypass aiohttp: replies are equal, however the bytes are split."""
 
 import gc
 import re
@@ -16,7 +16,7 @@ from tests.wire.plain_http import raw_completion, read_all, read_until, wait_for
 from tests.wire.serving import TestServer, running_server
 
 ODD = b"\r\nX-Odd:\ta\r\n"
-"""A field that any server understands, and the front leaves to the library."""
+"""A valid field that the simple parser leaves to aiohttp."""
 END_OF_STREAM = b"data: [DONE]\n\n\r\n0\r\n\r\n"
 LONGER_THAN_PATIENCE_S = 0.05
 

@@ -1,4 +1,4 @@
-"""Bytes that no client should send: the server answers or hangs up, keeps nothing in its engine, and stays well."""
+"""Random bytes: the server answers or disconnects, its engine becomes empty, and it keeps serving."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from tests.wire.serving import TestServer
 """Longer than this nothing may take."""
 
 QUIET_S = 0.1
-"""A server that has said nothing for so long has said all."""
+"""Silence after which a reply counts as complete."""
 
 quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 

@@ -1,4 +1,4 @@
-"""Requests that never end: the server waits for a limited time, however few bytes keep coming."""
+"""Incomplete requests: the server waits for a limited time, even if single bytes keep arriving."""
 
 import socket
 import time

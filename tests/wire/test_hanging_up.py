@@ -1,4 +1,4 @@
-"""A client that leaves frees its place and its KV blocks at once, whenever it leaves."""
+"""A disconnecting client frees its slot and its KV blocks at once."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""Clients that leave at any point whatsoever: within a request, between two, in the middle of a reply."""
+"""Clients disconnect at any point: within a request, between two requests, in the middle of a reply."""
 
 import socket
 import struct
@@ -15,7 +15,7 @@ from tests.wire.plain_http import raw_completion, wait_for_metric
 from tests.wire.serving import TestServer, running_server
 
 RESET = struct.pack("ii", 1, 0)
-"""Closing without a farewell: what the peer sees of a client that was killed with bytes unread."""
+"""Linger option that resets the connection on close, as if the client was killed with bytes unread."""
 
 
 @pytest.fixture(scope="module")

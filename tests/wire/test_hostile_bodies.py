@@ -1,4 +1,4 @@
-"""Bodies that no client should send, with the status and the words of a genuine vLLM server.
+"""Hostile bodies get the status and message of a genuine vLLM server.
 
 Errors of status 500 stand here where vLLM fails, too: a client that relies on the words of one server gets the words of
 the other.

@@ -1,4 +1,4 @@
-"""Demands that are small to send and costly to meet stop no other request, and are met or refused before long."""
+"""Small requests with costly constraints block no other request, and are answered or refused in bounded time."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""Instances that come and go while the server runs, and control routes that act on one of them."""
+"""Adding and removing instances at runtime, and control routes of single instances."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""Requests that ask for much of something hold up no other, and do not take much memory."""
+"""Large requests delay no other request and take little memory."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ MOST_HEALTH_MS = 100.0
 MOST_MEMORY_MIB = 200.0
 
 SECONDS = 2.0
-"""How long each client stays."""
+"""Duration of each client's load."""
 
 GENERATING = (
     "n", "n chat stream", "n long", "n long stream", "n logprobs", "turns", "bad turns", "prompt logprobs",

@@ -33,7 +33,7 @@ def opened(server: TestServer) -> socket.socket:
 
 
 def answered(server: TestServer, data: bytes) -> bytes:
-    """All that comes back for `data` until the server closes the connection."""
+    """Send `data` and return all bytes until the server closes the connection."""
     with opened(server) as connection:
         connection.sendall(data)
         return read_all(connection)

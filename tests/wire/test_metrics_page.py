@@ -1,4 +1,4 @@
-"""GET /metrics: vLLM's names, types, labels and buckets, and figures that are true."""
+"""GET /metrics: vLLM's names, types, labels and buckets, and correct values."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""Mistakes that lie deep in a body: refused where vLLM refuses them, and never an internal error.
+"""Mistakes deep in a body are refused if vLLM refuses them, and never cause an internal error.
 
 The statuses are those of a genuine server for the same bodies.
 """

@@ -1,4 +1,4 @@
-"""The number of modules that one chat request passes on its way through the server."""
+"""The number of modules that take part in one chat request."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""The official client, many requests at once, and what it makes of details and errors."""
+"""OpenAI's client with concurrent requests, typed details and errors."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The official client, as most users will talk to us."""
+"""OpenAI's client on chats and completions."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The official client on routes beside completions: responses, embeddings, recordings."""
+"""OpenAI's client on responses, embeddings and transcriptions."""
 
 import io
 import wave

@@ -1,4 +1,4 @@
-"""Routes for operators: pausing, sleeping, caches, adapters, tokens; and which of them a server has at all."""
+"""Routes for operators: pausing, sleeping, caches, adapters, tokens; and the conditions of these routes."""
 
 import threading
 from collections.abc import Iterator

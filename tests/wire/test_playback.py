@@ -1,4 +1,4 @@
-"""Recorded replies over sockets: in their own bytes, at the engine's times."""
+"""Recorded replies over sockets: recorded bytes at the engine's times."""
 
 import json
 import time

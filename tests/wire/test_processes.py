@@ -1,4 +1,4 @@
-"""One server in several processes, over real sockets: one engine, one truth, one end."""
+"""One server in several processes, over real sockets: shared engine, shared metrics, common shutdown."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def wait_until_not_ready(line: str) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that answer, of a server."""
+    """Return the API server processes of a server."""
     found = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return [each for each in found if "resource_tracker" not in Path(f"/proc/{each}/cmdline").read_text()]
 

@@ -1,4 +1,4 @@
-"""Responses: made at once or in the background, whole or as events, and asked for later."""
+"""Responses in the foreground and background, complete and as events, and their retrieval."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The command as a user runs it: a process that prints its address and leaves in good order."""
+"""The command as a process: it prints its address and shuts down cleanly."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""A client that does not read its stream: it is cut, its request is freed, and no other client notices."""
+"""A client that does not read its stream is cut and its request is freed, without effect on other clients."""
 
 import socket
 from collections.abc import Iterator

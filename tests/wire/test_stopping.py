@@ -1,4 +1,4 @@
-"""A server that is stopped: not ready at once, open replies finish, new ones are refused, a second signal cuts."""
+"""A stopping server is not ready, finishes open replies and refuses new ones; a second signal cuts open replies."""
 
 import json
 import re

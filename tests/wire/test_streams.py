@@ -1,4 +1,4 @@
-"""Transport of streams: framing, connections, and equal content of streamed and whole replies."""
+"""Streams: framing, connections, and equal content of streamed and complete replies."""
 
 import http.client
 import json

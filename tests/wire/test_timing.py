@@ -1,4 +1,4 @@
-"""When tokens arrive: never before the engine's instants, and lateness is never carried on."""
+"""Tokens never arrive before the engine's instants, and lateness does not accumulate."""
 
 import asyncio
 import itertools

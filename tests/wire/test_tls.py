@@ -1,4 +1,4 @@
-"""HTTPS, and clients that must show a certificate."""
+"""HTTPS, and client certificates."""
 
 import shutil
 import socket

@@ -1,4 +1,4 @@
-"""Requests that are not HTTP beyond their head, or in a version that few clients name: each gets an answer."""
+"""Requests with an invalid HTTP body or a rare HTTP version each get an answer."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Requests that ours answers in another way than vLLM, and why is among the meant differences."""
+"""Requests whose replies differ from vLLM's; the expected differences give the reasons."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Answers of our server, against those of a genuine one."""
+"""Comparison of our server's replies with those of a genuine vLLM."""
 
 import http.client
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Asks a genuine vLLM server all requests of a setup and keeps its replies.
+"""Sends all requests of a setup to a genuine vLLM server and stores its replies.
 
 python -m tests.wire.asked.record SETUP URL; without arguments it prints how each server is to be started.
 """

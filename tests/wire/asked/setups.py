@@ -1,4 +1,4 @@
-"""Which servers were asked, ours and the genuine one, and what: `cases_*.py` have the requests."""
+"""Pairs of servers, ours and the genuine one, and their requests, which are in `cases_*.py`."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -31,7 +31,7 @@ class Difference:
 
 
 def differences(setup: str, case: Case, capture: Capture, reply: PlainReply) -> list[Difference]:
-    """Everything that differs; where the status does, that alone."""
+    """Return all differences; a different status is the only difference reported."""
     if reply.status != capture.status:
         found = [("status", str(capture.status), str(reply.status))]
     else:

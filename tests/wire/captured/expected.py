@@ -1,4 +1,4 @@
-"""The differences from vLLM that are meant, each with its reason; `docs/compatibility.md` lists them."""
+"""The expected differences from vLLM, each with its reason; `docs/compatibility.md` lists them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tests.wire.captured.differences import Difference
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A difference that is meant. `cases` and `places` are shell patterns; `[` stands for itself in a place."""
+    """An expected difference. `cases` and `places` are shell patterns; `[` stands for itself in a place."""
 
     setup: str
     cases: str

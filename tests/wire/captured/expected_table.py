@@ -1,4 +1,4 @@
-"""The differences that are meant: `meant.csv`, one row each, with its reason."""
+"""The expected differences: `meant.csv`, one row each, with its reason."""
 
 import csv
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How the genuine servers of the captures were started, and the same for ours."""
+"""The settings of the captured genuine servers, and equal settings for ours."""
 
 import json
 from collections.abc import Iterator, Mapping
