@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from blis_sim.bench.runner.cores import available_cores
 from blis_sim.options import OptionError, check_options, option
 from blis_sim.options.limits import LEAST_RATE, MOST_REQUESTS
 from blis_sim.testing import Server, ServerError, server
@@ -65,21 +66,6 @@ def _python() -> Finding:
     is_compiled = core is not None and core.origin is not None and not core.origin.endswith(".py")
     build = "compiled engine" if is_compiled else "plain engine"
     return Finding("Python", f"{platform.python_version()} on {sys.platform} {platform.machine()}, {build}")
-
-
-def available_cores() -> float:
-    """The cores that this process may use: those it may run on, within the quota of its control group."""
-    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    quota = _number_pair(Path("/sys/fs/cgroup/cpu.max"))
-    return cores if quota is None else min(cores, quota[0] / quota[1])
-
-
-def _number_pair(path: Path) -> tuple[float, float] | None:
-    try:
-        first, second = path.read_text().split()[:2]
-        return float(first), float(second)
-    except (OSError, ValueError):  # no such file, or no quota
-        return None
 
 
 def _cores() -> Finding:

@@ -4,7 +4,6 @@ import json
 import resource
 import shlex
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -48,13 +47,6 @@ def test_too_few_files_for_the_streams_fail(monkeypatch: pytest.MonkeyPatch) -> 
     assert by_name["open files"].advice == "5000 streams need 10100: raise ulimit -Hn"
     by_name = {each.check: each for each in doctor_command.findings(None)}
     assert by_name["open files"].advice == "enough for 462 streams: raise ulimit -Hn"
-
-
-def test_the_quota_of_a_control_group_bounds_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "read_text", lambda _: "50000 100000\n")
-    assert doctor_command.available_cores() == 0.5
-    monkeypatch.setattr(Path, "read_text", lambda _: "max 100000\n")
-    assert doctor_command.available_cores() >= 1
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,13 @@ from types import ModuleType
 from typing import TypeVar
 
 from blis_sim.bench import BenchError
+from blis_sim.bench.runner.cores import default_num_processes
 from observe.on_ray.senders import ray_cluster
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 _PACKAGES = ("blis_sim", "calibrate", "mockserve", "observe", "replay", "traces")
-
-
-def available_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Pool:
@@ -68,7 +64,7 @@ class Pool:
 @contextmanager
 def process_pool(num_processes: int | None) -> Iterator[Pool]:
     """Open so many processes, by default one per core, for jobs that come in several rounds."""
-    pool = Pool(num_processes or available_cores())
+    pool = Pool(num_processes or default_num_processes())
     try:
         yield pool
     finally:
@@ -82,7 +78,7 @@ def on_processes(
 
     Closing the iterator gives up what has not begun. Raises BenchError when a process is killed.
     """
-    with process_pool(min(num_processes or available_cores(), len(jobs))) as pool:
+    with process_pool(min(num_processes or default_num_processes(), len(jobs))) as pool:
         yield from pool.each(work, jobs)
 
 
