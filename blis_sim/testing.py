@@ -54,7 +54,7 @@ class Server:
         return self._log.read().decode("utf-8", "replace")
 
     def mark(self) -> None:
-        """Let `log` and `count` begin here."""
+        """Make `log` and `count` start from this instant."""
         self._counted = dict(self._samples())
         self._logged_bytes = self._log.seek(0, os.SEEK_END)
 
@@ -71,7 +71,7 @@ class Server:
         return sum(value - self._counted.get(key, 0.0) for key, value in found.items())
 
     def set_faults(self, **faults: Any) -> None:
-        """Change the faults of the server, such as `rates={"overloaded": 0.5}`, as POST /blis/faults takes them."""
+        """Change the faults of the server, such as `rates={"overloaded": 0.5}`: the fields of POST /blis/faults."""
         self._call("POST", "/blis/faults", faults)
 
     def clear_faults(self) -> None:

@@ -2,5 +2,5 @@
 
 Reading order: `arrivals.py` (rows of a trace and generated requests to requests with arrival times), `simulation/`
 (the run, and what each request experienced), `closed_loop.py` (requests that wait for replies), `analysis/` and
-`output/` (what is said of it). `command.py` is `blis replay`, `run_command.py` is `blis run`.
+`output/` (reports and files). `command.py` is `blis replay`, `run_command.py` is `blis run`.
 """

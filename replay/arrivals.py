@@ -146,7 +146,7 @@ def arrivals_of(
 
 
 def arrivals_of_rows(served: Sequence[TraceRow], config: EngineConfig, as_scheduled: bool = False) -> list[Arrival]:
-    """All of these requests, ascending by instant, in their order where equal."""
+    """Return the arrivals of all rows, ascending by instant; equal instants keep the order of rows."""
     offset = _clock_offset(served)
     prefix_tokens = _prefix_tokens(served)
     ids = _unique_ids(served)

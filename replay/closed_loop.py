@@ -1,4 +1,4 @@
-"""The closed loop in virtual time: requests of a workload or of a recording that wait for the replies before them."""
+"""The closed loop in virtual time: requests of a workload or of a recording that wait for earlier replies."""
 
 import heapq
 from collections.abc import Callable, Container, Iterable
@@ -33,7 +33,7 @@ class WaitingQueue(Protocol[Talk]):
         ...
 
     def pop(self, number: int) -> tuple[Arrival, Talk | None]:
-        """The next request, the so manyth of all, with its conversation if another one is to follow."""
+        """Return the next request, with this number, and its conversation if another request is to follow."""
         ...
 
     def follow_up(self, talk: Talk, replied_at: Micros, num_replied_tokens: int) -> None:
@@ -61,7 +61,7 @@ def run_closed_loop(
     while (next_at := _earliest(queue.next_at(), simulation.next_event_at())) is not None:
         if horizon_us is not None and next_at > horizon_us:
             break
-        # What arrives at an instant is there before anything is done at that instant.
+        # Arrivals at an instant are submitted before the simulation advances to that instant.
         while queue.next_at() == next_at:
             arrival, talk = queue.pop(len(record))
             if talk is not None:
@@ -87,14 +87,14 @@ def _earliest(one: Micros | None, other: Micros | None) -> Micros | None:
 
 
 def _least(until: Micros, horizon_us: Micros | None, next_arrival_at: Micros | None) -> Micros:
-    """How far the engine may go: to the horizon, but not to the next arrival."""
+    """Return the instant to which the engine may advance: up to the horizon, and before the next arrival."""
     if horizon_us is not None:
         until = min(until, horizon_us)
     return until if next_arrival_at is None else min(until, next_arrival_at - 1)
 
 
 class _Sent:
-    """A request and those that wait for it; `ready_at` is when the last of the replies that it awaits itself came."""
+    """A request, its dependents, and `ready_at`, the latest arrival of a reply that it waits for."""
 
     __slots__ = ("arrival", "followers", "num_awaited", "pause_us", "ready_at")
 
@@ -106,7 +106,7 @@ class _Sent:
         self.followers: list[_Sent] = []
 
     def awaits(self, others: Iterable["_Sent"], pause_us: Micros) -> None:
-        """Send it this pause after the last reply to the others."""
+        """Make the request wait for the replies to all of `others`, and then for a pause."""
         self.pause_us = pause_us
         for other in others:
             other.followers.append(self)
@@ -114,10 +114,10 @@ class _Sent:
 
 
 class RecordedRounds:
-    """Rows arrive when they did, or wait for others as `traces.graph` finds it.
+    """Rows arrive as recorded, or wait for replies to other rows, as `traces.graph` derives it.
 
-    Deadlines keep their distance to the arrival. A request waits for ever where one that it awaits is not answered, or
-    where it would arrive after the horizon.
+    Deadlines keep their distance to the arrival. A request is never sent where a reply that it waits for does not come,
+    or where it would arrive after the horizon.
     """
 
     def __init__(
@@ -150,12 +150,12 @@ class RecordedRounds:
         return self._heap[0][0] if self._heap else None
 
     def pop(self, _number: int) -> tuple[Arrival, _Sent | None]:
-        """The next request, with itself again if others wait for it."""
+        """Return the next request, and its node if other requests wait for its reply."""
         _, _, sent = heapq.heappop(self._heap)
         return sent.arrival, sent if sent.followers else None
 
     def follow_up(self, sent: _Sent, replied_at: Micros, _num_replied_tokens: int) -> None:
-        """Send the requests that have waited for this reply alone, each after its pause."""
+        """Send the requests whose last missing reply this is, each after its pause."""
         for each in sent.followers:
             each.ready_at = max(each.ready_at, replied_at)
             each.num_awaited -= 1
@@ -206,7 +206,7 @@ def simulate_workload(
 
 
 class _Talk:
-    """A session under way: the request that was sent last, and the round after it, None at the end."""
+    """The progress of a session: the request that was sent last, and the next round, None at the end."""
 
     __slots__ = ("_later", "next_round", "previous", "session")
 

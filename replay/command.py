@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def rewritten(arguments: list[str]) -> list[str]:
-    """A command line with the settings of the recorded server, where it does not give these itself."""
+    """Return a command line with the settings of the recorded server added; given flags win."""
     from replay.replay_options import with_server_settings
 
     return with_server_settings("blis replay", ReplayOptions, arguments)
@@ -45,7 +45,7 @@ def place_of_fault(arguments: list[str], message: str) -> str | None:
 
 
 def run(options: ReplayOptions) -> int:
-    """Replay, write the files asked for, print the summary on stdout; all else goes to stderr."""
+    """Replay, write requested files, print the summary on stdout; all other output goes to stderr."""
     from blis_sim.engine.cluster.settings import SeededTieBreaker
 
     return replay(options, SeededTieBreaker(options.seed))
@@ -63,7 +63,7 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
 
 @no_cycle_search()
 def simulate_replay(options: ReplayOptions, ties: "TieBreaker", say: "Say", progress: "Progress") -> "Outcome":
-    """Simulate a recording; `say` gets the notes, a line each, and `progress` shows how far it is. Raises BlisError."""
+    """Simulate a recording. `say` is called with each note. Raises BlisError."""
     from blis_sim.engine.cluster.build import notes_on_cluster
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.deployment import resolve
@@ -128,7 +128,7 @@ def _header_of(trace: "Trace", targets: "Mapping[str, SloTargets]") -> "TraceHea
 def _say_after_run(
     deployment: "Deployment", run: "Simulated", targets: "Mapping[str, SloTargets]", num_unsent: int, say: "Say"
 ) -> None:
-    """Say what the run has shown of the recording, of the step times and of the targets."""
+    """Note unsent requests, and print the notes on the step times, the cluster and the targets of a finished run."""
     from blis_sim.engine.cluster.build import notes_after_run
     from blis_sim.engine.deployment import notes_after
     from replay.analysis.deadlines import notes_on_targets
@@ -153,7 +153,7 @@ def _averaged(first: "Outcome", runs: "list[Simulated]") -> "Outcome":
 def _intervals(
     options: ReplayOptions, deployment: "Deployment", arrivals: "Arrivals", ties: "TieBreaker", run: "Simulated"
 ) -> "Iterator[str]":
-    """Replay with other coefficients, speeds and phases; a line for each figure and what that makes of it."""
+    """Replay with other coefficients, speeds and phases. Returns a line with the interval of each figure."""
     from blis_sim.engine.cluster.build import build_simulation
     from replay.output.ensemble import drawn_latencies, figures_of, interval_lines, intervals_of
     from replay.simulation.uncertainty import drawing
@@ -200,7 +200,7 @@ def _replayed(
 def _simulation(
     options: ReplayOptions, deployment: "Deployment", phase: int, ties: "TieBreaker"
 ) -> "Engine | RankGroup | Cluster":
-    """For one of the replays; with several, each is in a phase of its own."""
+    """Return the simulation of one replay; each of several replays has its own phase of steps."""
     from blis_sim.engine.cluster.build import build_simulation
 
     def adjusted(latency: "LatencyModel") -> "LatencyModel":
@@ -253,7 +253,7 @@ def _say(line: str) -> None:
 
 
 def _say_what_sending_is_missing(options: ReplayOptions, rows: "list[Origin]", say: "Say") -> None:
-    """Name the cap that shows in a recording, unless a cap or other rules for sending are given."""
+    """Note the concurrency cap that a recording shows, unless flags give a cap or other rules of sending."""
     from traces import TraceRow
     from traces.client_cap import client_cap_of
 
@@ -265,7 +265,7 @@ def _say_what_sending_is_missing(options: ReplayOptions, rows: "list[Origin]", s
 
 
 def _say_what_is_left_out(trace: "Trace", arrivals: "Arrivals", model: str, say: "Say") -> None:
-    """Name what is not replayed, and refuse a trace of which nothing remains."""
+    """Note the rows that are not replayed, and refuse a trace without other rows."""
     if not trace.rows:
         raise OptionError(f"{trace.data_path} has no rows, so there is nothing to replay")
     if arrivals.num_failed_left_out:

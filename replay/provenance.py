@@ -25,7 +25,7 @@ class Simulating(Protocol):
 
 
 def title_of(options: Simulating, deployment: "Deployment") -> str:
-    """Return the title of a run with these options: that of its origin, without hashing the files that it read."""
+    """Return the title of a run's origin, without hashing its input files."""
     sure = sureness(deployment.latency_name, deployment.notes)
     return run_title(
         model=options.cluster.deployment.model,

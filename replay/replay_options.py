@@ -1,4 +1,4 @@
-"""The settings of `blis replay`, and those that it takes from the server that a recording was made on."""
+"""The settings of `blis replay`, and settings inherited from the recorded server."""
 
 import re
 import sys
@@ -42,7 +42,7 @@ class ReplayClusterOptions(ClusterOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """The settings of `blis replay`: which trace, through which engine, to which files."""
+    """The settings of `blis replay`: the trace, the engine and the output files."""
 
     cluster: ReplayClusterOptions = section(ReplayClusterOptions)
     report: ReportOptions = section(ReportOptions)
@@ -123,7 +123,7 @@ class ReplayOptions:
 
     @property
     def decides_sending(self) -> bool:
-        """Whether the run itself decided when its requests were sent, so that its results hold these times."""
+        """Whether the simulation chose the send times, so that results hold them."""
         return self.reissue or self.session_mode != "fixed"
 
     @property
@@ -133,7 +133,7 @@ class ReplayOptions:
 
     @property
     def header_path(self) -> Path:
-        """The trace's header, however it was given. Raises OptionError when it was not, or twice."""
+        """The trace's header, from the argument or a flag. Raises OptionError when none or two are given."""
         given = [path for path in (self.trace, self.trace_header) if path is not None]
         if len(given) != 1:
             raise OptionError("give the trace's header file once, as in `blis replay trace.yaml`")
@@ -149,7 +149,7 @@ _ALSO_SET_BY = {
 
 
 def taken_settings(options_class: type, given: Mapping[str, Any], header_path: Path) -> dict[str, Any]:
-    """Return the settings that a recording adds to given ones, by name. Raises TraceError.
+    """Return the settings that a recording adds to the given settings, by name. Raises TraceError.
 
     BLIS's engine takes none: BLIS does not read them. Another model or GPU than that of the recording takes none of the
     settings that follow from these.

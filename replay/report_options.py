@@ -1,4 +1,4 @@
-"""The questions about a simulation and the files of its results."""
+"""The settings of the analysis of a simulation, and the files of its results."""
 
 import math
 from dataclasses import dataclass
@@ -186,7 +186,7 @@ class ReportOptions:
 
     @property
     def is_observed(self) -> bool:
-        """Whether every batch of a run is of interest."""
+        """Whether a requested output needs the events of every batch."""
         return self.metrics_dir is not None or self.graph_output is not None
 
     @property
@@ -196,7 +196,7 @@ class ReportOptions:
 
     @property
     def decision_log(self) -> "DecisionLog | None":
-        """Where the decisions of a run are kept; None for nowhere."""
+        """The log that keeps the decisions of a run; None keeps none."""
         if self.trace_level != "decisions":
             return None
         from blis_sim.engine.cluster.reporting import DecisionLog  # few runs keep any
@@ -242,7 +242,7 @@ class ReportOptions:
 
     @property
     def itl_path(self) -> Path | None:
-        """Where token times go, None for nowhere. Raises OptionError."""
+        """The file of token times; None for no file. Raises OptionError."""
         if not self.record_itl:
             if self.itl_output is not None:
                 raise OptionError("--itl-output needs --record-itl")

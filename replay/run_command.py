@@ -39,7 +39,7 @@ _LENGTH_FLAGS = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The settings of `blis run`: which workload, through which engine, to which files."""
+    """The settings of `blis run`: the workload, the engine and the output files."""
 
     cluster: ClusterOptions = section(ClusterOptions)
     report: ReportOptions = section(ReportOptions)
@@ -124,7 +124,7 @@ class RunOptions:
 
     @property
     def lengths(self) -> Preset:
-        """How long prompts and outputs are without a spec. Raises OptionError."""
+        """The lengths of prompts and outputs without a spec. Raises OptionError."""
         preset = PRESETS.get(self.workload or DISTRIBUTION)
         if preset is not None:
             return preset
@@ -132,14 +132,14 @@ class RunOptions:
 
     @property
     def timeout_us(self) -> int | None:
-        """When requests are given up, 0 is never; None leaves it to the spec."""
+        """The timeout of requests; 0 is no timeout, None leaves the timeout to the spec."""
         if self.timeout is None:
             return DEFAULT_TIMEOUT_S * 1_000_000 if self.workload_spec is None else None
         return max(0, self.timeout) * 1_000_000
 
     @property
     def flags_without_effect(self) -> list[str]:
-        """Flags that repeat a setting of the workload."""
+        """Flags that have no effect because the workload spec has their setting."""
         if self.workload_spec is not None:
             unused = ("workload", "rate", "arrival", "arrival_cv", "prefix_tokens", *_LENGTH_FLAGS)
         else:
@@ -183,7 +183,7 @@ class RunOptions:
 
 
 def run(options: RunOptions) -> int:
-    """Generate, simulate, write the files asked for, print the summary on stdout; all else goes to stderr."""
+    """Generate, simulate, write requested files, print the summary on stdout; all other output goes to stderr."""
     from blis_sim.options.progress import progress_bar
     from replay.output.report import report
 
@@ -194,7 +194,7 @@ def run(options: RunOptions) -> int:
 
 @no_cycle_search()
 def simulate_run(options: RunOptions, say: "Say", progress: "Progress") -> "Outcome":
-    """Generate the requests and simulate them; `say` gets the notes, a line each, and `progress` shows how far it is.
+    """Generate the requests and simulate them. `say` is called with each note, `progress` shows the progress.
 
     Raises BlisError.
     """
@@ -251,7 +251,7 @@ def _origin(options: RunOptions, deployment: "Deployment", spec: "WorkloadSpec")
 
 
 def spec_of(options: RunOptions) -> "WorkloadSpec":
-    """The workload of the options: from the file, or made of flags. Raises TraceError."""
+    """Return the workload of the options: the spec file, or a workload of the flags. Raises TraceError."""
     from traces.workload import read_spec
 
     if options.workload_spec is None:

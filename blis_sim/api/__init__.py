@@ -1,4 +1,4 @@
-"""The Python interface: functions that do as the commands do, return typed results and print nothing.
+"""The Python interface: functions that act as the commands do, return typed results and print nothing.
 
 `simulating.py` has `run`, `replay` and `server`, `searching.py` `sweep` and `plan`, `comparing.py` `calibrate` and
 `fit`. `settings.py`, which is generated, has their keyword arguments, one for each setting of the command, and

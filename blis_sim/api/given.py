@@ -38,7 +38,7 @@ def options_given(options_class: type[Options], given: Mapping[str, Any], functi
 
 
 def values_given(options_classes: Sequence[type], given: Mapping[str, Any], function: str) -> Sequence[dict[str, Any]]:
-    """The values of keyword arguments by name of the setting, for each class those that it has first.
+    """Return the values of keyword arguments by setting, in one mapping for each class; the first class wins.
 
     Raises TypeError for a name that is a setting of none, or given twice, and OptionError for a value that cannot be
     read.

@@ -31,7 +31,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepResult:
-    """The result of a sweep: its points in order, and those that no other point beats in everything."""
+    """The result of a sweep: its points in order, and their Pareto frontier."""
 
     points: tuple[SweepPoint, ...]
     frontier: tuple[SweepPoint, ...]
@@ -193,7 +193,7 @@ def _simulation(
 
 @contextmanager
 def _kept(own: dict[str, Any]) -> Iterator[None]:
-    """Name a file for the points of a sweep, one that is gone afterwards where none is given."""
+    """Yield the file for the points of a sweep: the given one, else a temporary one."""
     if "output" in own:
         yield
         return

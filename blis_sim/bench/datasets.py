@@ -20,15 +20,18 @@ _FILES = ("sharegpt", "custom", "burstgpt")
 class DatasetOptions:
     """The settings of a data set."""
 
-    dataset_name: str = option("random", "What to send.", choices=DATASETS, heading="Data set")
+    dataset_name: str = option("random", "Data set of the requests.", choices=DATASETS, heading="Data set")
     dataset_path: str | None = option(None, "File of sharegpt (JSON), custom (JSON lines) or burstgpt (CSV).")
-    num_prompts: int = option(1000, "How many requests.", at_least=1, at_most=MOST_REQUESTS)
+    num_prompts: int = option(1000, "Number of requests.", at_least=1, at_most=MOST_REQUESTS)
     seed: int = option(0, "Seed of lengths, prompts, order and arrivals.")
     input_len: int | None = option(
         None, "Another name of --random-input-len, which it overrides.", at_least=1, at_most=MOST_TOKENS
     )
     output_len: int | None = option(
-        None, "Output tokens of every request, whatever the data set has.", at_least=1, at_most=MOST_TOKENS
+        None,
+        "Output tokens of every request, in place of the lengths of the data set.",
+        at_least=1,
+        at_most=MOST_TOKENS,
     )
     random_input_len: int = option(
         1024, "random: mean prompt length, beside the prefix.", at_least=1, at_most=MOST_TOKENS
@@ -50,7 +53,7 @@ class DatasetOptions:
     prefix_repetition_suffix_len: int = option(
         256, "prefix_repetition: tokens behind the prefix.", at_least=1, at_most=MOST_TOKENS
     )
-    prefix_repetition_num_prefixes: int = option(10, "prefix_repetition: how many prefixes.", at_least=1)
+    prefix_repetition_num_prefixes: int = option(10, "prefix_repetition: number of prefixes.", at_least=1)
     prefix_repetition_output_len: int = option(
         128, "prefix_repetition: output length.", at_least=1, at_most=MOST_TOKENS
     )
@@ -60,7 +63,7 @@ class DatasetOptions:
     custom_output_len: int = option(
         256, "custom: output length; -1 takes the output_tokens of each line.", at_least=-1, at_most=MOST_TOKENS
     )
-    disable_shuffle: bool = option(False, "Take a file in its own order.")
+    disable_shuffle: bool = option(False, "Send the requests of a file in the order of the file.")
     no_oversample: bool = option(False, "Send fewer than --num-prompts when a file has no more.")
     tokenizer: str | None = option(
         None,
@@ -187,7 +190,7 @@ def _custom(options: DatasetOptions, path: Path) -> list[Sample]:
 
 
 def _sharegpt(options: DatasetOptions, path: Path) -> list[Sample]:
-    """The first question of each conversation, as long as its answer; what is very short or long is left out."""
+    """The first question of each conversation, with the length of its answer; very short and long ones are left out."""
     from traces.text_file import read_json
 
     entries = read_json(path)
@@ -214,7 +217,7 @@ def _said(place: str, turn: Any) -> str:
 
 
 def _is_ordinary(sample: Sample, *, has_length: bool) -> bool:
-    """The bounds of vLLM's benchmarks."""
+    """Whether lengths are within the bounds of vLLM's benchmarks."""
     return (
         _SHAREGPT_LEAST_TOKENS <= sample.input_tokens <= _SHAREGPT_MOST_PROMPT_TOKENS
         and (has_length or sample.output_tokens >= _SHAREGPT_LEAST_TOKENS)

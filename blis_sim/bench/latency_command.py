@@ -1,4 +1,4 @@
-"""`blis bench latency`: how long one batch takes on an engine with nothing else to do."""
+"""`blis bench latency`: the time of one batch on an otherwise idle engine."""
 
 import sys
 from dataclasses import dataclass
@@ -18,21 +18,23 @@ _VALUED = ("--tokenizer", "--tokenizer-mode", "--seed")
 class BatchDeploymentOptions(DeploymentOptions):
     """The engine of `blis bench latency`, which by default computes the same batch anew each time."""
 
-    enable_prefix_caching: bool = option(False, "Let a batch find the prompts of the one before it, which are its own.")
+    enable_prefix_caching: bool = option(
+        False, "Keep a prefix cache, so each batch finds the equal prompts of the batch before it."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyOptions:
-    """The settings of `blis bench latency`: which batch, on which engine."""
+    """The settings of `blis bench latency`: the batch and the engine."""
 
     deployment: BatchDeploymentOptions = section(BatchDeploymentOptions)
     input_len: int = option(32, "Prompt tokens of each request.", at_least=1, heading="Batch")
     output_len: int = option(128, "Output tokens of each request.", at_least=1)
     batch_size: int = option(8, "Requests in the batch.", at_least=1, at_most=MOST_REQUESTS)
     num_iters_warmup: int = option(
-        10, "How often to compute the batch before the time is taken.", at_least=0, at_most=MOST_REQUESTS
+        10, "Number of batches to compute before the measured ones.", at_least=0, at_most=MOST_REQUESTS
     )
-    num_iters: int = option(30, "How often to compute it then.", at_least=1, at_most=MOST_REQUESTS)
+    num_iters: int = option(30, "Number of batches to measure.", at_least=1, at_most=MOST_REQUESTS)
     output_json: str | None = option(
         None, "Write the results here (JSON).", metavar="FILE", writes={"": "offline results"}
     )

@@ -26,13 +26,13 @@ from traces.text_file import write_text
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """An engine to which batches of requests are given."""
+    """An engine that computes batches of requests, one after the other."""
 
     simulation: Engine | RankGroup
     config: EngineConfig
 
     def run(self, samples: Sequence[Sample], first_number: int = 0) -> Record:
-        """Let all samples arrive at one instant, after all that was run before, and wait until they have ended.
+        """Run all samples, which arrive together once the batch before has ended, until all of them have ended.
 
         Requests are distinguished by their numbers, of which no two runs may have the same.
         """
@@ -43,7 +43,7 @@ class Offline:
 
 
 def offline_engine(program: str, options: DeploymentOptions) -> Offline:
-    """An engine that takes many steps at once where it can; what is to be said of its settings is said on stderr.
+    """Return an engine that takes many steps at once where possible; notes on its settings go to stderr.
 
     Raises BlisError.
     """
@@ -57,7 +57,7 @@ def offline_engine(program: str, options: DeploymentOptions) -> Offline:
 
 
 def check_fits(samples: Sequence[Sample], config: EngineConfig) -> None:
-    """Raise BenchError for a request that the engine would refuse."""
+    """Raise BenchError for a request that is longer than the engine allows."""
     for sample in samples:
         if refusal(config, sample.prompt_tokens, sample.output_tokens) is not None:
             raise BenchError(
@@ -95,6 +95,6 @@ def _arrival(sample: Sample, at: Micros, number: int, config: EngineConfig) -> A
 
 
 def write_results(path: str | None, results: Mapping[str, Any]) -> None:
-    """Write the results, if a file is given. Raises TraceError when that fails."""
+    """Write the results, if a file is given. Raises TraceError when writing fails."""
     if path is not None:
         write_text(Path(path), json.dumps(results, indent=4))

@@ -1,4 +1,4 @@
-"""The highest rate that is still good enough, found with as few tries as it takes."""
+"""Search of the highest rate that meets limits, with few trials."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Trial(Generic[Found]):
-    """One try: the rate in requests per second, None for all at once, and what came of it."""
+    """One trial: the rate in requests per second, None for all requests at once, and its result."""
 
     rate: float | None
     found: Found
@@ -27,10 +27,11 @@ class Trial(Generic[Found]):
 
 
 def rates_to_try(tolerance: float) -> Generator[float | None, Verdict, None]:
-    """The rates to try, in requests per second, each after the verdict on the one before; None is all at once, first.
+    """Yield the rates to try, in requests per second, each after the verdict on the rate before.
 
-    If that is not good, rates up to what it served per second, for no higher one can be kept up: halved intervals down
-    to `tolerance`, a share of the rate. A rate is taken to be bad if a lower one is, and a thousandth is the lowest.
+    The first trial is None: all requests at once. Where that trial misses the limits, rates up to its throughput
+    follow, by bisection down to `tolerance`, a share of the rate. Rates above a bad rate are taken to be bad, and no
+    rate is below a thousandth of the throughput.
     """
     verdict = yield None
     served = verdict.served_per_s
@@ -52,7 +53,7 @@ def rates_to_try(tolerance: float) -> Generator[float | None, Verdict, None]:
 def search_rate(
     attempt: Callable[[float | None], Found], judge: Callable[[Found], Verdict], tolerance: float
 ) -> list[Trial[Found]]:
-    """All tries that it takes to find the highest good rate."""
+    """Run trials until the highest good rate is found, and return all of them."""
     trials: list[Trial[Found]] = []
     rates = rates_to_try(tolerance)
     rate = next(rates)

@@ -1,4 +1,4 @@
-"""`blis bench throughput`: how fast the engine is when all requests are there at once."""
+"""`blis bench throughput`: the throughput of the engine when all requests arrive at once."""
 
 import sys
 from dataclasses import dataclass
@@ -16,12 +16,16 @@ _VALUED = ("--backend", "--tokenizer-mode")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputOptions:
-    """The settings of `blis bench throughput`: what to compute, on which engine."""
+    """The settings of `blis bench throughput`: the requests and the engine."""
 
     deployment: DeploymentOptions = section(DeploymentOptions)
     dataset: DatasetOptions = section(DatasetOptions)
     num_warmups: int = option(
-        0, "Requests to compute before the time is taken.", at_least=0, at_most=MOST_REQUESTS, heading="Measuring"
+        0,
+        "Number of requests to compute before the measured ones.",
+        at_least=0,
+        at_most=MOST_REQUESTS,
+        heading="Measuring",
     )
     output_json: str | None = option(
         None, "Write the results here (JSON).", metavar="FILE", writes={"": "offline results"}
@@ -53,7 +57,7 @@ def run(options: ThroughputOptions) -> int:
     samples = samples_of(options.dataset)
     check_fits(samples, offline.config)
     if options.num_warmups:
-        # Other prompts than those that count, which a prefix cache would have otherwise.
+        # Warm-up prompts differ from measured ones, which would otherwise be in the prefix cache already.
         dataset = replace(options.dataset, num_prompts=options.num_warmups, seed=options.dataset.seed + 1)
         warm_up = samples_of(dataset)
         check_fits(warm_up, offline.config)

@@ -1,4 +1,4 @@
-"""One combination of engine settings with its search and its best rate, and the report and page on all of them."""
+"""The search of the best rate for a combination of engine settings, and the report and page on all combinations."""
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ AT_ONCE_RATE = 1e6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchJob:
-    """A combination to try, and what its figures must keep to."""
+    """A combination to try, and the limits that its figures must meet."""
 
     point: Point
     command: str
@@ -34,25 +34,25 @@ class SearchJob:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A combination with all of its tries."""
+    """A combination of settings with all of its trials."""
 
     point: Point
     trials: Sequence[Trial[Outcome]]
 
     @property
     def best(self) -> Trial[Outcome] | None:
-        """The good try that served most requests per second; None without a good one."""
+        """The trial within the limits that served most requests per second; None without such a trial."""
         good = [trial for trial in self.trials if trial.is_good]
         return max(good, key=lambda trial: requests_per_s(trial.found), default=None)
 
     @property
     def error(self) -> str:
-        """Why it cannot be simulated, at the first rate at which it cannot; empty if it can."""
+        """The first error of a trial; empty where all trials could be simulated."""
         return next((trial.found.error for trial in self.trials if trial.found.error), "")
 
     @property
     def is_unexpected(self) -> bool:
-        """Whether its settings do not explain why."""
+        """Whether a trial failed in a way that the settings do not explain."""
         return any(trial.found.is_unexpected for trial in self.trials)
 
 
@@ -126,7 +126,7 @@ def printed(setups: Sequence[Setup], varied: Sequence[str], form: str, origin: P
 
 
 def best_line(setups: Sequence[Setup]) -> str:
-    """The line about the best combination; that about none where nothing stays within the limits."""
+    """Return a line that names the best combination, or states that no combination is within the limits."""
     winner = best_of(setups)
     if winner is None or winner.best is None:
         return "nothing stays within the limits at any rate"
@@ -153,7 +153,7 @@ def best_of(setups: Sequence[Setup]) -> Setup | None:
 
 
 def rate_text(rate: float | None) -> str:
-    """A rate; all at once is inf, as with vLLM's benchmarks."""
+    """Return a rate as text; all requests at once are inf, as in vLLM's benchmarks."""
     return "inf" if rate is None else f"{rate:.2f}"
 
 

@@ -38,11 +38,11 @@ class TuneOptions:
     limit: tuple[str, ...] = option(
         (), f"Limits in milliseconds, of {', '.join(LIMITED)}.", metavar="NAME:MS,...", flags=("--limit", "--limits")
     )
-    percentile: str = option("99", "Which percentile of the latencies the limits hold for.", choices=("90", "95", "99"))
+    percentile: str = option("99", "Percentile of the latencies that the limits hold for.", choices=("90", "95", "99"))
     min_attainment: float | None = option(
         None, "Least share of requests that meet --slo-ttft, --slo-itl and --slo-e2e.", above=0, at_most=1
     )
-    tolerance: float = option(0.02, "How exactly the rate is found, as a share of it.", at_least=0.001, at_most=0.5)
+    tolerance: float = option(0.02, "Tolerance of the best rate, as a share of it.", at_least=0.001, at_most=0.5)
     output: str | None = option(
         None,
         "Write every simulation of the search here (CSV).",
@@ -108,7 +108,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 
 def run(options: TuneOptions) -> int:
-    """Search, print a line per combination, write what is requested. Exit codes: 0 done, 1 nothing is good
+    """Search, print a line per combination, write requested files. Exit codes: 0 done, 1 no combination is good
     enough, or a simulation failed in a way that its settings do not explain."""
     from blis_sim.bench.tune import best_of, printed, write_trials
 
@@ -155,7 +155,7 @@ def _origin(options: TuneOptions, plan: "Plan") -> "Provenance":
 
 
 def _plan(options: TuneOptions) -> "Plan":
-    """The plan of trials. Raises BlisError, also for settings that no combination can have."""
+    """Return the plan of trials. Raises BlisError, also when no combination has valid settings."""
     from blis_sim.bench.runner.plan import plan_of
 
     plan = plan_of(options.simulation, options.vary, options.config, TuneOptions)

@@ -1,1 +1,1 @@
-"""The `blis` command line: which commands there are, and how settings become flags."""
+"""The `blis` command line: the table of commands, their help, and the commands without a package of their own."""

@@ -1,4 +1,4 @@
-"""`blis doctor`: what this host has, and whether it can hold a load."""
+"""`blis doctor`: the resources of this host, and whether it sustains a load."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ _EXTRAS = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check, with advice where it is not well."""
+    """The result of one check, with advice for a warning or a failure."""
 
     check: str
     found: str
@@ -57,7 +57,7 @@ class Finding:
 
 
 def findings(num_streams: int | None) -> list[Finding]:
-    """All checks, for so many streams at once where a load is given."""
+    """Run all checks, with the needs of `num_streams` concurrent streams."""
     return [_python(), _cores(), _load(), _timer(), _open_files(num_streams), _memory(num_streams), _extras()]
 
 
@@ -137,7 +137,7 @@ def _memory(num_streams: int | None) -> Finding:
 
 
 def _free_mib() -> Iterator[float]:
-    """Yield what the machine and the control group have left, where that is known."""
+    """Yield the free memory of the machine and of the control group, each where known."""
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         yield float(lines["MemAvailable"].split()[0]) / 1024
@@ -168,7 +168,7 @@ _LAG = "blis_send_lag_seconds"
 
 
 def try_load(rate: float, num_streams: int, itl_ms: float, duration_s: float) -> list[Finding]:
-    """Send at this rate for so long, each request as long as it takes for so many streams at once."""
+    """Send requests at this rate, with outputs so long that `num_streams` are in flight on average."""
     request_s = num_streams / rate
     output_tokens = max(1, round(1000 * request_s / itl_ms))
     times = ("--latency-calculator", "constant", "--inter-token-latency-ms", f"{itl_ms:g}")
@@ -226,7 +226,7 @@ def _finding(check: str, found: str, is_well: bool, advice: str) -> Finding:
 
 
 def _cpu_s(running: Server) -> float:
-    """Seconds of CPU that the process of the server has used, 0 where the system does not say."""
+    """Seconds of CPU that the process of the server has used, 0 where the system does not report them."""
     try:
         fields = Path(f"/proc/{running.process.pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -239,11 +239,11 @@ _MARKS = {OK: "ok", WARNING: "warning", FAILED: "FAILED"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions:
-    """The load that the host is to hold, if any. Raises OptionError."""
+    """The load to try on the host, if any. Raises OptionError."""
 
     rate: float | None = option(
         None,
-        "Try whether a server and a load generator on this host hold so many requests per second.",
+        "Try whether a server and a load generator on this host sustain this rate of requests per second.",
         above=0,
         at_least=LEAST_RATE,
         at_most=100_000,
@@ -251,12 +251,12 @@ class DoctorOptions:
     )
     streams: int | None = option(
         None,
-        "Try whether they hold so many streams at once (default: those of --rate for two seconds each).",
+        "Concurrent streams of the tried load (default: --rate times two seconds).",
         at_least=1,
         at_most=MOST_REQUESTS,
     )
     itl_ms: float = option(20.0, "Time between the tokens of a stream.", above=0, at_most=10_000)
-    duration: float = option(4.0, "Seconds to send for.", above=0, at_most=600)
+    duration: float = option(4.0, "Duration of the tried load in seconds.", above=0, at_most=600)
     json: bool = option(False, "Print one JSON object.", heading="Answer")
 
     def __post_init__(self) -> None:
@@ -284,7 +284,7 @@ class DoctorOptions:
 
 
 def run(options: DoctorOptions) -> int:
-    """Look, measure, print the findings. Exit codes: 0 nothing failed, 1 something did."""
+    """Run the checks and print the findings. Exit codes: 0 no check failed, 1 a check failed."""
 
     found = findings(options.num_streams if options.tries_load else None)
     if options.tries_load:

@@ -27,7 +27,7 @@ class GpusOptions:
 
 
 def run(options: GpusOptions) -> int:
-    """Print one GPU or a list. Raises EngineError for a name that no GPU has."""
+    """Print one GPU or a list. Raises EngineError for an unknown name."""
     part = options.gpu.lower()
     found = [name for name in gpu_names() if part in name.lower()]
     is_one = not found or part in (name.lower() for name in found)

@@ -22,9 +22,9 @@ _RULES = (
 
 
 def coloured(page: str) -> str:
-    """The page with coloured headings, flags and commands where standard output shows colours.
+    """Return the page with coloured headings, flags and commands where standard output shows colours.
 
-    NO_COLOR forbids colours and FORCE_COLOR demands them, as other programs have it.
+    NO_COLOR turns colours off and FORCE_COLOR turns them on, as in other programs.
     """
     if not _shows_colours():
         return page
@@ -147,7 +147,7 @@ def _names(rows: Iterable[Row]) -> str:
 
 
 def _about(options_class: type, sections: Mapping[str, list[Row]], topic: str) -> Mapping[str, list[Row]]:
-    """The section of a group, or the row of a flag. Raises OptionError for what is neither."""
+    """Return the section of a group, or the row of a flag. Raises OptionError for any other topic."""
     groups = {slug(heading): heading for heading in sections}
     alike = [topic] if topic in groups else [group for group in groups if topic in group]
     if len(alike) == 1:
@@ -274,7 +274,7 @@ def _default(setting: Setting) -> str:
 
 
 def show_overview(group: str, arguments: list[str], program: str) -> int:
-    """Print what the flags of `blis` or of a group ask for, by default its help. Returns the exit code.
+    """Print the output that flags of `blis` or of a group request, by default the help. Returns the exit code.
 
     Raises OptionError for other arguments.
     """

@@ -1,4 +1,4 @@
-"""The entry points. The rest is imported inside, where an interrupt or a lack of memory ends in one line."""
+"""The entry points. All other modules are imported inside, where an interrupt or a lack of memory is one line."""
 
 import os
 import sys
@@ -47,7 +47,7 @@ def _start(program: str) -> NoReturn:
 
         put_foreign_folders_last(sys.path)
         code = run(sys.argv[1:], program)
-        # The process gives back all of its memory: to search that for garbage first takes as long as a simulation.
+        # At exit the process frees all memory; searching it for garbage first takes as long as a simulation.
         gc.freeze()
         if signal.getsignal(signal.SIGINT) is _interrupted:
             # All is done: a late Ctrl-C must not make Python print a traceback at its exit.

@@ -1,4 +1,4 @@
-"""The memory plan of a model as `blis models` prints it, and what is known of the model beside it."""
+"""The memory plan of a model as `blis models` prints it, with its catalogue entry and latency models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -182,7 +182,7 @@ def _origin(entry: ModelEntry | None) -> list[tuple[str, str]]:
 
 
 def _cut_rows(context_window: int, longest: str, max_model_len: int) -> list[tuple[str, str]]:
-    """Return a row on a context window that does not fit, none for one that does."""
+    """Return a row for a context window that does not fit, else no row."""
     if max_model_len >= context_window:
         return []
     return [("context", f"one request of {context_window:,} tokens does not fit: cut to {longest}")]

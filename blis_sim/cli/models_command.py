@@ -81,7 +81,7 @@ class ModelsOptions:
 
 
 def run(options: ModelsOptions) -> int:
-    """Print the plan of a model, or the models with a part of a name. Raises EngineError for what cannot be planned."""
+    """Print the plan of a model, or the models with a part of a name. Raises EngineError for an impossible plan."""
     is_one = has_model(options.model) or config_path(Path(options.model)) is not None if options.model else False
     found = [] if is_one else _search(options.model)
     if found:
@@ -137,7 +137,7 @@ def _plan(options: ModelsOptions) -> ModelPlan:
     entry = model_entry(name) if config_path(Path(options.model)) is None else None
     hardware = options.hardware or (entry.gpu if entry else "")
     gpu = load_gpu(hardware) if hardware else None
-    # The catalogue's number of GPUs goes with its GPU; on another GPU it does not apply.
+    # The catalogue's number of GPUs applies only to the catalogue's GPU.
     tp = options.tp or (entry.tp if entry and not options.hardware and options.pp == 1 else 1)
     request = PlanRequest(
         config=checkpoint.config,

@@ -1,4 +1,4 @@
-"""Finds the command, runs it, and turns the user's mistakes into one line and exit code 2."""
+"""Find the command, run it, and turn errors of the user into one line and exit code 2."""
 
 import errno
 import importlib
@@ -45,7 +45,7 @@ def run_program(arguments: list[str], program: str) -> int:
 
 
 def _answer(row: CommandRow | None, name: str, given: list[str], program: str) -> int:
-    """Run the command, or print what was requested instead."""
+    """Run the command, or print requested help, completions or an overview."""
     if row is not None:
         with blaming_foreign_modules():
             return _run_command(row, given, program)
@@ -59,7 +59,7 @@ def _answer(row: CommandRow | None, name: str, given: list[str], program: str) -
 
 
 def _explained(program: str, error: BaseException) -> int | None:
-    """The exit code for what ended a command, with one line about it; None for a bug, which deserves its traceback."""
+    """Print one line about an error that ended a command, and return the exit code; None for a bug, which is raised."""
     if isinstance(error, BlisError):
         return _complain(program, str(error))
     if isinstance(error, KeyboardInterrupt):
@@ -100,7 +100,7 @@ def _run_module(module: ModuleType, row: CommandRow, arguments: list[str], progr
 
 
 def _open_standard_streams() -> None:
-    """Open standard streams that were closed on a null device: the first file opened would take their place."""
+    """Open closed standard streams on the null device; else the first opened file would take their descriptor."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(descriptor)
@@ -145,7 +145,7 @@ def _split(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def _lacks_memory(error: BaseException | None) -> bool:
-    """Whether there was no memory, be it for a library of a module that could not be imported."""
+    """Whether memory ran out, also while a library was imported."""
     while error is not None:
         is_refused = isinstance(error, ImportError) and any(each in str(error) for each in _NO_MEMORY)
         if is_refused or isinstance(error, MemoryError):
@@ -155,12 +155,12 @@ def _lacks_memory(error: BaseException | None) -> bool:
 
 
 def _is_about_stdout(error: OSError) -> bool:
-    """Errors that name no file come from the stream we print to."""
+    """Whether an error is of standard output: such errors name no file."""
     return error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO)
 
 
 def _cannot_print(program: str, error: OSError) -> int:
-    # Python would try to flush what is left once more at exit, and complain.
+    # At exit Python would flush the rest once more, and print an error.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(error, BrokenPipeError):  # a closed reader, as with `| head`, is no error
         _complain(program, f"cannot write to standard output: {error.strerror}")

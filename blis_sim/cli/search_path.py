@@ -1,4 +1,4 @@
-"""Search path of our modules: a module of the user's with an equal name is never taken for one of ours."""
+"""The module search path: packages of `blis` win over modules of the user with the same names."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ _INSTALLED_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "pa
 
 
 class BrokenInstallationError(BlisError):
-    """A module of ours is not there, or another in its place."""
+    """A module of `blis` is missing, or another module has its name."""
 
 
 def put_foreign_folders_last(path: list[str]) -> None:
@@ -60,7 +60,7 @@ def load_own_packages() -> None:
 
 @contextmanager
 def blaming_foreign_modules() -> Iterator[None]:
-    """Raises BrokenInstallationError where a module of ours cannot be imported, which is said in one line."""
+    """Turn the ImportError of a module of `blis` into BrokenInstallationError, whose message is one line."""
     try:
         yield
     except ImportError as error:

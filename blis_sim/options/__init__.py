@@ -1,4 +1,4 @@
-"""Settings of users, and the error for invalid ones. Everything else may import this; it imports nothing of ours.
+"""Settings of users, and the error for invalid settings. Any package may import this one, which imports none.
 
 Read `option.py` first: a frozen dataclass whose fields are made by `option()` and `section()` is a settings table.
 `addition.py`, with sums that must not depend on the version of Python, is here because no package is lower.

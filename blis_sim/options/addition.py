@@ -6,5 +6,5 @@ from operator import add
 
 
 def added_up(values: Iterable[float]) -> float:
-    """The sum of numbers, one added after the other: the built-in one rounds floats otherwise since Python 3.12."""
+    """Return the sum of numbers, added left to right: the built-in `sum` rounds floats otherwise since Python 3.12."""
     return reduce(add, values, 0)

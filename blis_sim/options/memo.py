@@ -1,4 +1,4 @@
-"""Results that are kept for a while, so that equal work is not done again."""
+"""A bounded cache of results."""
 
 from typing import TypeVar
 
@@ -7,9 +7,9 @@ Value = TypeVar("Value")
 
 
 class Memo(dict[Key, Value]):
-    """At most `most` results by what they were made from; the next one after these takes the place of all.
+    """At most `most` results by key; a further result first empties the cache.
 
-    Looking one up costs what it costs in a dict, which matters more here than which results are kept.
+    A lookup is as fast as in a dict, which matters more than the choice of kept results.
     """
 
     __slots__ = ("_most",)

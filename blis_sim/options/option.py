@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 
 class BlisError(Exception):
-    """One clear line for the user: what was given, what is wrong with it, what is allowed."""
+    """An error with one line for the user: the given value, the problem, the allowed values."""
 
 
 class OptionError(BlisError):
@@ -62,11 +62,11 @@ class Option:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The strings that it may be; empty for any."""
+        """The allowed strings; empty for any string."""
         return self.allowed if isinstance(self.allowed, tuple) else tuple(self.allowed())
 
     def allows(self, value: object) -> bool:
-        """Whether it may be this string. Raises OptionError for a policy of another package that cannot be loaded."""
+        """Whether a string is allowed. Raises OptionError for a policy of another package that cannot be loaded."""
         if not self.choices or value in self.choices:
             return True
         return self.open_to is not None and value in self.open_to()
@@ -124,7 +124,7 @@ class Setting:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether each of its values is given by itself: as an argument of its own, or with the flag again."""
+        """Whether each value is given separately: as an argument of its own, or with the flag repeated."""
         return self.is_list and (self.option.positional or self.option.repeatable)
 
     @property
@@ -308,7 +308,7 @@ def _check_value(setting: Setting, value: Any) -> None:
 
 
 def ineffective_flags(options: Any, missing: Mapping[str, str]) -> Iterator[str]:
-    """A note on each setting that has another value than its default; `missing` has their names and what they lack."""
+    """Return a note on each setting of `missing` with a value other than its default; values name the needed flag."""
     for setting in options_of(type(options)) if missing else ():
         if setting.name in missing and setting.of(options) != setting.default:
             yield f"{setting.label} has no effect without {missing[setting.name]}"

@@ -1,4 +1,4 @@
-"""Files that a command would write over other files, over each other, or nowhere: found before it begins."""
+"""Checks of output paths before a command begins: no overwriting of inputs or other outputs, no missing folder."""
 
 import re
 import zlib
@@ -78,7 +78,7 @@ _ACROSS_LINES = ("run metrics", "calibration", "benchmark results", *_PAGES)
 
 
 def obstacle(path: str, kind: str) -> str | None:
-    """Return what keeps a file of this kind from being written to `path`, in words; None if nothing does.
+    """Return the reason why a file of this kind cannot be written to `path`; None where it can.
 
     An earlier file of the same kind and an empty one may be replaced, and so may devices and pipes be written.
     """
@@ -131,7 +131,7 @@ def check_outputs(options: Any, *also_read: Path, also_written: Iterable[Output]
 
 
 def check_written(written: Iterable[Output], read: Iterable[tuple[str, str]]) -> None:
-    """Raise OptionError for files that cannot be written as asked; each that is read comes with a reason such as
+    """Raise OptionError for output files that cannot be written; each file of `read` has a reason such as
     `--trace reads`.
 
     A file of another kind than the one to be written is never replaced, nor is what a link leads to.

@@ -1,4 +1,4 @@
-"""Progress of work that takes a while, on a terminal."""
+"""Progress bars on a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The origin of a result: which program, command line, deployment, seed and input files it came from."""
+"""The origin of a result: program, command line, deployment, seed and input files."""
 
 import hashlib
 import shlex
@@ -57,7 +57,7 @@ class Provenance:
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """Return what is known as names and words for people."""
+        """Return the known fields as pairs of a name and a text for people."""
         known = {
             "command": self.command,
             "blis": self.blis_version,
@@ -76,7 +76,7 @@ class Provenance:
 
 
 def command_line(program: str, options: Any) -> str:
-    """Return the command line that gives these options, with those of them alone that are not the default."""
+    """Return the command line of these options, without those that are the default."""
     words, arguments = program.split(), []
     for setting in options_of(type(options)):
         value = setting.of(options)

@@ -15,11 +15,11 @@ _ATTRIBUTE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
 
 class Registry(dict[str, Row], Generic[Row]):
-    """A table whose rows are ours, and whose other names are looked for outside.
+    """A table with built-in rows; other names are looked up in other packages.
 
     `Registry[Router]("blis.routers") | {"first": First()}` has one row. `table["my_package.routing:ByPrompt"]` is
     that attribute of that module, and `table["by-prompt"]` what a package installed with an entry point of this name in
-    `group`. Iteration gives our rows alone.
+    `group`. Iteration gives only the built-in rows.
     """
 
     def __init__(self, group: str) -> None:
@@ -45,7 +45,7 @@ class Registry(dict[str, Row], Generic[Row]):
 
 @cache
 def _outside(group: str, name: str) -> Any | None:
-    """Return what a name stands for outside of our tables, None for nothing. Raises OptionError where it is broken."""
+    """Return the object of a name from another package, None if there is none. Raises OptionError if loading fails."""
     if _ATTRIBUTE.fullmatch(name):
         return _attribute(name)
     from importlib.metadata import entry_points  # Imported here: it takes 10 ms, and few names need it.

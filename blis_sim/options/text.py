@@ -115,10 +115,10 @@ def read_command_line(
     read: Callable[[Setting, str], Any] = value_of_flag,
     known_beside: Iterable[str] = (),
 ) -> CommandLine:
-    """The settings that a command line gives, each value by `read`; nothing of them where it asks for help.
+    """Parse a command line, each value by `read`; a command line with a help flag has no values.
 
-    `known_beside` are flags that were read before, to name where a flag is misspelt. Raises OptionError for what cannot
-    be read. Bounds are checked where the options are made.
+    `known_beside` are further flags, which a message on a misspelt flag may suggest. Raises OptionError for invalid
+    arguments. Bounds are checked where the options are made.
     """
     settings = options_of(options_class)
     found = CommandLine()
@@ -149,7 +149,7 @@ def flags_of(options_class: type) -> set[str]:
 
 
 def _spelled(settings: Sequence[Setting], arguments: Sequence[str], known_beside: Iterable[str]) -> Iterator[Spelled]:
-    """Every setting that is named, in order, arguments last. Raises OptionError for what belongs to no setting.
+    """Yield every named setting in order, arguments last. Raises OptionError for an argument of no setting.
 
     A flag takes the next word for its value, whatever that looks like; after `--` there are only arguments.
     """

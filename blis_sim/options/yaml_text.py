@@ -1,4 +1,4 @@
-"""YAML as every file is read: each value means what its text is, or is refused with its line.
+"""The YAML reader of all input files: each value is that of its text, or is refused with its line.
 
 Scalars follow YAML 1.2 where version 1.1 reads a number or a date into other text: `010` and `1:30` and `2026-01-31`
 stay text, and `1e6` is a number. A key stands once in its mapping. Depth and number of values are bounded while the
@@ -55,7 +55,7 @@ _Event: TypeAlias = Any
 
 
 class YamlError(ValueError):
-    """A text that cannot be read: the problem, and its line, counted from 1, None where no line is to blame."""
+    """A text that cannot be parsed: the problem, and its line, counted from 1, None where no line is at fault."""
 
     def __init__(self, problem: str, line: int | None = None) -> None:
         super().__init__(problem if line is None else f"line {line}: {problem}")
@@ -89,7 +89,7 @@ def _value_of(text: str) -> Any:
 
 
 def _read_again(text: str, mistake: yaml.YAMLError) -> Any:
-    """The value by PyYAML's own parser, which takes ten times as long and names the place of a mistake better."""
+    """Parse with PyYAML's own parser, which takes ten times as long and locates a mistake better."""
     try:
         return _Reader(yaml.parse(text, Loader=yaml.SafeLoader)).document()
     except OverflowError:  # the number of a character that there is none of

@@ -98,7 +98,7 @@ def page(
 
 
 def _mood(line: str) -> str:
-    """Return the class of a remark: whether it is bad or good news, or neither."""
+    """Return the CSS class of a remark: bad, good or neutral."""
     bad = ("overloaded", "targets MISSED", "none meets", "no deployment", "nothing stays", "DRIFT")
     if line.startswith(bad) or ": missed, " in line:
         return "bad"

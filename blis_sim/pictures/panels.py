@@ -23,7 +23,7 @@ _MOST_ROWS_WITH_NAMES = 24
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A limit to draw, with the words for the legend."""
+    """A limit to draw, with its text in the legend."""
 
     value: float
     words: str
@@ -140,7 +140,7 @@ class Points:
 def frontier_panel(
     title: str, x_label: str, y_label: str, curves: Sequence[Points], targets: Sequence[Target] = ()
 ) -> Panel:
-    """Return points with the line of those that no other one beats; the points on that line have names."""
+    """Return points with their Pareto frontier as a line; points on the line have names."""
 
     def draw(axes: "Axes") -> None:
         points = [point for curve in curves for point in zip(curve.x, curve.y, strict=True)]

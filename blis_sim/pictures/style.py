@@ -121,7 +121,7 @@ def compact(svg: str) -> str:
 
 
 def themed(svg: str) -> str:
-    """Replace the colours of the style by variables of a style sheet."""
+    """Replace the colours of the style by CSS variables."""
     names = {INK: "ink", MUTED: "muted", GRID: "grid", TARGET: "target"}
     names |= {color: f"c{number}" for number, color in enumerate(COLORS)}
     for color, name in names.items():
@@ -196,7 +196,7 @@ def save(figure: "Figure", path: str) -> None:
     kind = Path(path).suffix.removeprefix(".")
     # The date of today, under the name that the format has for it.
     metadata: dict[str, Any] = {} if kind == "png" else {"CreationDate" if kind == "pdf" else "Date": None}
-    # Not straight to the file: matplotlib does not get over one that cannot be written.
+    # Drawn in memory first: matplotlib handles a file that cannot be written badly.
     picture = BytesIO()
     with rc_context(settings()):
         figure.savefig(picture, format=kind, metadata=metadata, dpi=_DOTS_PER_INCH)

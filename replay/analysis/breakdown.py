@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Groups(NamedTuple):
-    """The labels that occur, ascending, and for each request which of them is its own."""
+    """The labels that occur, ascending, and for each request the index of its label."""
 
     names: list[str]
     codes: Ints
@@ -33,7 +33,7 @@ class Groups(NamedTuple):
 
 
 def groups_of(labels: Iterable[str], name_of: Callable[[str], str] = str) -> Groups:
-    """The groups of a sequence of requests, by what the label of each is called."""
+    """Group a sequence of requests by the name of each request's label."""
     given = list(labels)
     named = {label: name_of(label) for label in set(given)}
     names = sorted(set(named.values()))

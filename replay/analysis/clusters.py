@@ -36,7 +36,7 @@ class Totals(EngineCounters):
 
 
 def totals_of(engines: Iterable[Engine]) -> Totals:
-    """The totals of these instances."""
+    """Return the totals over instances."""
     totals = Totals()
     for engine in engines:
         _add(totals, engine.counters)
@@ -153,12 +153,12 @@ def decision_rows(simulation: Simulation) -> list[dict[str, object]]:
 
 
 def _renamed(decision: dict[str, object]) -> dict[str, object]:
-    """With the unit of the instant in its name."""
+    """Return a decision with the unit in the name of its instant."""
     return {"at_us": decision.pop("at"), **decision}
 
 
 def _scaling_figures(autoscaler: "Autoscaler", until: Micros) -> ScalingFigures:
-    """Count the actions up to the end of the run: an autoscaler goes on after the last request."""
+    """Count the actions up to the end of the run: an autoscaler continues after the last request."""
     scalings = [each for each in autoscaler.scalings if each.at <= until]
     return ScalingFigures(
         num_started=sum(each.num_done for each in scalings if each.num_instances > 0),
@@ -194,7 +194,7 @@ class SeparatedFigures(NamedTuple):
 
     @property
     def imbalance(self) -> float:
-        """How many times as much the busier half did; 0 when one did nothing."""
+        """The ratio of the higher of both rates to the lower; 0 when the lower is 0."""
         least, most = sorted((self.prompts_per_s, self.answers_per_s))
         return most / least if least else 0.0
 

@@ -1,4 +1,4 @@
-"""Deadlines of simulated requests: the targets of a workload as those of its engines, and how many were missed."""
+"""Deadlines of simulated requests: targets of a workload as deadlines of its engines, and the share missed."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ def notes_on_targets(targets: "Mapping[str, SloTargets]", record: "Record") -> I
 
 @dataclass(frozen=True, slots=True)
 class DeadlineFigures:
-    """Requests with a deadline and those of them that missed it, by SLO class."""
+    """Requests with a deadline, and requests that missed it, by SLO class."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
     violations: Mapping[str, int] = field(default_factory=dict)

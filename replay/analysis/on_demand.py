@@ -33,7 +33,7 @@ def priority_inversions(record: Record) -> int:
 
 
 def _inversions(values: Floats) -> int:
-    """How many pairs there are in which the earlier value is more than twice the later; O(n log^2 n)."""
+    """Count the pairs in which the earlier value is more than twice the later; O(n log^2 n)."""
     if len(values) <= _AT_ONCE:
         return int(np.triu(values[:, np.newaxis] > 2 * values, 1).sum())
     middle = len(values) // 2
@@ -53,7 +53,7 @@ _FIGURES: Mapping[str, Callable[[Distribution], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fitness:
-    """The weighted sum, and the scores it is made of, by metric."""
+    """The weighted sum of scores, and the score of each metric."""
 
     score: float
     components: dict[str, float]
@@ -80,7 +80,7 @@ def _of_rate(per_s: float, reference: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ClassGoodput:
-    """One class with targets: how many requests arrived, and how these fared; None when none of them got a token."""
+    """One class with targets: arrived requests, attainment and latencies; None when no request got a token."""
 
     count: int
     attained: Attainment

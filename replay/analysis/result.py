@@ -39,7 +39,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCounts:
-    """Requests by what has become of them."""
+    """Numbers of requests by outcome."""
 
     arrived: int
     completed: int
@@ -92,7 +92,7 @@ class Verdict:
 
     @property
     def is_met(self) -> bool:
-        """Whether enough requests met all targets. Without a request nothing is missed."""
+        """Whether enough requests met all targets; true without requests."""
         return not self.count or self.attainment >= self.least_attainment
 
 

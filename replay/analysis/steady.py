@@ -118,7 +118,7 @@ def quantile(ascending: Ints, share: float) -> float:
 def waiting_at(record: Record, instants: Ints) -> Ints:
     """Return how many requests wait to be scheduled for the first time at each instant.
 
-    A request that ended without having been scheduled is left out: the record does not have when it gave up.
+    A request that ended before it was scheduled is left out: the record lacks the instant of its end.
     """
     delay_us = record.scheduling_delay_us
     is_scheduled = delay_us != NEVER
@@ -141,7 +141,7 @@ def _tokens_between(record: Record, start: int, end: int) -> float:
 
 
 def num_blocked_lines(simulated: Simulated) -> int:
-    """How many instances have a wait queue more than twice as long, on average over their steps, as the mean of all.
+    """Count the instances whose wait queue, averaged over their steps, is more than twice the mean of all instances.
 
     0 for less than two instances. A request counts as waiting until it is last admitted.
     """
@@ -165,6 +165,6 @@ def _mean_length(record: Record, instance: int, steps: StepLog) -> float:
 
 
 def _left_queue_at(record: Record) -> Ints:
-    """When each was last admitted; the end of time for those that never were."""
+    """The last admission of each request; the largest integer for requests that were never admitted."""
     delay_us = record.scheduling_delay_us
     return np.where(delay_us == NEVER, np.iinfo(np.int64).max, record.arrived_at + delay_us)

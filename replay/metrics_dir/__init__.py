@@ -1,5 +1,5 @@
 """The folder of `--metrics-dir`: a run's requests, batches and operations as tables, timelines and pictures.
 
-`tables.py` depends on nothing of a run, so another command can write the same files. `observing.py` is where a run
-comes in, `recorder.py` what writes.
+`tables.py` depends on no run, so another command can write equal files. `observing.py` connects a run to the recorders,
+and `recorder.py` writes the folder.
 """

@@ -104,7 +104,7 @@ FIRST_BIN_US = 1_000
 
 
 class Level:
-    """A figure that holds a value until the next one is set: its extremes, its mean over time, and its course."""
+    """A piecewise constant figure: its extremes, its time-weighted mean, and its course."""
 
     __slots__ = ("_sums", "_width_us", "at", "largest", "least", "total", "value")
 
@@ -119,7 +119,7 @@ class Level:
         self._sums = [0.0] * BINS
 
     def set(self, value: float, at: Micros) -> None:
-        """Let the figure have `value` from `at` on, which is not before the latest change."""
+        """Set the figure to `value` from `at` on, which is not before the latest change."""
         self.hold_until(at)
         self.value = value
         if value < self.least:
@@ -128,7 +128,7 @@ class Level:
             self.largest = value
 
     def hold_until(self, at: Micros) -> None:
-        """Let the figure keep its value until `at`."""
+        """Extend the current value to `at`."""
         start = self.at
         if at <= start:
             return
@@ -137,7 +137,7 @@ class Level:
             self._spread(self.value, start, at)
 
     def spend(self, value: float, start: Micros, end: Micros) -> None:
-        """Let the figure have `value` between two instants, and 0 before and after them."""
+        """Set the figure to `value` between two instants, and to 0 before and after them."""
         start = max(start, self.at)
         if end <= start:
             return
@@ -180,7 +180,7 @@ class Level:
 
 
 class PerSecond:
-    """A count of what happens, by stretches of time whose width doubles whenever a run outgrows them."""
+    """A count of events by time bins, whose width doubles whenever a run outgrows them."""
 
     __slots__ = ("_counts", "_width_us")
 
@@ -189,7 +189,7 @@ class PerSecond:
         self._counts = [0] * BINS
 
     def add(self, at: Micros, count: int) -> None:
-        """Count what happens at an instant."""
+        """Count events at an instant."""
         while at >= BINS * self._width_us:
             counts = self._counts
             self._counts = [counts[place] + counts[place + 1] for place in range(0, BINS, 2)] + [0] * (BINS // 2)
@@ -234,7 +234,7 @@ class ReplicaUse:
 
     @classmethod
     def of_stages(cls, num_stages: int) -> "ReplicaUse":
-        """Return the use of an instance that has done nothing yet."""
+        """Return the use of an idle instance."""
         return cls(Level(), [StageUse() for _ in range(num_stages)])
 
 

@@ -1,4 +1,4 @@
-"""The requests under way in a run: what the metrics of each need until it ends.
+"""The unfinished requests of a run, with the state that their metrics need.
 
 Sequences that an instance decodes are held once for all batches that decode the same ones. The facts of a sequence's
 latest batch are derived when the sequence leaves: noting them for each sequence of each batch takes more time than the
@@ -110,7 +110,7 @@ class DecodeGroup:
         return self._waits_us
 
     def leave(self, sequence: Sequence, life: Life) -> None:
-        """Let a sequence have the facts of its latest batch."""
+        """Store the facts of the latest batch with a sequence that leaves the group."""
         life.group, life.last = None, self._place
         life.executed_us += self.executed_us
         self._members.pop(sequence, None)
@@ -246,7 +246,7 @@ class Lives:
         return [*phases, ("prefill", scheduled_at, first_at), ("decode", first_at, ended_at)]
 
     def facts(self, sequence: Sequence, at: Micros, ended_at: Micros | None) -> RequestFacts:
-        """Return what is known of a request at `at`, by which it may have ended."""
+        """Return the metrics of a request at `at`, by which it may have ended."""
         self._settle(sequence)
         life, prompt = self._life(sequence), sequence.prompt_part
         arrived_us, request = sequence.arrived_at, sequence.request
@@ -343,7 +343,7 @@ class Lives:
         return life
 
     def _settle(self, sequence: Sequence) -> None:
-        """Let a request and the part that computed its prompt have the facts of their latest batches."""
+        """Store the facts of the latest batches with a request and its prefill sub-request."""
         for each in (sequence, sequence.prompt_part):
             life = None if each is None else self._lives.get(each)
             if each is not None and life is not None and life.group is not None:

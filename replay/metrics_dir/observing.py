@@ -111,7 +111,7 @@ class RunSettings(Protocol):
 def observing(
     options: RunSettings, deployment: "Deployment", simulation: "Engine | RankGroup | Cluster", command: str
 ) -> "Iterator[Simulation]":
-    """Yield what a run is to advance in place of `simulation`, and write its folder of metrics and its request graphs.
+    """Yield the simulation to run in place of `simulation`, and write its folder of metrics and its request graphs.
 
     Raises OptionError or TraceError for what cannot be written.
     """

@@ -1,4 +1,4 @@
-"""From the events of a run, its settings and hardware to its folder of metrics: all is written when it happens."""
+"""Writer of the folder of metrics of a run: each event is written when it happens."""
 
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def averaged(runs: Sequence[Record]) -> Record:
-    """The first run's record with each request's mean times over `runs`, which have the same requests in any order.
+    """Return the first run's record with each request's mean times over `runs`, which have equal requests in any order.
 
-    A request that did not complete in all of them is as in the first.
+    A request that did not complete in all runs keeps the times of the first run.
     """
     first = runs[0]
     places = [_places(first, run) for run in runs]
@@ -42,7 +42,7 @@ def averaged(runs: Sequence[Record]) -> Record:
 
 
 def _places(first: Record, run: Record) -> Ints:
-    """Where the requests of `first` are in `run`; -1 does for those that never arrived there, for they did not end."""
+    """Return the index in `run` of each request of `first`; -1 for requests that did not arrive in `run`."""
     place_of = {request_id: place for place, request_id in enumerate(run.ids)}
     return np.array([place_of.get(request_id, NEVER) for request_id in first.ids], np.int64)
 
@@ -82,7 +82,7 @@ _FIGURES: dict[str, Callable[[Floats], float]] = {
 
 
 def drawn_latencies(drawing: "Drawing", num_draws: int, seed: int) -> "Iterator[LatencyModel]":
-    """Yield the latency models of so many draws."""
+    """Yield `num_draws` latency models with coefficients drawn at random."""
     for number in range(num_draws):
         generator = np.random.default_rng([seed, number])
         speed = 1.0 + drawing.servers.speed * float(generator.standard_normal())

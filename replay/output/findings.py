@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """The questions about a run: targets by class, weights by metric, detectors and their settings."""
+    """The settings of an analysis: targets by class, weights by metric, detectors and their settings."""
 
     targets: Mapping[str, SloTargets] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Questions:
 
 
 class Findings(NamedTuple):
-    """The answers. What was not asked for is None or empty."""
+    """The results of an analysis; parts that were not requested are None or empty."""
 
     metrics: JsonObject
     instances: Sequence[JsonObject]
@@ -68,7 +68,7 @@ class Findings(NamedTuple):
 
 
 def examine(simulated: Simulated, questions: Questions) -> Findings:
-    """Answer the questions about a finished run. What answers those that are not asked is not imported."""
+    """Analyse a finished run. Modules of parts that are not requested are not imported."""
     record = simulated.requests
     metrics = aggregate(simulated)
     duration_s = metrics["vllm_estimated_duration_s"]
@@ -253,16 +253,16 @@ def _figures(each: Distribution, units_per_ms: int = 1) -> JsonObject:
 
 
 class Sending(NamedTuple):
-    """The way requests were sent, as the files of a run record it."""
+    """How requests were sent, as the files of a run record it."""
 
     is_decided_here: bool = False
-    """Whether the run itself decided when its requests were sent."""
+    """Whether the simulation chose the send times of its requests."""
     keeps_schedule: bool = False
     """Whether a trace of the run has scheduled arrivals as well as send times."""
 
 
 class Outcome(NamedTuple):
-    """A finished run: the questions about it, the simulation and its requests, and the header of a trace of it.
+    """A finished run: the settings of its analysis, the simulation, its requests, and the header of its trace.
 
     `metrics` replaces the aggregate metrics of the run, and `runs` are those of which `simulated` is the mean, if it is
     one of several. `describe` returns the origin of the results, of which `title` is the first line.
@@ -278,6 +278,6 @@ class Outcome(NamedTuple):
     runs: tuple[Simulated, ...] = ()
 
     def findings(self) -> Findings:
-        """Return the answers to the questions."""
+        """Return the results of the analysis."""
         found = examine(self.simulated, self.questions)
         return found if self.metrics is None else found._replace(metrics=self.metrics)

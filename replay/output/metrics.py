@@ -102,9 +102,9 @@ def _hit_rate(kv: KVUsage) -> float:
 
 
 def metrics_file(simulated: Simulated, metrics: JsonObject, judged: JsonObject) -> JsonObject:
-    """The aggregate metrics with the cache hit rate, one row per request by arrival, and what is `judged` of them.
+    """Return the aggregate metrics with the cache hit rate, one row per request by arrival, and the `judged` entries.
 
-    The rows are made one by one as they are requested. Requests that were refused have none.
+    Rows are generated lazily. Refused requests have no row.
     """
     detailed: JsonObject = {}
     for key, value in metrics.items():
@@ -116,7 +116,7 @@ def metrics_file(simulated: Simulated, metrics: JsonObject, judged: JsonObject) 
 
 
 def judgements(labels: Mapping[str, str], goodput: "Goodput | None") -> JsonObject:
-    """Saturation labels and goodput as the metrics have them, the last of all; what is empty or zero is left out."""
+    """Return saturation labels and goodput for the end of the metrics; empty and zero values are left out."""
     content: JsonObject = {}
     if labels:
         content["saturation"] = dict(labels)

@@ -26,7 +26,7 @@ _MOST_TARGETS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """When each request was admitted and when it left; `NEVER` where that is not known, or has not happened."""
+    """The instants of each request's admission and departure; `NEVER` where unknown or not reached."""
 
     scheduled_at: Ints
     left_at: Ints
@@ -98,7 +98,7 @@ def _throughput_panel(record: Record, end_us: int) -> Panel:
 
 
 def _by_then(first_at: Floats, last_at: Floats, tokens: Floats, instants: Floats) -> Floats:
-    """Return the tokens that are there by each instant: a request's first, and the others evenly after it."""
+    """Return the output tokens up to each instant: a request's first token, and its other tokens evenly after it."""
     counts = np.zeros(len(instants))
     rates = np.divide(
         np.maximum(tokens - 1, 0), last_at - first_at, out=np.zeros_like(tokens), where=last_at > first_at
@@ -139,7 +139,7 @@ def _distributions(record: Record, targets: Mapping[str, SloTargets]) -> Iterato
 
 
 def _kv_panel(simulated: Simulated, instants: Ints) -> Panel:
-    """Return the share of the KV cache that the contexts of running requests need, without what they share."""
+    """Return the share of the KV cache that running requests need, as if no blocks were shared."""
     record, ends = simulated.requests, _ends(simulated.requests)
     capacity = sum(engine.config.kv_capacity_tokens for engine in simulated.simulation.instances)
     completed = record.is_completed & (ends.scheduled_at != NEVER)

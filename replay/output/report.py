@@ -1,4 +1,4 @@
-"""From a finished run to what the user asked for: files, and a summary on standard output."""
+"""From a finished run to requested files and a summary on standard output."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def questions_of(options: ReportOptions, targets: "Mapping[str, SloTargets]") -> "Questions":
-    """The questions of these options; `targets` of the workload replace missing flags. Raises TraceError."""
+    """Return the analysis settings of options; `targets` of the workload replace missing flags. Raises TraceError."""
     from replay.output.findings import Questions
     from traces.saturation.settings import SaturationSettings, read_settings
 
@@ -34,7 +34,7 @@ def questions_of(options: ReportOptions, targets: "Mapping[str, SloTargets]") ->
 
 @contextmanager
 def recording_tokens(options: ReportOptions) -> "Iterator[OnTokens | None]":
-    """The writer of token times of completed requests, if a flag asks for one. Raises TraceError."""
+    """Yield the writer of token times of completed requests, None unless a flag requests it. Raises TraceError."""
     from traces import ItlWriter
     from traces.text_file import naming_write_errors, replacing
 
@@ -47,7 +47,7 @@ def recording_tokens(options: ReportOptions) -> "Iterator[OnTokens | None]":
 
 
 def report(options: ReportOptions, outcome: "Outcome") -> None:
-    """Write the files asked for and print the summary. Raises TraceError."""
+    """Write requested files and print the summary. Raises TraceError."""
     found = outcome.findings()
     write_files(options, outcome, found)
     sys.stdout.write(_printed(options, outcome, found))
@@ -103,7 +103,7 @@ def _draw(options: ReportOptions, outcome: "Outcome", found: "Findings") -> None
 
 
 def write_files(options: ReportOptions, outcome: "Outcome", found: "Findings") -> None:
-    """Write the files asked for. Raises TraceError."""
+    """Write requested files. Raises TraceError."""
     from replay.output.metrics import judgements, metrics_file, result_rows
     from traces import write_json, write_results
 

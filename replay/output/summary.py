@@ -1,4 +1,4 @@
-"""The printed summary of a run: metrics as JSON, then sections of text, in BLIS's words and figures."""
+"""The printed summary of a run in BLIS's format: metrics as JSON, then sections of text."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from traces import dump_json
 
 
 def summary(found: Findings, summarizes_decisions: bool = False) -> str:
-    """All of it, with a newline at the end. Sections about nothing are left out."""
+    """Return the whole summary, with a newline at the end. Empty sections are left out."""
     metrics = {**found.metrics, **judgements(found.labels, found.goodput)}
     lines = []
     for figures in (*found.instances, metrics):

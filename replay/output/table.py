@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def remarks(result: RunResult, found: Findings) -> Iterator[str]:
-    """Yield what is to be said of a run beside its tables."""
+    """Yield the remarks on a run that stand beside its tables."""
     yield _counts_line(result)
     if result.overload is not None:
         yield overload_text(result.overload)
@@ -55,7 +55,7 @@ def remarks(result: RunResult, found: Findings) -> Iterator[str]:
 
 
 def _anomalies(found: Findings) -> Iterator[str]:
-    """Yield a line for each kind of trouble that a run had: at the door, in the gateway, in the order of service."""
+    """Yield a line for each anomaly of a run: rejections, the gateway's queue, the order of service."""
     door, gateway = found.door, found.door.gateway
     if door.rejected_by_class:
         yield f"rejected at admission: {_counts(door.rejected_by_class)}"
@@ -78,7 +78,7 @@ def _anomalies(found: Findings) -> Iterator[str]:
 
 
 def _speculation(metrics: JsonObject) -> Iterator[str]:
-    """Yield a line about drafts and how many of their tokens held, where the run had any."""
+    """Yield a line on drafts and the number of accepted tokens, if the run had drafts."""
     if metrics.get("spec_decode_num_drafts"):
         num_drafts, num_tokens = metrics["spec_decode_num_drafts"], metrics["spec_decode_num_draft_tokens"]
         num_accepted = metrics["spec_decode_num_accepted_tokens"]
@@ -110,7 +110,7 @@ def _counts_line(result: RunResult) -> str:
 
 
 def overload_text(overload: Overload) -> str:
-    """Return the line about a load that is beyond what is served."""
+    """Return the line about an offered load above the served load."""
     return (
         f"overloaded: served {overload.served_per_s:.3g} of {overload.offered_per_s:.3g} requests/s, "
         f"the queue grows by {overload.queue_growth_per_min:,.0f}/min"

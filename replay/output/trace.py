@@ -1,4 +1,4 @@
-"""A run as a trace: what arrived, and what became of it."""
+"""A run as a trace: its requests with their simulated outcomes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -83,7 +83,7 @@ def _replayed(row: TraceRow, each: Measured) -> TraceRow:
     """A recorded row without facts from the recorded server, its prompt as long as the simulated one."""
     prefix_tokens = each.input_tokens - row.input_tokens if row.prefix_group else 0
     if row.server_input_tokens == each.input_tokens:
-        # The server counted more than what is shared and what is not: the words around them.
+        # The server also counted the tokens of the chat template around both parts.
         prefix_tokens = min(each.input_tokens, row.prefix_length)
     return replace(
         row,

@@ -201,7 +201,7 @@ def _count_steps(
 
 
 def _num_decoded(sequences: SequenceOf[Sequence], outcome: Ints, planned: Ints) -> Ints:
-    """How many tokens each completed request has got."""
+    """Return the number of output tokens of each completed request."""
     capped = np.flatnonzero(outcome == _CODES[Outcome.LENGTH_CAPPED]).tolist()
     if not capped:
         return planned

@@ -1,4 +1,4 @@
-"""The outcome of every request of a run, in columns, written as requests end so that nothing else of them is kept."""
+"""The outcome of every request of a run, in columns that are filled as requests end; no other state is kept."""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -45,23 +45,23 @@ class Measured(NamedTuple):
 
     id: str
     number: int
-    """By which results and traces call it."""
+    """The id of the request in results and traces."""
     row: Origin
     arrived_at: Micros
     input_tokens: int
     """Tokens of the whole prompt, shared prefixes included."""
     planned_output_tokens: int
     outcome: Outcome | None
-    """None for one that had not ended at the horizon."""
+    """None for a request that had not ended at the horizon."""
     ttft_us: Micros | None
     e2e_us: Micros | None
     itl_mean_us: float
     scheduling_delay_us: Micros | None
     output_tokens: int
     instance: int
-    """Which one served it; -1 for one that came to none."""
+    """The number of the instance that served the request; -1 for none."""
     gateway_wait_us: Micros
-    """How long it waited in front of all instances."""
+    """The wait in the gateway's queue."""
 
     @property
     def is_completed(self) -> bool:
@@ -175,7 +175,7 @@ class Record:
         return other
 
     def _wait_for_turns(self) -> None:
-        """Add what tokens wait for the others of their step."""
+        """Add the time that tokens wait for other tokens of their step."""
         for place, first_us, last_us in self._turns.delays():
             if self._ttft_us[place] != NEVER:
                 self._ttft_us[place] += first_us
@@ -240,7 +240,7 @@ class Record:
 
     @property
     def queued_at(self) -> Ints:
-        """When each joined the wait queue of its instance; `NEVER` for those that did not."""
+        """The instant at which each request joined the wait queue of its instance; `NEVER` if it did not."""
         return np.array(self._queued_at, np.int64)
 
     def _report_ended(self) -> None:
@@ -248,7 +248,7 @@ class Record:
         self._report([event.sequence for event in ended], [event.at for event in ended])
 
     def _report(self, sequences: list[Sequence], ended_at: list[Micros]) -> None:
-        """Note what has become of requests, each of which ended at its instant if it has."""
+        """Fill the columns for requests, each of which ended at its instant if it has ended."""
         if not sequences:
             return
         views, engines = self._views, self._simulation.instances

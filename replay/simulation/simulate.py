@@ -1,6 +1,6 @@
-"""Runs of arrivals through an engine or a cluster, when they came or by the rules of the client that sent them.
+"""Runs of arrivals through an engine or a cluster, at recorded times or by the rules of the recorded client.
 
-The client's own rules: requests are sent when they are due, but never more at once than its cap allows. A load
+By the rules of a client, requests are sent when due, but never more at once than the client's cap. A load
 generator with a cap sends late when the server is slow. Its recorded send times are then a result of the server's
 speed, and a replay that repeats them gives a simulated server the outcome that it should predict.
 """
@@ -34,7 +34,7 @@ from traces.collector import no_cycle_search
 
 
 class Simulated(NamedTuple):
-    """A finished run: what was simulated as it stands at the end, and what became of each request that arrived."""
+    """A finished run: the simulation in its final state, and the record of all requests."""
 
     simulation: Simulation
     requests: Record
@@ -113,7 +113,7 @@ def simulate(
 
 
 OnSent: TypeAlias = Callable[[Sequence, Origin], None]
-"""Takes a request in the simulation and what it was made from."""
+"""Called with a submitted sequence and the origin of its request."""
 
 
 def simulate_reissued(
@@ -174,17 +174,17 @@ class _Client:
         self._watch = ProgressWatch(self._simulation, every=LOOK_EVERY)
 
     def next_at(self) -> Micros | None:
-        """When something happens next, here or in the engine; None when all is done."""
+        """The next instant of the client or of the engine; None when both are done."""
         candidates = (self._acts_at(), self._simulation.next_event_at())
         return min((at for at in candidates if at is not None), default=None)
 
     def go_on(self, next_at: Micros, horizon_us: Micros | None) -> list[Event]:
-        """Send what is to be sent at `next_at`, or let the engine work until the client has something to do."""
+        """Send the requests of `next_at`, or advance the engine up to the next action of the client."""
         acts_at = self._acts_at()
         if acts_at == next_at:
             self._act(next_at)
             return []
-        # While requests wait for the cap, each step may end a request and let another one be sent.
+        # While requests wait for the cap, the end of any step may free a place for the next request.
         until = next_at if self._line else next_at + CHUNK_US
         limits = [
             until,

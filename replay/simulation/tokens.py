@@ -1,7 +1,7 @@
-"""Tokens of a run, counted per step: the times between them, and how long each waits for the others of its step.
+"""Tokens of a run, counted per step: times between tokens, and the wait of each token for others of its step.
 
-Tokens wait until the others of their step have been handed to their clients. That depends on how many requests a step
-produced tokens for, which is known once all of them have been seen.
+A token waits until earlier tokens of its step have been handed to their clients. The wait depends on the number of
+requests with a token in the step, which is known once all of these requests have been seen.
 """
 
 from array import array
@@ -144,7 +144,7 @@ class OutputSerialization:
         turns.add(place, sequence)
 
     def delays(self) -> Iterator[tuple[int, Micros, Micros]]:
-        """Places in the record, and for each how long its first and its last token wait."""
+        """Return indices of the record, and for each the wait of its first and of its last token."""
         for turns in self._of_instance.values():
             yield from zip(*(column.tolist() for column in turns.delays()), strict=True)
 

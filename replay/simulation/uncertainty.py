@@ -1,4 +1,4 @@
-"""Coefficients that a server might have as well as those learned: values drawn within what `blis fit` states."""
+"""Uncertainty of learned coefficients: values drawn from the distribution that `blis fit` states."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -46,7 +46,7 @@ class Uncertainty:
     servers: ServerSpread = ServerSpread()
 
     def drawn(self, learned: LearnedCoefficients, generator: np.random.Generator) -> LearnedCoefficients:
-        """Return coefficients that the server might have as well, none of them below 0."""
+        """Return coefficients drawn at random, none of them below 0."""
         steps = self.spreads * (self.root @ generator.standard_normal(len(self.names)))
         changes = dict(zip(self.names, steps.tolist(), strict=True))
         slower = self.servers.arithmetic * float(generator.standard_normal())
@@ -87,8 +87,8 @@ def _changed(coefficients: Any, changes: Mapping[str, float]) -> Any:
 
 
 def uncertainty_of(path: str | Path, content: Mapping[str, Any]) -> Uncertainty:
-    """Return what a file says of its coefficients. Raises EngineError that names the file and the section that is wrong
-    or missing."""
+    """Return the uncertainty section of a coefficients file. Raises EngineError that names the file and the invalid or
+    missing section."""
     spread, rows = content.get("spread"), content.get("correlation")
     if not isinstance(spread, Mapping) or not all(_is_number(each) and each >= 0 for each in spread.values()):
         raise EngineError(f"{path}: spread must map coefficients to numbers from 0, which intervals need")

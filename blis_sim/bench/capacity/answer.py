@@ -1,6 +1,6 @@
 """From the question of a plan to its answer: the cheapest trial of each GPU type and shape, and tests of the winner.
 
-The tests are more than it was planned for: bursts, growth, the loss of an instance, slower steps.
+The winner is tested beyond the planned load: with bursts, growth, the loss of an instance and slower steps.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,7 +55,7 @@ _HEADROOM_STEP = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Stress:
-    """One test of the winner: what was done to it, and the judgement; None with the reason where it cannot be done."""
+    """One stress test of the winner with its judgement; None with the reason where the test is impossible."""
 
     name: str
     judgement: Judgement | None
@@ -64,7 +64,7 @@ class Stress:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The counts that the winner's deployment needs when steps take another time than predicted; None: none suffice."""
+    """The counts that the winner needs when steps take another time than predicted; None where none suffice."""
 
     step_error: float
     trial: Trial | None
@@ -161,7 +161,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winner:
-    """The cheapest trial of all, what it does under other loads, and how far its step times can be trusted."""
+    """The cheapest trial of all, its results under other loads, and the expected error of its step times."""
 
     trial: Trial
     outcome: Outcome
@@ -232,7 +232,7 @@ def _with_outcome(sims: Simulations, trial: Trial | None) -> tuple[Trial, Outcom
 
 
 def _with_load_defaults(question: Question) -> dict[str, Any]:
-    """Return the settings with Poisson arrivals and a minute of requests, where the user leaves these to the plan."""
+    """Return the settings with Poisson arrivals and a minute of requests as defaults."""
     settings = dict(question.settings)
     if question.simulation.name != "run" or settings.get("workload_spec") or settings.get("concurrency"):
         return settings

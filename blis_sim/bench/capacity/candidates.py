@@ -1,4 +1,4 @@
-"""The deployments that a plan tries: a GPU type, the shape of instances, and what perfectly filled steps need."""
+"""The deployments that a plan tries: GPU type, shape of instances, and a lower bound of their number."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -116,7 +116,7 @@ class Candidate:
 
     @property
     def is_split(self) -> bool:
-        """Whether prompts and decodes have pools of their own."""
+        """Whether prefill and decode have separate pools."""
         return len(self.gpus_per_instance) > 1
 
     @property
@@ -148,7 +148,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """The values that a plan tries of each setting; None leaves a setting to the engine."""
+    """The values that a plan tries for each setting; None is the engine's default."""
 
     gpus: Sequence[str]
     tps: Sequence[int]
@@ -160,7 +160,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class _Instance:
-    """One instance as a pool of any shape could have it."""
+    """One instance, with settings that a pool of any shape may use."""
 
     settings: Mapping[str, Any]
     deployment: Deployment
@@ -225,7 +225,7 @@ def _instances(
 
 
 def _variants(settings: Mapping[str, Any], choices: Choices, placed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Return what differs between instances of one placement; what the user has set does not differ."""
+    """Return the settings that vary between instances of one placement; settings that the user gives do not vary."""
     experts = (False, True) if placed["tp"] > 1 and "enable_expert_parallel" not in settings else (False,)
     for quantization, tokens, parallel in product(choices.quantizations, choices.batched_tokens, experts):
         own = dict(placed)

@@ -43,7 +43,7 @@ def _target(latency: str, percentile: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """The question of a plan. Raises OptionError for settings that do not fit together."""
+    """The settings of `blis plan`. Raises OptionError for settings that do not fit together."""
 
     simulation: tuple[str, ...] = simulation_option(
         "Flags of blis run, or replay and its flags: the model, the load, engine settings; they may stand anywhere. "
@@ -82,11 +82,11 @@ class PlanOptions:
     ray_address: str | None = ray_address_option()
     output: str | None = option(
         None,
-        "Keep the simulations here (JSON lines); a plan that finds them there goes on.",
+        "Keep the simulations in this file (JSON lines); a later plan reuses them.",
         flags=("--output", "-o"),
         metavar="FILE",
         writes={"": "simulations"},
-        heading="Answer",
+        heading="Output",
     )
     plot: str | None = option(
         None,
@@ -100,7 +100,9 @@ class PlanOptions:
         metavar="FILE",
         writes={"": "plan page"},
     )
-    manifests: str | None = option(None, "Write Kubernetes manifests of the answer into this folder.", metavar="DIR")
+    manifests: str | None = option(
+        None, "Write Kubernetes manifests of the cheapest deployment into this folder.", metavar="DIR"
+    )
     format: str = option("table", "Print a table for people, or one JSON object.", choices=("table", "json"))
 
     def __post_init__(self) -> None:
@@ -152,7 +154,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 
 def run(options: PlanOptions) -> int:
-    """Search, print the answer, write what is requested. Exit codes: 0 found, 1 no deployment meets the targets."""
+    """Search, print the plan, write requested files. Exit codes: 0 found, 1 no deployment meets the targets."""
     from blis_sim.bench.capacity.report import as_json, as_text
     from blis_sim.bench.runner.plan import plan_of
 
@@ -195,7 +197,7 @@ def _draw(options: PlanOptions, found: "Answer", origin: "Provenance") -> None:
 
 
 def find_plan(options: PlanOptions, plan: "Plan", say: "Say") -> "Answer":
-    """Search a deployment for the command and settings of `plan`, and write what is requested.
+    """Search a deployment for the command and settings of `plan`, and write requested files.
 
     `say` gets the notes, a line each. Raises BlisError.
     """
@@ -218,7 +220,7 @@ def find_plan(options: PlanOptions, plan: "Plan", say: "Say") -> "Answer":
 
 
 def _check(options: PlanOptions, plan: "Plan") -> None:
-    """Raise OptionError for settings that are searched, and for a question without a target or a model."""
+    """Raise OptionError for settings that the plan varies itself, and where a target or a model is missing."""
     searched = {"hardware": "--gpus", "tp": "--tp-sizes", "pp": "--pp-sizes"}
     for name in _SEARCHED:
         if name in plan.settings:

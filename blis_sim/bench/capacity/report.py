@@ -107,7 +107,7 @@ def _binding(judgement: Judgement) -> str:
 
 
 def _refused(found: Answer) -> Iterator[str]:
-    """Yield why instances of a GPU type were left out: the first reasons, each with the first instance it holds for."""
+    """Yield why instances of a GPU type were left out: the first reasons, each with its first instance."""
     for gpu, reasons in found.refused.items():
         for reason, label in list(reasons.items())[:_MOST_REASONS]:
             yield f"not tried: {gpu} {label}: {reason}"
@@ -120,13 +120,13 @@ def prices_of(found: Answer) -> dict[str, Price]:
 
 
 def price_line(found: Answer) -> str:
-    """Return the prices that costs were computed with, and how to state others."""
+    """Return a line with the prices behind the costs, and the flag that replaces them."""
     shown = "; ".join(f"{gpu} ${price.per_hour:.2f} ({price.origin})" for gpu, price in prices_of(found).items())
     return f"$ per GPU-hour, to be checked (--prices FILE states others): {shown}"
 
 
 def winner_lines(found: Answer) -> Iterator[str]:
-    """Yield the cheapest deployment, its tests, how sure it is, and its command lines."""
+    """Yield the cheapest deployment, its stress tests, the expected error, and its command lines."""
     winner = found.winner
     if winner is None:
         yield f"no deployment of at most {found.question.most_gpus} GPUs that was tried meets the targets"

@@ -1,7 +1,7 @@
-"""The cheapest counts of instances that meet the targets, found with as few simulations as it takes.
+"""Search of the cheapest counts of instances that meet the targets, with few simulations.
 
-A search asks for one simulation at a time and goes on with its judgement, so searches of several shapes advance side by
-side, a round of simulations for all of them, and the answer does not depend on how many processes compute.
+A search is a generator that yields one simulation to run and receives the judgement. Searches of several shapes
+advance in rounds of simulations, so the result does not depend on the number of processes.
 """
 
 from collections.abc import Callable, Container, Generator, Sequence
@@ -42,8 +42,8 @@ Search: TypeAlias = Generator[Ask, Judgement, Trial | None]
 def cheapest(candidates: Sequence[Candidate], most_gpus: int, best: Trial | None = None) -> Search:
     """Search the candidates of one shape, and return the cheapest trial that meets the targets, None without one.
 
-    `best` is a trial that the others must beat. A candidate is tried only where the physics of its steps allows a lower
-    cost than the best so far.
+    `best` is a trial that results must beat. A candidate is tried only where the lower bound of its cost is below the
+    cost of the best trial so far.
     """
     for candidate in sorted(candidates, key=lambda each: each.cost_per_hour(each.least_counts)):
         found = yield from _least_counts(candidate, most_gpus, best)

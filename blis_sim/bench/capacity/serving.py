@@ -1,4 +1,4 @@
-"""The answer of a plan as it is deployed: the command line of `vllm serve` of each pool, and Kubernetes manifests."""
+"""The deployment of a plan: the command line of `vllm serve` for each pool, and Kubernetes manifests."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ _CONNECTOR = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Equal instances of the answer: how many, on how many GPUs each, and the arguments of `vllm serve`."""
+    """Equal instances of the deployment: their number, the GPUs of each, and the arguments of `vllm serve`."""
 
     name: str
     count: int

@@ -74,7 +74,7 @@ _HEADER = json.dumps({"file": "simulations of blis plan"})
 
 @dataclass(slots=True)
 class Simulations:
-    """The outcomes of the simulations so far, by key, and the processes or the cluster that compute further ones."""
+    """The outcomes of simulations so far, by key, and the pool that computes further simulations."""
 
     command: str
     pool: Pool | RayPool
@@ -83,7 +83,7 @@ class Simulations:
     num_computed: int = 0
 
     def outcomes(self, settings: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """Simulate each of the settings, those with a known outcome excepted, all at once. Raises BenchError."""
+        """Return the outcome of each of the settings, and simulate unknown ones in parallel. Raises BenchError."""
         keys = [f"{blis_version()}/{digest_of(self.command, each)}" for each in settings]
         missing = {key: each for key, each in zip(keys, settings, strict=True) if key not in self.known}
         if isinstance(self.pool, RayPool):  # its machines have other folders
@@ -100,7 +100,7 @@ class Simulations:
 
 @contextmanager
 def simulations(command: str, pool: AbstractContextManager[Pool | RayPool], path: str | None) -> Iterator[Simulations]:
-    """Open the pool and the file of outcomes; without a path outcomes are not kept. Raises BlisError."""
+    """Open the pool and the file of outcomes; a path of None keeps no outcomes. Raises BlisError."""
     with ExitStack() as stack:
         known, log = {}, None
         if path is not None:

@@ -24,7 +24,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 
 def run(options: CompareOptions) -> int:
-    """Simulate all configurations with the same requests, print the table and write the files asked for."""
+    """Simulate all configurations with the same requests, print the table and write requested files."""
     from blis_sim.bench.compare.measuring import measured, sides_of, workload_of
     from blis_sim.bench.compare.report import as_json, table_text
 

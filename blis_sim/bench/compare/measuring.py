@@ -1,4 +1,4 @@
-"""The configurations of a comparison, and one of them on one set of requests: what happened when."""
+"""The configurations of a comparison, and the simulation of one configuration with one set of requests."""
 
 import shlex
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ class Side:
 
 
 def sides_of(options: CompareOptions) -> list[Side]:
-    """The configurations of the options. Raises BlisError for one that cannot be."""
+    """Return the configurations of the options. Raises BlisError for an invalid configuration."""
     if options.baseline:
         shared = shlex.split(options.sides[0]) if options.sides else []
         workers = ["--num-instances", str(options.workers)]
@@ -78,7 +78,7 @@ Micros = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """A workload with the seed of its ties, and how long it sends."""
+    """A workload with the seed of the router's tie-breaks, and the seconds for which requests are sent."""
 
     workload: Workload
     seed: int

@@ -13,7 +13,7 @@ _MOST_SEEDS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    """The settings of `blis compare`: which requests, which configurations, which outputs."""
+    """The settings of `blis compare`: requests, configurations and outputs."""
 
     sides: tuple[str, ...] = option(
         (),

@@ -1,4 +1,4 @@
-"""The figures of a comparison, and how they are shown: as text, JSON, a live table, a picture and a page."""
+"""The figures of a comparison as text, JSON, a live table, a picture and a page."""
 
 import math
 import time
@@ -28,7 +28,7 @@ _NORMAL_QUANTILE = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A row of the table."""
+    """A row of the table of a comparison."""
 
     label: str
     of: Callable[[Run], float]
@@ -166,7 +166,7 @@ def rows_of(sides: Sequence[Side], runs: Runs) -> tuple[list[str], list[list[str
 
 
 def table_text(sides: Sequence[Side], runs: Runs) -> str:
-    """The table, and below it what the configurations are."""
+    """Return the table, and below it the flags of each configuration."""
     head, rows = rows_of(sides, runs)
     widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
     lines = [*_lines(head, rows, widths), ""]

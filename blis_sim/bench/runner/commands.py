@@ -20,23 +20,25 @@ def vary_option(help_text: str) -> Any:
 
 
 def simulation_option(help_text: str) -> Any:
-    """The command line of the simulation, as words that are no flags of ours."""
+    """Return the option for the command line of the simulation: the arguments that are no flags of this command."""
     return option((), help_text, positional=True, metavar="SIMULATION")
 
 
 def processes_option() -> Any:
     """Return the option for the number of processes."""
-    return option(None, "How many processes compute. Default: one per core.", at_least=1, at_most=MOST_PROCESSES)
+    return option(None, "Number of processes that compute. Default: one per core.", at_least=1, at_most=MOST_PROCESSES)
 
 
 def ray_option() -> Any:
     """Return the option that computes on a Ray cluster."""
-    return option(False, "Compute on a Ray cluster instead (needs ray): the one of --ray-address, else one here.")
+    return option(
+        False, "Compute on a Ray cluster (needs ray): the cluster at --ray-address, else a new one on this host."
+    )
 
 
 def ray_address_option() -> Any:
     """Return the option for the address of a Ray cluster."""
-    return option(None, "Address of the cluster, such as auto or ray://host:10001.")
+    return option(None, "Address of the Ray cluster, such as auto or ray://host:10001.")
 
 
 def check_cluster(ray: bool, ray_address: str | None, processes: int | None) -> None:
@@ -75,7 +77,7 @@ def own_flags_first(arguments: Sequence[str], options_class: type) -> list[str]:
 
 
 def check_table(flag: str, path: str | None) -> None:
-    """Raise OptionError when the CSV file that a flag names is not named as one. None asks for no file."""
+    """Raise OptionError for a path that does not end in .csv; a path of None means no file."""
     if path is not None and Path(path).suffix != ".csv":
         raise OptionError(f"{flag} must be a file that ends in .csv, got {path}")
 
@@ -115,7 +117,7 @@ RECORDINGS = ("trace", "trace_header", "trace_data")
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """A command: its name, the class of its options, and what it does with them."""
+    """A command: its name, the class of its options, and the function that runs it."""
 
     name: str
     options: type
@@ -146,7 +148,7 @@ _DIGITS = 16
 
 
 def digest_of(command: str, settings: Mapping[str, Any]) -> str:
-    """A hexadecimal name of these settings and of what is in the files they name."""
+    """Return a hash of a command, its settings and the content of the files that settings name."""
     described = json.dumps([command, sorted(settings.items())], default=list)
     found = hashlib.sha256(described.encode())
     for content in _files(settings):

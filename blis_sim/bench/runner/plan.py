@@ -139,7 +139,7 @@ class Plan:
         ]
 
     def paths_read(self) -> list[Path]:
-        """Files that points may read: those that settings name, and further files of recordings."""
+        """Files that points may read: files that settings name, and further files of recordings."""
         values: dict[str, Sequence[Any]] = {name: (value,) for name, value in self.settings.items()}
         values |= self.vary
         for coupled, rows in self.coupled.items():
@@ -149,7 +149,7 @@ class Plan:
         return [*map(Path, names), *beside(*recordings)]
 
     def check_some_fit(self, points: Sequence[Point]) -> None:
-        """Raise the BlisError of the first point if none of them has settings that make a deployment."""
+        """Raise the BlisError of the first point if no point has valid settings."""
         first: BlisError | None = None
         for point in points:
             try:
@@ -200,7 +200,7 @@ def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None, besid
 
 
 def _by_kind(vary: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The texts that vary one setting each, and those that vary several together."""
+    """Split texts into those that vary one setting each and those that vary several together."""
     coupled = [each for each in vary if is_coupled(each.partition("=")[0])]
     return [each for each in vary if each not in coupled], coupled
 

@@ -121,7 +121,7 @@ def _later_figure(result: Mapping[str, Any], name: str) -> float | None:
 
 
 def _num_rejected(breakdown: Mapping[str, Any]) -> int:
-    """Requests that were sent and that the cluster or its gateway turned away or gave up."""
+    """Requests that the cluster rejected, or that its gateway rejected, shed or let expire."""
     gateway = breakdown.get("gateway", {})
     at_door = sum(breakdown.get(name, 0) for name in ("rejected_at_admission", "rejected_at_routing"))
     in_queue = sum(gateway.get(name, 0) for name in ("rejected", "shed", "expired", "evicted"))
@@ -135,7 +135,7 @@ def gpus_of(options: ClusterOptions) -> int:
 
 
 def gpu_hours_per_million_tokens(num_gpus: int, tokens_per_s: float) -> float | None:
-    """GPU-hours spent on a million output tokens; None where there are none."""
+    """GPU-hours per million output tokens; None without output tokens."""
     return num_gpus * 1e6 / tokens_per_s / 3600 if tokens_per_s else None
 
 
@@ -156,7 +156,7 @@ _MOST_LINES = 10
 
 
 def step_time_warnings(simulation: Simulation, points: Sequence[Point]) -> list[str]:
-    """Warnings of all points, each once; of points that cannot be simulated there are none."""
+    """Return the warnings of all points, each once; points that cannot be simulated have none."""
     unlike = {repr([point.settings.get(name) for name in _DECIDERS]): point for point in points}
     found: dict[str, None] = {}
     for point in unlike.values():

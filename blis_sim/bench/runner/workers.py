@@ -1,4 +1,4 @@
-"""Calls on many processes, on this machine or on a Ray cluster; results come in the order in which they are ready."""
+"""Calls on many processes, on this machine or on a Ray cluster; results come in the order of completion."""
 
 import multiprocessing
 import os
@@ -24,7 +24,7 @@ _PACKAGES = ("blis_sim", "calibrate", "mockserve", "observe", "replay", "traces"
 
 
 class Pool:
-    """Processes that are begun at the first jobs and kept for later ones; with one, jobs run in this process itself."""
+    """Processes that start with the first jobs and are kept for later jobs; a pool of one runs jobs in this process."""
 
     def __init__(self, num_processes: int) -> None:
         self._num_processes = num_processes
@@ -55,7 +55,7 @@ class Pool:
             ) from error
 
     def close(self) -> None:
-        """Give up jobs that have not begun, and end the processes."""
+        """Cancel jobs that have not begun, and end the processes."""
         # Once: a second call, as that at the end of a `with`, may undo the cancelling before it has been done.
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
@@ -63,7 +63,7 @@ class Pool:
 
 @contextmanager
 def process_pool(num_processes: int | None) -> Iterator[Pool]:
-    """Open so many processes, by default one per core, for jobs that come in several rounds."""
+    """Open a pool of processes, by default one per core, for jobs in several rounds."""
     pool = Pool(num_processes or default_num_processes())
     try:
         yield pool
@@ -74,9 +74,9 @@ def process_pool(num_processes: int | None) -> Iterator[Pool]:
 def on_processes(
     work: Callable[[Job], Result], jobs: Sequence[Job], num_processes: int | None
 ) -> Generator[tuple[Job, Result], None, None]:
-    """Do each job in one of so many processes, by default one per core; with one, in this process itself.
+    """Do each job in a pool of processes, by default one per core; a pool of one is this process itself.
 
-    Closing the iterator gives up what has not begun. Raises BenchError when a process is killed.
+    Closing the iterator cancels jobs that have not begun. Raises BenchError when a process is killed.
     """
     with process_pool(min(num_processes or default_num_processes(), len(jobs))) as pool:
         yield from pool.each(work, jobs)
@@ -106,7 +106,7 @@ class RayPool:
 
 @contextmanager
 def ray_pool(address: str | None) -> Iterator[RayPool]:
-    """Connect to a Ray cluster, which gets these packages; without an address, to one of its own here."""
+    """Connect to the Ray cluster at an address, else start one on this host; workers get these packages."""
     with ray_cluster(address, _PACKAGES):
         yield RayPool()
 
@@ -114,16 +114,16 @@ def ray_pool(address: str | None) -> Iterator[RayPool]:
 def on_ray(
     work: Callable[[Job], Result], jobs: Sequence[Job], address: str | None
 ) -> Generator[tuple[Job, Result], None, None]:
-    """Do each job as a task of the Ray cluster at an address, else of one here. Raises BenchError for a lost task."""
+    """Do each job as a task of a Ray cluster, as `ray_pool` connects to it. Raises BenchError for a lost task."""
     with ray_pool(address) as pool:
         yield from pool.each(work, jobs)
 
 
 @contextmanager
 def _ctrl_c_put_off() -> Iterator[None]:
-    """Act on Ctrl-C only afterwards; processes that are begun meanwhile do not get the signal.
+    """Defer Ctrl-C to the end of the block; processes that start in the block do not get the signal.
 
-    A process that the signal ends while it starts would leave the others waiting.
+    A process that the signal ends during its start would block the pool.
     """
     if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
         yield
@@ -144,7 +144,7 @@ def _ctrl_c_put_off() -> Iterator[None]:
 
 @contextmanager
 def _main_left_out() -> Iterator[None]:
-    """Begin processes that do not import the main module: a script without a guard would run in each of them."""
+    """Start processes without importing the main module: a script without a guard would run in each process."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -154,9 +154,9 @@ def _main_left_out() -> Iterator[None]:
 
 
 def _follow_parent() -> None:
-    """Leave Ctrl-C, which reaches all processes of a terminal, to the one that began the others, and end with it.
+    """Ignore Ctrl-C, which the parent handles, and exit when the parent ends.
 
-    A parent that is killed cannot end the others, and they would wait for jobs for ever.
+    A parent that is killed cannot end its workers, which would wait for jobs forever.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

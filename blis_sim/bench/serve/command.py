@@ -1,4 +1,4 @@
-"""`blis bench serve`: put the load of a benchmark on a server, print and save what came of it."""
+"""`blis bench serve`: put the load of a benchmark on a server, print and save the results."""
 
 from blis_sim.bench.serve.options import BenchServeOptions
 
@@ -19,7 +19,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 
 def run(options: BenchServeOptions) -> int:
-    """Run each rate, print its table, save what is requested. Exit codes: 0 done, 1 nothing was answered."""
+    """Run each rate, print its table, save requested files. Exit codes: 0 done, 1 no request succeeded."""
     from blis_sim.bench.datasets import samples_of
     from blis_sim.bench.serve.load import benchmark
     from blis_sim.bench.serve.report import Reporter, check_place

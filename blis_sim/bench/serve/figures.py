@@ -17,8 +17,8 @@ from observe.dispatch import Sent
 class Answer:
     """One request. The answer ends with its last token; gaps are those between events that carry tokens.
 
-    A request is a success when it was answered in full and at least one token came. `queue_s` is how long the client
-    held it back, which is in none of the latencies.
+    A request is a success when it was answered in full and at least one token came. `queue_s` is the time in
+    the client's queue, which no latency includes.
     """
 
     is_success: bool
@@ -108,7 +108,7 @@ class Figures:
 
 
 def figures_of(answers: Sequence[Answer], duration_s: float, asked: Asked) -> Figures:
-    """The figures of a run that took so long."""
+    """The figures of a run of this duration."""
     good = [each for each in answers if each.is_success]
     num_input, num_output = sum(each.prompt_tokens for each in good), sum(each.output_tokens for each in good)
     values = _latencies_s(good, asked)
@@ -176,7 +176,7 @@ def _word(percent: float) -> str:
 
 
 def _latencies_s(good: Sequence[Answer], asked: Asked) -> dict[str, list[float]]:
-    """Samples by metric. Time in line is one only where something limits how many requests are in flight."""
+    """Samples by metric. Queueing times in the client are included only with a limit of requests in flight."""
     values = {
         "ttft": [each.ttft_s for each in good],
         "tpot": [each.tpot_s for each in good if each.output_tokens > 1],

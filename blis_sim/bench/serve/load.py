@@ -1,4 +1,4 @@
-"""The load of a benchmark: what is sent when, over one connection pool, with one run per rate."""
+"""The load of a benchmark: requests and their send times, over one connection pool, with one run per rate."""
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
@@ -67,7 +67,7 @@ def arrivals_us(count: int, rate: float, burstiness: float, seed: int, ramp: Ram
 
 
 def rates_of(options: BenchServeOptions) -> Generator[float, Verdict, None]:
-    """The rates to run, each after the verdict on the one before."""
+    """Yield the rates to run, each after the verdict on the rate before."""
     if not options.find_rate:
         for each in options.rates:
             _ = yield each  # whatever came of the one before
@@ -166,7 +166,7 @@ async def benchmark(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bench:
-    """The parts of a run that exist before its first request."""
+    """The client, the samples and the body style that all runs of a benchmark share."""
 
     client: Client
     options: BenchServeOptions

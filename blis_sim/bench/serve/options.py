@@ -81,13 +81,15 @@ class BenchServeOptions:
     """One run of `blis bench serve`. Raises OptionError or ObserveError for settings that do not fit together."""
 
     dataset: DatasetOptions = section(DatasetOptions)
-    backend: str = option("openai", "The API to send to.", choices=PATHS, heading="Server")
-    base_url: str | None = option(None, "Base URL of the server. Default: made of --host and --port.")
+    backend: str = option("openai", "API that requests use.", choices=PATHS, heading="Server")
+    base_url: str | None = option(None, "Base URL of the server. Default: http with --host and --port.")
     host: str = option("127.0.0.1", "Host of the server.")
     port: int = option(8000, "Port of the server.", at_least=1, at_most=65535)
-    endpoint: str | None = option(None, "Path of the API. Default: the one of --backend.")
-    model: str | None = option(None, "Model to request. Default: the first that the server lists.")
-    served_model_name: str | None = option(None, "Ask for this name instead of --model, which is noted in the results.")
+    endpoint: str | None = option(None, "Path of the API. Default: the path of --backend.")
+    model: str | None = option(None, "Model that requests name. Default: the first model that the server lists.")
+    served_model_name: str | None = option(
+        None, "Model name in requests, in place of --model, which is noted in the results."
+    )
     request_rate: tuple[str, ...] = option(
         ("inf",),
         "Requests per second, inf for all at once. Several, separated by commas, are run one after the other.",
@@ -105,15 +107,19 @@ class BenchServeOptions:
         _MIN_ATTAINMENT, "With --find-rate: the least share of good requests.", above=0, at_most=1
     )
     tolerance: float = option(
-        _TOLERANCE, "With --find-rate: how exactly, as a share of the rate.", at_least=0.001, at_most=0.5
+        _TOLERANCE, "With --find-rate: tolerance of the rate, as a share of it.", at_least=0.001, at_most=0.5
     )
     ramp_up_strategy: str | None = option(
         None, "Raise the rate during the run instead of --request-rate.", choices=("linear", "exponential")
     )
     ramp_up_start_rps: float | None = option(None, "Rate at the start of a ramp.", at_least=0)
-    ramp_up_end_rps: float | None = option(None, "Rate at its end.", above=0)
-    max_concurrency: int | None = option(None, "Most requests in flight; others wait in line.", at_least=1)
-    num_warmups: int = option(0, "Send the first prompt so often before the run.", at_least=0, at_most=MOST_REQUESTS)
+    ramp_up_end_rps: float | None = option(None, "Rate at the end of a ramp.", above=0)
+    max_concurrency: int | None = option(
+        None, "Most requests in flight; further requests wait in the client.", at_least=1
+    )
+    num_warmups: int = option(
+        0, "Number of warm-up requests before the run, all with the first prompt.", at_least=0, at_most=MOST_REQUESTS
+    )
     ready_check_timeout_sec: int = option(
         0, "Send the first prompt every 5 seconds, for so long, until it is answered. 0: no check.", at_least=0
     )
@@ -126,9 +132,9 @@ class BenchServeOptions:
     percentile_metrics: tuple[str, ...] = option(("ttft", "tpot", "itl"), "Latencies to report.", choices=METRICS)
     metric_percentiles: tuple[float, ...] = option((99.0,), "Percentiles to report.", at_least=0, at_most=100)
     ignore_eos: bool = option(
-        False, "Ask for outputs of full length; always with --dataset-name random.", heading="Requests"
+        False, "Request outputs of full length (ignore_eos); always on with --dataset-name random.", heading="Requests"
     )
-    logprobs: int | None = option(None, "Log probabilities to ask for per token (completions).", at_least=0)
+    logprobs: int | None = option(None, "Log probabilities per token to request (completions).", at_least=0)
     top_p: float | None = option(None, "Sampling parameter of every request.")
     top_k: int | None = option(None, "Sampling parameter of every request.")
     min_p: float | None = option(None, "Sampling parameter of every request.")
@@ -137,8 +143,12 @@ class BenchServeOptions:
     presence_penalty: float | None = option(None, "Sampling parameter of every request.")
     repetition_penalty: float | None = option(None, "Sampling parameter of every request.")
     extra_body: str = option("", "Further fields of every body.", metavar="JSON")
-    lora_modules: tuple[str, ...] = option((), "Ask for these models instead, one per request.", metavar="NAME ...")
-    lora_assignment: str = option("random", "How they are assigned to requests.", choices=("random", "round-robin"))
+    lora_modules: tuple[str, ...] = option(
+        (), "Models that requests name in place of --model, one per request.", metavar="NAME ..."
+    )
+    lora_assignment: str = option(
+        "random", "Assignment of --lora-modules to requests.", choices=("random", "round-robin")
+    )
     header: tuple[str, ...] = option((), "Further headers of every request.", metavar="NAME=VALUE ...")
     insecure: bool = option(False, "Take any certificate of an https server.")
     request_id_prefix: str = option(
@@ -146,10 +156,10 @@ class BenchServeOptions:
     )
     label: str | None = option(None, "Label of the results. Default: --backend.", heading="Results")
     save_result: bool = option(False, "Write the results to a file (JSON), one per rate.")
-    save_detailed: bool = option(False, "With the figures of each request in it.")
+    save_detailed: bool = option(False, "Include the figures of each request in the results.")
     append_result: bool = option(False, "Append the results to --result-filename, a line per run.")
     metadata: tuple[str, ...] = option((), "Further keys of the results.", metavar="KEY=VALUE ...")
-    result_dir: str | None = option(None, "Folder of the results. Default: the current one.")
+    result_dir: str | None = option(None, "Folder of the results. Default: the current folder.")
     result_filename: str | None = option(
         None, "Name of the results. Default: LABEL-RATEqps-MODEL-TIME.json, with the concurrency if it is limited."
     )
@@ -246,13 +256,13 @@ class BenchServeOptions:
 
     @property
     def server(self) -> Server:
-        """Where the API lives. Raises ObserveError."""
+        """The server to send to. Raises ObserveError."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return parse_server(self.base_url or f"http://{host}:{self.port}", "--base-url")
 
     @property
     def path(self) -> str:
-        """The path of the API. Raises OptionError when it is not one of the backend's."""
+        """The path of the API. Raises OptionError for a path that the backend does not have."""
         usual = PATHS[self.backend]
         path = self.endpoint or usual
         if not path.startswith("/") or not path.endswith(usual.removeprefix("/v1")):
@@ -261,7 +271,7 @@ class BenchServeOptions:
 
     @property
     def result_path(self) -> Path | None:
-        """Return the file for the results; None when it is to be named after them, or is not requested."""
+        """Return the file for the results; None when its name depends on the results, or no file is requested."""
         if self.result_filename is None or not (self.save_result or self.append_result):
             return None
         return Path(self.result_dir or ".") / self.result_filename

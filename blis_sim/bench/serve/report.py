@@ -57,7 +57,7 @@ def content(
 
 
 def save(options: BenchServeOptions, found: Mapping[str, Any], rate: float) -> Path:
-    """Write it and return where. Raises BlisError when that fails."""
+    """Write the result file and return its path. Raises BlisError when writing fails."""
     path = options.result_path or Path(options.result_dir or ".") / _name(options, found, rate)
     text = json.dumps(found)
     try:
@@ -76,14 +76,14 @@ def save(options: BenchServeOptions, found: Mapping[str, Any], rate: float) -> P
 
 
 def _write_beside(path: Path, text: str) -> Path:
-    """Write to this path, or one like it where there is a file already: two short runs at one rate end in the same
+    """Write to this path, or to a numbered one where the file exists: two short runs at one rate end in the same
     second."""
     others = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
     return next(each for each in chain([path], others) if _write_new(each, text))
 
 
 def _write_instead(path: Path, text: str) -> Path:
-    """Write to this path when results that are there have been moved away; beside it where they cannot be."""
+    """Write to this path after moving earlier results away; where moving fails, write beside them."""
     while not _write_new(path.resolve(), text):
         try:
             folder = back_up(path.with_suffix(""), [], [path])
@@ -111,7 +111,7 @@ def _write_new(path: Path, text: str) -> bool:
 
 
 def _append(path: Path, text: str) -> None:
-    """Add a line, or nothing if there is no room for all of it."""
+    """Append a line, or nothing where the whole line does not fit."""
     path.touch()
     with closing(AppendFile(path, joins=True)) as file:
         file.write(f"\n{text}" if path.stat().st_size else text)
@@ -234,7 +234,7 @@ _MOST_ERRORS = 10
 
 
 class Reporter:
-    """Prints the table of each run as soon as it is over, and keeps what the last words need."""
+    """Prints the table of each run when it ends, and keeps figures for the final comparison."""
 
     def __init__(self, options: BenchServeOptions) -> None:
         self._options = options
@@ -267,7 +267,7 @@ class Reporter:
         return Verdict(self._is_good(figures), figures.request_throughput)
 
     def end(self) -> int:
-        """Compare the runs, draw what is requested, and return the exit code."""
+        """Compare the runs, draw requested pictures, and return the exit code."""
         options = self._options
         if len(self._runs) > 1:
             sys.stdout.write("\n" + runs_table(self._runs))
@@ -311,7 +311,7 @@ class Reporter:
             warn("--save-detailed writes nothing without --save-result")
 
     def _is_good(self, figures: Figures) -> bool:
-        """Whether enough of all requests were good ones."""
+        """Whether the share of good requests is high enough."""
         num_good = (figures.request_goodput or 0) * figures.duration
         return round(num_good) >= self._options.min_attainment * (figures.completed + figures.failed)
 

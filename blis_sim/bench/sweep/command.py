@@ -43,17 +43,17 @@ class SweepOptions:
         None, "YAML file with the keys command, settings and vary; flags come before it.", metavar="FILE"
     )
     sample: int | None = option(None, "Compute so many combinations, chosen by chance, instead of all.", at_least=1)
-    sample_seed: int = option(0, "Seed of that choice.")
+    sample_seed: int = option(0, "Seed of the choice of --sample.")
     output: str = option(
         "sweep.csv",
-        "Write a row per point here; points that it has are not computed again.",
+        "Write a row per point to this CSV file; points already in it are not computed again.",
         flags=("--output", "-o"),
         metavar="FILE",
         writes={"": "points"},
     )
-    overwrite: bool = option(False, "Begin anew where --output exists.")
+    overwrite: bool = option(False, "Discard an existing --output and compute all points.")
     parquet: str | None = option(
-        None, "Write the rows here too (Parquet; needs pyarrow).", metavar="FILE", writes={"": "parquet"}
+        None, "Also write the rows to this Parquet file (needs pyarrow).", metavar="FILE", writes={"": "parquet"}
     )
     plot: str | None = option(
         None,
@@ -111,7 +111,7 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 
 def run(options: SweepOptions) -> int:
-    """Compute what is missing, write the files, print the frontier. Exit codes: 0 done, 1 nothing could be
+    """Compute missing points, write the files, print the frontier. Exit codes: 0 done, 1 no point could be
     computed, or a point failed in a way that its settings do not explain."""
     from blis_sim.bench.runner.plan import plan_of
     from blis_sim.bench.sweep.report import answered, printed
@@ -188,7 +188,7 @@ def _origin(options: SweepOptions, plan: "Plan") -> "Provenance":
 def _computed(
     options: SweepOptions, plan: "Plan", table: "Table", rows: "Sequence[Row]", say: "Say", progress: "Progress"
 ) -> "list[Row]":
-    """Compute the points that have no row yet, and write each as soon as it is there."""
+    """Compute the points that have no row yet, and write each row as soon as its point is computed."""
     from blis_sim.bench.runner.commands import with_whole_paths
     from blis_sim.bench.runner.simulate import Job, compute
     from blis_sim.bench.runner.workers import on_processes, on_ray

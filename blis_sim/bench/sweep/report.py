@@ -78,7 +78,7 @@ _MOST_LINES = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """All points of a sweep, and which of them are worth a look."""
+    """All points of a sweep, its frontier, and its targets."""
 
     table: Table
     rows: Sequence[Row]
@@ -94,7 +94,7 @@ class SweepResult:
 
     @property
     def frontier(self) -> list[Row]:
-        """The points that no other one beats in everything."""
+        """The Pareto frontier of the points."""
         return frontier(self.rows)
 
     @property
@@ -157,7 +157,7 @@ def _content(result: SweepResult) -> dict[str, Any]:
 
 
 def head_of(result: SweepResult) -> str:
-    """Return the first line, how many points are worth a look."""
+    """Return the first line: the number of points on the frontier, or within the targets."""
     if not result.has_targets:
         return f"{len(result.frontier)} of {len(result.rows)} points are beaten by no other one:"
     passing = sum(result.meets_targets(row) for row in result.rows)
@@ -197,7 +197,7 @@ def _shown(result: SweepResult) -> list[Row]:
 
 
 def shown_table(result: SweepResult) -> TextTable:
-    """Return the points worth a look: the frontier, or with targets all points with their verdicts."""
+    """Return the table of the frontier, or with targets of all points with their verdicts."""
     shown, price = _shown(result), result.table.gpu_cost_per_hour
     figures = [row.outcome.figures for row in shown]
     varied = list(result.table.varied)

@@ -50,14 +50,14 @@ class Table:
         ]
 
     def cells(self, row: Row) -> dict[str, Any]:
-        """A row by column; None where there is nothing."""
+        """The cells of a row by column; None for a missing value."""
         figures = row.outcome.figures
         priced = {} if self.gpu_cost_per_hour is None else costs(figures, self.gpu_cost_per_hour)
         known = {KEY: row.key, **row.outcome.origin, **row.point.varied, **figures, **priced, ERROR: row.outcome.error}
         return {name: known.get(name) for name in self.columns}
 
     def line(self, row: Row) -> str:
-        """A row as it stands in the file."""
+        """The line of a row in the file."""
         return _line(_text(cell) for cell in self.cells(row).values())
 
     def in_order(self, rows: Sequence[Row]) -> list[Row]:
@@ -105,7 +105,7 @@ def read_rows(path: Path, table: Table) -> list[Row]:
 
 
 def open_rows(path: Path, table: Table, kept: Sequence[Row]) -> AppendFile:
-    """The file with its header and the rows that are there; an earlier one stays until they are written.
+    """Open the file with its header and the kept rows; an earlier file stays until these are written.
 
     Raises BlisError.
     """

@@ -91,7 +91,7 @@ def planned_with_experts(
 def planned_as_vllm(
     model: VidurModel, device: str, gpu_gib: float, margin: float, tp: int, pp: int, max_tokens: int, block_size: int
 ) -> tuple[MemoryPlan, tuple[str, ...]]:
-    """Return the plan of vLLM for a replica, and what is to be said of it. Raises BenchError.
+    """Return the plan of vLLM for a replica, and notes on it. Raises BenchError.
 
     Vidur's plan stands for that of a model or a GPU which the catalogue does not have.
     """
@@ -140,9 +140,9 @@ class Cluster:
     rules: type[BatchRules]
     is_original: bool
     notes: tuple[str, ...] = ()
-    """Lines that say what was assumed."""
+    """Notes on assumptions."""
     transfers: Transfers | None = None
-    """The way of KV caches from one pool to the other."""
+    """The transfer of KV caches from one pool to the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class _Shape:
 
 
 def cluster_of(options: Any) -> Cluster:
-    """Return what a command line describes. Raises BenchError."""
+    """Return the cluster of a command line. Raises BenchError."""
     replica = values_of(options, vidur.REPLICA)
     model: VidurModel = known(MODELS, "--replica_config_model_name", replica["model_name"])
     known(DEVICES, "--replica_config_device", replica["device"])
@@ -230,7 +230,7 @@ def _shapes(options: Any, replica: dict[str, Any]) -> list[_Shape]:
 def _plan(
     options: Any, model: VidurModel, replica: dict[str, Any], shape: _Shape
 ) -> tuple[MemoryPlan, tuple[str, ...]]:
-    """Return the memory of a replica, and lines that say what was assumed. Raises BenchError."""
+    """Return the memory of a replica, and notes on assumptions. Raises BenchError."""
     _, gib = DEVICES[replica["device"]]
     margin, max_tokens = replica["memory_margin_fraction"], max_tokens_of(options)
     block_size = values_of(options, chosen(options, vidur.REPLICA_SCHEDULER))["block_size"]

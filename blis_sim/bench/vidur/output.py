@@ -35,7 +35,7 @@ def new_folder(options: Any) -> Path:
 
 
 def write_folder(options: Any, simulated: Simulated, folder: Path) -> None:
-    """Write all files that the options ask for. Raises BlisError."""
+    """Write all requested files. Raises BlisError."""
     from blis_sim.bench.vidur import files, plots
 
     given, operations = values_of(options, vidur.METRICS), {}
@@ -63,7 +63,7 @@ def write_folder(options: Any, simulated: Simulated, folder: Path) -> None:
 
 
 def write_config(options: Any, folder: Path) -> None:
-    """Write what the command line comes to."""
+    """Write the configuration of the command line."""
     write_text(folder / "config.json", json.dumps(described(options, folder), indent=4))
 
 

@@ -73,7 +73,7 @@ HandOver = Callable[[TimedJob, float], None]
 
 
 class PrefillReplica(StagedReplica):
-    """Is done with a request when its prompt is computed."""
+    """A replica that hands each request over when its prompt is computed."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class PrefillReplica(StagedReplica):
 
 
 class KVLinks:
-    """Takes KV caches to the replicas that decode, over one link of each replica that computes prompts."""
+    """Transfers of KV caches to decode replicas, over one link of each prefill replica."""
 
     def __init__(self, decode: Sequence[StagedReplica], clockwork: Clockwork, transfers: Transfers) -> None:
         self._decode = decode

@@ -57,7 +57,7 @@ class TimedJob(Job):
 
 
 class Replica:
-    """Takes batches one after the other; each is composed when the one before ends."""
+    """A replica with one pipeline stage; each batch is composed when the batch before ends."""
 
     def __init__(
         self, rules: BatchRules, time: BatchTime, decode_times: DecodeTimes, *, keeps_members: bool = False
@@ -87,7 +87,7 @@ class Replica:
             self._begin(self._ends_at, until)
 
     def arrive(self, job: TimedJob) -> None:
-        """Let a request wait. `wake` lets a batch begin with it."""
+        """Add a request to the queue; `wake` may then start a batch with it."""
         self.rules.add(job)
 
     def wake(self, at: float, until: float) -> None:
@@ -159,7 +159,7 @@ class Replica:
 
 
 def end_batch(rules: BatchRules, batch: Batch, at: float) -> None:
-    """Note what the end of a batch brings its requests."""
+    """Note the progress of requests at the end of their batch."""
     for job in rules.end(batch):
         assert isinstance(job, TimedJob)
         job.completed_at = at
@@ -228,7 +228,7 @@ class StagedReplica:
         return len(self.rules.waiting) + self.rules.num_ready + running
 
     def arrive(self, job: TimedJob) -> None:
-        """Let a request wait; `schedule` lets a batch begin with it."""
+        """Add a request to the queue; `schedule` may then start a batch with it."""
         self.rules.add(job)
 
     def schedule(self, at: float) -> None:
@@ -260,7 +260,7 @@ class StagedReplica:
         self._clockwork.plan(at, arrive)
 
     def _start(self, at: float, stage: int) -> None:
-        """Let the first batch before a stage enter it, if it is free."""
+        """Start the first batch in the queue of a stage, if the stage is free."""
         if self._is_busy[stage] or not self._queues[stage]:
             return
         self._is_busy[stage] = True

@@ -86,7 +86,7 @@ def _drawn(options: Any, values: dict[str, Any], draws: Random) -> list[tuple[fl
     problem = problem_of_vidur(section)
     if problem is not None:
         raise BenchError(problem)
-    # The original cuts the gaps of Poisson arrivals, which makes the rate 5 % higher than asked.
+    # The original cuts the gaps of Poisson arrivals, so the rate is 5 % above its setting.
     longest_gap = LONGEST_POISSON_GAP if is_original(options) else math.inf
     arrivals = arrivals_s(section, draws, seed, longest_gap)
     if values["duration"] is not None:

@@ -1,4 +1,4 @@
-"""From a cluster and its requests, each routed as Vidur's global schedulers do, to what became of them."""
+"""Simulation of a cluster and its requests, routed as by Vidur's global schedulers."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ LOOKS_AT_REPLICAS = ("lor",)
 
 
 def router(name: str, replicas: Sequence[Load], draws: Random, *, is_original: bool) -> Choose:
-    """Return what chooses a replica for each request, in the order in which they arrive."""
+    """Return the function that chooses a replica for each request, called in order of arrival."""
     number = len(replicas)
     if name == "random":
         return lambda _: draws.randint(1, number) - 1
@@ -82,7 +82,7 @@ class Simulated:
 
 
 def overheads_of(options: Any) -> Overheads:
-    """Return what is added to the operators."""
+    """Return the overheads that are added to the operators."""
     values = values_of(options, chosen(options, vidur.PREDICTOR))
     return Overheads(
         decode_batching_fraction=values["attention_decode_batching_overhead_fraction"],

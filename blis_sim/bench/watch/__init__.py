@@ -1,5 +1,5 @@
 """`blis calibrate --watch`: the last minutes of a live server against a prediction of them.
 
-Reading order: `readings.py` (what a metrics page says, and where pages come from), `prediction.py` (what the requests
-that readings show would have met), `drift.py` (whether that fits, and what is written of it), `loop.py` (the minutes).
+Reading order: `readings.py` (metrics pages and their sources), `prediction.py` (simulations of the requests of the
+readings), `drift.py` (comparison and report), `loop.py` (the loop of comparisons).
 """

@@ -6,9 +6,9 @@ __all__ = ["WatchOptions", "run"]
 
 
 def run(options: WatchOptions) -> int:
-    """Watch a server, which may be away for a while after the first look at it.
+    """Watch a server, which may be unreachable for a while after the first reading.
 
-    Exit codes: 0 enough comparisons were made, 3 a figure has left the interval of its prediction, 1 the first look
+    Exit codes: 0 enough comparisons were made, 3 a figure has left the interval of its prediction, 1 the first reading
     failed.
     """
     from blis_sim.bench.watch.loop import watch

@@ -1,4 +1,4 @@
-"""Drift of a server from what is predicted of it: one comparison, and all as a page and as metrics of Prometheus."""
+"""Drift of a server from its prediction: one comparison, and all comparisons as a page and as Prometheus metrics."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LEAST_REQUESTS = 20
-"""With fewer ended requests nothing is said of the means."""
+"""Means of fewer ended requests are not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The last minutes of a server against their prediction. Without figures, `reason` says why."""
+    """The last minutes of a server against their prediction. `reason` is the reason for missing figures."""
 
     at_s: float
     window_s: float = 0.0

@@ -1,4 +1,4 @@
-"""The minutes of `blis calibrate --watch`: read, compare, write, wait."""
+"""The loop of `blis calibrate --watch`: read, compare, write, wait."""
 
 import sys
 import time
@@ -36,7 +36,7 @@ class Watch:
     has_drifted: bool = False
 
     def compare(self, failure: str) -> None:
-        """Compare the last minutes, print that, and write the files; `failure` is why the last reading failed."""
+        """Compare the last minutes, print and write the comparison; `failure` is the error of the last reading."""
         found = Comparison(time.time(), reason=failure, answers=False) if failure else self._compared()
         self.num_comparisons += 1
         self.has_drifted = self.has_drifted or bool(found.drifted)

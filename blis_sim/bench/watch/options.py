@@ -29,7 +29,7 @@ class WatchedDeploymentOptions(DeploymentOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
-    """The settings of `blis calibrate --watch`: which server, how often, and what ends it.
+    """The settings of `blis calibrate --watch`: the server, the interval of comparisons, and the end of watching.
 
     Raises OptionError for settings that do not fit together.
     """
@@ -43,9 +43,11 @@ class WatchOptions:
     selector: str = option(
         "", "With the URL of a Prometheus: labels of the server there, such as 'instance=\"a:8000\"'.", metavar="LABELS"
     )
-    api_key: str | None = option(None, "Send this as bearer token.")
+    api_key: str | None = option(None, "Bearer token for the metrics page or Prometheus.")
     watch_interval: float = option(60.0, "Seconds between two comparisons.", at_least=0.2, at_most=86_400)
-    watch_window: float = option(300.0, "Compare the last so many seconds.", at_least=0.2, at_most=86_400)
+    watch_window: float = option(
+        300.0, "Seconds before each comparison that are compared.", at_least=0.2, at_most=86_400
+    )
     scrape_interval: float = option(
         5.0, "Seconds between two readings of a metrics page; those of a Prometheus are as far apart as it reads.",
         at_least=0.05, at_most=3600,
@@ -53,7 +55,7 @@ class WatchOptions:
     comparisons: int = option(
         0, "Stop after so many comparisons. 0: go on until a figure leaves its interval.", at_least=0
     )
-    keep_watching: bool = option(False, "Go on after a figure has left its interval.")
+    keep_watching: bool = option(False, "Continue after a figure has left its interval.")
     draws: int = option(
         40, "Simulate each window so often, with coefficients and arrivals drawn anew.", at_least=10, at_most=1000
     )

@@ -78,7 +78,7 @@ def _pairs(readings: Sequence[Reading]) -> list[tuple[Reading, Reading]]:
 
 
 def num_arrived(readings: Sequence[Reading]) -> list[int]:
-    """Return how many requests came between each reading and the next: those that ended, and those more in flight."""
+    """Return how many requests came between readings: ended requests plus the increase of requests in flight."""
     found, total, given = [], 0.0, 0
     for before, after in _pairs(readings):
         total += max(0.0, after.values[SUCCESS] - before.values[SUCCESS] + after.in_flight - before.in_flight)
@@ -147,7 +147,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Readings to simulate, and the place of the reading from which on requests count; those before are a warm-up."""
+    """Readings to simulate, and the index of the first reading whose requests count; earlier ones are a warm-up."""
 
     readings: Sequence[Reading]
     start: int
@@ -221,12 +221,12 @@ def speed_spread(deployment: Deployment) -> float:
 
 
 def _is_elsewhere(deployment: Deployment) -> bool:
-    """Return whether coefficients were learned for another deployment, of which their spreads say nothing."""
+    """Return whether coefficients were learned for another deployment, so that their spreads do not apply."""
     return any("learned for" in note for note in deployment.notes)
 
 
 def _latencies(deployment: Deployment, coefficients: str | None, num_draws: int) -> Iterator[LatencyModel]:
-    """Yield latency models that the server might have as well."""
+    """Yield latency models with coefficients drawn within their spread."""
     try:
         draw = None if _is_elsewhere(deployment) else drawing(deployment.latency, coefficients)
     except EngineError:
@@ -249,7 +249,7 @@ class _Seen:
 
 
 def _seen(record: Record, start_s: float, end_s: float) -> _Seen:
-    """Return what a server counts between two instants: TTFT at first tokens, all else at last ones."""
+    """Return the counts of a server between two instants: TTFT at first tokens, other figures at last tokens."""
     start_us, end_us = start_s * 1e6, end_s * 1e6
     first_at, last_at = record.arrived_at + record.ttft_us, record.arrived_at + record.e2e_us
     has_first = (record.ttft_us != NEVER) & (first_at >= start_us) & (first_at < end_us)

@@ -1,4 +1,4 @@
-"""Readings of the figures that vLLM counts, what happened between two of them, and where they come from."""
+"""Readings of vLLM's metrics, the increase between two readings, and the sources of readings."""
 
 import json
 import time
@@ -48,13 +48,13 @@ class Histogram:
     buckets: dict[float, float] = field(default_factory=lambda: defaultdict(float))
 
     def since(self, before: "Histogram") -> "Histogram":
-        """Return what was observed after an earlier reading."""
+        """Return the observations since an earlier reading."""
         buckets = {bound: count - before.buckets.get(bound, 0.0) for bound, count in self.buckets.items()}
         return Histogram(self.total - before.total, self.count - before.count, buckets)
 
     @property
     def mean(self) -> float | None:
-        """The mean of what was observed; None of nothing."""
+        """The mean of the observations; None without observations."""
         return self.total / self.count if self.count > 0 else None
 
 
@@ -75,7 +75,7 @@ class Reading:
         return self.values[RUNNING] + self.values[WAITING]
 
     def is_after_restart(self, before: "Reading") -> bool:
-        """Whether the server began anew since an earlier reading: a counter has shrunk."""
+        """Whether the server restarted since an earlier reading: a counter has shrunk."""
         shrank = self.values[SUCCESS] < before.values[SUCCESS]
         return shrank or any(self.histograms[name].count < before.histograms[name].count for name in HISTOGRAMS)
 
