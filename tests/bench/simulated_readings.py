@@ -1,4 +1,4 @@
-"""Readings of a server that is simulated: what its metrics page would say, scrape by scrape."""
+"""Readings of a simulated server: its metrics page at each scrape."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

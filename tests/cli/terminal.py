@@ -1,4 +1,4 @@
-"""A program at a terminal, and what is typed into it."""
+"""A program at a terminal, and the text typed into it."""
 
 import os
 import pty

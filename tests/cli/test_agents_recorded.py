@@ -1,4 +1,4 @@
-"""Agents sent to a server, recorded and replayed: the simulated prefix cache is as lucky as that of the server."""
+"""Agents sent to a server, recorded and replayed: the hit rate of the simulated prefix cache is that of the server."""
 
 import json
 import shlex

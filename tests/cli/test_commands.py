@@ -1,4 +1,4 @@
-"""The table of commands: each row leads to a settings table and a function, and its help lists all of them."""
+"""The table of commands: each row leads to a settings table and a function, and the help lists all settings."""
 
 import dataclasses
 import importlib

@@ -1,4 +1,4 @@
-"""Conversations with a server, recorded and replayed: the simulated prefix cache is as lucky as the real one."""
+"""Conversations with a server, recorded and replayed: the simulated prefix cache has the hit rate of the server."""
 
 import json
 from pathlib import Path

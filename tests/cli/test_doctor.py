@@ -1,4 +1,4 @@
-"""`blis doctor`: what it finds, its verdicts and its exit code."""
+"""`blis doctor`: findings, verdicts and exit codes."""
 
 import json
 import resource

@@ -1,4 +1,4 @@
-"""`blis` itself: finding a command, saying what there is, and never a traceback for a mistake."""
+"""`blis` itself: search of a command, the overview, and errors of one line without a traceback."""
 
 from collections.abc import Callable
 from pathlib import Path

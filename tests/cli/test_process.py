@@ -1,4 +1,4 @@
-"""`blis` as a process of its own: what it loads, what it prints, how it ends."""
+"""`blis` as a process of its own: loaded modules, output and exit codes."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""Folders of the user's that are called like our packages are no hindrance."""
+"""Folders of the user with the names of packages of `blis` do not hide these."""
 
 import os
 import subprocess

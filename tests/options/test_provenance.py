@@ -1,4 +1,4 @@
-"""The origin of a result: a command line that gives it again, and hashes of what was read."""
+"""The origin of a result: a command line that reproduces the result, and hashes of the input files."""
 
 import hashlib
 import json

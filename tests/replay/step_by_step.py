@@ -1,4 +1,4 @@
-"""A run advanced from instant to instant, with everything that happened."""
+"""A run advanced from instant to instant, with all of its events."""
 
 from hypothesis import assume
 

@@ -1,4 +1,4 @@
-"""INV-13: what was run and written as a trace, replayed, gives the same results."""
+"""INV-13: the trace of a run replays to the results of the run."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A run in which steps bring several tokens: latencies per token, gaps per step, and what was drafted."""
+"""A run in which steps bring several tokens: latencies per token, gaps per step, and counts of drafts."""
 
 from dataclasses import replace
 

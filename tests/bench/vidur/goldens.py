@@ -1,4 +1,4 @@
-"""Vidur's own runs: their command lines with our tables and requests, and what they wrote."""
+"""Vidur's own runs: their command lines with our tables and requests, and their output."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""SimAI's own runs: their command lines with our tables, and what they wrote."""
+"""SimAI's own runs: their command lines with our tables, and their output."""
 
 import json
 import shlex

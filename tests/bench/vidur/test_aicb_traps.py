@@ -1,4 +1,4 @@
-"""Where SimAI errs with AICB's tables: what it does, which --compat simai repeats, and what happens here otherwise."""
+"""Errors of SimAI with AICB's tables: --compat simai repeats each of them, and the default avoids it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where the original errs: what it does, which --compat vidur repeats, and what happens here otherwise."""
+"""Errors of Vidur: --compat vidur repeats each of them, and the default avoids it."""
 
 import math
 from itertools import pairwise

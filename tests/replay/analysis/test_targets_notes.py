@@ -1,4 +1,4 @@
-"""Targets that hold for no request, and requests without targets, are said in a line each."""
+"""Notes on targets that hold for no request, and on requests without targets."""
 
 from replay.analysis.deadlines import notes_on_targets
 from tests.fakes import request

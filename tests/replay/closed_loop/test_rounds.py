@@ -1,4 +1,4 @@
-"""Recorded conversations replayed as a closed loop: when rounds are sent, and what else stays as it was recorded."""
+"""Recorded conversations replayed as a closed loop: send times of rounds, and properties that stay as recorded."""
 
 import json
 from pathlib import Path

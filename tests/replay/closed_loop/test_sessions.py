@@ -1,4 +1,4 @@
-"""Requests that wait for replies: when they are sent, what they hold, when a session is over."""
+"""Requests that wait for replies: send times, prompts, and the end of a session."""
 
 from itertools import repeat
 

@@ -1,4 +1,4 @@
-"""The graphs of --graph-output: a chain on one instance, a transfer between two, and the state of what did not end."""
+"""The graphs of --graph-output: a chain on one instance, a transfer between two, and the state of unfinished tasks."""
 
 import json
 from pathlib import Path
