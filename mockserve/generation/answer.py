@@ -1,4 +1,4 @@
-"""One answer, token by token: its cost, text, kinds of text and log-probabilities, and its early end."""
+"""One answer, token by token: its text, kinds of text, log-probabilities and early end."""
 
 import math
 import struct
@@ -24,14 +24,14 @@ class Kind(Enum):
     TOOL_NAME = "tool_name"
     TOOL_ARGUMENTS = "tool_arguments"
     MARKUP = "markup"
-    """Marks around reasoning and tool calls: they cost tokens and are never shown."""
+    """Marks around reasoning and tool calls. They cost tokens and are never sent to the client."""
     NOTHING = "nothing"
     """An event of a stream with a null content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A stretch of one kind. `call` numbers the tool call it belongs to."""
+    """A stretch of text of one kind. `call` is the number of the tool call that the text belongs to."""
 
     kind: Kind
     text: str
@@ -39,9 +39,9 @@ class Delta:
 
 
 class CutCalls(NamedTuple):
-    """Function calls that were cut short. `text` is all that was said after the reasoning.
+    """Function calls that were cut short. `text` is all of the text after the reasoning.
 
-    `is_within_call`: a call had begun that is not complete.
+    `is_within_call`: the text ends within an incomplete call.
     """
 
     text: str
@@ -50,10 +50,11 @@ class CutCalls(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """One answer: `texts[k-1]` is the text that a client may read when token k arrives; a token may bring none.
+    """One answer. `texts[k-1]` is the text that a client may read when token k arrives; it may be empty.
 
-    Joined they are the whole text, as the model wrote it. `token_texts` are the tokens themselves, before anything was
-    held back or cut. `deltas[k-1]` is the same text sorted by kind, without markup; None means that all is content.
+    `texts` joined are the whole text, as the model wrote it. `token_texts` are the texts of the single tokens, before
+    anything is held back or cut. `deltas[k-1]` is the text of token k sorted by kind, without markup. `deltas` is None
+    where all text is content.
     """
 
     texts: Sequence[str]
@@ -63,8 +64,8 @@ class Answer(NamedTuple):
     deltas: Sequence[Sequence[Delta]] | None = None
     num_reasoning_tokens: int = 0
     cut: CutCalls | None = None
-    """Place where function calls were cut short. A whole message shows what vLLM's parser finds in the text, which it
-    reads in one go; a stream has had what there is of the calls."""
+    """Place where function calls were cut short. A whole message shows the calls that vLLM's parser finds in the
+    complete text. A stream shows every part of a call that was generated."""
     streamed_ending: Ending | None = None
     """Ending of a stream, where it differs from the ending of a whole message."""
 
@@ -74,9 +75,9 @@ class Answer(NamedTuple):
 
 
 def as_beam(answer: Answer, eos_token_id: int, keeps_end: bool) -> Answer:
-    """The answer with its end marker as the reason of its end, and the marker itself only with `keeps_end`.
+    """Return the answer with its end marker as the stop reason. `keeps_end` keeps the marker among the tokens.
 
-    A beam of nothing but the marker keeps it, as the engine has to be asked for a token.
+    A beam that is only the marker always keeps it, since the engine needs a request of at least one token.
     """
     if not answer.token_ids or answer.token_ids[-1] != eos_token_id or answer.ending.finish_reason == "length":
         return answer
@@ -94,7 +95,7 @@ def as_beam(answer: Answer, eos_token_id: int, keeps_end: bool) -> Answer:
 LEAST_TOP_PROBABILITY = 0.2
 MOST_TOP_PROBABILITY = 0.98
 MOST_RANK = 20
-"""A token is drawn from the likeliest of its step, as with the usual top-k sampling."""
+"""Lowest rank of a drawn token, as with the usual top-k sampling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +138,13 @@ def token_logprobs(
 
 
 def _logprob(top: float, falloff: float, rank: int) -> float:
-    """The geometric law, a hair lower: rounding must not carry the sum above 1."""
+    """Return the log-probability by the geometric law, lowered by 1e-6 to keep the rounded sum below 1."""
     value: float = struct.unpack("f", struct.pack("f", math.log(top) + (rank - 1) * math.log(falloff) - 1e-6))[0]
     return value
 
 
 def _others(draw: Random, token_id: int, count: int, candidates: Sequence[int]) -> list[int]:
-    """`count` different ids besides `token_id`, or as many as there are."""
+    """Return `count` different ids other than `token_id`, or fewer if there are not as many."""
     if len(candidates) < 2 * (count + 1):
         few = [each for each in dict.fromkeys(candidates) if each != token_id]
         draw.shuffle(few)
@@ -163,7 +164,8 @@ NORMALIZER = 130.0
 
 
 def label_score(prompt_digest: object, label_ids: Sequence[int], seed: int, applies_softmax: bool) -> float:
-    """The probability of the first label: among the labels alone, or in the whole vocabulary."""
+    """Return the probability of the first label: among the labels with `applies_softmax`, else in the whole
+    vocabulary."""
     weights = {label: math.exp(_logit(prompt_digest, label, seed)) for label in label_ids}
     total = sum(weights.values()) if applies_softmax else NORMALIZER
     return weights[label_ids[0]] / total
@@ -175,7 +177,7 @@ def _logit(prompt_digest: object, label: int, seed: int) -> float:
 
 
 def stopped(said: Split, ending: Ending, sampling: SamplingParams) -> Answer:
-    """The answer after stop tokens, stop strings and repetition, which count only after `min_tokens`."""
+    """Return the answer cut by stop tokens, stop strings and repetition. None of them applies before `min_tokens`."""
     if sampling.repetition is not None:
         said, ending = _cut_at_repetition(said, ending, sampling, sampling.repetition)
     if sampling.stop_token_ids:
@@ -198,7 +200,7 @@ def _cut_at_stop_token(
     said: Split, ending: Ending, sampling: SamplingParams, stop_ids: frozenset[int]
 ) -> tuple[Split, Ending]:
     """A stop token is counted; its text is shown only with `include_stop_str_in_output`."""
-    # The token that ends an answer by itself is no stop token, whatever the client lists.
+    # The end marker of an answer that ends by itself is never a stop token, even if the client lists it.
     last = len(said.ids) - (ending.finish_reason == "stop")
     for index in range(sampling.min_tokens, last):
         if said.ids[index] in stop_ids:
@@ -228,7 +230,7 @@ def _cut_at_stop_string(said: Split, ending: Ending, sampling: SamplingParams) -
 
 
 def _first_match(text: str, ends: list[int], sampling: SamplingParams) -> tuple[int, int, str] | None:
-    """Start, end and name of the stop string that is complete first; the order of the list decides ties.
+    """Return start, end and text of the stop string that is complete first; the earlier of the list wins a tie.
 
     A match has to end after the first `min_tokens` tokens.
     """
@@ -245,11 +247,11 @@ STOP_REASON = "repetition_detected"
 
 FEW_SIZES = 32
 MOST_COMPARISONS = 32_768
-"""Most pattern sizes of which each is searched for on its own."""
+"""Maximum number of pattern sizes for a separate search of each."""
 
 
 def is_slow(repetition: Repetition) -> bool:
-    """Whether looking for repetition may take more than a few milliseconds."""
+    """Whether the search for repetition may take more than a few milliseconds."""
     return repetition.max_pattern_size - repetition.min_pattern_size >= FEW_SIZES
 
 

@@ -1,6 +1,6 @@
 """Composes answers: their length and the kind of their text, with a model's tokenizer and chat template.
 
-The whole answer is known when a request arrives, so its length, a stop string and the text of every token are too.
+The whole answer is composed when a request arrives, including its length, its stop string and the text of every token.
 """
 
 import math
@@ -36,18 +36,19 @@ from mockserve.workers import Job
 MEDIAN_OUTPUT_TOKENS = 200
 OUTPUT_TOKENS_SIGMA = 0.7
 MOST_TOKENS_AT_ONCE = 2048
-"""A longer answer is made in slices: each of its tokens takes up to 7 us."""
+"""Number of tokens of a longer answer that are made in one slice: each token takes up to 7 us."""
 
 SCRIPTED_TEXT: ContextVar[str | None] = ContextVar("scripted_text", default=None)
-"""The text of the answer to the request that is being handled; None where it is to be made up."""
+"""Text of the answer to the current request; None where the text is generated."""
 
 _MEAN_OF_LOGARITHMS = math.log(MEDIAN_OUTPUT_TOKENS)
-"""Without a length asked for, answers are log-normal: half are between 125 and 320 tokens."""
+"""Answers without a requested length have log-normal lengths: half are between 125 and 320 tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composer:
-    """One server's way of answering. `fixed_tokens` replaces the drawn length of answers that end by themselves."""
+    """Composes the answers of one server. `fixed_tokens` replaces the drawn length of answers that end by
+    themselves."""
 
     tokenizer: Tokenizer
     prose: Prose
@@ -68,7 +69,7 @@ class Composer:
         form: OutputSpec = PLAIN,
         prompt: Sequence[int] = (),
     ) -> Answer:
-        """The answer that `composing` ends with, all of whose jobs are done in place."""
+        """Run `composing` with all of its jobs in place, and return the answer."""
         steps = self.composing(random, sampling, budget, form, prompt)
         found = advanced(steps, None)
         while isinstance(found, Job):
@@ -83,10 +84,10 @@ class Composer:
         form: OutputSpec = PLAIN,
         prompt: Sequence[int] = (),
     ) -> Steps:
-        """An answer of at most `budget` tokens, at least 1, for as long as its scripts are written.
+        """Compose an answer of 1 to `budget` tokens; yield a job for each script that is to be written.
 
-        One that ends by itself spends its last token on the end marker, which has no text, as vLLM counts it.
-        Raises ApiError for a form that nothing has.
+        An answer that ends by itself spends its last token on the end marker, which has no text, as vLLM counts it.
+        Raises ApiError for a constraint that no text meets.
         """
         thought: list[Segment] = []
         if form.thinking is not None:
@@ -102,7 +103,7 @@ class Composer:
         return render_tokens([*thought, *said], how)
 
     def is_long(self, sampling: SamplingParams, budget: int, form: OutputSpec, prompt: Sequence[int]) -> bool:
-        """Whether an answer takes more than a few milliseconds of its own, beside its jobs."""
+        """Whether an answer takes more than a few milliseconds, not counting its jobs."""
         allowed = sampling.allowed_token_ids
         can_end = not sampling.ignore_eos and (allowed is None or self.tokenizer.eos_token_id in allowed)
         least = max(sampling.min_tokens, self.fixed_tokens or 0, form.natural_tokens or 0) if can_end else budget
@@ -113,7 +114,7 @@ class Composer:
     def _said(
         self, random: Random, sampling: SamplingParams, left: int, form: OutputSpec, prompt: Sequence[int]
     ) -> Generator[Job[Written], Written | None, list[Segment] | None]:
-        """Write what follows the reasoning, in at most `left` tokens if that can be; None for prose."""
+        """Write the part after the reasoning, in at most `left` tokens if possible; return None for prose."""
         known = self._known_text(form, prompt)
         tools = form.tools
         constraint = form.constraint
@@ -149,7 +150,7 @@ class Composer:
         return Split([*said.ids, self.tokenizer.eos_token_id], [*said.pieces, ""]), Ending("stop")
 
     def _words(self, random: Random, sampling: SamplingParams, num_tokens: int, goes_on: bool) -> Split:
-        """Words in plenty: any, or those that the request has left."""
+        """Return words: any, or only the tokens that the request allows."""
         if sampling.allowed_token_ids is not None:
             return tokens_of(sampling.allowed_token_ids, self.tokenizer, random, num_tokens)
         prose = self.prose.without(sampling.bad_words) if sampling.bad_words else self.prose
@@ -158,7 +159,7 @@ class Composer:
     def _fitting(
         self, left: int, random: Random, new_job: Callable[[Random, int, int], Job[Written]]
     ) -> Generator[Job[Written], Written | None, list[Segment]]:
-        """Write with as many optional parts as leave room for the end marker, else with the least."""
+        """Write the largest script that leaves room for the end marker; write the smallest one if none does."""
         script: list[Segment] = []
         most_chars = (left + 1) * self.tokenizer.longest_piece_chars
         for verbosity in VERBOSITIES:
@@ -173,7 +174,7 @@ class Composer:
         return self.tokenizer.count("".join(each.text for each in script)) if script else 0
 
     def _known_text(self, form: OutputSpec, prompt: Sequence[int]) -> str | None:
-        """The text of a recording, an echo or the data set; None when there is none and the answer must be made up."""
+        """Return the text of a recording, an echo or the data set; None when the answer must be generated."""
         scripted = SCRIPTED_TEXT.get()
         if scripted is not None:
             return scripted
@@ -185,7 +186,7 @@ class Composer:
         return None if self.dataset is None else self.dataset.answer(asked, prompt)
 
     def _filled(self, text: str, least: int) -> str:
-        """`text`, said again and again if more must be said than it has."""
+        """Return `text`, repeated until it has at least `least` tokens."""
         num_tokens = self.tokenizer.count(text)
         if not num_tokens or num_tokens >= least:
             return text
@@ -244,7 +245,7 @@ REASONING_PARSERS: Mapping[str, tuple[tuple[str, ...], str]] = {
 def parser_problem(
     tool_parser: str | None, reasoning_parser: str | None, tokenizer: Tokenizer, model: str
 ) -> str | None:
-    """Return why vLLM would not start with these parsers, or None if it would."""
+    """Return the error with which vLLM refuses these parsers at start, or None."""
     needs = (REASONING_PARSERS.get(reasoning_parser or ""), TOOL_PARSERS.get(tool_parser or ""))
     missing = [
         complaint
@@ -274,7 +275,7 @@ def open_vocabulary(options: ContentOptions, model: str, vocabulary_size: int) -
 
 
 def new_composer(options: ContentOptions, tokenizer: Tokenizer) -> Composer:
-    """The composer that the options describe. Raises OptionError for a data set that cannot be read."""
+    """Create the composer for the options. Raises OptionError for a data set that cannot be read."""
     path = options.dataset_path
     return Composer(
         tokenizer=tokenizer,
@@ -298,9 +299,9 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 
 def open_generation_defaults(options: ContentOptions, model: str) -> GenerationDefaults:
-    """The defaults that the options ask for; `model` may be a folder with a file of them.
+    """Return the generation defaults for the options; `model` may be a folder with a generation configuration.
 
-    Raises OptionError for a file or a value that makes no sense.
+    Raises OptionError for an invalid file or value.
     """
     source = options.generation_config
     config: dict[str, Any] = {}

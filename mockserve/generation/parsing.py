@@ -1,4 +1,4 @@
-"""The reading of a model's text as vLLM's parsers do: reasoning, words and calls, complete, in part, or cut short."""
+"""Parses a model's text as vLLM's parsers do: reasoning, content and calls, complete, partial, or cut short."""
 
 import json
 import re
@@ -17,9 +17,10 @@ _BRACKETS_OR_TEXT = re.compile(r'[{}\[\]]|"(?:[^"\\]|\\.)*"?')
 
 
 def read_answer(text: str, has_reasoning: bool, has_calls: bool, is_whole: bool) -> list[Delta]:
-    """Return the parts of a text in order. More text only adds to them; marks of reasoning, single tokens, come whole.
+    """Return the parts of a text in order. A longer text only adds parts; a mark of reasoning is a single token.
 
-    Without the mark that ends it all is reasoning. A whole text with a call that is no JSON has no calls but words.
+    All text is reasoning if the mark that ends reasoning is missing. A whole text has no calls if one of them is
+    invalid JSON: then the calls are content.
     """
     found: list[Delta] = []
     if has_reasoning:
@@ -35,7 +36,7 @@ def read_answer(text: str, has_reasoning: bool, has_calls: bool, is_whole: bool)
 
 
 def added(before: list[Delta], after: list[Delta]) -> list[Delta]:
-    """Return the parts of a longer text that a shorter one lacks."""
+    """Return the parts of a longer text that are missing from a shorter one."""
     new = after[len(before) :]
     if before and len(after[len(before) - 1].text) > len(before[-1].text):
         last = after[len(before) - 1]
@@ -70,7 +71,7 @@ def _call(inside: str, call: int) -> Iterator[Delta]:
 
 
 def _first_value(text: str) -> str:
-    """The JSON object that a text begins with, as far as it goes."""
+    """Return the JSON object at the beginning of a text; the object may be incomplete."""
     depth = 0
     for match in _BRACKETS_OR_TEXT.finditer(text):
         if match[0] in "{[":
@@ -93,7 +94,7 @@ def _has_whole_calls(text: str) -> bool:
 
 
 def _without_beginning_of(mark: str, text: str) -> str:
-    """`text` without the beginning of a mark at its end, which may go on."""
+    """Return `text` without an incomplete mark at its end."""
     for length in range(len(mark) - 1, 0, -1):
         if text.endswith(mark[:length]):
             return text[:-length]
@@ -101,11 +102,11 @@ def _without_beginning_of(mark: str, text: str) -> str:
 
 
 Called: TypeAlias = tuple[str, str]
-"""The name of a function, and its arguments as JSON or the beginning of that."""
+"""Name of a function, and its arguments as JSON, possibly incomplete."""
 
 
 class CutForm(Enum):
-    """The result of a parser for calls that were cut short."""
+    """How a parser returns calls that were cut short."""
 
     TEXT = "all that was said is text"
     LEFT_OUT = "nothing is shown"
@@ -136,17 +137,18 @@ CUT_FORMS: Mapping[str, CutForm] = {
     ),
     **dict.fromkeys(("granite", "inkling", "kimi_k2", "mistral", "plamo3"), CutForm.RAW),
 }
-"""Forms by the name of the parser; under the others all is text."""
+"""Forms by the name of the parser. All other parsers return such calls as text."""
 
 
 ENDS_AT_NAMES = frozenset(
     {"deepseek_v3", "deepseek_v31", "hunyuan_a13b", "hy_v3", "hy_v4", "kimi_k2", "mistral", "xlam"}
 )
-"""Parsers whose streams bring no arguments where they are cut at a name; others bring an empty object."""
+"""Parsers whose streams have no arguments where they are cut at a name. Streams of other parsers have an empty
+object."""
 
 
 def shown_calls(form: CutForm, begun: Sequence[Called], cut: CutCalls) -> Sequence[Called] | None:
-    """The calls that a whole reply shows of those that were `begun`; None if all that was said is text."""
+    """Return the calls in a whole reply out of the `begun` ones; None if the whole text is content."""
     complete = begun[: cut.num_complete]
     if form is CutForm.TEXT or (form is CutForm.TAGGED and (cut.is_within_call or not complete)):
         return None
@@ -162,7 +164,7 @@ def shown_calls(form: CutForm, begun: Sequence[Called], cut: CutCalls) -> Sequen
 
 
 def complete_members(text: str) -> str:
-    """The object that `text` begins, with the members that are complete in it."""
+    """Return the object at the beginning of `text`, with only its complete members."""
     decoder = json.JSONDecoder()
     end = 0
     at = 1

@@ -1,4 +1,4 @@
-"""The first repetition of a pattern of tokens, of any of many sizes."""
+"""Search for the first repetition of a pattern of tokens, for many pattern sizes at once."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,10 +15,10 @@ Hashes = npt.NDArray[np.uint64]
 class PatternSearch:
     """Looks for patterns of many sizes at once.
 
-    A pattern of `size` tokens that is repeated `count` times is a run of `size * (count - 1)` tokens each of which
-    equals the one `size` before it. One of any `size` tokens in a row has an index that `size` divides, so only those
-    are looked at: n / 1 + n / 2 + n / 3 ... of them. On one side or the other of the first in a run, half a pattern at
-    least belongs to the run, too, which hashes show.
+    A pattern of `size` tokens that is repeated `count` times is a run of `size * (count - 1)` tokens, each of which
+    equals the token `size` places before it. Any `size` consecutive tokens include an index that is divisible by
+    `size`, so the search compares only such indexes: n / 1 + n / 2 + n / 3 ... of them. The run extends at least half a
+    pattern before or after its first such index, which a comparison of hashes detects.
     """
 
     def __init__(self, token_ids: Sequence[int], min_count: int) -> None:
@@ -34,7 +34,7 @@ class PatternSearch:
         np.cumsum(mixed * self._powers[:-1], out=self._sums[1:])
 
     def first(self, sizes: range) -> int | None:
-        """The least number of tokens that end in a pattern of one of these sizes."""
+        """Return the smallest number of tokens that end in a repeated pattern of one of the sizes."""
         for size, index in self._pairs(sizes):
             likely = self._may_be_in_run(size, index) & (index < self._end)
             size, index = size[likely], index[likely]
@@ -44,7 +44,7 @@ class PatternSearch:
         return self._end if self._is_found else None
 
     def _pairs(self, sizes: range) -> Iterator[tuple[Ints, Ints]]:
-        """Sizes, each with the indexes it divides, in pieces of bounded length."""
+        """Yield sizes with the indexes that are divisible by them, in arrays of bounded length."""
         first = sizes.start
         while first < sizes.stop and first * self._min_count <= self._end:
             last = first
@@ -83,14 +83,14 @@ class PatternSearch:
         return low
 
     def _equal(self, start: Ints, size: Ints, length: Ints) -> npt.NDArray[np.bool_]:
-        """Whether stretches have the hash of the ones `size` before them."""
+        """Whether each stretch has the hash of the stretch `size` tokens before it."""
         here = self._sums[start + length] - self._sums[start]
         before = self._sums[start - size + length] - self._sums[start - size]
         equal: npt.NDArray[np.bool_] = before * self._powers[size] == here
         return equal
 
     def _look(self, size: int, index: int) -> None:
-        """Measure the run of equal tokens around an index, and keep where it is long enough."""
+        """Measure the run of equal tokens around an index, and record a run that is long enough."""
         if index >= self._end:
             return
         num_needed = size * (self._min_count - 1)

@@ -1,4 +1,4 @@
-"""Results of a pooling model for prompts: vectors that are close when texts share tokens, classes, scores."""
+"""Results of a pooling model for prompts: classes, scores, and vectors that are closer the more tokens texts share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _ODD_MULTIPLIERS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 @dataclass(frozen=True, slots=True)
 class VectorSource:
-    """Vectors of `num_dimensions` numbers; another seed gives other ones."""
+    """Deterministic vectors of `num_dimensions` numbers, which depend on the seed."""
 
     num_dimensions: int
     seed: int = 0
@@ -105,7 +105,7 @@ def _hashes(numbers: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint64
 
 @dataclass(frozen=True, slots=True)
 class Pooler:
-    """The pooling side of one model. `labels` are the names of classes by their number."""
+    """Pooling of one model. `labels` are the names of classes by their number."""
 
     task: str
     tasks: tuple[str, ...]
@@ -117,7 +117,7 @@ class Pooler:
     """The name of the model's class."""
 
     def check_task(self, task: str | None) -> None:
-        """Raise ApiError for a task that the model does not have, or that was not chosen at start."""
+        """Raise ApiError for a task that the model lacks, or that the server was not started with."""
         if task is None or task == self.task:
             return
         if task not in self.tasks:
@@ -150,7 +150,7 @@ class Pooler:
         return shorter / length if length else shorter
 
     def classes(self, token_ids: Sequence[int], use_activation: bool) -> Vector:
-        """A prompt's probabilities of the classes, or what they are made of."""
+        """Return a prompt's class probabilities, or the logits without `use_activation`."""
         logits = self.source.logits(self.source.of_text(token_ids), len(self.labels))
         return probabilities(logits) if use_activation else logits
 
@@ -168,9 +168,9 @@ class Pooler:
 
 
 def new_pooler(options: RouteOptions, model: ModelSpec, folder: str, seed: int) -> Pooler | None:
-    """The pooling side of a model, if it has one; `folder` may hold its config.json.
+    """Create the pooler of a model, if the model pools; `folder` may contain its config.json.
 
-    Raises OptionError for --hf-overrides that make no sense.
+    Raises OptionError for invalid --hf-overrides.
     """
     task = pooling_task_of(options)
     if task is None:
@@ -192,7 +192,7 @@ def new_pooler(options: RouteOptions, model: ModelSpec, folder: str, seed: int) 
 
 
 def _architecture(model: str) -> str:
-    """Return what the config.json of a model folder calls the model's class, if there is one."""
+    """Return the class name from the config.json of a model folder, if there is one."""
     try:
         found = load_json((Path(model) / "config.json").read_text(encoding="utf-8"))["architectures"][0]
     except (OSError, ValueError, TypeError, LookupError):
@@ -201,7 +201,7 @@ def _architecture(model: str) -> str:
 
 
 def labels_of(overrides: Mapping[str, Any]) -> Mapping[int, str]:
-    """The names of the classes: `id2label`, else as many as `num_labels`, of which there is one by default."""
+    """Return the names of the classes from `id2label`, else `num_labels` numbered names (1 by default)."""
     named = overrides.get("id2label")
     if named is None:
         return {number: f"LABEL_{number}" for number in range(_positive(overrides, "num_labels", 1))}

@@ -1,4 +1,4 @@
-"""Texts of answers: plausible prose of a given number of tokens, or those of a file, found by the prompt."""
+"""Texts of answers: plausible prose of a given number of tokens, or texts of a file, looked up by prompt."""
 
 import sqlite3
 from array import array
@@ -16,16 +16,16 @@ from blis_sim.options.text import load_json
 from mockserve.generation.tokenizer import WORDS, Split, Tokenizer
 
 FEWEST_WORDS = 16
-"""Least words of one token each: with fewer a vocabulary is not English, and its own pieces serve as words."""
+"""Minimum number of single-token words of an English vocabulary; any other vocabulary uses its own pieces as words."""
 
 NUM_SENTENCES = 4096
-"""Sentences that there are: enough for texts to differ, few enough to be written once."""
+"""Number of different sentences: enough for texts to differ, few enough to write each once."""
 
 MOST_PROBED_TOKENS = 4000
 MOST_REPAIRS = 40
 
 FEW_TEXTS = 16
-"""Most texts that are searched for one by one; more are found by looking up every part of a word."""
+"""Maximum number of texts for a linear search; a longer list is looked up by every part of a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Units:
 
 
 class Prose:
-    """Writes in the vocabulary of one tokenizer."""
+    """Writes prose in the vocabulary of one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -51,13 +51,13 @@ class Prose:
         self._sentences: dict[int, list[str]] = {}
         """Sentences written so far, by number."""
         self.token_ids: Sequence[int] = sorted({each for word in self._units.words for each in tokenizer.encode(word)})
-        """Ids that a text may consist of."""
+        """Ids that may occur in a text."""
 
     def write(self, random: Random, num_tokens: int, goes_on: bool = False) -> Split:
-        """A text of exactly `num_tokens` tokens, whose first `num_tokens` pieces are those a tokenizer makes of it.
+        """Write a text of exactly `num_tokens` tokens, whose pieces are those of the tokenizer.
 
-        One that goes on behind a word begins with the space between them, as models have it: joined with that word it
-        gives the same tokens. A vocabulary in which no text has that many tokens gives the nearest beginning of one.
+        With `goes_on`, the text begins with a space, as models write after a word: the prompt and the text joined give
+        the same tokens. If no text of the vocabulary has as many tokens, the nearest beginning of one is returned.
         """
         if num_tokens < 1:
             return Split([], [])
@@ -97,7 +97,7 @@ class Prose:
         return found
 
     def _completed(self, text: str, num_tokens: int) -> Split | None:
-        """`text`, cut shorter and shorter, with one word that makes the number come out right."""
+        """Return `text` shortened and completed by one word to have exactly `num_tokens` tokens; None if impossible."""
         for dropped in range(4):
             kept = "".join(self._tokenizer.split(text).pieces[: num_tokens - 1 - dropped])
             for word in (*self._units.words[:FEWEST_WORDS], *self._units.openers[:FEWEST_WORDS]):
@@ -120,7 +120,7 @@ class Prose:
         return pieces[:count]
 
     def _sentence(self, number: int) -> list[str]:
-        """One of the sentences that all texts consist of: 5 to 13 words, longer ones with a comma."""
+        """Return sentence `number` of the fixed set: 5 to 13 words, with a comma if it is long."""
         units, random = self._units, Random(number)
         length = random.randrange(5, 14)
         sentence = random.choices(units.words, cum_weights=units.weights, k=length)
@@ -135,7 +135,7 @@ class Prose:
 
 
 def _has_any(word: str, texts: set[str]) -> bool:
-    """Whether one of `texts` is in `word`, at a cost that does not grow with their number."""
+    """Whether `word` contains one of `texts`, at a cost independent of their number."""
     if len(texts) <= FEW_TEXTS:
         return any(each in word for each in texts)
     parts = (word[start:end] for start in range(len(word) + 1) for end in range(start, len(word) + 1))
@@ -143,14 +143,14 @@ def _has_any(word: str, texts: set[str]) -> bool:
 
 
 def tokens_of(allowed: Sequence[int], tokenizer: Tokenizer, random: Random, num_tokens: int) -> Split:
-    """Return `num_tokens` of the allowed tokens, in no order; marks and parts of characters have no text."""
+    """Return `num_tokens` of the allowed tokens in random order. Marks and parts of characters have no text."""
     ids = random.choices([each for each in allowed if each != tokenizer.eos_token_id] or allowed, k=num_tokens)
     texts = {each: tokenizer.decode([each], skip_special_tokens=True) for each in set(ids)}
     return Split(ids, ["" if "\ufffd" in texts[each] else texts[each] for each in ids])
 
 
 def _units_of(tokenizer: Tokenizer) -> Units:
-    """English words where the vocabulary has them, else what it has."""
+    """Return English words if the vocabulary has them, else pieces of the vocabulary."""
     words = [word for word in (" " + each for each in WORDS) if _is_one_token(tokenizer, word)]
     if len(words) < FEWEST_WORDS:
         return _units_of_vocabulary(tokenizer)
@@ -168,7 +168,7 @@ def _units_of(tokenizer: Tokenizer) -> Units:
 
 
 def _is_one_token(tokenizer: Tokenizer, unit: str) -> bool:
-    """Whether `unit` is one token between words, and comes back as it was."""
+    """Whether `unit` is one token between words, and decodes to itself."""
     text = f" of{unit} of{unit}"
     split = tokenizer.split(text)
     if list(split.pieces) != [" of", unit, " of", unit]:
@@ -182,7 +182,7 @@ def _opens(tokenizer: Tokenizer, unit: str) -> bool:
 
 
 def _units_of_vocabulary(tokenizer: Tokenizer) -> Units:
-    """Pieces of the vocabulary that stay one token each beside one another, letters first."""
+    """Return pieces of the vocabulary that remain single tokens beside one another, letters first."""
     step = max(1, tokenizer.vocabulary_size // MOST_PROBED_TOKENS)
     found = []
     for token_id in range(0, tokenizer.vocabulary_size, step):
@@ -201,15 +201,16 @@ ANSWER_FIELDS = ("answer", "response", "completion", "output")
 
 
 class Dataset(Protocol):
-    """Known answers."""
+    """Answers by prompt."""
 
     def answer(self, asked: Sequence[str], prompt: Sequence[int]) -> str | None:
-        """The answer to the first of `asked` that is known, or to the token ids of the prompt; None for neither."""
+        """Return the answer to the first of the texts `asked` that has one, else to the token ids of the prompt; else
+        None."""
         ...
 
 
 class LinesDataset:
-    """All answers in memory."""
+    """A data set with all answers in memory."""
 
     def __init__(self, answers: Mapping[str, str]) -> None:
         self._answers = answers
@@ -253,7 +254,7 @@ class TableDataset:
 
 
 def open_dataset(path: str, table: str) -> Dataset:
-    """The data set in a file of either kind. Raises OptionError for a file that is neither."""
+    """Open the data set in a SQLite or JSON Lines file. Raises OptionError for any other file."""
     file = Path(path)
     try:
         with file.open("rb") as stream:

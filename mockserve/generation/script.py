@@ -17,7 +17,8 @@ from mockserve.protocol.sampling import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of one kind. With `shown`, the client gets that text instead, whole, when the stretch is complete."""
+    """A stretch of one kind. With `shown`, the client gets `shown` at once in place of the text when the stretch is
+    complete."""
 
     kind: Kind
     text: str
@@ -33,13 +34,14 @@ class RenderOptions:
     sampling: SamplingParams
     budget: int
     names_function: bool = False
-    """Whether the client named the function to call: it then asked for no more, and the answer simply stops."""
+    """Whether the client named the function to call. The answer then ends after the call, without an end marker."""
 
 
 def render_tokens(script: Sequence[Segment], how: RenderOptions) -> Answer:
-    """The script as an answer: cut at the budget or at a stop, else ended by the end marker.
+    """Render the script as an answer: cut at the budget or at a stop, else ended by the end marker.
 
-    With `ignore_eos`, or below `min_tokens`, end markers follow without text, as from a model that has said it all.
+    With `ignore_eos`, or below `min_tokens`, end markers without text follow, as from a model that has no more to
+    generate.
     """
     script = [_readable(each) for each in script]
     said = how.tokenizer.split("".join(each.text for each in script))
@@ -60,14 +62,15 @@ def render_tokens(script: Sequence[Segment], how: RenderOptions) -> Answer:
 
 
 def _chars_to_last_call(script: Sequence[Segment]) -> int:
-    """Return how many characters of a script the parser needs to find all of its calls: the last end mark may lack."""
+    """Return the number of characters of a script within which the parser finds all calls, with or without the last end
+    mark."""
     num_chars = sum(len(each.text) for each in script)
     last = script[-1]
     return num_chars - len(last.text.removeprefix("}")) if last.text.endswith(">") else num_chars
 
 
 def _cut_calls(script: Sequence[Segment], num_chars: int) -> CutCalls:
-    """Return the calls of a script that is cut after so many characters."""
+    """Return the calls of a script that is cut after `num_chars` characters."""
     ends = list(accumulate(len(each.text) for each in script))
     num_begun = num_complete = 0
     for place, segment in enumerate(script):
@@ -83,7 +86,7 @@ def _cut_calls(script: Sequence[Segment], num_chars: int) -> CutCalls:
 
 
 def _readable(segment: Segment) -> Segment:
-    """The segment without characters that no reply can carry."""
+    """Return the segment without characters that UTF-8 cannot encode."""
     text = whole_characters(segment.text)
     if text == segment.text:
         return segment
@@ -91,7 +94,7 @@ def _readable(segment: Segment) -> Segment:
 
 
 def _reasoning_chars(script: Sequence[Segment]) -> int:
-    """Return how many characters of a script are reasoning and its marks, which come before all else."""
+    """Return the number of characters of a script that are reasoning and its marks, which precede all other text."""
     kinds = [each.kind for each in script]
     if Kind.REASONING not in kinds:
         return 0
@@ -117,8 +120,8 @@ def _ended(said: Split, how: RenderOptions) -> tuple[Split, Ending]:
 def sorted_by_kind(texts: Sequence[str], script: Sequence[Segment]) -> list[tuple[Delta, ...]]:
     """Return for each token the readable part of its text by kind. `texts` joined are a beginning of the script.
 
-    Equal tokens within a segment share one delta: a long answer has few words, and objects of its own for each token
-    would take three times the memory.
+    Equal tokens within a segment share one delta: a long answer has few different words, and separate objects for each
+    token would take three times the memory.
     """
     ends = list(accumulate(len(each.text) for each in script))
     deltas: list[tuple[Delta, ...]] = []
@@ -180,12 +183,12 @@ def _num_reasoning_tokens(token_texts: Sequence[str], script: Sequence[Segment])
 
 
 TOKENS_BY_EFFORT = {"minimal": 25, "low": 100, "medium": 250, "high": 500, "xhigh": 1000, "max": 2000}
-"""Tokens of reasoning for each `reasoning_effort`: half of all answers have more."""
+"""Median number of reasoning tokens for each `reasoning_effort`."""
 
 TOKENS_SIGMA = 0.3
 OFF = "none"
 SWITCHES = ("enable_thinking", "thinking")
-"""Variables by which chat templates switch thinking off."""
+"""Variables of chat templates that disable thinking."""
 
 SWITCHED_ON_BY: Mapping[str, Sequence[str]] = {
     "deepseek_v3": SWITCHES,
@@ -193,13 +196,13 @@ SWITCHED_ON_BY: Mapping[str, Sequence[str]] = {
     "hy_v3": ("reasoning_effort",),
     "poolside_v1": SWITCHES,
 }
-"""Variables by parser, of which one must be set for the parser to look for reasoning; other parsers always do."""
+"""Variables by parser, of which one must be set for the parser to parse reasoning. Other parsers always do."""
 ONE_SWITCH = frozenset(
     {"gemma4", "granite_thinking_parser", "mimo", "minicpmv", "nemotron_v3", "plamo3", "qwen3", "seed_oss"}
 )
-"""Parsers that look at `enable_thinking` only."""
+"""Parsers that read only `enable_thinking`."""
 EFFORTS: Mapping[str, Sequence[str]] = {"k2_horizon": ("high", "medium", "low")}
-"""Efforts by parser for which it has marks; other parsers take any."""
+"""Efforts that each parser supports; other parsers take any."""
 SHOWN_AS_CONTENT = "minimax_m2_append_think"
 """The parser that leaves reasoning in the content, with its marks."""
 NO_THINKING = (None, False, "", "no_think")
@@ -210,16 +213,16 @@ START, END = "<think>", "</think>"
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Number of tokens of reasoning: `median_tokens` more or less, `budget_tokens` at most."""
+    """Number of reasoning tokens: `median_tokens` on average, `budget_tokens` at most."""
 
     median_tokens: int
     budget_tokens: int | None = None
     is_fixed: bool = False
     is_content: bool = False
-    """Whether the client reads it as content, with its marks."""
+    """Whether the reply has the reasoning as content, with its marks."""
 
     def num_tokens(self, random: Random, most: int) -> int:
-        """A number drawn, at most `most`."""
+        """Draw the number of reasoning tokens, at most `most`."""
         drawn = self.median_tokens
         if not self.is_fixed:
             drawn = max(1, round(random.lognormvariate(math.log(max(1, drawn)), TOKENS_SIGMA)))
@@ -230,10 +233,9 @@ class Thinking:
 def read_thinking(
     body: Mapping[str, Any], variables: Mapping[str, Any], fixed_tokens: int | None, parser: str = ""
 ) -> Thinking | None:
-    """Return how long to think before the answer to `body`; None not at all. `variables` are those of the chat
-    template.
+    """Return the length of the reasoning before the answer to `body`; None for no reasoning.
 
-    Raises ApiError for an effort that the parser has no marks for.
+    `variables` are the variables of the chat template. Raises ApiError for an effort that the parser does not support.
     """
     _check_effort(variables, parser)
     effort = body.get("reasoning_effort")
@@ -263,7 +265,8 @@ def _check_effort(variables: Mapping[str, Any], parser: str) -> None:
 
 
 def thoughts(thinking: Thinking, random: Random, prose: Prose, budget: int) -> list[Segment]:
-    """The reasoning between its marks. Reasoning takes at most half of the budget, so that the answer has the rest."""
+    """Return the reasoning between its marks. Reasoning takes at most half of the budget, to leave room for the
+    answer."""
     said = prose.write(random, thinking.num_tokens(random, most=budget // 2))
     text = "".join(said.pieces)
     if thinking.is_content:

@@ -1,4 +1,4 @@
-"""Text to token ids and back: a built-in tokenizer that needs no files, or a file's; repeated prompts are kept."""
+"""Conversion of text to token ids and back: the built-in tokenizer, which needs no files, and a cache of prompts."""
 
 import re
 from collections import OrderedDict
@@ -29,9 +29,10 @@ WORDS = tuple(_COMMON_WORDS.split())
 
 
 class Split(NamedTuple):
-    """`pieces[k]` is what a reader gets when token k arrives; joined they are the text.
+    """Token ids of a text. `pieces[k]` is the text that becomes readable when token k arrives.
 
-    A token that ends within a character brings nothing: the token that completes the character brings it whole.
+    `pieces` joined are the text. The piece of a token that ends within a character is empty: the token that completes
+    the character has the whole character.
     """
 
     ids: Sequence[int]
@@ -42,12 +43,13 @@ class Split(NamedTuple):
         return len(self.ids)
 
     def first(self, num_tokens: int) -> "Split":
-        """Return its first `num_tokens` tokens."""
+        """Return the first `num_tokens` tokens."""
         return Split(self.ids[:num_tokens], self.pieces[:num_tokens])
 
 
 def whole_characters(text: str) -> str:
-    """`text`, with a mark for each half of a surrogate pair: JSON can carry those, and no vocabulary or reply can."""
+    """Return `text` with a replacement character for each half of a surrogate pair: JSON can contain surrogates, UTF-8
+    cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -56,7 +58,7 @@ def whole_characters(text: str) -> str:
 
 
 def split_at(text: str, ids: Sequence[int], offsets: Sequence[tuple[int, int]]) -> Split:
-    """Cut `text` by the character range of each token; characters between tokens go with the token after them."""
+    """Split `text` by the character range of each token; characters between tokens belong to the following token."""
     ends: list[int] = []
     shown = 0
     for index, (_, end) in enumerate(offsets):
@@ -89,7 +91,7 @@ _PIECE = re.compile(
 )
 LONGEST_PIECE_CHARS = 16
 LOOKAHEAD_CHARS = 2 * LONGEST_PIECE_CHARS
-"""Characters by which the expression looks beyond the end of a piece, and more."""
+"""Upper bound of the characters that the expression reads beyond the end of a piece."""
 
 STRETCH_CHARS = 16_384
 
@@ -107,7 +109,7 @@ _PIECES_WITH_IDS = tuple(
         )
     )
 )
-"""Pieces that no other shares an id with: what answers consist of."""
+"""Pieces with an id of their own; built-in answers consist of them."""
 
 _SYLLABLES = ("ba", "ce", "di", "fo", "gu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "wu", "za")
 
@@ -117,7 +119,7 @@ class Tokenizer(Protocol):
 
     @property
     def vocabulary_size(self) -> int:
-        """Ids run from 0 to one less."""
+        """Number of ids; ids begin at 0."""
         ...
 
     @property
@@ -132,15 +134,15 @@ class Tokenizer(Protocol):
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Tokens that are marks and no text."""
+        """Ids of special tokens, which have no text."""
         ...
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The token ids of `text`, on request between the marks that open and close a sequence."""
+        """Return the token ids of `text`, with `add_special_tokens` between the marks of a sequence."""
         ...
 
     def split(self, text: str) -> Split:
-        """The token ids of `text`, and the part of it that each makes readable."""
+        """Return the token ids of `text`, and the part of the text that each token makes readable."""
         ...
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
@@ -152,7 +154,7 @@ class Tokenizer(Protocol):
         ...
 
     def marker_id(self, marker: str) -> int | None:
-        """The id of a token that is spelt exactly `marker`, if there is one."""
+        """Return the id of the token with the exact spelling `marker`, if there is one."""
         ...
 
     def count(self, text: str) -> int:
@@ -217,7 +219,7 @@ class BuiltinTokenizer:
             return self._learn(pieces)
 
     def _reserve(self) -> None:
-        """Reset to the pieces that have an id of their own. Other threads go on with the dictionaries they have."""
+        """Reset to the pieces that have an id of their own. Other threads continue with the previous dictionaries."""
         self._pieces = dict(enumerate(self._reserved))
         self._ids = {piece: number for number, piece in self._pieces.items()}
 
@@ -240,7 +242,7 @@ class BuiltinTokenizer:
 
 
 def _stretches(text: str) -> Iterator[list[str]]:
-    """`text` cut into pieces, a stretch at a time: other threads run between two of them."""
+    """Yield the pieces of `text` in lists, one for each chunk of the text: other threads run between two chunks."""
     if len(text) <= STRETCH_CHARS:
         yield _PIECE.findall(text)
         return
@@ -258,7 +260,7 @@ def _stretches(text: str) -> Iterator[list[str]]:
 
 
 def invented_word(token_id: int) -> str:
-    """A pronounceable word that stands for a token id whose text is unknown; a negative id has no text."""
+    """Return a pronounceable word for a token id of unknown text; a negative id has no text."""
     if token_id < 0:
         return ""
     syllables: list[str] = []
@@ -271,11 +273,11 @@ def invented_word(token_id: int) -> str:
 
 MOST_CHARS = 8_000_000
 CHARS_BESIDE = 250
-"""Size of a prompt beside its text and ids, in characters: many short ones must not take more than a few long."""
+"""Overhead of a cached prompt, in characters, so that many short prompts take no more memory than a few long ones."""
 
 
 class RememberedPrompts:
-    """The token ids of the latest prompts, up to `most_chars` characters in all, `CHARS_BESIDE` with each included."""
+    """Cache of the token ids of recent prompts, `most_chars` characters in all, with `CHARS_BESIDE` added for each."""
 
     def __init__(self, tokenizer: Tokenizer, most_chars: int = MOST_CHARS) -> None:
         self._tokenizer = tokenizer
@@ -286,7 +288,7 @@ class RememberedPrompts:
         """Long prompts are encoded on other threads."""
 
     def ids(self, text: str, add_special_tokens: bool) -> list[int]:
-        """The ids of `text`, as the tokenizer gives them; the list is shared and must not be changed."""
+        """Return the ids of `text`. The returned list is shared and must not be changed."""
         key = (text, add_special_tokens)
         with self._lock:
             found = self._known.get(key)

@@ -19,12 +19,12 @@ NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_t
 EXTRA_NAMES = ("extra_special_tokens", "additional_special_tokens")
 LLAMA_CLASSES = ("LlamaTokenizer", "LlamaTokenizerFast")
 LLAMA_TYPES = ("llama",)
-"""Types of models for which the class that a tokenizer's configuration names is taken at its word."""
+"""Model types for which the tokenizer class of the configuration is used unchanged."""
 SPACE = "\u2581"
 
 
 def token_text(value: Any) -> str | None:
-    """A special token as configuration files write it: its text, or an object with the text as `content`."""
+    """Return the text of a special token of a configuration file: a string, or an object with `content`."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
@@ -54,7 +54,7 @@ def _put_spaces_as_llama(tokenizer: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _add_special_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> None:
-    """Add the special tokens that the settings name and the file has not, with the next ids."""
+    """Add the special tokens of the settings that the file lacks, with the next ids."""
     from tokenizers import AddedToken
 
     added = {each.content for each in tokenizer.get_added_tokens_decoder().values()}
@@ -100,7 +100,7 @@ def template_sources(folder: Path) -> dict[str, str]:
 
 
 LONG_TEXT_CHARS = 20_000
-"""Characters from which on encoding takes 5 ms and more."""
+"""Length of a text, in characters, whose encoding takes at least 5 ms."""
 
 END_MARKERS = (
     "<|im_end|>",
@@ -221,7 +221,8 @@ def read_json_object(file: Path, flag: str = "--tokenizer") -> dict[str, Any]:
 
 
 def _end_of_answer(settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> int:
-    """The id that ends an answer: as configured, else by its usual names, else the last of the vocabulary."""
+    """Return the end-of-sequence id: the configured one, else the id of a usual name, else the last of the
+    vocabulary."""
     configured = settings.get("eos_token_id")
     if isinstance(configured, list) and configured:
         configured = configured[0]

@@ -1,4 +1,4 @@
-"""Calls of the functions that a request offers: how vLLM holds a model to them, and their arguments."""
+"""Calls of the functions in a request: the constraint that vLLM puts on them, and their arguments."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -46,9 +46,10 @@ def forced_schema(tools: Sequence[Any], choice: Any, parallel: bool | None) -> d
 
 
 def shown_tools(tools: Sequence[Any], schema: Mapping[str, Any]) -> list[Any]:
-    """Return tools as a reply repeats them whose calls are held to `schema`.
+    """Return tools as a reply repeats them whose calls are constrained by `schema`.
 
-    A list of calls takes the definitions of all functions: vLLM repeats the parameters without them.
+    The schema of a list of calls contains the definitions of all functions: vLLM repeats the parameters without
+    definitions.
     """
     return [_without_definitions(each) for each in tools] if schema.get("type") == "array" else list(tools)
 
@@ -99,13 +100,13 @@ UNHELD = frozenset(
         "poolside_v1",
     }
 )
-"""Parsers of models whose calls vLLM has no grammar for: a forced call is up to the model."""
+"""Parsers for which vLLM has no grammar of calls: a forced call is not constrained."""
 ALWAYS_TAGGED = frozenset({"glm45", "glm47"})
 """Parsers whose default `--tool-strict-level` is `function`: every request with tools has a structural tag."""
 TAGGED_IF_FORCED = frozenset({"hy_v4"})
-"""Parsers without a structural tag for calls that are up to the model."""
+"""Parsers without a structural tag for calls with `tool_choice` auto."""
 WITHOUT_LIMIT = frozenset({"beam", "cohere_command3", "cohere_command4", "hf"})
-"""Parsers with rules of their own, which one call at a time does not change."""
+"""Parsers with special rules, which `parallel_tool_calls` does not change."""
 LISTED = "mistral"
 
 
@@ -114,7 +115,7 @@ class ToolConstraint(Enum):
 
     NOTHING = auto()
     TAG = auto()
-    """Calls in the markup of the parser, or calls and text where a call is up to the model."""
+    """Calls in the markup of the parser; calls and text with `tool_choice` auto."""
     SCHEMA = auto()
     """The JSON schema of `forced_schema`, which vLLM reads without the parser."""
     LIST = auto()
@@ -122,7 +123,7 @@ class ToolConstraint(Enum):
 
 
 def tool_constraint_of(parser: str | None, body: Mapping[str, Any]) -> ToolConstraint:
-    """Return what the answer to a chat is held to by its tools."""
+    """Return the constraint that the tools of a chat put on its answer."""
     choice = body.get("tool_choice", "auto")
     if not body.get("tools") or choice in (None, "none") or parser in UNHELD:
         return ToolConstraint.NOTHING
@@ -135,7 +136,7 @@ def tool_constraint_of(parser: str | None, body: Mapping[str, Any]) -> ToolConst
 
 
 def has_form(body: Mapping[str, Any]) -> bool:
-    """Whether a body demands a form of the answer."""
+    """Whether a body constrains the form of the answer."""
     return body.get("structured_outputs") is not None or _format_type(body) not in (None, "text")
 
 
@@ -159,7 +160,7 @@ def _listed_call(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_tagged(parser: str | None, body: Mapping[str, Any]) -> bool:
-    """Whether calls that are up to the model have a structural tag: for a strict function, or to end after one call."""
+    """Whether calls with `tool_choice` auto have a structural tag: for a strict function, or a limit of one call."""
     is_strict = any(_offered(each).get("strict") is True for each in body["tools"])
     if parser in TAGGED_IF_FORCED:
         return is_strict and has_form(body)
@@ -169,7 +170,7 @@ def _is_tagged(parser: str | None, body: Mapping[str, Any]) -> bool:
 
 
 def _keeps_form(body: Mapping[str, Any]) -> bool:
-    """Whether the form that a body demands stays in force beside the forced call of a Mistral model."""
+    """Whether the constraint of a body applies beside the forced call of a Mistral model."""
     return body.get("structured_outputs") is not None or _format_type(body) == "structural_tag"
 
 
@@ -200,14 +201,16 @@ class Function:
         return _unpacked_function, (self.name, compact_json(self.schema), self.is_strict)
 
     def is_small(self, taste: ArgumentRanges) -> bool:
-        """Whether arguments are written in a few milliseconds, whatever the schema is."""
+        """Whether writing the arguments takes only a few milliseconds for any seed."""
         return is_small_schema(self.schema, taste)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
-    """Which functions may be called and how. `probability` is that of a call at all, `extra_probability` that of one
-    more after each; neither counts where a call is forced or calls may not be parallel.
+    """Functions that may be called, and the conditions of calls. `probability` is the chance of a first call,
+    `extra_probability` of each further one.
+
+    Neither probability applies to a forced call; `extra_probability` does not apply without parallel calls.
     """
 
     functions: tuple[Function, ...]
@@ -226,11 +229,11 @@ class ToolUse:
 
     @property
     def replaces_form(self) -> bool:
-        """Whether the answer is calls whatever form the request demands of it."""
+        """Whether the answer is calls in place of any constraint of the request."""
         return self.is_forced and self.hold is not ToolConstraint.NOTHING
 
     def num_calls(self, random: Random) -> int:
-        """Return the number of calls to make; 0 for an answer in words."""
+        """Return the number of calls to make; 0 for an answer of text."""
         if not self.is_forced and random.random() >= self.probability:
             return 0
         count = 1
@@ -245,11 +248,10 @@ class ToolUse:
 def read_tool_use(
     body: Mapping[str, Any], probability: float, extra_probability: float, taste: ArgumentRanges = ANY
 ) -> ToolUse | None:
-    """The calls that a body asks for or allows; None if there are to be none.
+    """Return the calls that a body forces or allows; None for no calls.
 
-    Where calling is up to the model, it answers in words once it has the result of a call: loops come to an end.
-
-    Raises ApiError for a named function that is offered more than once.
+    With `tool_choice` auto the answer has no calls once the conversation has a tool result, so that agent loops end.
+    Raises ApiError for a named function that is defined more than once.
     """
     functions = tuple(found for each in _listed(body.get("tools")) if (found := _function(each)) is not None)
     choice = body.get("tool_choice", "auto")
@@ -274,7 +276,7 @@ def read_tool_use(
 
 
 def call_script(use: ToolUse, functions: Sequence[Function], random: Random, verbosity: int) -> list[Segment]:
-    """Calls of these functions, one after the other, as Hermes models write them or as the JSON they are held to."""
+    """Return the script of calls of `functions`, in the markup of Hermes models or as the constrained JSON."""
     arguments = [_arguments(use, function, random, verbosity) for function in functions]
     if use.is_json:
         return _json_calls(use, functions, arguments)
@@ -298,7 +300,7 @@ def _marked_calls(use: ToolUse, functions: Sequence[Function], arguments: Sequen
 
 
 def _json_calls(use: ToolUse, functions: Sequence[Function], arguments: Sequence[str]) -> list[Segment]:
-    """A list of calls; of a function that the client named the arguments alone, with a name that takes no token."""
+    """Return a list of calls. A function named by the client has its arguments only, and its name takes no token."""
     if use.is_named:
         name = functions[0].name
         return [Segment(Kind.TOOL_NAME, "", shown=name), Segment(Kind.TOOL_ARGUMENTS, arguments[0])]
@@ -318,9 +320,9 @@ def _unpacked_function(name: str, schema: bytes, is_strict: bool) -> Function:
 
 
 def tool_demand(use: ToolUse, config: StructuredOutputsConfig) -> Demand | None:
-    """Return the structural tag or the JSON schema that vLLM holds calls to; None where it holds them to nothing.
+    """Return the structural tag or the JSON schema with which vLLM constrains calls; None for unconstrained calls.
 
-    Raises ApiError for forced calls whose functions have definitions that differ.
+    Raises ApiError for forced calls whose functions have conflicting definitions.
     """
     if use.hold is ToolConstraint.NOTHING:
         return None
@@ -337,7 +339,7 @@ def tool_demand(use: ToolUse, config: StructuredOutputsConfig) -> Demand | None:
 
 
 def _arguments(use: ToolUse, function: Function, random: Random, verbosity: int) -> str:
-    """The arguments as JSON. A schema that cannot be met spoils only a call that is held to it."""
+    """Return the arguments as JSON. A schema that cannot be met is an error only for a constrained call."""
     is_strict = function.is_strict and use.hold is ToolConstraint.TAG
     is_held = is_strict or use.hold in (ToolConstraint.SCHEMA, ToolConstraint.LIST)
     try:

@@ -1,4 +1,4 @@
-"""The form that a request asks of its answer, and the writing of such answers as jobs, in place or in a worker."""
+"""Requested form of an answer, and jobs that write such answers, in place or in a worker."""
 
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -40,9 +40,10 @@ from mockserve.workers import Job
 
 
 class OutputSpec(NamedTuple):
-    """`asked` is what the answer replies to: the last user message or the prompt, then the whole prompt.
+    """Requested form of an answer. `asked` are the texts to look up: the last user message or the prompt, then the
+    whole prompt.
 
-    `is_parsed`: the server has a parser for tool calls or reasoning, which all chat answers go through.
+    `is_parsed`: the server has a parser for tool calls or reasoning, which reads all chat answers.
     """
 
     constraint: Constraint | None = None
@@ -54,11 +55,11 @@ class OutputSpec(NamedTuple):
     natural_tokens: int | None = None
     """Length of an answer that ends by itself, where the request sets it."""
     goes_on: bool = False
-    """Whether it stands right behind a word of the prompt, as completions do."""
+    """Whether the answer directly follows a word of the prompt, as in completions."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is demanded of the answer that a worker might have to write."""
+        """Whether no part of the answer may need a worker."""
         return self.tools is None and not isinstance(self.constraint, DeferredForm)
 
 
@@ -66,7 +67,7 @@ PLAIN = OutputSpec()
 
 
 class AnswerSettings(NamedTuple):
-    """The server's settings of answers, with what follows from them for every request."""
+    """The server's settings of answers, and values derived from them for every request."""
 
     options: ContentOptions
     structured_outputs: StructuredOutputsConfig
@@ -80,9 +81,9 @@ def answer_settings(options: ContentOptions) -> AnswerSettings:
 
 
 def completion_form(body: Mapping[str, Any], prompt: str | None, settings: AnswerSettings) -> OutputSpec:
-    """The form of an answer to POST /v1/completions; `prompt` is None for token ids.
+    """Return the form of an answer to POST /v1/completions; `prompt` is None for token ids.
 
-    Raises ApiError for a form that is none.
+    Raises ApiError for an invalid constraint.
     """
     return OutputSpec(
         constraint=_constraint(body, settings.structured_outputs, lambda: [prompt or ""]),
@@ -92,11 +93,11 @@ def completion_form(body: Mapping[str, Any], prompt: str | None, settings: Answe
 
 
 def chat_form(body: Mapping[str, Any], prompt: str, settings: AnswerSettings, quotes: bool) -> OutputSpec:
-    """The form of an answer in a conversation; `prompt` is the whole of it as the template put it.
+    """Return the form of an answer in a conversation; `prompt` is the whole rendered prompt.
 
-    Only a server that `quotes` looks at the conversation.
+    The texts of the conversation are included only with `quotes`.
 
-    Raises ApiError for a form that is none.
+    Raises ApiError for an invalid constraint.
     """
     config = settings.structured_outputs
     tools = _tools(body, settings.options) if settings.calls_tools else None
@@ -116,14 +117,14 @@ def chat_form(body: Mapping[str, Any], prompt: str, settings: AnswerSettings, qu
 def _constraint(
     body: Mapping[str, Any], config: StructuredOutputsConfig, texts: Callable[[], Sequence[str]]
 ) -> Constraint | None:
-    """The constraint of the answer; most requests have none. `texts` gives the texts of the prompt."""
+    """Return the constraint of the answer, if there is one. `texts` returns the texts of the prompt."""
     if body.get("structured_outputs") is None and body.get("response_format") is None:
         return None
     return demanded_form(body, config, texts)
 
 
 def _is_tag(body: Mapping[str, Any]) -> bool:
-    """Whether the form that a body demands is a structural tag."""
+    """Whether the constraint of a body is a structural tag."""
     demand = demand_of(body)
     return demand is not None and demand.kind == "structural_tag"
 
@@ -161,15 +162,16 @@ def _texts(body: Mapping[str, Any]) -> list[str]:
 
 
 MOST_TEXT_CHARS = 1_000_000
-"""The longest text that is written whole; of a longer one only what fits the answer, if that is not as long."""
+"""Longest text that is written whole. A longer text is cut to the length of the answer, and refused for an answer that
+is longer still."""
 
 Script: TypeAlias = list[Segment]
 Write: TypeAlias = Callable[[Random, int], Script]
 Written: TypeAlias = tuple[Script, Random]
-"""A script, and the random numbers that come after those it took."""
+"""A script, and the state of the random numbers after it."""
 
 Steps: TypeAlias = Generator[Job[Written], Written | None, Answer]
-"""An answer in the making: it asks for its scripts one after the other, and is sent each when it is written."""
+"""Generator of an answer: it yields a job for each script, receives the written script, and returns the answer."""
 
 Result = TypeVar("Result")
 
@@ -180,7 +182,7 @@ def constrained_script(constraint: Constraint, random: Random, verbosity: int) -
 
 
 def content_job(constraint: Constraint, random: Random, verbosity: int, most_chars: int) -> Job[Written]:
-    """Return the job that writes a text of the form: of a long one the first `most_chars` characters."""
+    """Return the job that writes a text of the form; a long text is cut to `most_chars` characters."""
     is_small = not isinstance(constraint, DeferredForm)
     return Job(_written, (constrained_script, (constraint,), random, verbosity, most_chars), is_small)
 
@@ -188,17 +190,16 @@ def content_job(constraint: Constraint, random: Random, verbosity: int, most_cha
 def calls_job(
     use: ToolUse, functions: Sequence[Function], random: Random, verbosity: int, most_chars: int
 ) -> Job[Written]:
-    """Return the job that writes calls of these functions."""
+    """Return the job that writes calls of `functions`."""
     is_small = all(each.is_small(use.taste) for each in functions)
     called = replace(use, functions=())  # those that are not called need not go to a worker
     return Job(_written, (call_script, (called, functions), random, verbosity, most_chars), is_small)
 
 
 def form_checks(form: OutputSpec) -> Iterator[Job[str | None]]:
-    """Yield the jobs that find the backend which constrains an answer, and raise ApiError unless the answer can have
-    the form.
+    """Yield the jobs that find the structured-output backend of an answer. The last backend found counts.
 
-    Forms that were read already need no check. The backend that is found last counts.
+    A job raises ApiError if the constraint cannot be met. A constraint that is already parsed needs no job.
     """
     tools, constraint = form.tools, form.constraint
     demand = None if tools is None else tool_demand(tools, form.structured_outputs)
@@ -215,14 +216,14 @@ def form_checks(form: OutputSpec) -> Iterator[Job[str | None]]:
 
 
 def deferred_backend(form: DeferredForm) -> str | None:
-    """The backend of a demand. Raises ApiError unless the demand can be met."""
+    """Return the backend of a deferred constraint. Raises ApiError if the constraint cannot be met."""
     return read_deferred(form).backend
 
 
 def either_backend(form: DeferredForm, kind: str, value: bytes, config: StructuredOutputsConfig) -> str | None:
-    """Return the backend of an answer that may be calls or of a form.
+    """Return the backend of an answer that is calls or text of a form.
 
-    vLLM holds it to either where xgrammar takes the form, whatever the backend is, and to the form alone elsewhere.
+    vLLM allows calls and the form if xgrammar accepts the form, whichever backend is configured; else only the form.
     Raises ApiError where there is no backend.
     """
     if takes_form(form):
@@ -231,7 +232,7 @@ def either_backend(form: DeferredForm, kind: str, value: bytes, config: Structur
 
 
 def tool_backend(kind: str, value: bytes, config: StructuredOutputsConfig) -> str:
-    """The backend of the structural tag or the schema, as JSON, that calls are held to.
+    """Return the backend of the structural tag or the schema, as JSON, that constrains calls.
 
     Raises ApiError when there is none.
     """
@@ -273,7 +274,7 @@ def _first_chars(script: Script, most_chars: int) -> Script:
 
 
 def too_big() -> ApiError:
-    """The refusal of a demand beyond the limits, in the words of vLLM's compiler about its own."""
+    """Return the error of a constraint beyond the limits, with the message of vLLM's grammar compiler."""
     return late(
         ApiError("Grammar error: initial lexer configuration (grammar) too big (limit for this grammar: 1000000)")
     )

@@ -24,7 +24,7 @@ DEFAULT, FOR_TOOLS = "default", "tool_use"
 """Names of templates in a tokenizer that has several."""
 USED = (DEFAULT, FOR_TOOLS)
 UNSET = (None, "auto")
-"""Values of arguments that leave the one before in force."""
+"""Values of arguments that leave the preceding setting in force."""
 ABOUT_PROMPTS = (
     "messages",
     "tools",
@@ -35,7 +35,7 @@ ABOUT_PROMPTS = (
     "continue_final_message",
     "add_generation_prompt",
 )
-"""The fields of a body that a prompt is made of."""
+"""Fields of a body that determine the prompt."""
 
 
 def _in_place(job: Job[str], _refusal: ApiError) -> str:
@@ -44,9 +44,9 @@ def _in_place(job: Job[str], _refusal: ApiError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """One server's way of putting prompts together. `special_tokens` are what templates call `bos_token` and so on.
+    """Renders conversations to prompts. `special_tokens` are the templates' variables such as `bos_token`.
 
-    `tool_template` replaces `template` where a request has tools; None is the same template for both.
+    `tool_template` replaces `template` for requests with tools; None is one template for both.
     """
 
     template: ChatTemplate = field(default_factory=ChatMLTemplate)
@@ -58,12 +58,12 @@ class Conversations:
     trusts_requests: bool = False
     hides_unusable_tools: bool = False
     run_job: Callable[[Job[str], ApiError], str] = _in_place
-    """Settings for rendering a template that a request brings; the error is for one beyond the limits."""
+    """Settings for a template in a request; the error is raised for a template beyond the limits."""
 
     def prompt(self, body: Mapping[str, Any]) -> str:
-        """The prompt of a body with `messages` and whatever else bears on it.
+        """Return the prompt of a body with `messages` and related fields.
 
-        Raises ApiError for a conversation that is none, or that the template refuses.
+        Raises ApiError for an invalid conversation, or one that the template refuses.
         """
         own = self._own_source(body)
         if own is not None:
@@ -86,16 +86,16 @@ class Conversations:
             free(turns)
 
     def makes_token_ids(self, body: Mapping[str, Any]) -> bool:
-        """Whether a body has the template's library make the token ids: then without marks, and without a text."""
+        """Whether a body lets the template's library make the token ids: then without marks, and without a text."""
         given = body.get("chat_template_kwargs")
         return bool(given) and bool(_mapping(given).get("tokenize"))
 
     def brings_template(self, body: Mapping[str, Any]) -> bool:
-        """Whether a body has a template of its own that will be rendered, which must not be done in the event loop."""
+        """Whether a body has a template of its own, which must not be rendered in the event loop."""
         return self.trusts_requests and self._own_source(body) is not None
 
     def _own_source(self, body: Mapping[str, Any]) -> str | None:
-        """The template that a body brings, if any. Raises ApiError where bodies must not bring one."""
+        """Return the template of a body, if any. Raises ApiError where requests may not have templates."""
         own, given = body.get("chat_template"), _mapping(body.get("chat_template_kwargs")).get("chat_template")
         if not self.trusts_requests and (own is not None or given is not None):
             raise ApiError(
@@ -107,7 +107,7 @@ class Conversations:
         return None if source is None else str(source)
 
     def _own_prompt(self, source: str, body: Mapping[str, Any]) -> str:
-        """The prompt by a template that came with the request. Raises ApiError."""
+        """Return the prompt rendered by the template of the request. Raises ApiError."""
         rest = {name: body[name] for name in ABOUT_PROMPTS if name in body}
         settings = {
             "default_arguments": dict(self.default_arguments),
@@ -117,7 +117,7 @@ class Conversations:
         return self.run_job(job, too_costly())
 
     def _arguments(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the variables of a template: fields of the request before its variables, and these before the
+        """Return the variables of a template. Fields of the request override its variables, which override the
         server's."""
         adds, goes_on = body.get("add_generation_prompt"), body.get("continue_final_message")
         given = _mapping(body.get("chat_template_kwargs"))
@@ -135,10 +135,10 @@ class Conversations:
 
 
 def open_conversations(options: ContentOptions, model_folder: Path | None) -> Conversations:
-    """Return the prompt template of the server: the given one, else that of the model folder.
+    """Return the chat renderer of the server with the given template, else the template of the model folder.
 
-    A folder without one has its conversations refused; without a folder, prompts are ChatML.
-    Raises OptionError when a template cannot be read, or when the `jinja2` library is missing.
+    Conversations are refused with a folder without a template. Without a folder, prompts are ChatML. Raises OptionError
+    when a template cannot be read, or when the `jinja2` library is missing.
     """
     tokens: Mapping[str, str] = {}
     sources: Mapping[str, str] = {}
@@ -166,7 +166,7 @@ def open_conversations(options: ContentOptions, model_folder: Path | None) -> Co
 
 
 def _given_source(given: str | None) -> str | None:
-    """A template given as a file, or as text if it cannot be the name of one."""
+    """Return a template given as a file, or as text if it cannot be a file name."""
     if given is None:
         return None
     try:
@@ -203,11 +203,12 @@ MOST_PROMPT_CHARS = 16 << 20
 def own_prompt(
     source: str, special_tokens: Mapping[str, str], settings: Mapping[str, Any], body: Mapping[str, Any]
 ) -> str:
-    """The prompt of a body by the template that it brings. `settings` are those of the server's `Conversations`.
+    """Render the prompt of a body with the template of the request.
 
-    Raises ApiError for a template that is none, that refuses, or that makes a text that no context holds.
+    `settings` are those of the server's `Conversations`. Raises ApiError for an invalid template, a refusal by the
+    template, or a text that is longer than any context.
     """
-    # The server, which names this function and leaves it to workers, needs neither.
+    # Imported here because only workers call this function; the server process needs neither library.
     from mockserve.generation.chat_templates.conversations import Conversations
     from mockserve.generation.chat_templates.jinja import JinjaTemplate
 
@@ -230,5 +231,5 @@ def own_prompt(
 
 
 def too_costly() -> ApiError:
-    """The refusal of a template beyond the limits."""
+    """Return the error of a template beyond the limits."""
     return ApiError("The chat template of the request takes too much time or memory.")

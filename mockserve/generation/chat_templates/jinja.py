@@ -27,13 +27,13 @@ LIBRARY_ARGUMENTS = frozenset(
         *("return_assistant_tokens_mask", "sanitize_control_tokens", "tokenizer_kwargs"),
     }
 )
-"""Arguments of the library's own function, which no template sees."""
+"""Arguments of the library's own function, which are hidden from templates."""
 TAKEN_ARGUMENTS = ("model_config", "tokenizer", "conversation")
-"""Names that vLLM's call of the library has itself."""
+"""Argument names that vLLM itself passes to the library."""
 
 
 class GenerationBlock(jinja2.ext.Extension):
-    """`{% generation %}`: marks what a model said, for training; here its content alone matters."""
+    """`{% generation %}`: marks the model's text for training. Only the content of the block is rendered here."""
 
     tags = {"generation"}  # noqa: RUF012  (the library's own attribute, and its type)
 
@@ -43,7 +43,7 @@ class GenerationBlock(jinja2.ext.Extension):
 
 
 class JinjaTemplate:
-    """A compiled template with the special tokens that it may name."""
+    """A compiled template with the special tokens that it may use."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], takes_parts: bool | None = None) -> None:
         environment = _environment()
@@ -82,7 +82,7 @@ class JinjaTemplate:
 
 
 def _check(request: TemplateRequest) -> None:
-    """Refuse what the library refuses before it renders."""
+    """Raise an error for arguments that the library refuses before it renders."""
     arguments = request.arguments
     taken = next((each for each in TAKEN_ARGUMENTS if each in arguments), None)
     if taken is not None:
@@ -128,7 +128,7 @@ def _raise_exception(message: str) -> None:
 
 
 def _iterates_over_content(tree: jinja2.nodes.Template) -> bool:
-    """Whether a loop runs over a message's content, as templates do that expect a list of parts."""
+    """Whether a loop iterates over a message's content: such templates need a list of parts."""
     for loop in tree.find_all(jinja2.nodes.For):
         over = loop.iter
         if isinstance(over, jinja2.nodes.Filter) and over.node is not None:

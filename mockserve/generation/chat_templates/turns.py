@@ -1,4 +1,4 @@
-"""Turns of a conversation as chat templates take them, and ChatML, the template of models without one."""
+"""Turns of a conversation in the form of chat templates, and ChatML, the default template."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,24 +17,24 @@ from mockserve.protocol.completions.content_parts import (
 from mockserve.protocol.errors import ApiError
 
 Turn: TypeAlias = Mapping[str, Any]
-"""A message as templates see it: `role`, `content`, and what else its role allows."""
+"""A message in the form of templates: `role`, `content`, and further keys of its role."""
 
 SYSTEM, DEVELOPER = "system", "developer"
 
 FREED_TURNS = 4096
-"""Turns that are given back to the allocator at once, which takes a few milliseconds."""
+"""Number of turns freed in one call, which takes a few milliseconds."""
 
 
 def free(turns: list[Turn]) -> None:
-    """Empty a list in pieces: to free hundreds of thousands of turns is one call into C, which holds every thread."""
+    """Empty a list in pieces. Freeing hundreds of thousands of turns in one C call would block every thread."""
     while turns:
         del turns[-FREED_TURNS:]
 
 
 def without_developers(turns: Sequence[Turn]) -> list[Turn]:
-    """The turns with the developer's as the system's; those become one turn unless the first of all is the only one.
+    """Return the turns with developer turns as system turns; system turns are merged unless only the first turn is one.
 
-    A conversation without a developer stays as it is.
+    A conversation without a developer is returned unchanged.
     """
     if not any(each.get("role") == DEVELOPER for each in turns):
         return list(turns)
@@ -58,15 +58,15 @@ def _text(content: Any) -> str:
 
 _KEY = "content"
 MARK = "\ue001end of the final message\ue001"
-"""Stands behind the final text while the template is rendered; no client's text has it."""
+"""Mark behind the final text while the template is rendered; no client's text contains it."""
 _PROBE = f"{MARK} "
-"""The mark with a space behind it, which a template that trims contents takes away."""
+"""The mark with a space behind it, which a template that trims contents removes."""
 
 
 def marked(turns: Sequence[Turn], source: str) -> tuple[list[Turn], str]:
-    """The turns with the mark behind the text of the last one, and that text.
+    """Return the turns with the mark behind the text of the last one, and that text.
 
-    Raises ValueError where there is no text that an answer could go on from.
+    Raises ValueError if the last turn has no text to continue.
     """
     *earlier, last = turns
     content = last.get(_KEY)
@@ -91,9 +91,9 @@ def _marked_parts(content: Sequence[Any]) -> tuple[list[Any], str]:
 
 
 def open_ended(rendered: str, final_text: str) -> str:
-    """A rendered prompt up to the mark. Trailing white space stays unless the template takes it away.
+    """Return the rendered prompt up to the mark. Trailing white space remains unless the template removes it.
 
-    Raises ValueError where the template has left the final text out.
+    Raises ValueError where the template has left out the final text.
     """
     text = final_text.strip()
     if text not in rendered or MARK not in rendered:
@@ -109,7 +109,7 @@ def open_ended(rendered: str, final_text: str) -> str:
 
 
 BILLING_HEADER = "x-anthropic-billing-header"
-"""A line that starts so differs from request to request; vLLM drops it, since it would spoil every prefix."""
+"""Beginning of a line that differs between requests. vLLM drops the line, since it would prevent prefix caching."""
 
 _KNOWN_PART_KEYS = frozenset(
     {
@@ -118,7 +118,7 @@ _KNOWN_PART_KEYS = frozenset(
         *("video_embeds", "video_url"),
     }
 )
-"""Keys of content parts that vLLM gives a meaning to; templates see all others as they came."""
+"""Keys of content parts with a meaning in vLLM; templates get all other keys unchanged."""
 _CALL_KEYS, _FUNCTION_KEYS = ("id", "function", "type"), ("arguments", "name")
 
 
@@ -209,8 +209,7 @@ def _in_order(found: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _arguments(given: Any) -> dict[str, Any]:
-    """Return the arguments of an earlier call. If that is no JSON object, the conversation goes on with an empty
-    one."""
+    """Return the arguments of an earlier call; an empty object if they are not a JSON object."""
     if isinstance(given, str):
         try:
             given = json.loads(given or "{}")
@@ -237,7 +236,7 @@ class ChatTemplate(Protocol):
 
     @property
     def takes_parts(self) -> bool:
-        """Whether `content` is a list of parts in the template's eyes, rather than one text."""
+        """Whether the template expects `content` as a list of parts in place of one text."""
         ...
 
     def render(self, turns: Sequence[Turn], request: TemplateRequest) -> str:
@@ -294,7 +293,7 @@ def _tool_instructions(tools: Sequence[Any]) -> str:
 
 
 class MissingTemplate:
-    """Refuses every conversation, in the words of vLLM."""
+    """Refuses every conversation with vLLM's message."""
 
     takes_parts = False
 
