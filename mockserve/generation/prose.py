@@ -204,8 +204,7 @@ class Dataset(Protocol):
     """Answers by prompt."""
 
     def answer(self, asked: Sequence[str], prompt: Sequence[int]) -> str | None:
-        """Return the answer to the first of the texts `asked` that has one, else to the token ids of the prompt; else
-        None."""
+        """Return the answer to the first of the texts `asked` with one, else to the token ids of the prompt."""
         ...
 
 

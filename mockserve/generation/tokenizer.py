@@ -277,7 +277,10 @@ CHARS_BESIDE = 250
 
 
 class RememberedPrompts:
-    """Cache of the token ids of recent prompts, `most_chars` characters in all, with `CHARS_BESIDE` added for each."""
+    """Cache of the token ids of recent prompts.
+
+    It holds `most_chars` characters in all; `CHARS_BESIDE` is added for each prompt.
+    """
 
     def __init__(self, tokenizer: Tokenizer, most_chars: int = MOST_CHARS) -> None:
         self._tokenizer = tokenizer

@@ -1,1 +1,1 @@
-"""Forms that a request can demand of an answer, and texts that have them: JSON, expressions, grammars, tags."""
+"""Constraints of structured outputs, and texts that meet them: JSON, regular expressions, grammars, structural tags."""

@@ -1,4 +1,4 @@
-"""Backends of structured outputs: vLLM's choice of one for a constraint, and what outlines and guidance refuse."""
+"""Backends of structured outputs: vLLM's choice of one for a constraint, and constraints that backends refuse."""
 
 import json
 import re
@@ -23,7 +23,7 @@ _GROUP_REFERENCES = (_parser.GROUPREF, _parser.GROUPREF_EXISTS)
 
 
 def check_outlines(demand: Demand) -> None:
-    """Raise ApiError, in vLLM's words, for what the outlines backend does not take."""
+    """Raise ApiError, with vLLM's message, for a constraint that the outlines backend does not support."""
     kind, value = demand.kind, demand.value
     if kind == "regex":
         _check_pattern(value)
@@ -73,7 +73,7 @@ def _check_pattern(pattern: str) -> None:
 
 
 def _unsupported(parsed: Any) -> Iterator[str]:
-    """Yield the constructs that the automaton of outlines lacks, in the order of the pattern."""
+    """Yield the constructs of the pattern that the automaton of outlines lacks, in order."""
     for kind, value in parsed:
         if kind in _GROUP_REFERENCES:
             yield "Backreferences are unsupported."
@@ -91,7 +91,7 @@ def _unsupported(parsed: Any) -> Iterator[str]:
 
 
 def _consumes(parsed: Any) -> bool:
-    """Whether a match takes at least one character."""
+    """Whether every match has at least one character."""
     return any(_item_consumes(kind, value) for kind, value in parsed)
 
 
@@ -106,7 +106,7 @@ def _item_consumes(kind: Any, value: Any) -> bool:
 
 
 def _needs_context(parsed: Any) -> bool:
-    """Whether an anchor or a look-around stands before everything that takes a character."""
+    """Whether an anchor or a look-around precedes all parts that match characters."""
     for kind, value in parsed:
         if kind is _parser.AT or kind in _ASSERTIONS:
             return True
@@ -135,9 +135,9 @@ _SPACE = ord(" ")
 
 
 def guided_text(grammar: str, random: Random, room: int) -> str:
-    """A text of the grammar, in llguidance's notation; what there is of it, where it does not end.
+    """Return a text of the grammar, which is in llguidance's notation; an endless text is cut.
 
-    Beyond `room` characters, the text ends as soon as it may.
+    Beyond `room` characters, the text ends as soon as the grammar allows.
     """
     from llguidance import LLMatcher, LLTokenizer
 
@@ -175,7 +175,7 @@ MAX_ITEMS = 1_000_000
 
 
 def check_guidance(demand: Demand) -> None:
-    """Raise ApiError, in vLLM's words, for what the guidance backend does not take."""
+    """Raise ApiError, with vLLM's message, for a constraint that the guidance backend does not support."""
     try:
         grammar = guidance_grammar(demand)
     except ApiError:
@@ -192,7 +192,7 @@ def check_guidance(demand: Demand) -> None:
 
 
 def guidance_grammar(demand: Demand) -> str:
-    """The demand in llguidance's own notation. Raises whatever llguidance and the JSON parser raise."""
+    """Return the constraint in llguidance's notation. Exceptions of llguidance and of the JSON parser propagate."""
     kind, value = demand.kind, demand.value
     if kind == "json":
         return _schema_grammar(value if isinstance(value, str) else json.dumps(value))
@@ -249,7 +249,7 @@ NOT_A_TEXT = "The schema should be a string or a Pydantic model."
 
 
 def resolve_backend(demand: Demand) -> str:
-    """The backend that the demand comes to. Raises ApiError, in vLLM's words, when there is none."""
+    """Return the backend for the constraint. Raises ApiError, with vLLM's message, when there is none."""
     try:
         return _resolved(demand)
     except ApiError as error:
@@ -280,7 +280,7 @@ def _resolved(demand: Demand) -> str:
 
 
 def check_xgrammar(demand: Demand) -> None:
-    """Raise ApiError, in vLLM's words, for what the xgrammar backend does not take."""
+    """Raise ApiError, with vLLM's message, for a constraint that the xgrammar backend does not support."""
     kind, value = demand.kind, demand.value
     if kind == "regex":
         try:
@@ -302,7 +302,7 @@ def check_xgrammar(demand: Demand) -> None:
 
 
 def check_format_enforcer(demand: Demand) -> None:
-    """Raise ApiError, in vLLM's words, for what the lm-format-enforcer backend does not take."""
+    """Raise ApiError, with vLLM's message, for a constraint that the lm-format-enforcer backend does not support."""
     if demand.kind == "json":
         _schema_of(demand.value)
     elif demand.kind in ("grammar", "structural_tag"):
@@ -310,7 +310,7 @@ def check_format_enforcer(demand: Demand) -> None:
 
 
 def has_patterns(schema: Any) -> bool:
-    """Whether `patternProperties` occurs in any object within `schema`; vLLM keeps such schemas from guidance."""
+    """Whether `patternProperties` occurs in any object within `schema`; vLLM does not pass such schemas to guidance."""
     pending = [schema]
     while pending:
         found = pending.pop()

@@ -1,7 +1,6 @@
-"""Checks of a demand before a text is made for it: whether a JSON schema is one, and whether the demand is small.
+"""Checks of a constraint before a text is written for it: validity of a JSON schema, and size of the constraint.
 
-The judgement of size is a bound, made without compiling anything: it calls small only what is small, and nothing that
-it does not understand.
+The size is estimated from above without compiling anything. A constraint with unknown parts is never small.
 """
 
 import json
@@ -37,11 +36,12 @@ _KINDS: tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...] = (
     (_COUNTS, (int,), "an integer"),
     (_NUMBERS, (int, float, bool), "a number"),
 )
-"""Keywords by what their values must be. Older drafts had booleans for exclusive bounds, which have no effect here."""
+"""Keywords by the required type of their values. Older drafts had booleans for exclusive bounds, which have no effect
+here."""
 
 
 def check_schema(schema: Any) -> None:
-    """Raise SchemaError, in the words of vLLM's compiler, or RegexError unless every part is a schema."""
+    """Raise SchemaError, with the message of vLLM's compiler, or RegexError unless every part is a schema."""
     if nesting(schema) > MOST_NESTED:
         raise SchemaError(TOO_DEEP)
     pending = [schema]
@@ -55,7 +55,7 @@ def check_schema(schema: Any) -> None:
 
 
 def nesting(value: Any) -> int:
-    """Return how deep objects and arrays are nested; no recursion, so that no depth is too deep for it."""
+    """Return the nesting depth of objects and arrays; iterative, so that no depth causes a RecursionError."""
     deepest = 0
     pending = [(value, 1)]
     while pending:
@@ -109,7 +109,8 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
 
 
 MOST_VALUES = 400
-"""Values that a schema may ask for, references followed and arrays at their length, and other nodes that it has."""
+"""Maximum number of values in a small schema's instances, with references resolved and arrays at full length, plus
+other nodes."""
 
 MOST_CHARS = 10_000
 MOST_NESTED_IF_SMALL = 24
@@ -119,10 +120,10 @@ MOST_NUMBER = 2**63
 MOST_PATTERN_CHARS = 200
 MOST_PATTERN_COST = 10_000
 PATTERN_VALUES = 20
-"""A text of a pattern costs as much as so many values."""
+"""Number of values whose cost equals a text of a pattern."""
 
 FREE_MEMBERS = 3
-"""Members that an object may get beyond those that its schema names."""
+"""Maximum number of members of an object beyond those named by its schema."""
 
 _ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "type", "format", "$schema", "$comment"}
@@ -134,12 +135,12 @@ _REPEATS = re.compile(r"\{\s*(\d+)?\s*(?:,\s*(\d+)?\s*)?\}")
 
 
 def is_small_demand(kind: str, value: Any) -> bool:
-    """Whether the demand that a field of `structured_outputs` makes is small."""
+    """Whether the constraint in a field of `structured_outputs` is small."""
     return _JUDGES[kind](value)
 
 
 def is_small_schema(schema: Any, taste: ArgumentRanges = ANY) -> bool:
-    """Whether a JSON schema is small: few values, none to be looked at again once it is made."""
+    """Whether a JSON schema is small: its instances have few values, and need no validation after they are made."""
     try:
         _Meter(schema, taste).schema(schema, 0, 1)
     except _TooMuchError:
@@ -148,7 +149,7 @@ def is_small_schema(schema: Any, taste: ArgumentRanges = ANY) -> bool:
 
 
 def is_small_pattern(pattern: Any) -> bool:
-    """Whether a regular expression is short and repeats little, as a bound on the texts that match it."""
+    """Whether a regular expression is short and repeats little, so that its matches are short."""
     if not isinstance(pattern, str) or len(pattern) > MOST_PATTERN_CHARS:
         return False
     times = 1
@@ -162,7 +163,7 @@ class _TooMuchError(Exception):
 
 
 class _Meter:
-    """Adds up what a schema asks for, and stops at the first bound that is exceeded."""
+    """Adds up the values and characters that a schema requires, and raises at the first exceeded bound."""
 
     def __init__(self, root: Any, taste: ArgumentRanges) -> None:
         self._root = root
@@ -171,7 +172,7 @@ class _Meter:
         self._chars_left = MOST_CHARS
 
     def schema(self, found: Any, depth: int, times: int) -> None:
-        """Count a schema whose values may be made so many times."""
+        """Count a schema whose values may be made `times` times."""
         if not isinstance(found, Mapping):
             self._plain(found, depth, times)
             return
@@ -310,4 +311,4 @@ _JUDGES: dict[str, Callable[[Any], bool]] = {
     "json_object": lambda _: True,
     "structural_tag": lambda _: False,
 }
-"""Whether a form is small, by the field of `structured_outputs`; a grammar of three lines can ask for any length."""
+"""Size checks by the field of `structured_outputs`. Grammars are never small: three lines can require any length."""

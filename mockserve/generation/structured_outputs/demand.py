@@ -1,4 +1,4 @@
-"""The demand of a request on the form of its answer, by its fields or by a JSON shape that its prompt describes."""
+"""The constraint of a request on its answer, from its fields or from a JSON shape that the prompt describes."""
 
 import json
 import re
@@ -14,19 +14,19 @@ TAG_WRAPPER_NESTING = 16
 
 
 class Demand(NamedTuple):
-    """One constraint: `kind` is its field of `structured_outputs`, `value` that field's value."""
+    """One constraint: `kind` is a field of `structured_outputs`, `value` is its value."""
 
     kind: str
     value: Any
     config: StructuredOutputsConfig = AUTO
     prompted: Any = None
-    """The schema that the prompt of an answer in JSON describes, which the backends do not see."""
+    """Schema that the prompt describes for an answer in JSON; hidden from the backends."""
 
 
 def demand_of(body: Mapping[str, Any], config: StructuredOutputsConfig = AUTO) -> Demand | None:
-    """The demand of `response_format` and `structured_outputs`, if there is one.
+    """Return the constraint of `response_format` and `structured_outputs`, if there is one.
 
-    Raises ApiError for several demands or an empty one.
+    Raises ApiError for several constraints or an empty one.
     """
     given = body.get("structured_outputs")
     fields = dict(given) if isinstance(given, Mapping) else None
@@ -54,7 +54,7 @@ def _overrides(response_format: Any) -> dict[str, Any] | None:
 
 
 def check_demand(demand: Demand) -> None:
-    """Raise ApiError for what vLLM refuses whichever backend it uses."""
+    """Raise ApiError for constraints that vLLM refuses with any backend."""
     kind, value = demand.kind, demand.value
     if kind == "choice" and value == []:
         raise ApiError("Choice '[]' cannot be an empty list")
@@ -100,10 +100,10 @@ def _too_deep() -> ApiError:
 
 
 MAX_CHARS = 10_000
-"""Characters of each end of a message that are searched."""
+"""Number of characters at each end of a message that are searched."""
 
 MAX_TRIES = 60
-"""Opening braces that are tried in one message."""
+"""Maximum number of opening braces tried in one message."""
 
 _DECODER = json.JSONDecoder()
 _CUES = re.compile(r"json|schema|example|format|structure|fields", re.IGNORECASE)
@@ -120,16 +120,16 @@ _NOTES: Mapping[str, Mapping[str, str]] = {
     "must be a single float value": {"type": "number"},
     "must be True or False": {"type": "boolean"},
 }
-"""DSPy's descriptions of the values of the types that are not text."""
+"""DSPy's descriptions of values of types other than text."""
 
 _ONE_OF = re.compile(r"must exactly match \(no extra characters\) one of: (.*)")
 _ADHERES = "must adhere to the JSON schema: "
 
 
 def prompted_schema(messages: Sequence[str]) -> dict[str, Any] | None:
-    """The schema that messages describe: the last that is written out, else that of the first example.
+    """Return the schema that messages describe: the last complete schema, else one inferred from the first example.
 
-    None where the messages describe no object.
+    Returns None if the messages describe no object.
     """
     found = [each for text in messages for each in _objects(text)]
     schemas = [each for each, _ in found if _is_schema(each)]
@@ -140,7 +140,7 @@ def prompted_schema(messages: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _objects(text: str) -> Iterator[tuple[dict[str, Any], bool]]:
-    """The JSON objects in a text, each with whether the text before it speaks of JSON or an example."""
+    """Yield the JSON objects in a text, each with whether the text before it mentions JSON or an example."""
     if len(text) > 2 * MAX_CHARS:
         text = f"{text[:MAX_CHARS]}\n{text[-MAX_CHARS:]}"
     at = 0
@@ -163,7 +163,7 @@ def _is_schema(value: Mapping[str, Any]) -> bool:
 
 
 def _schema_like(value: Any) -> dict[str, Any]:
-    """A schema of values like an example."""
+    """Infer a schema from an example value."""
     if isinstance(value, dict):
         members = {name: _schema_like(each) for name, each in value.items()}
         return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
@@ -177,7 +177,7 @@ def _schema_like(value: Any) -> dict[str, Any]:
 
 
 def _schema_of_text(text: str) -> dict[str, Any]:
-    """A schema of what a text stands for: a type by its name, a placeholder with a note, else a text."""
+    """Infer a schema from a text: a type by its name, a placeholder with a note, else a text."""
     _, has_note, note = text.partition(_PLACEHOLDER_NOTE)
     if not has_note:
         kind = _TYPE_WORDS.get(text.strip("<>[] ").lower())

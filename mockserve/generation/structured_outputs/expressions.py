@@ -1,4 +1,4 @@
-"""Expressions of a grammar: characters and what is made of them."""
+"""Expressions of a grammar: characters and combinations of expressions."""
 
 import string
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from random import Random
 from typing import TypeAlias
 
 PRINTABLE = string.ascii_letters + string.digits + " " + string.punctuation
-"""Characters that stand for any character: the likeliest first, so that the shortest text is a plain one."""
+"""Characters used for a wildcard: the likeliest first, so that the shortest text is an ordinary one."""
 
 SPARE = "éßñ中文日本語ЖΩ€£©\t\n\r" + "".join(map(chr, range(0xA1, 0x250)))
 """Character for a class without printable ones."""
@@ -44,7 +44,7 @@ PROPERTIES = {
     "Greek": "ΑΒΓΔΩαβγδω",
     "Cyrillic": "АБВГДабвгд",
 }
-"""Unicode properties by name, each as some characters that have it."""
+"""Unicode properties by name, each with some of its characters."""
 
 POSIX = {
     "alpha": LETTERS,
@@ -60,13 +60,13 @@ POSIX = {
 
 
 def between(first: str, last: str) -> str:
-    """The characters of a range: the printable ones if it has any, else its first."""
+    """Return the characters of a range: the printable ones if it has any, else its first."""
     found = "".join(each for each in PRINTABLE if first <= each <= last)
     return found or "".join(map(chr, range(ord(first), min(ord(last), ord(first) + 63) + 1)))
 
 
 def without(excluded: str, ranges: list[tuple[str, str]]) -> str:
-    """Characters that are neither `excluded` nor within a range: the printable ones if there are any."""
+    """Return characters neither `excluded` nor within a range: the printable ones if there are any."""
 
     def is_free(each: str) -> bool:
         return each not in excluded and not any(first <= each <= last for first, last in ranges)
@@ -75,13 +75,13 @@ def without(excluded: str, ranges: list[tuple[str, str]]) -> str:
 
 
 MOST_REPEATS = 8
-"""Most repetitions of a part that may come any number of times, beyond its least number."""
+"""Maximum number of repetitions beyond the minimum, for a part with unlimited repetitions."""
 
 ENDLESS = 1 << 62
-"""The length of what can never end."""
+"""Length of an expression without a finite match."""
 
 MOST_CHARS = 1 << 17
-"""A longer match is broken off."""
+"""Maximum length of a match; a longer match is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A part, at least `least` times; without `most` any number of times."""
+    """A part, at least `least` and at most `most` times; `most` None is unlimited."""
 
     part: "Expression"
     least: int
@@ -147,7 +147,7 @@ class Grammar:
 
     @property
     def can_begin(self) -> bool:
-        """Whether a first character can be written, though perhaps no last one."""
+        """Whether some match has a first character, even if no match is finite."""
         found: set[str] = set()
         num_found = -1
         while num_found < len(found):
@@ -157,11 +157,9 @@ class Grammar:
 
 
 def matching_text(grammar: Grammar, random: Random, room: int) -> str:
-    """A text that matches, of about `room` characters at most if there is one so short; 0 gives the shortest.
+    """Return a matching text of about `room` characters at most, if there is one; 0 gives the shortest.
 
-    One that is too long breaks off.
-
-    Linear in the length of the text.
+    A text of more than `MOST_CHARS` characters is cut. The time is linear in the length of the text.
     """
     writer = _Writer(grammar, random, room)
     writer.write()
@@ -169,9 +167,9 @@ def matching_text(grammar: Grammar, random: Random, room: int) -> str:
 
 
 class _Writer:
-    """Writes left to right with a stack of what is still to come, so that deep rules need no deep recursion.
+    """Writes a match from left to right with a stack of pending expressions, so that deep rules need no deep recursion.
 
-    `room` is what is left for more than the shortest way to the end.
+    `room` is the number of characters left for more than the shortest way to the end.
     """
 
     def __init__(self, grammar: Grammar, random: Random, room: int) -> None:
@@ -223,7 +221,7 @@ class _Writer:
 
 
 def _begins(expression: Expression, rules: Collection[str]) -> bool:
-    """Whether a match can begin with a character; `rules` are those known to."""
+    """Whether a match can begin with a character; `rules` are the rules for which that is already known."""
     match expression:
         case Text(text) | Chars(text):
             return bool(text)
@@ -261,7 +259,7 @@ def _shortest(expression: Expression, of_rules: Mapping[str, int]) -> int:
 
 
 def _total(lengths: Iterable[int]) -> int:
-    """The sum; endless if one of the lengths is, otherwise less than that however great."""
+    """Return the sum of lengths: `ENDLESS` if one of them is, otherwise less than `ENDLESS`."""
     total = 0
     for length in lengths:
         if length == ENDLESS:
@@ -271,7 +269,7 @@ def _total(lengths: Iterable[int]) -> int:
 
 
 def _shortest_of_rules(grammar: Grammar) -> dict[str, int]:
-    """The shortest match of every rule, found by letting short ones shorten those that use them."""
+    """Return the length of the shortest match of every rule, computed by fixed-point iteration."""
     found = dict.fromkeys(grammar.rules, ENDLESS)
     changed = True
     while changed:

@@ -1,4 +1,4 @@
-"""Context-free grammars in GBNF (`root ::= ...`) or Lark (`start: ...`), as expressions to write sentences of."""
+"""Parser of context-free grammars in GBNF (`root ::= ...`) or Lark (`start: ...`)."""
 
 import json
 import re
@@ -54,7 +54,7 @@ class GrammarError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word, with where it stands: `line` and `column` count from 1. The last word is of the kind `end`."""
+    """One token with its position: `line` and `column` count from 1. The last token has the kind `end`."""
 
     kind: str
     text: str
@@ -64,12 +64,12 @@ class Word:
 
 
 def is_lark(source: str) -> bool:
-    """Whether a grammar is in Lark's notation: no line defines a rule in the other."""
+    """Whether a grammar is in Lark's notation, which is the case if no line defines a GBNF rule."""
     return not any("::=" in _COMMENT.sub("", line) for line in source.split("\n"))
 
 
 def words_of(source: str, lark: bool) -> list[Word]:
-    """All words but spaces and comments. Raises GrammarError at what is none."""
+    """Return all tokens except spaces and comments. Raises GrammarError at an invalid one."""
     pattern = re.compile("|".join(f"(?P<{name}>{each})" for name, each in _notation(lark).items()))
     words: list[Word] = []
     at, line, line_start = 0, 1, 0
@@ -99,7 +99,7 @@ def unquoted(text: str) -> str:
 
 
 def pointed_at(source: str, word: Word, reason: str) -> GrammarError:
-    """An error at a word of a Lark grammar, with its line and a mark below it."""
+    """Create an error at a token of a Lark grammar, with its line and a mark below it."""
     shown = source.split("\n")[word.line - 1]
     mark = " " * (word.column - 1) + "^"
     return GrammarError(
@@ -108,7 +108,7 @@ def pointed_at(source: str, word: Word, reason: str) -> GrammarError:
 
 
 def not_gbnf(source: str, at: int, line: int, reason: str) -> GrammarError:
-    """An error at a place of a GBNF grammar, shown between what is before and after it."""
+    """Create an error at a position of a GBNF grammar, with the text before and after it."""
     before, after = source[:at].split("\n")[-1], source[at:].split("\n")[0]
     return GrammarError(f"{CONVERSION}{reason} at line {line}, '{before}' ^ '{after}'")
 
@@ -155,9 +155,9 @@ COMMON = {
 
 
 def parse_grammar(source: str) -> Grammar:
-    """A grammar in GBNF or in Lark's notation, whichever it is in.
+    """Parse a grammar in GBNF or in Lark's notation.
 
-    Raises GrammarError for what is neither, and for a rule that is used and not there.
+    Raises GrammarError for invalid syntax, and for a rule that is used but not defined.
     """
     lark = is_lark(source)
     parser = _Parser(source, lark)
@@ -305,7 +305,7 @@ class _Parser:
             raise GrammarError(f"{CONVERSION}{error}") from None
 
     def _directive(self, word: Word, rules: dict[str, Expression]) -> None:
-        """`%import common.X`, singly or several at once; `%ignore` needs nothing: what is ignored is not written."""
+        """Parse `%import common.X`, single or several. `%ignore` has no effect: ignored text is never written."""
         command, _, rest = word.text[1:].partition(" ")
         if command in ("ignore", "declare"):
             return
@@ -340,14 +340,14 @@ def _is_json(text: str) -> bool:
 
 
 def _rule_name(text: str) -> str:
-    """A name without Lark's marks for how to show or rank the rule."""
+    """Return a rule name without Lark's prefixes and priority."""
     name = text.lstrip("!?")
     base, dot, rank = name.partition(".")
     return base if dot and rank.lstrip("-").isdecimal() else name
 
 
 def _bounds(text: str) -> tuple[int, int | None]:
-    """`{m}`, `{m,}`, `{m,n}`, `~m` or `~m..n`."""
+    """Return the bounds of `{m}`, `{m,}`, `{m,n}`, `~m` or `~m..n`."""
     inner = text.strip("{}~ ").replace("..", ",")
     first, comma, last = (each.strip() for each in inner.partition(","))
     least = int(first or 0)

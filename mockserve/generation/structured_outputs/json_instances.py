@@ -1,4 +1,4 @@
-"""Values that a JSON schema accepts, made up from a seed."""
+"""Random values that a JSON schema accepts."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -28,7 +28,8 @@ _PARTS = ("items", "additionalProperties", "propertyNames")
 
 
 def with_read_keywords(schema: Any) -> Any:
-    """`schema` as xgrammar understands it: what it ignores is left out, a remote reference allows everything."""
+    """Return `schema` as xgrammar reads it: without ignored keywords, and with remote references accepting any
+    value."""
     if not isinstance(schema, Mapping):
         return schema is not False
     reference = schema.get("$ref")
@@ -56,7 +57,7 @@ def with_read_keywords(schema: Any) -> Any:
 
 
 def _is_place(name: str, value: Any) -> bool:
-    """Whether a member of a schema is no keyword, but a place that references may lead to."""
+    """Whether a member of a schema is not a keyword but a possible target of references."""
     return isinstance(value, Mapping) and not (name in _MAPS or name in _PARTS or name in _IGNORED)
 
 
@@ -76,22 +77,22 @@ MOST_TRIES = 40
 MOST_ITEMS = 10_000
 MOST_VALUES = 20_000
 MOST_DEPTH = 5
-"""Beyond this depth only what is required is made, by the shortest way there is."""
+"""Depth beyond which only required values are made, in the shortest way."""
 
 ENDLESS_DEPTH = 1000
 CHECKED_KEYWORDS = frozenset(
     {"not", "oneOf", "if", "dependentRequired", "dependentSchemas", "dependencies", "contains", "uniqueItems"}
     | {"unevaluatedProperties", "unevaluatedItems", "patternProperties", "propertyNames", "maxProperties", "allOf"}
 )
-"""Keywords by which a value can be refused although each of its parts was made as asked."""
+"""Keywords that can refuse a value even though each of its parts is valid."""
 
 _IGNORED = CHECKED_KEYWORDS | {"then", "else", "const", "default"}
 
 _BREAK = "\ue000"
-"""A mark that stands for what is left out; no schema's text has this character of the private use area by chance."""
+"""Mark of an omitted value; schemas are unlikely to contain this private-use character."""
 
 SOLE_KEYWORDS = frozenset({"enum", "const", "anyOf"})
-"""Keywords that need no look at the value where nothing but `type` and annotations stands beside them."""
+"""Keywords that need no validation of the value if only `type` and annotations occur beside them."""
 
 ANNOTATIONS = frozenset({"title", "description", "default", "examples", "type", "$defs", "definitions", "$schema"})
 
@@ -99,22 +100,20 @@ ANNOTATIONS = frozenset({"title", "description", "default", "examples", "type", 
 def instance_text(
     schema: Schema, random: Random, verbosity: int, taste: ArgumentRanges = ANY, is_compact: bool = False
 ) -> str:
-    """A value of `schema` as JSON. `verbosity` 0 gives the least that is accepted, 2 most of what is optional.
+    """Return a value of `schema` as JSON. `verbosity` 0 gives the smallest accepted value, 2 most optional parts.
 
-    Compact JSON has no spaces between its parts.
-
-    Raises SchemaError for a schema that is none or that nothing satisfies, RegexError for a pattern that is none.
+    Compact JSON has no spaces between its parts. Raises SchemaError for an invalid or unsatisfiable schema, RegexError
+    for an invalid pattern.
     """
     separators = (",", ":") if is_compact else None
     return json.dumps(make_instance(schema, random, verbosity, taste), ensure_ascii=False, separators=separators)
 
 
 def lenient_text(schema: Schema, random: Random, taste: ArgumentRanges = ANY) -> str:
-    """Return JSON of the shape that `schema` describes by the keywords that xgrammar reads, whatever the other keywords
-    are.
+    """Return JSON of the shape that `schema` describes by the keywords that xgrammar reads.
 
-    The text breaks off where a schema requires itself without end, and is empty where nothing satisfies the schema.
-    Raises LoopError for a reference that leads back to itself.
+    The text is cut where a schema requires itself without end, and is empty for an unsatisfiable schema. Raises
+    LoopError for a reference that leads back to itself.
     """
     readable = with_read_keywords(schema)
     maker = _Maker(readable, random, 0, taste, breaks_off=True)
@@ -128,7 +127,7 @@ def lenient_text(schema: Schema, random: Random, taste: ArgumentRanges = ANY) ->
 
 
 def make_instance(schema: Schema, random: Random, verbosity: int, taste: ArgumentRanges = ANY) -> Any:
-    """A value of `schema`; see `instance_text`."""
+    """Return a value of `schema`. The parameters are those of `instance_text`."""
     if not mentions_checked(schema):
         return _Maker(schema, random, verbosity, taste).make(schema, 0)
     from mockserve.generation.structured_outputs.validation import new_validator
@@ -137,7 +136,7 @@ def make_instance(schema: Schema, random: Random, verbosity: int, taste: Argumen
     reason = SchemaError("Unsatisfiable schema: no value found that satisfies it")
     for attempt in range(MOST_TRIES):
         try:
-            # The least value is always the same one: if it is refused, others must be tried.
+            # The smallest value does not depend on the seed: if it is refused, larger values must be tried.
             maker = _Maker(schema, random, max(verbosity, 1) if attempt else verbosity, taste)
             value = maker.make(schema, 0)
         except SchemaError as error:  # another alternative may be satisfiable
@@ -156,12 +155,12 @@ def _is_valid(validator: Any, value: Any) -> bool:
 
 
 class _Maker:
-    """Makes values of one document's schemas."""
+    """Makes values of the schemas in one document."""
 
     def __init__(
         self, root: Schema, random: Random, verbosity: int, taste: ArgumentRanges, breaks_off: bool = False
     ) -> None:
-        """`breaks_off`: put a mark where values are nested too deeply, instead of giving up."""
+        """`breaks_off`: insert a mark where values are nested too deeply, instead of raising SchemaError."""
         self._breaks_off = breaks_off
         self._root = root
         self._random = random
@@ -262,7 +261,7 @@ class _Maker:
         return additional
 
     def _add_free(self, value: dict[str, Any], schema: Mapping[str, Any], least: int, depth: int) -> None:
-        """Members that no property names, until there are `least`."""
+        """Add members with free names until there are `least` members."""
         patterns = list(schema.get("patternProperties", {}))
         if schema.get("additionalProperties") is False and not patterns:
             if len(value) < schema.get("minProperties", 0):
@@ -322,7 +321,7 @@ class _Maker:
         return items
 
     def _height(self, schema: Schema, depth: int) -> int:
-        """Return how deep the least value of a schema is nested; endless for one that needs itself."""
+        """Return the nesting depth of the smallest value of a schema; endless if the schema requires itself."""
         if not isinstance(schema, Mapping) or depth > MOST_DEPTH * 4:
             return 0 if isinstance(schema, bool) else ENDLESS_DEPTH
         known = self._heights.get(id(schema))
@@ -346,7 +345,7 @@ class _Maker:
 
 
 def mentions_checked(schema: Any) -> bool:
-    """Whether a keyword occurs anywhere that calls for a look at the whole value."""
+    """Whether any keyword in `schema` requires a validation of the whole value."""
     pending = [schema]
     while pending:  # no recursion, so that no depth is too deep for it
         found = pending.pop()
@@ -362,7 +361,8 @@ def mentions_checked(schema: Any) -> bool:
 
 
 def _item_schemas(schema: Mapping[str, Any]) -> tuple[list[Schema], Schema]:
-    """Schemas of the first items one by one, and of all others; older drafts wrote both differently."""
+    """Return the schemas of the first items and the schema of all others; older drafts use different keywords for
+    both."""
     rest = schema.get("items", True)
     if isinstance(rest, list):
         return rest, schema.get("additionalItems", True)

@@ -1,4 +1,4 @@
-"""Reading JSON schemas: references, combinations, errors in the words of vLLM's compiler, strings and numbers."""
+"""JSON schemas: references, combinations, messages of vLLM's compiler, strings and numbers."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ UPPER_BOUNDS = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProp
 
 
 class SchemaError(ValueError):
-    """A schema that is none, or that nothing can satisfy."""
+    """An invalid or unsatisfiable schema."""
 
 
 class LoopError(SchemaError):
@@ -38,9 +38,10 @@ class LoopError(SchemaError):
 
 
 def resolved(schema: Schema, root: Schema, num_around: int = 0) -> dict[str, Any]:
-    """The schema with its references replaced by what they name and `allOf` merged in; `num_around` have it as a part.
+    """Return the schema with references replaced by their targets and `allOf` merged in; `num_around` schemas contain
+    it.
 
-    Raises SchemaError for one that leads nowhere or round in a circle.
+    Raises SchemaError for a reference that has no target or is circular.
     """
     found = _as_mapping(schema)
     for _ in range(num_around, MOST_NESTED):
@@ -57,7 +58,7 @@ def resolved(schema: Schema, root: Schema, num_around: int = 0) -> dict[str, Any
 
 
 def follow(reference: Any, root: Schema) -> Schema:
-    """Return the part of the document that a reference names."""
+    """Return the part of the document at a reference."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         raise SchemaError(f"Failed to resolve reference: {reference}")
     if len(reference) > 1 and reference[1] != "/":
@@ -77,7 +78,7 @@ def follow(reference: Any, root: Schema) -> Schema:
 
 
 def _anchored(name: str, root: Schema) -> Schema:
-    """The schema that has this `$anchor`."""
+    """Return the schema with the `$anchor` `name`."""
     pending: list[Any] = [root]
     while pending:
         found = pending.pop()
@@ -91,7 +92,7 @@ def _anchored(name: str, root: Schema) -> Schema:
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema that demands what both demand."""
+    """Merge two schemas: a value must meet both."""
     both = {**first, **second}
     if "type" in first and "type" in second:
         both["type"] = _common_type(first["type"], second["type"])
@@ -113,7 +114,7 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 
 
 def type_options(schema: Mapping[str, Any]) -> Sequence[str]:
-    """The types a value may have. Raises SchemaError for a type that there is not."""
+    """Return the types that a value may have. Raises SchemaError for an unknown type."""
     given = schema.get("type")
     names = [given] if isinstance(given, str) else given
     if isinstance(names, list):
@@ -129,7 +130,7 @@ def type_options(schema: Mapping[str, Any]) -> Sequence[str]:
 
 
 def options_of(schema: Mapping[str, Any]) -> list[Schema] | None:
-    """The alternatives of `anyOf` or `oneOf`, each with all else the schema demands."""
+    """Return the alternatives of `anyOf` or `oneOf`, each merged with the rest of the schema."""
     for name in ("anyOf", "oneOf"):
         if name in schema:
             rest = {key: value for key, value in schema.items() if key != name}
@@ -185,13 +186,13 @@ MOST_TRIES = 50
 PATTERN_ROOM_CHARS = 24
 MOST_CHARS = 100_000
 MAX_WIDTH = 1_000_000
-"""A wider range between bounds is narrowed to the usual one."""
+"""Maximum width of a range; a wider one is narrowed to the usual range."""
 
 
 def make_string(schema: Mapping[str, Any], random: Random, verbosity: int) -> str:
-    """A string of the pattern, format and length asked for; a few words where nothing is.
+    """Return a string of the schema's pattern, format and length; a few words if it has none of them.
 
-    Raises SchemaError when there is none, RegexError for a pattern that is none.
+    Raises SchemaError when there is none, RegexError for an invalid pattern.
     """
     least, most = _length_bounds(schema)
     if "pattern" in schema:
@@ -210,7 +211,7 @@ def make_string(schema: Mapping[str, Any], random: Random, verbosity: int) -> st
 
 
 def make_number(schema: Mapping[str, Any], random: Random, usual: tuple[float, float], integer: bool) -> float:
-    """A number within the bounds, or within the `usual` ones where there are none; with few digits if they allow it."""
+    """Return a number within the schema's bounds, else within the `usual` ones; with few digits if possible."""
     low, high = _number_bounds(schema, usual, integer)
     step = schema.get("multipleOf")
     if isinstance(step, int | float) and math.isfinite(step) and step > 0:
@@ -232,7 +233,7 @@ def make_number(schema: Mapping[str, Any], random: Random, usual: tuple[float, f
 
 
 def make_formatted(name: Any, random: Random) -> str:
-    """A string of a named format. Raises SchemaError for a name that vLLM does not support."""
+    """Return a string of a named format. Raises SchemaError for a name that vLLM does not support."""
     check_format(name)
     return _FORMATS[name](random)
 
@@ -266,7 +267,8 @@ def _length_bounds(schema: Mapping[str, Any]) -> tuple[int, int | None]:
 
 
 def _number_bounds(schema: Mapping[str, Any], usual: tuple[float, float], integer: bool) -> tuple[float, float]:
-    """The closed range to draw from: the schema's, else the usual one, moved where the schema has only one end."""
+    """Return the closed range to draw from: the schema's, else the usual one, moved if the schema has only one
+    bound."""
     lows = [schema[name] for name in ("minimum", "exclusiveMinimum") if _is_number(schema.get(name))]
     highs = [schema[name] for name in ("maximum", "exclusiveMaximum") if _is_number(schema.get(name))]
     if lows and highs and max(lows) > min(highs):
@@ -275,7 +277,7 @@ def _number_bounds(schema: Mapping[str, Any], usual: tuple[float, float], intege
     low: float = max(lows) if lows else min(usual[0], min(highs) - width) if highs else usual[0]
     high: float = min(highs) if highs else max(usual[1], low + width)
     if high - low > MAX_WIDTH and max(low, usual[0]) < min(high, usual[1]):
-        # Bounds as wide as those of a type of integers would give values that no person expects.
+        # Bounds as wide as an integer type would give implausible values.
         low, high = max(low, usual[0]), min(high, usual[1])
     if integer:
         low, high = math.ceil(low), math.floor(high)

@@ -1,4 +1,4 @@
-"""The form that a request demands of its answer: JSON, a regular expression, a choice, a grammar or structural tags."""
+"""Constraints of an answer: JSON, a regular expression, a choice, a grammar or structural tags."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ from mockserve.protocol.json_text import compact_json
 
 ROOM_CHARS = 120
 VERBOSITIES = (2, 1, 0)
-"""Numbers of optional parts to write, the most first."""
+"""Levels of verbosity, from the most optional parts to the fewest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class JsonForm:
     is_compact: bool = False
     """Whether the JSON has no spaces."""
     prompted: Any = None
-    """A value after which a value of the schema is modelled, if there is one."""
+    """Schema described by the prompt, which the value follows; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class GrammarForm:
 
 @dataclass(frozen=True, slots=True)
 class GuidedForm:
-    """A sentence of a grammar that llguidance reads and this package does not."""
+    """A sentence of a grammar that only llguidance can parse."""
 
     grammar: str
     backend: str | None = None
@@ -73,24 +73,24 @@ class TagForm:
 
 @dataclass(frozen=True, slots=True)
 class DeferredForm:
-    """A demand that is read when a text is written: it may take long to read.
+    """A constraint that is parsed when a text is written, since parsing may take long.
 
-    `demand` has its kind, its value and what the prompt describes, as JSON.
+    `demand` has its kind, its value and the schema described by the prompt, as JSON.
     """
 
     demand: bytes
     config: StructuredOutputsConfig = AUTO
     backend: None = None
-    """Reading the demand finds its backend."""
+    """Backend; None until the constraint is parsed."""
 
 
 Constraint: TypeAlias = JsonForm | GrammarForm | GuidedForm | TagForm | DeferredForm
 
 
 def constrained_text(constraint: Constraint, random: Random, verbosity: int) -> str:
-    """A text of the form: about the least for `verbosity` 0, most of what is optional for 2.
+    """Return a text of the form: about the shortest for `verbosity` 0, with most optional parts for 2.
 
-    Raises ApiError when nothing has that form.
+    Raises ApiError for a constraint that no text meets.
     """
     room = ROOM_CHARS * verbosity // 2
     try:
@@ -109,14 +109,14 @@ def constrained_text(constraint: Constraint, random: Random, verbosity: int) -> 
             case DeferredForm():
                 return constrained_text(read_deferred(constraint), random, verbosity)
     except (SchemaError, RegexError):
-        # vLLM accepts the constraint, and its engine finds no token to go on with.
+        # vLLM accepts the constraint, and its engine then fails because no token is allowed.
         raise late(internal_error()) from None
 
 
 def _json_text(form: JsonForm, random: Random, verbosity: int) -> str:
-    """JSON of the form; without a backend, of the schema taken by itself.
+    """Return JSON of the form; without a backend, JSON of the schema alone.
 
-    Where a backend accepts a schema for which no value is found, the text is what its grammar allows.
+    If no value is found for a schema that a backend accepts, the text follows the backend's grammar.
     """
     if form.prompted is not None:
         with suppress(ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
@@ -140,9 +140,9 @@ def _json_text(form: JsonForm, random: Random, verbosity: int) -> str:
 def demanded_form(
     body: Mapping[str, Any], config: StructuredOutputsConfig = AUTO, texts: Callable[[], Sequence[str]] = tuple
 ) -> Constraint | None:
-    """The form that `read_constraint` finds, but what may take long to read, or needs a library, is deferred.
+    """Return the result of `read_constraint`, deferred if parsing may take long or needs a library.
 
-    `texts` gives the texts of the prompt, for an object of any form to be like what they describe.
+    `texts` returns the texts of the prompt, since an object of any form should match the prompt's description.
     """
     demand = demand_of(body, config)
     if demand is None:
@@ -172,13 +172,13 @@ def _deferred(demand: Demand) -> DeferredForm:
 
 @lru_cache(maxsize=1)
 def read_deferred(form: DeferredForm) -> Constraint:
-    """The form that `read_demand` finds, which for the latest demand is not done again."""
+    """Return the result of `read_demand`; the result for the latest constraint is cached."""
     kind, value, prompted = json.loads(form.demand)
     return read_demand(Demand(kind, value, form.config, prompted))
 
 
 def takes_form(form: DeferredForm) -> bool:
-    """Whether xgrammar takes the form."""
+    """Whether xgrammar accepts the constraint."""
     kind, value, _ = json.loads(form.demand)
     demand = Demand(kind, value, form.config)
     try:
@@ -190,14 +190,16 @@ def takes_form(form: DeferredForm) -> bool:
 
 
 def read_constraint(body: Mapping[str, Any], config: StructuredOutputsConfig = AUTO) -> Constraint | None:
-    """Return the constraint of `response_format` and `structured_outputs`, if there is one. Raises ApiError in vLLM's
-    words."""
+    """Return the constraint of `response_format` and `structured_outputs`, if there is one.
+
+    Raises ApiError with vLLM's message.
+    """
     demand = demand_of(body, config)
     return None if demand is None else read_demand(demand)
 
 
 def read_demand(demand: Demand) -> Constraint:
-    """The form that is demanded. Raises ApiError in vLLM's words."""
+    """Parse a constraint. Raises ApiError with vLLM's message."""
     if demand.kind == "structural_tag":
         check_tag_of(demand)
     try:
@@ -208,7 +210,7 @@ def read_demand(demand: Demand) -> Constraint:
 
 
 def check_tag_of(demand: Demand) -> None:
-    """Raise ApiError for a structural tag that is none, which vLLM refuses while it reads the body."""
+    """Raise ApiError for an invalid structural tag; vLLM refuses it while it parses the body."""
     field = "structured_outputs" if isinstance(demand.value, str) else "response_format"
     try:
         check_xgrammar(demand)
@@ -272,7 +274,7 @@ _PARTS = (
 
 
 def without_further_members(schema: Any) -> Any:
-    """Return `schema` with `additionalProperties` false wherever it names members and does not set it."""
+    """Return `schema` with `additionalProperties` false in each object schema with properties that does not set it."""
     if isinstance(schema, list):
         return [without_further_members(each) for each in schema]
     if not isinstance(schema, Mapping):

@@ -1,4 +1,4 @@
-"""Regular expressions, as expressions to write matches of. Errors have the words of vLLM's parser."""
+"""Parser of regular expressions to expressions. Errors have the messages of vLLM's parser."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ ANCHORS = frozenset("AzZbB")
 
 
 class RegexError(ValueError):
-    """An invalid regular expression. `str()` shows where, in the form of the parser that vLLM uses."""
+    """An invalid regular expression. `str()` shows the position, in the format of vLLM's parser."""
 
     def __init__(self, pattern: str, reason: str, start: int, end: int) -> None:
         marks = " " * start + "^" * max(1, end - start)
@@ -33,9 +33,9 @@ class RegexError(ValueError):
 
 
 def parse_regex(pattern: str) -> Expression:
-    """Raises RegexError for what is none, for look-around and for backreferences.
+    """Parse a regular expression. Raises RegexError for invalid patterns, look-around and backreferences.
 
-    Anchors and word boundaries match nothing: a text is written as a whole.
+    Anchors and word boundaries match nothing, since a text is written as a whole.
     """
     return _Parser(pattern).parse()
 
@@ -126,7 +126,7 @@ class _Parser:
         return expression
 
     def _group_head(self, start: int) -> bool:
-        """Read what follows `(?`; whether the group has a content, unlike one that only sets flags."""
+        """Parse the part after `(?`; return whether the group has a content, unlike one that only sets flags."""
         rest = self._pattern[self._at + 1 :]
         for mark in ("=", "!", "<=", "<!"):
             if rest.startswith(mark):

@@ -1,4 +1,4 @@
-"""Structural tags: free text with parts in it that must have a form, as `structural_tag` describes them."""
+"""Structural tags: free text with constrained parts, as `structural_tag` describes them."""
 
 from collections.abc import Callable, Mapping
 from random import Random
@@ -22,7 +22,7 @@ class TagError(ValueError):
 
 
 def tag_text(tag: Any, random: Random, verbosity: int) -> str:
-    """A text of the form. `verbosity` 0 gives about the least, 2 a longer one."""
+    """Return a text of the form. `verbosity` 0 gives about the shortest, 2 a longer one."""
     if not isinstance(tag, Mapping):
         raise TagError("a structural tag must be an object")
     writer = _Writer(random, verbosity)
@@ -39,7 +39,7 @@ class _Writer:
         self._verbosity = verbosity
 
     def structures(self, tag: Mapping[str, Any]) -> str:
-        """The older form: free text, and after each trigger one of the structures that begin with it."""
+        """Write the older form: free text, and after each trigger one of the structures that begin with it."""
         structures, triggers = _list(tag, "structures"), _list(tag, "triggers")
         for each in structures:
             if not any(_text(each, "begin").startswith(str(trigger)) for trigger in triggers):
@@ -55,7 +55,7 @@ class _Writer:
         return f"{structure['begin']}{inner}{_text(structure, 'end')}"
 
     def write(self, form: Any) -> str:
-        """A text of one format."""
+        """Write a text of one format."""
         writers: dict[Any, Callable[[Mapping[str, Any]], str]] = {
             "const_string": lambda form: _text(form, "value"),
             "json_schema": self._json,
@@ -85,7 +85,7 @@ class _Writer:
         return writers[kind](form)
 
     def _prose(self, least: int = 0) -> str:
-        """Words: at least so many, for an answer that is nothing but free text is not empty."""
+        """Return at least `least` words; an answer that is only free text must not be empty."""
         return " ".join(self._random.choices(WORDS, k=max(least, self._random.randint(0, 3 * self._verbosity))))
 
     def _json(self, form: Mapping[str, Any]) -> str:
@@ -145,7 +145,7 @@ _TYPES_BY_FIELD = {
 
 
 def _type_by_fields(form: Mapping[str, Any]) -> str | None:
-    """The type of a format that does not name it, found as xgrammar finds it: by the fields that it has."""
+    """Return the type of a format without `type`, found by its fields as in xgrammar."""
     return next((kind for field, kind in _TYPES_BY_FIELD.items() if field in form), None)
 
 
@@ -164,7 +164,7 @@ def _text(form: Any, name: str) -> str:
 
 
 def _mark(value: Any) -> str:
-    """The text at an edge of a tag: a string, or a token by its text."""
+    """Return the text of a tag's begin or end: a string, or a token's text."""
     if isinstance(value, Mapping):
         return str(value.get("token", ""))
     if not isinstance(value, str):

@@ -1,7 +1,6 @@
-"""Validation of a value against a JSON schema, where both may be a client's.
+"""Validation of a value against a JSON schema, where both may come from a client.
 
-A schema is not allowed to reach out: nothing that it refers to beyond itself is retrieved. Its patterns are matched in
-time proportional to the text.
+References to other documents are never retrieved. Patterns are matched in time proportional to the text.
 """
 
 import sys
@@ -20,14 +19,14 @@ _QUIET.log_errors = False
 _IN_PLACE = ("allOf", "anyOf", "oneOf")
 
 MOST_FRAMES = sys.getrecursionlimit() // 2
-"""Calls under way at which no further reference is followed.
+"""Depth of the call stack at which no further reference is resolved.
 
-The library that looks references up panics at the interpreter's own limit, which `except Exception` does not catch.
+The library that resolves references panics at the interpreter's own limit, which `except Exception` does not catch.
 """
 
 
 def contains_match(pattern: str, text: str) -> bool:
-    """Whether a pattern matches within a text. Raises ValueError for a pattern that cannot be matched so."""
+    """Whether a pattern matches within a text. Raises ValueError for a pattern that RE2 does not support."""
     try:
         return re2.compile(pattern, _QUIET).search(text) is not None
     except re2.error as error:
@@ -35,7 +34,7 @@ def contains_match(pattern: str, text: str) -> bool:
 
 
 def new_validator(schema: Any) -> Any:
-    """A validator with `is_valid`, which raises for a schema that it cannot apply."""
+    """Create a validator; its `is_valid` raises for a schema that it cannot apply."""
     return _LinearValidator(schema, registry=_NOTHING_ELSE)
 
 
@@ -52,7 +51,7 @@ def _reference(validator: Any, reference: Any, instance: Any, schema: Any) -> It
 
 
 def _check_stack() -> None:
-    """Raise RecursionError where references have led too deep, as a schema does that refers to itself in its `not`."""
+    """Raise RecursionError for references that are too deep, such as a schema that refers to itself in its `not`."""
     try:
         sys._getframe(MOST_FRAMES)
     except ValueError:
@@ -106,7 +105,7 @@ def _evaluated(validator: Any, instance: Mapping[str, Any], schema: Any, is_oute
 
 
 def _applied(validator: Any, instance: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[Any]:
-    """The schemas within a schema that hold for the same object."""
+    """Yield the schemas within a schema that apply to the object itself."""
     for name, each in schema.get("dependentSchemas", {}).items():
         if name in instance:
             yield each

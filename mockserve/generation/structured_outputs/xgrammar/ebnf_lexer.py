@@ -1,4 +1,4 @@
-"""Tokens of an EBNF grammar (`root ::= ...`) as xgrammar reads it."""
+"""Lexer of EBNF grammars (`root ::= ...`) with the rules of xgrammar."""
 
 import re
 import string
@@ -36,7 +36,7 @@ class Kind(Enum):
 
 @dataclass(slots=True)
 class Token:
-    """One token. `value` is what it stands for; `line` and `column`, which counts bytes, are those of its start."""
+    """One token. `value` is its meaning; `line` and `column`, which counts bytes, are its start."""
 
     kind: Kind
     text: str

@@ -8,8 +8,8 @@ from typing import Any
 class XgrammarError(ValueError):
     """A refusal of the xgrammar library.
 
-    Most messages name the C++ source line that found the problem, after the local time; `place` is that line. Errors
-    that C++ libraries below xgrammar raise have neither.
+    Most messages name the C++ source line that found the problem, after the local time; `place` is the line. Errors of
+    C++ libraries below xgrammar have neither.
     """
 
     def __init__(self, reason: str, place: str | None = None) -> None:
@@ -19,7 +19,7 @@ class XgrammarError(ValueError):
 
     @property
     def message(self) -> str:
-        """The text as the library words it, stamped with the current local time."""
+        """Return the message of the library, stamped with the current local time."""
         if self.place is None:
             return self.reason
         return f"[{time.strftime('%H:%M:%S')}] /project/cpp/{self.place}: {self.reason}\n"
@@ -71,7 +71,7 @@ def _types(schema: Mapping[str, Any]) -> set[str]:
 
 def _is_unsupported_string(schema: Mapping[str, Any]) -> bool:
     name = schema.get("format")
-    # Genuine vLLM fails on a format that cannot be hashed; an unknown one is what it comes to here.
+    # vLLM fails on an unhashable format; here an unhashable format is handled as an unknown one.
     if "format" in schema and not (isinstance(name, str) and name in SUPPORTED_FORMATS):
         return True
     return _has_pattern_and_length(schema)

@@ -1,4 +1,4 @@
-"""Grammars in EBNF (`root ::= ...`) and Lark (`start: ...`) as xgrammar reads them."""
+"""Grammars in EBNF (`root ::= ...`) and Lark (`start: ...`) with the rules of xgrammar."""
 
 import re
 from typing import NoReturn
@@ -28,7 +28,7 @@ MACROS = frozenset({"TagDispatch", "Token", "ExcludeToken", "TokenTagDispatch", 
 
 
 def parse_ebnf(source: str) -> Grammar:
-    """The grammar with the start `root`. Raises XgrammarError for what xgrammar does not read."""
+    """Parse a grammar with the start `root`. Raises XgrammarError for a grammar that xgrammar refuses."""
     try:
         return _Parser(tokens_of(source)).parse()
     except RecursionError:
@@ -85,7 +85,7 @@ class _Parser:
             self._fail(f'The root rule with name "{ROOT}" is not found', 0)
 
     def _lookahead(self) -> None:
-        """A condition on what follows a rule; it restricts only ambiguous sentences and is not written."""
+        """Parse a lookahead after a rule; it restricts only ambiguous sentences and is not written."""
         self._at += 1
         self._choices()
         self._expect(")", "Expect )")
@@ -165,7 +165,7 @@ class _Parser:
         return inner
 
     def _macro(self) -> Expression:
-        """A call of one of xgrammar's macros, which restrict tokens; none of them requires any text."""
+        """Parse a call of one of xgrammar's macros, which restrict tokens; none of them requires any text."""
         self._at += 1
         start = self._at
         self._expect("(", "Expect ( after macro function name")
@@ -222,12 +222,12 @@ _COMMENT = re.compile(r"(#|//).*$")
 
 
 def is_likely_lark(source: str) -> bool:
-    """Whether vLLM takes a grammar for one in Lark's notation: no line has `::=` outside of a comment."""
+    """Whether vLLM reads a grammar as Lark, which is the case if no line has `::=` outside of a comment."""
     return bool(source) and not any("::=" in _COMMENT.sub("", line) for line in source.split("\n"))
 
 
 def check_lark(source: str) -> None:
-    """Raise XgrammarError for what xgrammar does not read. Nothing shows its words."""
+    """Raise XgrammarError for a grammar that xgrammar refuses. The message is never shown to clients."""
     try:
         grammar = parse_grammar(source)
         words = words_of(source, lark=True)

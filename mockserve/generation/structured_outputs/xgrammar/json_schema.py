@@ -1,4 +1,5 @@
-"""JSON schemas as xgrammar reads them: unknown keywords and siblings of `$ref` are ignored, integers have 64 bits."""
+"""JSON schemas with the rules of xgrammar: unknown keywords and siblings of `$ref` are ignored, integers have 64
+bits."""
 
 import json
 from collections.abc import Mapping
@@ -18,12 +19,12 @@ MAX_RANGE_WIDTH = 10_000
 
 
 def whole(value: Any) -> int | None:
-    """An integer of 64 bits as it is; None for anything else."""
+    """Return an integer of 64 bits unchanged; None for any other value."""
     return value if isinstance(value, int) and not isinstance(value, bool) and MIN_INT <= value <= MAX_INT else None
 
 
 def check_integer(schema: Mapping[str, Any]) -> None:
-    """Raise XgrammarError for bounds of an integer that are none or exclude each other."""
+    """Raise XgrammarError for bounds of an integer that are invalid or exclude each other."""
     step = _multiple_of(schema)
     bounds: dict[str, int] = {}
     for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
@@ -43,7 +44,7 @@ def check_integer(schema: Mapping[str, Any]) -> None:
 
 
 def check_number(schema: Mapping[str, Any]) -> None:
-    """Raise XgrammarError for bounds of a number that are none or exclude each other."""
+    """Raise XgrammarError for bounds of a number that are invalid or exclude each other."""
     if "multipleOf" in schema and _number(schema["multipleOf"]) <= 0:
         raise XgrammarError("multipleOf must be greater than 0", PLACE)
     bounds = {
@@ -70,7 +71,7 @@ def _number(value: Any) -> float:
 
 
 def _multiple_of(schema: Mapping[str, Any]) -> int | None:
-    """The step between integers; None where xgrammar ignores it."""
+    """Return the step between integers; None where xgrammar ignores it."""
     if "multipleOf" not in schema:
         return None
     step = _number(schema["multipleOf"])
@@ -107,14 +108,14 @@ ANNOTATIONS = frozenset(
 
 
 def check_json_schema(schema: Any) -> None:
-    """Raise XgrammarError unless xgrammar makes a grammar of `schema`."""
+    """Raise XgrammarError for a schema that xgrammar cannot convert to a grammar."""
     checker = _Checker(schema)
     checker.parse(schema)
     checker.resolve_references(schema)
 
 
 def enters(schema: Any) -> list[Any]:
-    """The schemas directly within one that xgrammar makes part of its grammar, in its order."""
+    """Return the direct subschemas that xgrammar includes in its grammar, in its order."""
     if not isinstance(schema, Mapping) or "$ref" in schema or "const" in schema or "enum" in schema:
         return []
     for name in ("anyOf", "oneOf", "allOf"):
@@ -134,7 +135,7 @@ def enters(schema: Any) -> list[Any]:
 
 
 def _types_of(schema: Mapping[str, Any]) -> list[str]:
-    """The types that decide which keywords are read."""
+    """Return the types that determine which keywords are read."""
     given = schema.get("type")
     if isinstance(given, str):
         return [given]
@@ -166,7 +167,8 @@ class _Checker:
         self._parsed.add(key)
 
     def resolve_references(self, schema: Any) -> None:
-        """Raise XgrammarError for a reference to nothing, or a pattern that is none, where the grammar has it."""
+        """Raise XgrammarError for a reference without target, or an invalid pattern, in the part that the grammar
+        includes."""
         pending = [schema]
         seen: set[str] = set()
         while pending:
@@ -182,7 +184,7 @@ class _Checker:
                 pending.append(self._target(reference))
 
     def _target(self, reference: str) -> Any:
-        """The schema that a reference names; any value, for one out of the document."""
+        """Return the target of a reference; a schema for any value if the target is in another document."""
         if reference != "#" and not reference.startswith("#/"):
             return True
         found = self._root
@@ -345,7 +347,7 @@ def _check_member_counts(schema: Mapping[str, Any]) -> None:
         raise _error(f"minProperties is greater than maxProperties: {least} > {most}")
     if most is not None and num_required > most:
         raise _error(f"maxProperties is less than the number of required properties: {most} < {num_required}")
-    # xgrammar's strict mode, which vLLM uses: a schema that does not speak of further members has none.
+    # vLLM uses xgrammar's strict mode: a schema that does not allow further members forbids them.
     is_closed = schema.get("additionalProperties", schema.get("unevaluatedProperties", False)) is False
     has_patterns = bool(schema.get("patternProperties")) or "propertyNames" in schema
     num_named = len(schema.get("properties", {}))
@@ -376,7 +378,7 @@ def _error(reason: str) -> XgrammarError:
 
 
 def _cache_key(schema: Any) -> str:
-    """Return a key that schemas share which differ in annotations alone."""
+    """Return a key that is equal for schemas that differ in annotations alone."""
 
     def reduced(value: Any) -> Any:
         if isinstance(value, Mapping):

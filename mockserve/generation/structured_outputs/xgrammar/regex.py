@@ -1,4 +1,4 @@
-"""Regular expressions as xgrammar reads them: patterns of its automaton, and the conversion of others to EBNF."""
+"""Regular expressions with the rules of xgrammar: patterns of its automaton, and the conversion of others to EBNF."""
 
 import re
 import string
@@ -21,7 +21,7 @@ _SETS = ("\\d", "\\D", "\\w", "\\W", "\\s", "\\S")
 
 
 def is_pattern(pattern: str) -> bool:
-    """Whether the automaton of `pattern` can be built and accepts any text that JSON strings hold unescaped.
+    """Whether the automaton of `pattern` can be built and accepts any text that JSON strings can contain unescaped.
 
     Look-ahead is ignored.
     """
@@ -43,7 +43,8 @@ def is_pattern(pattern: str) -> bool:
 
 
 def _is_supported(token: re.Match[str], depths: list[bool]) -> bool:
-    """Whether a token may stand here. Each open group is held in `depths`: whether it has what can be repeated."""
+    """Whether a token is allowed at this position. `depths` has a value for each open group: whether it can be
+    repeated."""
     if token.group("open"):
         depths.append(False)
         return True
@@ -104,7 +105,7 @@ def _value(unit: str) -> int:
 
 
 def _end_of_lookahead(pattern: str, at: int) -> int:
-    """Where the group of a look-ahead ends, or -1."""
+    """Return the end of the group of a look-ahead, or -1."""
     depth = 1
     while at < len(pattern) and depth:
         if pattern[at] == "\\":
@@ -139,7 +140,7 @@ ESCAPES = {
     "0": "\0",
     "e": "\x1b",
 }
-"""Characters that a backslash and one letter or sign stand for, in EBNF strings as in regular expressions."""
+"""Characters written as a backslash and one letter or sign, in EBNF strings as in regular expressions."""
 
 SYNTAX_CHARS = "^$.*+?\\()[]{}|/"
 _PRINTED_ESCAPES = {**{value: f"\\{name}" for name, value in ESCAPES.items() if name != "/"}}
@@ -169,7 +170,7 @@ _ANY_CHARACTER = r"[\u0000-\U0010FFFF]"
 
 
 def regex_to_ebnf(pattern: str) -> str:
-    """The body of an EBNF rule that matches what `pattern` matches as a whole.
+    """Return the body of an EBNF rule that is equivalent to `pattern`.
 
     Raises XgrammarError for syntax that xgrammar does not support.
     """
@@ -197,9 +198,9 @@ def hex_prefix(text: str, most: int) -> str:
 
 
 def escape_at(text: str, at: int, also: str) -> tuple[int, int] | None:
-    """The code point and length of the escape sequence at a backslash; None for an unknown one.
+    """Return the code point and length of the escape sequence at a backslash; None for an unknown one.
 
-    The signs in `also` stand for themselves.
+    The signs in `also` may be escaped, too.
     """
     sign = text[at + 1 : at + 2]
     if sign and (sign in also or sign in ESCAPES):

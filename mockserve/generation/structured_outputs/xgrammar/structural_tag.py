@@ -1,4 +1,4 @@
-"""Structural tags as xgrammar reads them: text with parts in it that must have a form."""
+"""Structural tags with the rules of xgrammar: text with constrained parts."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ STYLES = frozenset(
 
 
 def check_structural_tag(tag: Any) -> None:
-    """Raise XgrammarError for what xgrammar does not read. Nothing shows its words."""
+    """Raise XgrammarError for a structural tag that xgrammar refuses. The message is never shown to clients."""
     if not isinstance(tag, Mapping):
         raise _refusal("Structural tag must be an object")
     if "structures" in tag:
@@ -32,7 +32,7 @@ def check_structural_tag(tag: Any) -> None:
 
 
 def _from_structures(tag: Mapping[str, Any]) -> dict[str, Any]:
-    """The older notation as the format that it stands for."""
+    """Convert the older notation to the equivalent format."""
     structures = tag["structures"]
     if not isinstance(structures, list) or not isinstance(tag.get("triggers"), list):
         raise _refusal("structures and triggers must be lists")
@@ -210,7 +210,7 @@ def _are_tokens(values: Any) -> bool:
 
 
 def _is_unlimited(form: Any) -> bool:
-    """Whether text of the format has no end of its own."""
+    """Whether text of the format can continue without limit."""
     kind = form.get("type", _guessed_type(form))
     if kind in ("sequence", "or"):
         return any(_is_unlimited(each) and not _has_excludes(each) for each in form["elements"])
