@@ -1,5 +1,5 @@
-"""vLLM's HTTP interface as pure functions: bodies in, values out; values in, bodies out. No I/O.
+"""vLLM's HTTP interface as pure functions: bodies to values, and values to bodies. No I/O.
 
-A folder or file for each family of interfaces; `reading` and `sampling.py` have what their requests have in common,
-`bodies.py` what their replies have.
+Each family of interfaces has a folder or file. `reading` and `sampling.py` are common to requests, `bodies.py` is
+common to replies.
 """

@@ -9,16 +9,16 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import EncodedItems, JsonBlocks, json_array, json_array_of_blocks
 
 LONG_TOKENS = 512
-"""The log-probabilities of more tokens are made while they are sent: those of a long prompt would take gigabytes."""
+"""Maximum number of tokens whose log-probabilities are made at once; those of a long prompt would take gigabytes."""
 
 TOKENS_PER_BLOCK = 64
 LOWEST_LOGPROB = -9999.0
-"""Stands for minus infinity, which JSON has no number for."""
+"""Replaces minus infinity, which JSON cannot express."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A token that a step might have brought."""
+    """A possible token of a step."""
 
     token_id: int
     text: str
@@ -28,14 +28,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The token that a step brought, and the candidates that are to be shown: that token first, then the likeliest."""
+    """The chosen token of a step, and the candidates to return: the chosen token first, then the likeliest."""
 
     chosen: Candidate
     shown: Sequence[Candidate]
 
 
 class ScoredTokens(Protocol):
-    """Tokens with their scores, in order; scored anew each time they are gone through, if they are many."""
+    """Tokens with their scores, in order. Many tokens are scored anew in each iteration."""
 
     def __len__(self) -> int: ...
 
@@ -43,7 +43,7 @@ class ScoredTokens(Protocol):
 
 
 class ScoredPrompt(Protocol):
-    """The tokens of a prompt with their scores, of which the first has none."""
+    """The tokens of a prompt with their scores; the first token has none."""
 
     def __len__(self) -> int: ...
 
@@ -63,9 +63,10 @@ def chat_logprobs(tokens: ScoredTokens, num_top: int | None, as_ids: bool, has_b
 def completion_logprobs(
     tokens: Iterable[Scored | tuple[int, str]], num_top: int | None, as_ids: bool, text_offset: int
 ) -> dict[str, Any]:
-    """The `logprobs` of a text completion, with `num_top` candidates of each step, or all of them.
+    """Return the `logprobs` of a text completion, with `num_top` candidates of each step, or all of them.
 
-    A token given as its id and text has none, as the first of a prompt. `text_offset` is where the tokens begin.
+    A token given as its id and text, such as the first of a prompt, has no log-probability. `text_offset` is the offset
+    of the first token.
     """
     offsets: list[int] = []
     names: list[str] = []
@@ -87,9 +88,9 @@ def completion_logprobs(
 
 
 class LongCompletionLogprobs:
-    """The `logprobs` of a text completion of many tokens, which is kept as the text of its four columns.
+    """The `logprobs` of a text completion of many tokens, kept as the JSON text of the four columns.
 
-    The columns follow one another in the reply, so that each token is scored once and its four values are put apart.
+    The reply contains one column after the other, so each token is scored once and its four values are stored apart.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class LongCompletionLogprobs:
     ) -> None:
         columns: dict[str, EncodedItems] = {}
         self.text_offset = text_offset
-        """Where the text of the next tokens begins."""
+        """Offset of the next token."""
         waiting = iter(tokens)
         while batch := list(islice(waiting, TOKENS_PER_BLOCK)):
             found = completion_logprobs(batch, num_top, as_ids, self.text_offset)
@@ -108,7 +109,7 @@ class LongCompletionLogprobs:
 
 
 def next_offset(logprobs: dict[str, Any]) -> int:
-    """Where the text begins that follows some tokens."""
+    """Return the offset of the text after some tokens."""
     offset: int = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
     return offset
 
@@ -130,7 +131,7 @@ def _prompt_token(token: Scored | None) -> dict[str, Any] | None:
 
 
 def _chat_token(token: Scored, num_top: int | None, as_ids: bool, has_bytes: bool) -> dict[str, Any]:
-    # What is called by its id keeps the bytes of its text; the candidates have those of their names.
+    # A token named by its id has the bytes of its text; a candidate has the bytes of its name.
     return {
         "token": _name(token.chosen, as_ids),
         "logprob": _finite(token.chosen.logprob),
@@ -188,11 +189,11 @@ class Usage:
         return {"reasoning_tokens": self.num_reasoning_tokens}
 
     def running(self) -> dict[str, Any]:
-        """Return usage as in each chunk of a chat stream, which has one null more than other streams."""
+        """Return usage as in each chunk of a chat stream, which includes a null `completion_tokens_details`."""
         return {**self.counts(), "completion_tokens_details": self.completion_details}
 
     def last(self) -> dict[str, Any]:
-        """Return usage as in the last chunk of a stream, which leaves out nulls."""
+        """Return usage as in the last chunk of a stream, without nulls."""
         found = self.counts()
         if self.prompt_details is not None:
             given = {name: value for name, value in self.prompt_details.items() if value is not None}
@@ -213,7 +214,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a choice ended: a finish reason and, for a stop string or stop token, which."""
+    """Why a choice ended: a finish reason and, for a stop string or stop token, the string or token."""
 
     finish_reason: str
     stop_reason: StopReason = None
@@ -221,7 +222,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompted:
-    """The parts of a prompt that a reply may repeat. `logprobs` are in the shape of `prompt_logprobs`."""
+    """Prompt data that a reply may repeat. `logprobs` have the shape of `prompt_logprobs`."""
 
     token_ids: Sequence[int] = ()
     text: str | None = None
@@ -229,10 +230,10 @@ class Prompted:
 
 
 class Piece(NamedTuple):
-    """The content of one event of a stream. `delta` is what is new: text, or a chat message's keys.
+    """The content of one event of a stream. `delta` is the new text, or the keys of a chat message.
 
-    `logprobs` have the shape of the format; `ending` is there in the last event of a choice, and so are
-    `num_tokens`, those of the whole choice, and `kv_transfer_params`.
+    `logprobs` have the shape of the format. `ending`, `num_tokens` (of the whole choice) and `kv_transfer_params` are
+    set in the last event of a choice only.
     """
 
     delta: Any
@@ -257,7 +258,7 @@ class Choice(NamedTuple):
 
 
 class Choices(Protocol):
-    """The choices of a whole reply, all there or made one by one."""
+    """The choices of a whole reply, in memory or made one by one."""
 
     def __len__(self) -> int: ...
 
@@ -267,7 +268,7 @@ class Choices(Protocol):
 
 
 class Bodies(Protocol):
-    """Builds every JSON object of one reply. Usage is given only where the client asked for it in each chunk."""
+    """Builds every JSON object of one reply. `usage` is None unless the client requested usage in each chunk."""
 
     def opening_chunks(self, num_choices: int, prompted: Prompted, usage: Usage | None) -> list[dict[str, Any]]:
         """Return the chunks before the first text of all choices, if there are any."""
@@ -278,47 +279,47 @@ class Bodies(Protocol):
         ...
 
     def usage_chunk(self, usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The counts of all choices, after the last of them."""
+        """Return the chunk with the counts of all choices, which follows the last choice."""
         ...
 
     def whole(self, choices: Choices, usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The reply to a request without a stream."""
+        """Return the reply to a request without `stream`."""
         ...
 
 
 def weight_versions(version: str | None, num_tokens: int) -> list[dict[str, Any]] | None:
-    """Return which weights made which tokens: one version makes a whole reply. None: not to be shown."""
+    """Return the weight version of each range of tokens: one version for a whole reply, None to omit it."""
     return None if version is None else [{"version": version, "start": 0, "end": num_tokens}]
 
 
 def listed(choices: Choices, shown: Callable[[int, Choice], dict[str, Any]]) -> list[dict[str, Any]] | JsonBlocks:
-    """The choices of a whole reply as it shows them; those that are made one by one are shown one by one."""
+    """Return the choices of a whole reply as JSON objects; choices that are made one by one are converted one by
+    one."""
     if isinstance(choices, list):
         return [shown(index, each) for index, each in enumerate(choices)]
     return json_array_of_blocks(lambda: (shown(index, each) for index, each in enumerate(choices)))
 
 
 def id_list(token_ids: Sequence[int] | None) -> list[int] | None:
-    """Token ids as JSON has them."""
+    """Return token ids as a list, for JSON."""
     return None if token_ids is None else list(token_ids)
 
 
 Event: TypeAlias = dict[str, Any]
-"""An event; its `type` is its name, too."""
+"""An event as a JSON object; `type` is also the name of the event."""
 
 
 class EventEncoder(Protocol):
-    """Encodes one reply of one choice as events. The narrator keeps what it has begun, so the methods are called in the
-    reply's order."""
+    """Encodes one reply of one choice as events. The encoder has state: call the methods in the order of the reply."""
 
     @property
     def opens_at_once(self) -> bool:
-        """Whether the opening is sent before the engine has brought anything."""
+        """Whether the opening is sent before the first token."""
         ...
 
     @property
     def breaks_off_refused(self) -> bool:
-        """Whether a reply that a paused server refuses ends without a word and without the end of its stream."""
+        """Whether the stream is cut without an error event when a paused server refuses the request."""
         ...
 
     def opening(self, usage: Usage) -> list[Event]:
@@ -334,5 +335,5 @@ class EventEncoder(Protocol):
         ...
 
     def failed(self, error: ApiError) -> list[Event]:
-        """Return the events that end a reply which cannot go on."""
+        """Return the events that end a failed reply."""
         ...

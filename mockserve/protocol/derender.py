@@ -1,4 +1,4 @@
-"""Bodies of the derender routes: token ids that came from elsewhere, to be made a reply, whole or chunk by chunk."""
+"""Bodies of the derender routes: token ids of another server to convert to a reply, whole or chunk by chunk."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from mockserve.protocol.refusals import refuse_chat_contradictions, refuse_compl
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One of two truth values."""
+    """A boolean literal."""
 
     value: bool
 
@@ -39,7 +39,7 @@ class Constant:
 
 
 MAX_CONTEXT_TOKENS = 4
-"""Tokens of a chunk that are context of the next one's log-probabilities."""
+"""Number of tokens of a chunk that are context for the log-probabilities of the next chunk."""
 
 MAX_WINDOW_TOKENS = 1024
 
@@ -75,7 +75,7 @@ _OUTPUT_IDS: FieldType = Nullable(ListOf(Integer()))
 
 
 def _negative_ids(token_ids: list[Any] | None) -> str | None:
-    """Return the error of negative token ids in a checked whole choice; those of a chunk may be negative."""
+    """Return an error message for negative token ids in a checked whole choice; a chunk may have negative ids."""
     has_any = any(as_integer(each) < 0 for each in token_ids or ())
     return "token_ids must not contain negative values" if has_any else None
 
@@ -106,13 +106,13 @@ def _generated(token_ids: FieldType) -> FieldType:
 
 
 def _long_window(tokens: list[Any]) -> str | None:
-    """Return what is wrong with the window of an incremental decoder, which is a few tokens long."""
+    """Return an error message for the window of an incremental decoder if it has more than a few tokens."""
     too_long = len(tokens) > MAX_WINDOW_TOKENS
     return f"prev_tokens length ({len(tokens)}) exceeds maximum ({MAX_WINDOW_TOKENS})" if too_long else None
 
 
 def _other_sum(state: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with lengths of chunks that do not amount to the tokens of a checked state."""
+    """Return an error message for chunk lengths that do not add up to the tokens of a checked state."""
     total = sum(as_integer(each) for each in state.get("output_chunk_lens", ()))
     length = len(state.get("output_token_ids", ()))
     if total == length:
@@ -185,7 +185,7 @@ _FIELDS_WITH_INTEGERS = frozenset(
 def is_chunk_of_chat(body: dict[str, Any]) -> bool:
     """Whether a chat body is one chunk of a stream. Raises ApiError for a body of neither form.
 
-    Integers that were sent as strings or floats are integers in the body afterwards.
+    Integers sent as strings or floats are replaced by integers in `body`.
     """
     if isinstance(body.get("chat_request"), dict):
         refuse_chat_contradictions(body["chat_request"])
@@ -194,9 +194,9 @@ def is_chunk_of_chat(body: dict[str, Any]) -> bool:
 
 
 def is_chunk_of_completion(body: dict[str, Any]) -> bool:
-    """Whether the body of a completion is one chunk of a stream. Raises ApiError for a body of neither form.
+    """Whether a completion body is one chunk of a stream. Raises ApiError for a body of neither form.
 
-    Integers that were sent as strings or floats are integers in the body afterwards.
+    Integers sent as strings or floats are replaced by integers in `body`.
     """
     if isinstance(body.get("completion_request"), dict):
         refuse_completion_contradictions(body["completion_request"])
@@ -217,7 +217,7 @@ def _is_chunk(body: dict[str, Any], whole: FieldType, chunk: FieldType) -> bool:
 
 
 def _convert_integers(value: Any, is_chunk: bool) -> None:
-    """Make integers of what `Integer` takes for one, in the fields of a checked body that hold any."""
+    """Replace values that `Integer` accepts by integers, in the integer fields of a checked body."""
     if isinstance(value, list):
         for each in value:
             _convert_integers(each, is_chunk)

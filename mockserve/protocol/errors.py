@@ -1,4 +1,4 @@
-"""Errors a client sees, in vLLM's shapes: an envelope or a bare detail, and pydantic's text where vLLM shows that."""
+"""Errors in vLLM's formats: an envelope or a bare detail, and pydantic's text where vLLM returns it."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,15 +13,15 @@ MAX_PROBLEM_CHARS = 1000
 CUT_MARK = "...[truncated]"
 
 INVALID_BODY = "Bad Request"
-"""The `type` of an error about a body that is not of the type demanded."""
+"""The `type` of an error about a body that has another type than required."""
 
 _NOT_GIVEN = object()
 
 
 class ApiError(BlisError):
-    """A refusal with an HTTP status. `kind` is the envelope's `type`; its `code` equals the status.
+    """A refusal with an HTTP status. `kind` is the envelope's `type`; the envelope's `code` equals the status.
 
-    A bare one comes without the envelope, as what the web framework itself refuses does.
+    A bare error has no envelope, as errors of the web framework.
     """
 
     def __init__(
@@ -41,12 +41,13 @@ class ApiError(BlisError):
         self.param = param
         self.is_bare = is_bare
         self.is_unhandled = is_unhandled
-        """Whether vLLM's framework answers it outside of what adds the headers for browsers."""
+        """Whether vLLM's framework handles the error outside of the CORS middleware, so that the response has no CORS
+        headers."""
         self.is_late = False
-        """Whether vLLM finds it in its engine, after the head of a stream has been sent."""
+        """Whether vLLM detects the error in its engine, after the head of a stream has been sent."""
 
     def body(self) -> dict[str, Any]:
-        """The JSON body, for a plain answer and for an event inside a stream alike."""
+        """Return the JSON body, for a response and for an event of a stream."""
         if self.is_bare:
             return {"detail": self.message}
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
@@ -55,7 +56,7 @@ class ApiError(BlisError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One field of a body that has the wrong type or is missing, described as pydantic describes it."""
+    """A field of a body that is missing or has the wrong type, in pydantic's terms."""
 
     kind: str
     location: str
@@ -69,7 +70,7 @@ class Problem:
 
 
 def summary(value: Any) -> str:
-    """A value as an error shows it: containers by their size, text cut short."""
+    """Return a value as shown in errors: containers by their size, text shortened."""
     if isinstance(value, dict | list):
         return f"<{type(value).__name__} of {len(value)} items>"
     return _cut(str(value), MAX_SHOWN_INPUT_CHARS)
@@ -80,7 +81,7 @@ def _cut(text: str, max_chars: int) -> str:
 
 
 def bad_value(message: str, param: str, value: Any = _NOT_GIVEN) -> ApiError:
-    """A value refused by name; the name, and the value if given, end the message."""
+    """Return the error of a refused field; the field's name, and the value if given, end the message."""
     shown = f"parameter={param}" if value is _NOT_GIVEN else f"parameter={param}, value={value}"
     return ApiError(f"{message} ({shown})", param=param)
 
@@ -94,7 +95,7 @@ class BadFieldsError(ApiError):
 
 
 def bad_fields(problems: Sequence[Problem]) -> ApiError:
-    """Wrong types or missing fields; `param` names the first."""
+    """Return the error of wrong types or missing fields; `param` is the first of them."""
     shown = [_cut(str(problem.described()), MAX_PROBLEM_CHARS) for problem in problems[:MAX_LISTED_PROBLEMS]]
     label = "errors" if len(problems) > 1 else "error"
     if len(problems) > len(shown):
@@ -108,13 +109,13 @@ _TRACEBACK_LINE = re.compile(r'File "[^"]+", line \d+, in \S+(?:\n\s+.*)?')
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
 _SYSTEM_PATH = re.compile(r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.\-]+)+")
 _NAMES = re.compile(r"((?:/[\w\-]+)+)(\.\w+)?")
-"""Names with slashes between, and the suffix of the last: a path of a file has two names at least, and a suffix."""
+"""Names separated by slashes, and the suffix of the last. A file path has at least two names, and a suffix."""
 
 
 def sanitized(message: str) -> str:
-    """A message of a library as vLLM shows it: without addresses, lines of tracebacks, paths and surrounding space.
+    """Return a library's message as vLLM returns it: without addresses, traceback lines, paths and surrounding space.
 
-    The patterns of vLLM take time that grows with the cube of a message's length, and clients choose messages.
+    The patterns of vLLM take time cubic in the length of a message, and clients can choose messages.
     """
     message = _without_tracebacks(_ADDRESS.sub(">", message))
     return _NAMES.sub(_without_path, _SYSTEM_PATH.sub("<path>", message)).strip()
@@ -141,14 +142,14 @@ def late(error: ApiError) -> ApiError:
 
 
 def wrong_media_type() -> ApiError:
-    """The body is not declared as JSON."""
+    """Return the error of a body that is not declared as JSON."""
     return ApiError(
         "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed", kind="Bad Request"
     )
 
 
 def unknown_model(name: str, served: Sequence[str]) -> ApiError:
-    """`name` is none of the served names."""
+    """Return the error of a model `name` that is not served."""
     return ApiError(
         f"The model `{name}` does not exist. Valid aliases: {', '.join(served)}.",
         status=404,
@@ -158,12 +159,12 @@ def unknown_model(name: str, served: Sequence[str]) -> ApiError:
 
 
 def bad_request(message: str) -> ApiError:
-    """A request refused by a route's own check rather than by a field's type."""
+    """Return the error of a route's own check, which is not about a field's type."""
     return ApiError(message, kind="Bad Request")
 
 
 def paused(kind: str = "ServiceUnavailableError") -> ApiError:
-    """Return the error of a paused server. Inside a chat stream vLLM calls it an InternalServerError."""
+    """Return the error of a paused server. In a chat stream `kind` is InternalServerError, as in vLLM."""
     return ApiError("Generation is paused. Please retry after it resumes.", status=503, kind=kind)
 
 
@@ -173,13 +174,13 @@ def engine_dead() -> ApiError:
 
 
 def no_fields(value: Any) -> ApiError:
-    """Return the error of a value where vLLM reads the fields of an object without checking its type."""
+    """Return the error of a value that is not an object, where vLLM does not check its type first."""
     message = f"'{type(value).__name__}' object has no attribute 'get'"
     return ApiError(message, status=500, kind="InternalServerError", is_unhandled=True)
 
 
 def internal_error(message: str = "Internal server error") -> ApiError:
-    """Return the error of a mistake on our side."""
+    """Return an internal server error."""
     return ApiError(message, status=500, kind="InternalServerError")
 
 
@@ -189,9 +190,9 @@ MOST_SHOWN_BYTES = 50
 
 
 def unreadable(title: str, problems: Sequence[Problem], write: Callable[[Any], str] = repr) -> ApiError:
-    """A value that pydantic cannot read as `title`. The locations of the problems begin with the list's.
+    """Return pydantic's error of a value that is not a valid `title`.
 
-    `write` writes what was found, as `repr` does.
+    Locations of problems begin with the list's. `write` returns a found value as `repr` does.
     """
     plural = "" if len(problems) == 1 else "s"
     shown = "".join(_shown(each, write) for each in problems)
@@ -207,7 +208,7 @@ def _shown(problem: Problem, write: Callable[[Any], str]) -> str:
 
 
 def _without_middle(text: str) -> str:
-    """`text` without its middle if it is long, in bytes as pydantic counts them; no character is cut in two."""
+    """Return `text` without its middle if it is long. Lengths are in bytes, as in pydantic; no character is split."""
     raw = text.encode()
     if len(raw) <= MOST_SHOWN_BYTES:
         return text

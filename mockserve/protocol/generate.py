@@ -52,7 +52,7 @@ from mockserve.protocol.token_checks import REPETITION_DETECTION
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateBodies:
-    """Bodies of one reply. The content of a choice beside its ids - text, a message - comes as keys of its own."""
+    """Bodies of one reply. Text or a message of a choice is in separate keys beside its ids."""
 
     id: str
     created: int
@@ -172,7 +172,7 @@ OUTPUT_KINDS = (0, 1, 2)
 
 
 class OutputKind:
-    """The number of one of vLLM's kinds of output."""
+    """A number of vLLM's `RequestOutputKind`."""
 
     def problems(self, value: Any, location: str) -> list[Problem]:
         if type(value) in (int, float) and value in OUTPUT_KINDS:
@@ -283,13 +283,14 @@ class GenerateRequest:
     returns_prompt_ids: bool
     includes_reasoning: bool
     parse_context: Mapping[str, Any] | None
-    """How the answer will be read: the chat it belongs to may parse reasoning or calls. None for other text."""
+    """Context for parsing the answer: the chat to which it belongs may parse reasoning or calls. None for other
+    text."""
     common: RequestMetadata
     stream_interval: int = 1
 
 
 def parse_generate(body: dict[str, Any]) -> GenerateRequest:
-    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    """Parse the body. Raises ApiError for a request that vLLM refuses before it looks up the model."""
     refuse_bad_salt(body.get("cache_salt"))
     problems = _GENERATE.problems(body, "body")
     if problems:
@@ -336,7 +337,7 @@ def parse_generate(body: dict[str, Any]) -> GenerateRequest:
 
 
 def check_room(num_tokens: int, max_model_len: int) -> None:
-    """Raise ApiError for a prompt that leaves no room for output, in this route's own words."""
+    """Raise ApiError, with this route's message, for a prompt that leaves no room for output."""
     if num_tokens > max_model_len:
         raise ApiError(f"Input length ({num_tokens}) exceeds model's maximum context length ({max_model_len}).")
     if num_tokens == max_model_len:

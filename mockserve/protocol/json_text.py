@@ -1,4 +1,4 @@
-"""JSON as vLLM writes it: compact, in UTF-8."""
+"""JSON in vLLM's format: compact, in UTF-8."""
 
 import json
 import secrets
@@ -11,22 +11,22 @@ import orjson
 from mockserve.protocol.errors import ApiError
 
 _MARK = f"blocks {secrets.token_hex(16)}"
-"""Stands for a `JsonBlocks` in the text around it. No client can guess it."""
+"""Placeholder of a `JsonBlocks` in the text around it. Clients cannot guess it."""
 _ENCODED_MARK = f'"{_MARK}"'.encode()
 
 
 class JsonBlocks:
-    """A JSON value whose text is made block by block while it is sent: as a whole it is never in memory."""
+    """A JSON value whose text is made block by block while it is sent; the whole text is never in memory."""
 
     __slots__ = ("write",)
 
     def __init__(self, write: Callable[[], Iterator[bytes]]) -> None:
         self.write = write
-        """Makes the text from its beginning, each time it is called."""
+        """Return the blocks of the text, from the beginning in each call."""
 
 
 class JsonArray(JsonBlocks):
-    """An array whose items are made while it is sent. `items` begins anew each time it is called."""
+    """An array whose items are made while it is sent. Each call of `items` begins with the first item."""
 
     __slots__ = ("items",)
 
@@ -36,7 +36,7 @@ class JsonArray(JsonBlocks):
 
 
 class EncodedItems:
-    """Items of an array that grows, kept as their text: that takes a tenth of what they take as objects."""
+    """Items of a growing array, kept as JSON text: the text takes a tenth of the memory of the objects."""
 
     __slots__ = ("_encoded",)
 
@@ -44,13 +44,13 @@ class EncodedItems:
         self._encoded: list[bytes] = []
 
     def add(self, items: Sequence[Any] | JsonBlocks) -> None:
-        """One or more items at the end; none is fine."""
+        """Append items; `items` may be empty."""
         encoded = compact_json(items)[1:-1]
         if encoded:
             self._encoded.append(encoded)
 
     def array(self) -> JsonBlocks:
-        """The array as it is by now."""
+        """Return the array of the items so far."""
         encoded = self._encoded[:]
 
         def write() -> Iterator[bytes]:
@@ -63,7 +63,8 @@ class EncodedItems:
 
 
 def compact_json(value: Any) -> bytes:
-    """`value` without spaces, keys in their order. Arrays become lists, their numbers as short as their type allows."""
+    """Return `value` as JSON without spaces, keys in their order. Arrays become lists with numbers in the shortest form
+    of their type."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError:
@@ -71,7 +72,7 @@ def compact_json(value: Any) -> bytes:
 
 
 def json_blocks(value: Any) -> Iterator[bytes]:
-    """The text of a value that may hold `JsonBlocks`, piece by piece."""
+    """Yield the text of a value that may contain `JsonBlocks`, piece by piece."""
     found: list[JsonBlocks] = []
 
     def mark(each: Any) -> str:
@@ -97,13 +98,16 @@ def json_blocks(value: Any) -> Iterator[bytes]:
 
 
 def reply_json(value: Any) -> bytes:
-    """`value` as the body of a whole reply. Raises ApiError for what cannot be sent, as vLLM does."""
+    """Return `value` as the body of a whole reply. Raises ApiError, as vLLM does, for a value that cannot be
+    encoded."""
     return b"".join(reply_blocks(value))
 
 
 def reply_blocks(value: Any) -> Iterator[bytes]:
-    """The body of a whole reply that may hold `JsonBlocks`, piece by piece. Raises ApiError for what cannot be sent, as
-    vLLM does."""
+    """Yield the body of a whole reply that may contain `JsonBlocks`, piece by piece.
+
+    Raises ApiError, as vLLM does, for a value that cannot be encoded.
+    """
     found: list[JsonBlocks] = []
 
     def mark(each: Any) -> Any:
@@ -134,7 +138,7 @@ def _lenient_json(value: Any, default: Callable[[Any], Any]) -> bytes:
 
 
 def json_array(items: Callable[[], Iterable[Any]], items_per_block: int = 64) -> JsonArray:
-    """An array whose items are made and encoded by the block while it is sent."""
+    """Return an array whose items are made and encoded in blocks while it is sent."""
 
     def write() -> Iterator[bytes]:
         waiting, separator = iter(items()), b"["
@@ -147,7 +151,7 @@ def json_array(items: Callable[[], Iterable[Any]], items_per_block: int = 64) ->
 
 
 def json_array_of_blocks(items: Callable[[], Iterable[Any]]) -> JsonBlocks:
-    """An array whose items are made one by one while it is sent, and may hold `JsonBlocks`."""
+    """Return an array whose items are made one by one while it is sent, and may contain `JsonBlocks`."""
 
     def write() -> Iterator[bytes]:
         separator = b"["

@@ -1,4 +1,4 @@
-"""vLLM's realtime interface: events of speech over a WebSocket, read and refused, and their audio."""
+"""vLLM's realtime interface: events of speech over a WebSocket, their parsing and errors, and their audio."""
 
 import base64
 import json
@@ -18,16 +18,16 @@ from mockserve.protocol.reading.types import as_flag, flag_problem, unicode_prob
 SAMPLE_RATE = 16_000
 SAMPLE_BYTES = 2
 SEGMENT_SAMPLES = 5 * SAMPLE_RATE
-"""Samples that are transcribed at once, as by vLLM's Qwen3-ASR."""
+"""Number of samples that are transcribed together, as in vLLM's Qwen3-ASR."""
 MOST_CLIP_SAMPLES = 25 * 2**20
-"""Samples of one event, by VLLM_MAX_AUDIO_CLIP_FILESIZE_MB, which vLLM compares with samples."""
+"""Maximum number of samples of one event: VLLM_MAX_AUDIO_CLIP_FILESIZE_MB, which vLLM compares with samples."""
 MOST_ENDS = 1000
-"""Ends of utterances that may wait; vLLM has no such limit."""
+"""Maximum number of pending ends of utterances; vLLM has no such limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Audio that is transcribed at once: its length, and a number that is the same for equal sounds."""
+    """Audio that is transcribed together: its length, and a digest that is equal for equal audio."""
 
     num_samples: int
     digest: int
@@ -42,19 +42,19 @@ class Segment:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes until it is whole."""
+        """Number of bytes missing from a whole segment."""
         return (SEGMENT_SAMPLES - self.num_samples) * SAMPLE_BYTES
 
 
 @dataclass(slots=True)
 class AudioBuffer:
-    """The lengths of what was appended, with the ends of utterances between; no sound is kept."""
+    """Buffer of the lengths of appended audio and of ends of utterances; the audio itself is not kept."""
 
     _parts: deque[Segment | None] = field(default_factory=deque)
     _num_ends: int = 0
 
     def append(self, samples: bytes) -> None:
-        """Add sound behind what is there."""
+        """Append audio."""
         left = memoryview(samples)
         while left:
             last = self._parts[-1] if self._parts else None
@@ -66,20 +66,20 @@ class AudioBuffer:
             self._parts.append(Segment(last.num_samples + len(piece) // SAMPLE_BYTES, crc32(piece, last.digest)))
 
     def end(self) -> bool:
-        """Note the end of an utterance; return whether there was room for it."""
+        """Record the end of an utterance; return whether there was room for it."""
         self._num_ends += 1
         self._parts.append(None)
         return self._num_ends <= MOST_ENDS
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all audio and ends of utterances."""
         self._parts.clear()
         self._num_ends = 0
 
     def take(self) -> tuple[Segment | None, bool]:
-        """Take the next whole segment, or the rest of an utterance that has ended; None where there is neither.
+        """Remove and return the next whole segment, or the rest of an ended utterance; None if there is neither.
 
-        The second value is whether the utterance ends here.
+        The second value is whether the utterance ends with the segment.
         """
         if not self._parts:
             return None, False
@@ -95,7 +95,7 @@ class AudioBuffer:
 
 
 def samples_of(audio: str) -> bytes | None:
-    """The samples of an event; None for what is no audio in base64, or none that vLLM takes."""
+    """Return the samples of an event; None for audio that is not base64, or that vLLM refuses."""
     try:
         samples = base64.b64decode(_without_inner_padding(audio.encode("ascii")))
     except ValueError:
@@ -108,8 +108,8 @@ _NO_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijk
 
 
 def _without_inner_padding(audio: bytes) -> bytes:
-    """Base64 without the padding before other characters, at which the standard library would stop: vLLM's library
-    ignores it."""
+    """Return base64 without padding before other characters: vLLM's library ignores such padding, the standard library
+    stops at it."""
     is_inner = b"=" in audio.rstrip(b"=")
     if not is_inner:
         return audio
@@ -119,17 +119,17 @@ def _without_inner_padding(audio: bytes) -> bytes:
 
 
 def session_created(session_id: str) -> str:
-    """The first event of a connection."""
+    """Return the first event of a connection."""
     return _event("session.created", id=f"sess-{session_id}", created=int(time.time()))
 
 
 def delta(text: str) -> str:
-    """New text."""
+    """Return the event of new text."""
     return _event("transcription.delta", delta=text)
 
 
 def done(text: str, usage: Usage) -> str:
-    """The end of an utterance with all of its text."""
+    """Return the event of the end of an utterance, with its whole text."""
     details = {"prompt_tokens_details": None, "completion_tokens_details": None}
     return _event("transcription.done", text=text, usage={**usage.counts(), **details})
 
@@ -139,19 +139,19 @@ def _event(kind: str, **members: Any) -> str:
 
 
 LONG_EVENT_CHARS = 1 << 15
-"""Reading a longer event may take more than a few milliseconds."""
+"""Length of an event, in characters, from which parsing may take more than a few milliseconds."""
 MOST_SHOWN_CHARS = 10_000
-"""Characters of a value that an error repeats; vLLM repeats all of them."""
+"""Maximum number of characters of a value in an error; vLLM has no maximum."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionUpdate:
-    """The client has named a model that is served."""
+    """The client has selected a served model."""
 
 
 @dataclass(frozen=True, slots=True)
 class AudioAppend:
-    """Sound, in samples of PCM16."""
+    """Audio, in samples of PCM16."""
 
     samples: bytes
 
@@ -165,7 +165,7 @@ class AudioCommit:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The error event that answers an event."""
+    """The error event in reply to a client's event."""
 
     text: str
 
@@ -174,7 +174,7 @@ ClientEvent: TypeAlias = SessionUpdate | AudioAppend | AudioCommit | Refused
 
 
 class _EventError(Exception):
-    """An event that is refused with a code of its own."""
+    """A refusal of an event with an error code."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -182,7 +182,7 @@ class _EventError(Exception):
 
 
 def failed(message: str, code: str) -> str:
-    """An error event. A message without a form in UTF-8 is replaced by what vLLM says of such."""
+    """Return an error event. A message that cannot be encoded in UTF-8 is replaced by vLLM's error about it."""
     event = {"type": "error", "error": message, "code": code}
     text = json.dumps(event, separators=(",", ":"), ensure_ascii=False)
     try:
@@ -193,10 +193,10 @@ def failed(message: str, code: str) -> str:
 
 
 def read_event(text: str, models: Collection[str], has_model: bool) -> ClientEvent:
-    """Return the demand of an event. `models` are the names that are served.
+    """Parse an event. `models` are the served names.
 
-    `has_model`: the client has named one of them before. A long event is read, and freed, in pieces between which
-    other threads may run.
+    `has_model`: the client has selected a model before. A long event is parsed, and freed, in pieces between which
+    other threads can run.
     """
     is_long = len(text) > LONG_EVENT_CHARS
     event: Any = None
@@ -264,7 +264,7 @@ def _audio_commit(event: Mapping[str, Any], has_model: bool, write: Callable[[An
 
 
 def _check(title: str, event: Mapping[str, Any], problems: list[Problem], write: Callable[[Any], str]) -> None:
-    """Raise an error for the problems of the fields. The first name that is no text is the only problem then."""
+    """Raise an error for the problems of the fields. A field name that is not text is reported alone."""
     for name in event:
         problem = unicode_problem(name, "")
         if problem is not None:
@@ -275,13 +275,13 @@ def _check(title: str, event: Mapping[str, Any], problems: list[Problem], write:
 
 
 def _shown(value: Any, write: Callable[[Any], str]) -> str:
-    """A value in an error, as `str` gives it."""
+    """Return a value as `str` gives it, shortened for an error."""
     text = value if isinstance(value, str) else write(value)
     return text if len(text) <= MOST_SHOWN_CHARS else text[:MOST_SHOWN_CHARS] + CUT_MARK
 
 
 def _written(value: Any) -> str:
-    """The value as `repr` gives it, made in pieces between which other threads may run."""
+    """Return the `repr` of a value, made in pieces between which other threads can run."""
     written = StringIO()
     _write(value, written.write)
     return written.getvalue()
@@ -304,7 +304,7 @@ def _write(value: Any, write: Callable[[str], int]) -> None:
 
 
 def _free(value: Any) -> None:
-    """Free a value piece by piece: all at once, 700,000 lists would take 70 ms in which no other thread runs."""
+    """Free a value piece by piece. Freeing 700,000 lists at once would block all threads for 70 ms."""
     pending = [value]
     while pending:
         each = pending.pop()

@@ -1,4 +1,4 @@
-"""Refusals that do not depend on the types of fields: fields that exclude or need each other, SageMaker's adapters."""
+"""Refusals independent of the types of fields: fields that exclude or require each other, SageMaker's adapters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ MAX_PROMPTS = 1024
 
 
 def refuse_chat_contradictions(body: dict[str, Any]) -> None:
-    """The checks on a chat body, in vLLM's order. Raises ApiError."""
+    """Check a chat body in vLLM's order. Raises ApiError."""
     if body.get("continue_final_message") and body.get("add_generation_prompt"):
         raise ApiError("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
     _refuse_tool_contradictions(body)
@@ -30,7 +30,7 @@ def refuse_chat_contradictions(body: dict[str, Any]) -> None:
 
 
 def refuse_completion_contradictions(body: dict[str, Any]) -> None:
-    """The checks on the body of a text completion, in vLLM's order. Raises ApiError."""
+    """Check the body of a text completion in vLLM's order. Raises ApiError."""
     _refuse_bad_prompt(body)
     refuse_stream_options(body)
     if body.get("use_beam_search") and body.get("echo") and body.get("logprobs") is not None:
@@ -49,7 +49,7 @@ def refuse_completion_contradictions(body: dict[str, Any]) -> None:
 
 
 def refuse_stream_options(body: dict[str, Any]) -> None:
-    """Refuse options of a stream where none is requested. Raises ApiError."""
+    """Raise ApiError for stream options without `stream`."""
     if body.get("stream_options") and not body.get("stream"):
         raise bad_value("Stream options can only be defined when `stream=True`.", "stream_options")
 
@@ -123,7 +123,7 @@ def _several_constraints(constraints: dict[str, Any]) -> ApiError:
 
 
 def no_constraint(constraints: dict[str, Any]) -> ApiError:
-    """The form of the answer is demanded and not said."""
+    """Return the error of `structured_outputs` without a constraint."""
     given = _all_constraints(constraints)
     return ApiError(f"You must use one kind of structured outputs constraint but none are specified: {given}")
 
@@ -156,7 +156,7 @@ def refuse_bad_tag(body: dict[str, Any]) -> None:
 
 
 def refuse_bad_salt(salt: Any) -> None:
-    """A `cache_salt` that vLLM does not take. Raises ApiError."""
+    """Raise ApiError for a `cache_salt` that vLLM refuses."""
     if salt is None:
         return
     if not isinstance(salt, str) or not salt:
@@ -215,7 +215,7 @@ def _refuse_unknown_tool(choice: dict[str, Any], tools: Any) -> None:
 
 
 def _offers(tools: Any, name: str) -> bool:
-    """Whether a function has this name. Raises ApiError where vLLM stumbles over a tool before it that has none."""
+    """Whether a function has the name `name`. Raises ApiError, as vLLM does, if an earlier tool has no name."""
     try:
         return any(tool["function"]["name"] == name for tool in tools)
     except KeyError as error:
@@ -230,7 +230,7 @@ def _function_name(tool: Any) -> Any:
 
 
 def refuse_unavailable(body: dict[str, Any], calls_tools: bool) -> None:
-    """Refuse what needs a flag that the server does not have. Raises ApiError."""
+    """Raise ApiError for a request that requires a flag which the server was started without."""
     refuse_media_arguments(body)
     choice = "none" if calls_tools else body.get("tool_choice", "auto")
     if body.get("tools") and choice == "auto":
@@ -241,7 +241,7 @@ def refuse_unavailable(body: dict[str, Any], calls_tools: bool) -> None:
 
 
 def refuse_media_arguments(body: dict[str, Any]) -> None:
-    """Refuse arguments for loading and processing media, which servers do not allow by default. Raises ApiError."""
+    """Raise ApiError for arguments of media loading and processing, which servers do not allow by default."""
     for name, effect in (
         ("mm_processor_kwargs", "multimodal preprocessing resource usage"),
         ("media_io_kwargs", "multimodal media loading resource usage"),
@@ -255,7 +255,7 @@ def refuse_media_arguments(body: dict[str, Any]) -> None:
 
 
 def refuse_thinking_budget(budget: Any, reasons: bool) -> None:
-    """A budget for reasoning on a server that has none. Raises ApiError."""
+    """Raise ApiError for a reasoning budget on a server without a reasoning parser."""
     if not reasons and budget not in (None, -1):
         message = (
             "thinking_token_budget is set but reasoning_config is not configured. "
@@ -270,7 +270,7 @@ _REQUIRED = ("name", "src")
 
 
 def registration_problems(given: Any, shown: Any) -> list[dict[str, Any]]:
-    """Return what is wrong with `given`, which errors about missing fields show as `shown`."""
+    """Return the problems of `given`; errors about missing fields show `shown`."""
     if not isinstance(given, dict):
         message = f"Input should be a valid dictionary or instance of {REQUEST_CLASS}"
         return [{"type": "model_type", "loc": [], "msg": message, "input": given, "ctx": {"class_name": REQUEST_CLASS}}]

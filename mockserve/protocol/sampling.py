@@ -17,7 +17,8 @@ MAX_CHOICES = 16384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """Limits of repetition that stop a text: a pattern of so many tokens, so many times in a row."""
+    """Limits of repetition that stop a text: a maximum and minimum pattern size in tokens, and a number of
+    repetitions."""
 
     max_pattern_size: int = 0
     min_pattern_size: int = 0
@@ -26,10 +27,11 @@ class Repetition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Sampling parameters of a request. Fields that are only range-checked change nothing here.
+    """Sampling parameters of a request. Fields that are only range-checked have no effect here.
 
-    `max_tokens` is None when the client set no limit; `max_tokens_param` is the field it came from. `num_logprobs` and
-    `num_prompt_logprobs` are None when none are requested; 0 means those of the tokens themselves.
+    `max_tokens` is None when the client set no limit; `max_tokens_param` is the name of the field with the limit.
+    `num_logprobs` and `num_prompt_logprobs` are None when log-probabilities are not requested; 0 requests those of the
+    tokens themselves.
     """
 
     n: int = 1
@@ -57,13 +59,13 @@ class SamplingParams:
     skip_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
     truncation_side: str | None = None
-    """Side at which a prompt that is too long is cut, `left` or `right`; None cuts the left and keeps the marks around
-    it."""
+    """Side at which a long prompt is cut, `left` or `right`; None cuts the left and keeps the marks around the
+    prompt."""
     repetition: Repetition | None = None
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the same prompt always gives the same text."""
+        """Whether equal prompts always give equal texts."""
         return self.temperature < 1e-5
 
 
@@ -71,13 +73,13 @@ _bounded = attrgetter(
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "top_p", "top_k", "min_p", "stop", "bad_words"
 )
 _WITHIN_BOUNDS = _bounded(SamplingParams())
-"""The checked fields of a request with default parameters: most requests equal them, which skips the checks."""
+"""The checked fields of a request with default parameters. Most requests equal them, which skips the checks."""
 
 
 def output_budget(sampling: SamplingParams, prompt_tokens: int, max_model_len: int) -> int:
-    """Return how many tokens the request may produce: its limit, clamped to what the context leaves.
+    """Return the maximum number of output tokens: the request's limit, clamped to the rest of the context.
 
-    Raises ApiError when it asks for more than a whole context.
+    Raises ApiError for a limit above the whole context.
     """
     left = max_model_len - prompt_tokens
     if sampling.max_tokens is None:
@@ -87,7 +89,7 @@ def output_budget(sampling: SamplingParams, prompt_tokens: int, max_model_len: i
 
 
 def check_max_tokens(sampling: SamplingParams, max_model_len: int) -> None:
-    """Raise ApiError for a request of more tokens than a whole context has; vLLM does so before it makes a prompt."""
+    """Raise ApiError for a request of more tokens than a whole context; vLLM checks it before it makes a prompt."""
     if sampling.max_tokens is not None and sampling.max_tokens > max_model_len:
         param = sampling.max_tokens_param
         message = (
@@ -161,7 +163,7 @@ def _check_lengths(sampling: SamplingParams, budget: int) -> None:
 
 
 def unknown_ids(token_ids: Sequence[int], vocabulary_size: int) -> list[int]:
-    """Return the members of `token_ids` that no token has."""
+    """Return the members of `token_ids` that are not in the vocabulary."""
     return [each for each in token_ids if not 0 <= each < vocabulary_size]
 
 
@@ -185,7 +187,7 @@ STRUCTURED_OUTPUTS: FieldType = Nullable(
 
 
 LOWEST_TEMPERATURE = 0.01
-"""Lower ones are raised to this, except 0."""
+"""Minimum temperature; lower ones except 0 are raised to it."""
 
 _READERS: Mapping[str, Callable[[Fields, str], Any]] = {
     "n": Fields.integer,
@@ -211,7 +213,7 @@ def read_sampling(
     num_logprobs: int | None,
     num_echoed_logprobs: int | None = None,
 ) -> SamplingParams:
-    """The sampling fields of a body. `num_echoed_logprobs` is the default of the log-probabilities of the prompt."""
+    """Read the sampling fields of a body. `num_echoed_logprobs` is the default of the prompt's log-probabilities."""
     seed = fields.integer("seed")
     return SamplingParams(
         max_tokens=max_tokens,
@@ -232,14 +234,14 @@ def read_sampling(
 
 
 def _as_they_are(fields: Fields) -> dict[str, Any]:
-    """Return the fields that are taken as they come. Most requests have few, so the request is gone through and not the
-    list."""
+    """Return the fields that are copied unchanged. Most requests have few fields, so the loop is over the request's
+    fields."""
     found = {name: _READERS[name](fields, name) for name in fields.body if name in _READERS}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def raised_temperature(requested: float | None) -> float:
-    """The temperature in force: nothing is almost greedy."""
+    """Return the effective temperature: at least `LOWEST_TEMPERATURE`, or 0."""
     if requested is None:
         return 1.0
     return LOWEST_TEMPERATURE if 0 < requested < LOWEST_TEMPERATURE else requested
@@ -284,9 +286,9 @@ SAMPLING_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """The defaults of a model's generation configuration.
+    """Defaults of a model's generation configuration.
 
-    `max_tokens` holds for requests without a limit of their own, `ceiling_tokens` for all.
+    `max_tokens` applies to requests without a limit, `ceiling_tokens` to all requests.
     """
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -294,7 +296,7 @@ class GenerationDefaults:
     ceiling_tokens: int | None = None
 
     def applied(self, sampling: SamplingParams, body: Mapping[str, Any]) -> SamplingParams:
-        """`sampling` with the server's value for every field that `body` leaves open."""
+        """Return `sampling` with the server's value for every field that is absent from `body`."""
         if not self.sampling:
             return sampling
         found = {name: value for name, value in self.sampling.items() if body.get(name) is None}
@@ -303,7 +305,7 @@ class GenerationDefaults:
     def output_budget(
         self, sampling: SamplingParams, prompt_tokens: int, max_model_len: int, has_ceiling: bool = True
     ) -> int:
-        """Return how many tokens a request may produce. Raises ApiError when it asks for more than a whole context."""
+        """Return the maximum number of output tokens. Raises ApiError for a limit above the whole context."""
         budget = output_budget(sampling, prompt_tokens, max_model_len)
         if sampling.max_tokens is None and self.max_tokens is not None:
             budget = min(budget, self.max_tokens)
@@ -317,7 +319,8 @@ NO_DEFAULTS = GenerationDefaults()
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """`continuous_usage` puts a running count into every chunk; it needs `include_usage`, which adds a last chunk."""
+    """Stream options. `include_usage` adds a last chunk with usage; `continuous_usage` also adds usage to every
+    chunk."""
 
     stream: bool = False
     include_usage: bool = False
@@ -334,9 +337,10 @@ def read_delivery(fields: Fields) -> Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseOptions:
-    """Details that a reply leaves out unless they are requested.
+    """Optional details of a reply.
 
-    `num_logprobs` is None when none are requested; `tokens_as_ids` is None when the server decides.
+    `num_logprobs` is None when log-probabilities are not requested; `tokens_as_ids` is None when the server's flag
+    decides.
     """
 
     token_ids: bool = False
@@ -350,7 +354,7 @@ class ResponseOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMetadata:
-    """Metadata of a request, whatever it asks for. A smaller `priority` is more urgent."""
+    """Metadata of a request of any kind. A smaller `priority` is more urgent."""
 
     request_id: str | None = None
     cache_salt: str | None = None
@@ -364,7 +368,7 @@ _COMMON_NAMES = frozenset(each.name for each in dataclass_fields(RequestMetadata
 
 
 def check_prompt_start(common: RequestMetadata, prompt_tokens: int) -> None:
-    """Raise ApiError when routing is requested from beyond the end of the prompt."""
+    """Raise ApiError for routed experts that are requested from beyond the end of the prompt."""
     start = common.routed_experts_prompt_start
     if start > prompt_tokens:
         name = "routed_experts_prompt_start"
@@ -373,7 +377,7 @@ def check_prompt_start(common: RequestMetadata, prompt_tokens: int) -> None:
 
 
 def read_response_options(fields: Fields, sampling: SamplingParams) -> ResponseOptions:
-    """The details that a body asks for."""
+    """Read the optional details that a body requests."""
     as_ids = fields.body.get("return_tokens_as_token_ids")
     return ResponseOptions(
         token_ids=fields.flag("return_token_ids"),

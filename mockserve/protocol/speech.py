@@ -38,20 +38,20 @@ SUPPORTED_LANGUAGES = _SUPPORTED.split()
 """Languages that vLLM lists as supported, in its order."""
 
 OTHER_LANGUAGES = frozenset(_OTHER.split())
-"""Languages of the tokenizer that vLLM takes without support for them."""
+"""Languages of the tokenizer that vLLM accepts but does not list as supported."""
 
 WITHOUT_SPACES = frozenset({"ja", "zh"})
-"""Languages in which vLLM joins the texts of two stretches of a recording without a space."""
+"""Languages in which vLLM joins the texts of two segments of a recording without a space."""
 
 
 def check_language(language: str | None) -> None:
-    """Raise ApiError for a language that is neither supported nor known to the tokenizer."""
+    """Raise ApiError for a language that is neither supported nor in the tokenizer."""
     if language is not None and language not in SUPPORTED_LANGUAGES and language not in OTHER_LANGUAGES:
         raise ApiError(f"Unsupported language: {language!r}.  Must be one of {SUPPORTED_LANGUAGES}.")
 
 
 def separator_of(language: str) -> str:
-    """Text between those of two stretches of a recording."""
+    """Return the separator between the texts of two segments of a recording."""
     return "" if language in WITHOUT_SPACES else " "
 
 
@@ -60,12 +60,13 @@ SUPPORTED_FORMATS = ("text", "json", VERBOSE, DIARIZED)
 STREAM_OPTIONS = ("stream_include_usage", "stream_continuous_usage_stats")
 GRANULARITIES = "timestamp_granularities[]"
 RECOGNIZED_LANGUAGE = "en"
-"""The language of every recording of which the request names none."""
+"""Language of a recording if the request has no language."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Granularities:
-    """A list of a form, whose items vLLM's web framework names without the name of the list."""
+    """A list field of a form; problems of its items are located without the name of the list, as in vLLM's web
+    framework."""
 
     items: ListOf
 
@@ -138,7 +139,7 @@ TRANSLATION_FIELDS: Mapping[str, FieldType] = {
     "max_completion_tokens": _MAX_TOKENS,
     "vllm_xargs": _ARGUMENTS,
 }
-"""Fields of both forms, in the order in which vLLM names those that are wrong."""
+"""Fields of both forms, in the order of vLLM's errors."""
 
 _DEFAULTS: Mapping[str, Any] = {
     "prompt": "",
@@ -153,12 +154,12 @@ _DEFAULTS: Mapping[str, Any] = {
     "frequency_penalty": 0.0,
     "presence_penalty": 0.0,
 }
-"""Values that a form has in vLLM before it is checked; an error about a missing field shows how many there are."""
+"""Default values of a form in vLLM; an error about a missing field shows their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """A task on speech: its verb as ids and events have it."""
+    """A task on speech: the verb in ids, and the name of its events."""
 
     verb: str
     event: str
@@ -185,18 +186,18 @@ class SpeechRequest:
 
     @property
     def spoken_language(self) -> str:
-        """The language of the recording, as it is named or recognized."""
+        """The language of the recording: requested or recognized."""
         return self.language or RECOGNIZED_LANGUAGE
 
     @property
     def separator(self) -> str:
-        """Text between those of two stretches of the recording."""
+        """Separator between the texts of two segments of the recording."""
         return separator_of(self.spoken_language)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spoken:
-    """The text of one stretch of a recording."""
+    """The text of one segment of a recording."""
 
     text: str
     token_ids: Sequence[int]
@@ -206,7 +207,7 @@ class Spoken:
 
 
 def parse_speech(form: Mapping[str, Any], speech: Speech) -> SpeechRequest:
-    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    """Parse a form. Raises ApiError for a request that vLLM refuses before it looks up the model."""
     if isinstance(form.get("file"), str):
         message = "Expected 'file' to be a file-like object, not 'str'."
         raise ApiError(message, status=422, kind="Unprocessable Entity")
@@ -234,7 +235,7 @@ def parse_speech(form: Mapping[str, Any], speech: Speech) -> SpeechRequest:
 
 
 def check_speech(asked: SpeechRequest, model: str) -> None:
-    """Raise ApiError for what a model that recognizes speech does not do."""
+    """Raise ApiError for options that speech recognition models do not support."""
     if asked.streams and asked.sampling.use_beam_search:
         raise ApiError("Streaming is not currently supported with beam search")
     if asked.response_format not in SUPPORTED_FORMATS:
@@ -248,7 +249,7 @@ def check_speech(asked: SpeechRequest, model: str) -> None:
 
 
 def whole_speech(asked: SpeechRequest, speech: Speech, spoken: Sequence[Spoken], duration_s: float) -> dict[str, Any]:
-    """Return the reply with all of the text. Text is an object with text, too."""
+    """Return the whole reply. The `text` format is an object with `text`, too."""
     text = asked.separator.join(each.text for each in spoken)
     if asked.response_format == VERBOSE:
         segments = [_segment(number, each, asked) for number, each in enumerate(spoken)]
@@ -276,7 +277,7 @@ class SpeechChunks:
         return chunk if usage is None else {**chunk, "usage": usage.counts()}
 
     def usage(self, usage: Usage) -> dict[str, Any]:
-        """The counts at the end."""
+        """Return the last chunk, with the usage."""
         return {**self._head(), "choices": [], "usage": usage.counts()}
 
     def _head(self) -> dict[str, Any]:
@@ -284,7 +285,7 @@ class SpeechChunks:
 
 
 def _with_arguments(form: Mapping[str, Any]) -> dict[str, Any]:
-    """The form with the JSON in it read."""
+    """Return the form with its JSON fields parsed."""
     given = form.get("vllm_xargs")
     if not isinstance(given, str):
         return dict(form)

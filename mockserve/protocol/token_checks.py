@@ -1,4 +1,4 @@
-"""Fields about single tokens: the form that limits repetition, and ids checked against the vocabulary of the model."""
+"""Checks of token fields: the parameters of repetition detection, and ids against the model's vocabulary."""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _NO_TOKENS = _of_tokens(SamplingParams())
 
 
 def check_logit_bias_keys(bias: Any) -> None:
-    """Raise ApiError for keys of `logit_bias` that are no token ids."""
+    """Raise ApiError for keys of `logit_bias` that are not token ids."""
     wrong = [key for key in bias or {} if not key.strip().lstrip("+-").isdecimal()]
     if wrong:
         message = f"logit_bias contains key(s) that cannot be converted to integer token IDs: {wrong}"
@@ -37,9 +37,9 @@ def check_logit_bias_keys(bias: Any) -> None:
 
 
 def check_vocabulary(sampling: SamplingParams, logit_bias: Any, vocabulary_size: int, max_logprobs: int) -> None:
-    """Raise ApiError for token ids that no token has, and for more log-probabilities than the server gives.
+    """Raise ApiError for token ids outside the vocabulary, and for more log-probabilities than the server allows.
 
-    `max_logprobs` of -1 allows a whole vocabulary of them.
+    `max_logprobs` of -1 allows log-probabilities of the whole vocabulary.
     """
     if not logit_bias and _of_tokens(sampling) == _NO_TOKENS:
         return
@@ -99,7 +99,8 @@ LARGEST_UINT64 = 2**64 - 1
 
 
 def check_engine_message(request_id: str, priority: int, sampling: SamplingParams | None = None) -> None:
-    """Raise ApiError for a request that vLLM's engine cannot be sent: text without UTF-8, integers of over 64 bits."""
+    """Raise ApiError for a request that vLLM cannot send to its engine: text that is not UTF-8, integers over 64
+    bits."""
     texts = [request_id] if sampling is None else [request_id, *sampling.stop, *sampling.bad_words]
     top_k = 0 if sampling is None else sampling.top_k
     if not SMALLEST_INT64 <= priority <= LARGEST_UINT64 or top_k > LARGEST_UINT64:
@@ -111,7 +112,7 @@ def check_engine_message(request_id: str, priority: int, sampling: SamplingParam
 
 
 def check_extra_arguments(*arguments: Mapping[str, Any] | None) -> None:
-    """Raise ApiError for further arguments of a request that the engine cannot be sent."""
+    """Raise ApiError for extra arguments of a request that vLLM cannot send to its engine."""
     for each in arguments:
         if each and not is_text(json.dumps(each, ensure_ascii=False)):
             raise _unsendable()

@@ -1,4 +1,4 @@
-"""Replies of Anthropic's Messages API, whole and as events; what is null is left out."""
+"""Replies of Anthropic's Messages API, whole and as events, without null fields."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ NewSignature = Callable[[], str]
 
 @dataclass(frozen=True, slots=True)
 class AnthropicReply:
-    """The parts of a reply that exist before its first token. `new_signature` draws the signature of a thought."""
+    """Parts of a reply that exist before its first token. `new_signature` draws the signature of a thinking block."""
 
     id: str
     model: str
@@ -47,7 +47,7 @@ def message(reply: AnthropicReply, choice: Choice, usage: Usage) -> dict[str, An
 
 
 class AnthropicEvents:
-    """Encodes a reply as Anthropic's events. Text that follows a tool call waits until the call's block has ended."""
+    """Encodes a reply as Anthropic's events. Text after a tool call is held back until the call's block has ended."""
 
     def __init__(self, reply: AnthropicReply) -> None:
         self._reply = reply
@@ -122,7 +122,7 @@ class AnthropicEvents:
         return {"type": "content_block_delta", "delta": delta, "index": self._index}
 
     def _end_block(self) -> list[Event]:
-        """The end of the open block, and all of one for the text that waited."""
+        """End the open block, and write a whole block for text that was held back."""
         events: list[Event] = []
         if self._open is not None:
             if self._open == "thinking":
@@ -141,7 +141,7 @@ def _head(reply: AnthropicReply) -> dict[str, Any]:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Counts as Anthropic has them: tokens of the cache do not count as input."""
+    """Return Anthropic's counts: input tokens exclude tokens of the cache."""
     found: dict[str, Any] = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
     details = usage.prompt_details
     if details is not None:
@@ -152,7 +152,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
 
 
 def _stop_reason(ending: Ending, uses_tool: bool, is_complete: bool) -> tuple[str | None, str | None]:
-    """Why it ended, and which stop string did it. A call that a stop string cut short must not be made."""
+    """Return the stop reason and the stop string. A call that a stop string cut short must not be executed."""
     reason = ending.finish_reason
     if reason == "length":
         return "max_tokens", None
@@ -174,5 +174,5 @@ def _is_json(text: str) -> bool:
 
 
 def _parsed(arguments: str) -> Any:
-    """Arguments as JSON. Raises JSONDecodeError for those of a call that was cut short."""
+    """Parse arguments. Raises JSONDecodeError for the arguments of a call that was cut short."""
     return json.loads(arguments) if arguments else {}

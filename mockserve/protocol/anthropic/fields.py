@@ -1,4 +1,4 @@
-"""Every field of the bodies of POST /v1/messages and its relatives, in the order in which vLLM reports problems."""
+"""Fields of the bodies of POST /v1/messages and POST /v1/messages/count_tokens, in the order of vLLM's errors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,13 +65,13 @@ class Positive:
 
 
 def value_problem(message: str, location: str, value: Any) -> Problem:
-    """Return the problem of a value that fails a check of vLLM's own."""
+    """Return the problem of a value that fails a custom check of vLLM."""
     return Problem("value_error", location, f"Value error, {message}", value, {"error": ValueError(message)})
 
 
 @dataclass(frozen=True, slots=True)
 class NamedChoice:
-    """A tool choice, which must name the tool where it means a certain one."""
+    """A tool choice, which requires a name for the type `tool`."""
 
     inner: FieldType
 
@@ -87,7 +87,7 @@ class NamedChoice:
 
 @dataclass(frozen=True, slots=True)
 class ToolChangeBlock:
-    """A block of content, which must name a tool where it changes the tools."""
+    """A block of content, which requires a tool if it changes the tools."""
 
     inner: FieldType
 
@@ -108,7 +108,7 @@ class ToolChangeBlock:
 
 @dataclass(frozen=True, slots=True)
 class ToolChangeMessage:
-    """A message, which may change the tools only with the role system."""
+    """A message, which may change the tools only with the role `system`."""
 
     inner: FieldType
 

@@ -1,4 +1,4 @@
-"""The body of POST /v1/messages, and its turns as vLLM hands them to a chat template."""
+"""The body of POST /v1/messages, and its turns in vLLM's form for chat templates."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from mockserve.protocol.errors import ApiError, bad_fields
 from mockserve.protocol.reading.body import check_types
 
 BILLING_HEADER = "x-anthropic-billing-header"
-"""Text that starts so differs from request to request; it would spoil every prefix."""
+"""Beginning of a text that differs between requests and would prevent prefix caching."""
 
 
 def chat_messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -44,7 +44,7 @@ def _chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 class _Turn:
-    """One message with blocks. Results of tools become messages of their own, which come before it."""
+    """One message with blocks. Tool results become separate messages before it."""
 
     def __init__(self, role: str) -> None:
         self._role = role
@@ -116,7 +116,7 @@ def _results(block: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def tools_at_the_end(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The tools of a checked body once all its changes are made. Raises ApiError for a change of an unknown tool."""
+    """Return the tools of a checked body after all changes. Raises ApiError for a change of an unknown tool."""
     tools: dict[str, Mapping[str, Any]] = {each["name"]: each for each in body.get("tools") or ()}
     removed: set[str] = set()
     for block in _changes(body):
@@ -179,7 +179,7 @@ def anthropic_error(error: ApiError) -> AnthropicError:
 
 
 def check_messages(body: Mapping[str, Any]) -> None:
-    """Raise ApiError for a body of POST /v1/messages that is none."""
+    """Raise ApiError for an invalid body of POST /v1/messages."""
     check_types(body, MESSAGES_FIELDS, MESSAGES_REQUIRED, ignores_unknown=True)
     _check_model(body)
     thinking = body.get("thinking") or {}
@@ -188,18 +188,19 @@ def check_messages(body: Mapping[str, Any]) -> None:
 
 
 def check_count(body: Mapping[str, Any]) -> None:
-    """Raise ApiError for a body of POST /v1/messages/count_tokens that is none."""
+    """Raise ApiError for an invalid body of POST /v1/messages/count_tokens."""
     check_types(body, COUNT_FIELDS, COUNT_REQUIRED, ignores_unknown=True)
     _check_model(body)
 
 
 def count_chat_body(body: Mapping[str, Any], can_call_tools: bool) -> dict[str, Any]:
-    """The chat request that has the tokens to count: fields of answers mean nothing to it, and are not looked at."""
+    """Return the chat request with the tokens to count. Fields about the answer do not affect the count and are not
+    checked."""
     return chat_body({name: body[name] for name in COUNT_FIELDS if name in body}, can_call_tools)
 
 
 def chat_body(body: Mapping[str, Any], can_call_tools: bool) -> dict[str, Any]:
-    """Return the chat request equivalent to a checked body. Raises ApiError for a choice between no tools."""
+    """Return the chat request equivalent to a checked body. Raises ApiError for a tool choice without tools."""
     requested: dict[str, Any] = {"model": body["model"], "messages": chat_messages(body)}
     requested |= {name: body[name] for name in SHARED_FIELDS if body.get(name) is not None}
     if "max_tokens" in body:
@@ -217,7 +218,7 @@ def _check_model(body: Mapping[str, Any]) -> None:
 
 
 def _output(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The form of the answer, and how much is thought before it."""
+    """Return the fields for the form of the answer and for reasoning."""
     requested: dict[str, Any] = {}
     config = body.get("output_config") or {}
     schema = (config.get("format") or {}).get("schema")

@@ -1,4 +1,4 @@
-"""Chat and text replies, field by field in vLLM's order. vLLM sends what was explicitly set, hence uneven nulls."""
+"""Chat and text replies, field by field in vLLM's order. vLLM sends explicitly set fields, hence uneven nulls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ CHUNK = "chat.completion.chunk"
 
 
 class ChatBodies(NamedTuple):
-    """Bodies of one chat reply. `ends_with_usage`: a usage chunk follows, which then carries the fingerprint.
+    """Bodies of one chat reply. `ends_with_usage`: a usage chunk follows, which has the fingerprint.
 
-    `role` is that of the answer, and `echoed` the text that it continues, if the request asks for it to be repeated.
+    `role` is the role of the answer. `echoed` is the text that the answer continues, if the request has `echo`.
     """
 
     id: str
@@ -25,7 +25,7 @@ class ChatBodies(NamedTuple):
     echoed: str = ""
     shows_prompt_ids: bool = False
     weight_version: str | None = None
-    """Shown where the client asks for it."""
+    """Version to include if the client requests it."""
 
     def opening_chunks(self, num_choices: int, prompted: Prompted, usage: Usage | None) -> list[dict[str, Any]]:
         about_prompt = {
@@ -131,14 +131,15 @@ def tool_name_delta(call: int, call_id: str, name: str, arguments: str | None = 
 
 
 def tool_arguments_delta(call: int, text: str, null_name: bool = False, null_id: bool = False) -> dict[str, Any]:
-    """A further part of the arguments of call number `call`, with a null name or a null id where a parser sets them."""
+    """Return a further part of the arguments of call number `call`, with a null name or id for parsers that send
+    nulls."""
     function = {"name": None, "arguments": text} if null_name else {"arguments": text}
     part = {"index": call, "function": function}
     return {"tool_calls": [{"id": None, **part} if null_id else part]}
 
 
 def merged(deltas: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Several deltas that go out together, as one: texts joined, calls one after the other."""
+    """Merge deltas of one event: texts joined, calls one after the other."""
     if len(deltas) == 1:
         return deltas[0]
     found: dict[str, Any] = {}
@@ -154,7 +155,7 @@ def merged(deltas: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _joined_calls(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Parts of one call made one: the name of the first, the arguments of all."""
+    """Merge the parts of each call: the name of the first, the arguments of all."""
     joined: dict[int, dict[str, Any]] = {}
     for call in calls:
         known = joined.get(call["index"])
@@ -185,7 +186,7 @@ def whole_message(role: str, content: str | None, reasoning: str | None, calls: 
 
 
 class CompletionBodies(NamedTuple):
-    """Bodies of one completion reply. `ends_with_usage`: a usage chunk follows, which then carries the fingerprint."""
+    """Bodies of one completion reply. `ends_with_usage`: a usage chunk follows, which has the fingerprint."""
 
     id: str
     created: int
@@ -194,7 +195,7 @@ class CompletionBodies(NamedTuple):
     ends_with_usage: bool = False
     shows_prompt_ids: bool = False
     weight_version: str | None = None
-    """Shown where the client asks for it."""
+    """Version to include if the client requests it."""
 
     def opening_chunks(self, num_choices: int, prompted: Prompted, usage: Usage | None) -> list[dict[str, Any]]:
         return []

@@ -1,4 +1,4 @@
-"""Content parts of chat messages: the form of a message that vLLM reads them by, and its errors for other parts."""
+"""Content parts of chat messages: the schemas that vLLM selects by the message's form, and its errors."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -20,22 +20,22 @@ MEDIA_PARTS = {
     "video_url": "video",
     "video_embeds": "video",
 }
-"""Types of content parts to their modality."""
+"""Modality by type of content part."""
 
 TOOL_REFERENCE = "tool_reference"
 PROMPT_EMBEDS = "prompt_embeds"
 OTHER_PARTS = (PROMPT_EMBEDS, TOOL_REFERENCE)
 NO_PROMPT_EMBEDS = "You must set `--enable-prompt-embeds` to input `prompt_embeds`"
 MEDIA_MARK = "\ue000"
-"""Stands in a prompt's text where a picture or a recording is; no model has a token for it."""
+"""Placeholder of an image or a recording in a prompt's text; no model has a token for it."""
 
 _TEXT_KEYS = {"refusal": "refusal", "thinking": "thinking", TOOL_REFERENCE: "name"}
-"""Keys of the text of parts that do not name it `text`."""
+"""Keys of the text in parts that do not call it `text`."""
 _UNTYPED_MEDIA = (
     *("image_url", "image_pil", "image_embeds", "audio_embeds", "video_embeds", PROMPT_EMBEDS, "audio_url"),
     *("input_audio", "video_url"),
 )
-"""Keys by which a part without a type, or with an id of its own, is known, in vLLM's order."""
+"""Keys that identify a part without a type, or with an id of its own, in vLLM's order."""
 
 
 def _part(kind: str, inner: FieldType, key: str = "") -> Record:
@@ -83,7 +83,7 @@ _KNOWN_PARTS: tuple[Record, ...] = (
 )
 _LOOSE_TYPES = frozenset({"image_embeds", "audio_embeds", "video_embeds", TOOL_REFERENCE})
 _LOOSE_KEYS = ("image_url", "audio_url", "video_url", "image_pil", "uuid", "name")
-"""Keys that a part may have without a type, as text or as null."""
+"""Keys of a part without a type, as text or null."""
 _OTHER_FIELDS = ("reasoning", "tools", "task")
 """Fields that only messages of vLLM's own form have."""
 
@@ -97,8 +97,8 @@ def parts_of(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def check_content(message: Mapping[str, Any], is_typed: bool = True) -> None:
     """Raise ApiError for content parts that vLLM refuses.
 
-    Known forms of messages are read part by part as the prompt is made; vLLM's own form, which takes any role, has
-    looser parts, and is taken where it has more fields of the message.
+    vLLM parses known forms of messages part by part while it makes the prompt. vLLM's own form takes any role, has
+    looser parts, and is chosen if it has more fields of the message.
     """
     content = message.get("content")
     if not isinstance(content, list | dict):
@@ -136,7 +136,8 @@ def _is_known(part: Any) -> bool:
 
 
 def _check_part(part: Any, place: int) -> bool:
-    """Whether a part has text for the prompt, at this place among the texts. Raises ApiError for one that has none."""
+    """Whether a part has text for the prompt; `place` is its index among the texts. Raises ApiError for an unsupported
+    part."""
     if isinstance(part, str):
         return bool(part)
     if not isinstance(part, dict):
@@ -166,7 +167,7 @@ def _check_part(part: Any, place: int) -> bool:
 
 
 def kind_of(part: Mapping[str, Any]) -> str | None:
-    """The type of a part; that of its medium where it has no type or an id of its own, None where there is none."""
+    """Return the type of a part; the type of its medium if it has no type or has an id of its own; None if unknown."""
     kind = part.get("type")
     has_id = part.get("uuid") is not None
     if isinstance(kind, str) and not (has_id and (kind in TEXT_PARTS or kind in MEDIA_PARTS or kind in OTHER_PARTS)):
@@ -177,14 +178,14 @@ def kind_of(part: Mapping[str, Any]) -> str | None:
 
 
 def flattened(content: Any) -> str:
-    """A content string as it is; the text parts of a list joined by newlines; nothing for null."""
+    """Return a content string unchanged, the text parts of a list joined by newlines, and an empty text for null."""
     if content is None:
         return ""
     return content if isinstance(content, str) else "\n".join(filter(None, map(part_text, content)))
 
 
 def part_text(part: Any) -> str:
-    """The text of a content part, with a `MEDIA_MARK` for a picture or a recording."""
+    """Return the text of a content part, or a `MEDIA_MARK` for an image or a recording."""
     if not isinstance(part, dict):
         return part if isinstance(part, str) else ""
     kind = kind_of(part)
@@ -195,7 +196,7 @@ def part_text(part: Any) -> str:
 
 
 def has_text(part: Any) -> bool:
-    """Whether a part is something to the prompt: vLLM skips texts that are null."""
+    """Whether a part adds to the prompt: vLLM skips texts that are null."""
     if not isinstance(part, dict) or (kind := kind_of(part)) not in TEXT_PARTS:
         return True
     return part.get(_TEXT_KEYS.get(kind or "", "text")) is not None

@@ -1,6 +1,6 @@
-"""Every field of the bodies of chat and text completions, in the order in which vLLM reports what is wrong with them.
+"""Fields of the bodies of chat and text completions, in the order of vLLM's errors.
 
-A field that is not listed is let through and has no effect.
+Unlisted fields are accepted and have no effect.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The shapes of chat messages in vLLM's order, its errors for others, and further arguments of chat templates."""
+"""Schemas of chat messages in vLLM's order, errors of vLLM for others, and further arguments of chat templates."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -112,11 +112,11 @@ TOOL_CALL: FieldType = AnyOf(
 
 
 FEWEST_UNREADABLE_CHARS = 500
-"""Shorter arguments have neither thousands of digits nor objects too deep to be read."""
+"""Minimum length of arguments that may be unparsable because of thousands of digits or deep nesting."""
 
 
 class Message(NamedTuple):
-    """One turn of a conversation, its content flattened to text, with a `MEDIA_MARK` for each picture or recording."""
+    """One turn of a conversation, its content flattened to text, with a `MEDIA_MARK` for each image or recording."""
 
     role: str
     content: str
@@ -124,27 +124,27 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """A picture or recording: its modality, and its identity among others."""
+    """An image or a recording: its modality and its identity."""
 
     modality: str
     source: str
 
 
 def read_messages(messages: list[Any]) -> tuple[Message, ...]:
-    """The conversation as text. Raises ApiError when it is empty."""
+    """Return the conversation as text. Raises ApiError when it is empty."""
     if not messages:
         raise ApiError("Cannot apply chat template to an empty conversation. Provide at least one message.")
     return tuple(Message(str(each["role"]), flattened(each.get("content"))) for each in messages)
 
 
 def has_media(messages: list[Any]) -> bool:
-    """Whether there is a picture or a recording."""
+    """Whether messages contain an image or a recording."""
     with_parts = (message for message in messages if isinstance(message.get("content"), list))
     return any(kind_of(part) in MEDIA_PARTS for message in with_parts for part in parts_of(message))
 
 
 def media_of(messages: list[Any]) -> list[Medium]:
-    """Every picture and recording, in order."""
+    """Return all images and recordings, in order."""
     return [
         Medium(MEDIA_PARTS[kind], str(part.get(kind)))
         for message in messages
@@ -154,7 +154,7 @@ def media_of(messages: list[Any]) -> list[Medium]:
 
 
 def check_iterable_calls(messages: Any) -> None:
-    """Raise ApiError for tool calls that vLLM cannot go through, which it does before it looks at the messages."""
+    """Raise ApiError for tool calls that are not iterable; vLLM checks them before the messages."""
     for message in messages if isinstance(messages, list) else ():
         calls = message.get("tool_calls") if isinstance(message, dict) else None
         if calls is not None and not isinstance(calls, list | str | dict):
@@ -162,9 +162,9 @@ def check_iterable_calls(messages: Any) -> None:
 
 
 def check_parts(messages: list[Any], read_as: str | None = None, is_typed: bool = True) -> None:
-    """Raise ApiError for content parts and tool calls that have the right place and the wrong form.
+    """Raise ApiError for invalid content parts and tool calls.
 
-    `read_as` names the class of pydantic that finds wrong calls, where vLLM shows pydantic's message.
+    `read_as` is the pydantic class that refuses tool calls, where vLLM returns pydantic's message.
     """
     for message in messages:
         if "role" not in message:  # harmony's messages have an author instead, which no chat template supports
@@ -175,7 +175,7 @@ def check_parts(messages: list[Any], read_as: str | None = None, is_typed: bool 
 
 def _check_calls(message: dict[str, Any], read_as: str | None) -> None:
     calls = message.get("tool_calls")
-    if not isinstance(calls, list | str | dict):  # what can be gone through, as vLLM does
+    if not isinstance(calls, list | str | dict):  # vLLM accepts any iterable
         return
     for index, call in enumerate(calls):
         if read_as is not None and (problems := TOOL_CALL.problems(call, str(index))):
@@ -189,12 +189,12 @@ def _check_calls(message: dict[str, Any], read_as: str | None) -> None:
 
 
 def _without_arguments(problem: Problem) -> Problem:
-    """A problem as vLLM locates it: `arguments` is also a word of pydantic's own, and left out."""
+    """Return a problem with vLLM's location: pydantic adds an `arguments` to it, which vLLM removes."""
     return replace(problem, location=problem.location.removesuffix(".arguments"))
 
 
 def _check_arguments(call: Any) -> None:
-    """Raise ApiError for arguments that vLLM cannot read for the chat template; what is no JSON stays text there."""
+    """Raise ApiError for arguments that vLLM cannot parse for the chat template. Invalid JSON remains text."""
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     if not isinstance(arguments, str) or len(arguments) < FEWEST_UNREADABLE_CHARS:
@@ -210,7 +210,7 @@ def _check_arguments(call: Any) -> None:
 
 
 def last_content(messages: list[Any], role: str) -> str:
-    """The text of the last message, if it has this role: what `echo` repeats."""
+    """Return the text of the last message, if its role is `role`, for `echo` to repeat."""
     last = messages[-1]
     return flattened(last.get("content")) if last["role"] == role else ""
 
@@ -219,9 +219,9 @@ NO_EFFORT = "none"
 
 
 def effort_arguments(effort: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how much to think, for templates with efforts, and whether to think, for those with a switch only.
+    """Return the template variables for a reasoning effort: the effort, and a switch for templates without efforts.
 
-    `given` are the template's variables in the request, which come before what follows from the effort.
+    `given` are the template's variables in the request, which override the variables derived from the effort.
     """
     if effort is None:
         return {}
@@ -230,7 +230,7 @@ def effort_arguments(effort: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def template_arguments(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """All of it, as vLLM lists it for the server that will read the answer."""
+    """Return all arguments of the template, as vLLM lists them for the server that will parse the answer."""
     adds, documents = body.get("add_generation_prompt"), body.get("documents")
     given = body.get("chat_template_kwargs") or {}
     return {
@@ -245,11 +245,12 @@ def template_arguments(body: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
 
 
 OPTIONAL_FLAGS = ("strict", "defer_loading")
-"""Fields of a function that are left out when they are null; the others are null themselves then."""
+"""Fields of a function that are omitted when they are null; other null fields are included."""
 
 
 def tool_definitions(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Every tool of a checked request. A template writes them into the prompt, whose tokens depend on each field."""
+    """Return the tools of a checked request. A template writes them into the prompt, so each field affects the
+    tokens."""
     return [_tool(each) for each in tools]
 
 

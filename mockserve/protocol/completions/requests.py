@@ -1,4 +1,4 @@
-"""The bodies of POST /v1/completions, /v1/chat/completions and its batches; repeated bodies are read once."""
+"""The bodies of POST /v1/completions, /v1/chat/completions and its batches; repeated bodies are parsed once."""
 
 import marshal
 from collections.abc import Callable, Mapping
@@ -40,10 +40,10 @@ ASSISTANT = "assistant"
 
 
 class ChatRequest(NamedTuple):
-    """A parsed chat request. An empty `model` means the first served name; `messages` are as they came.
+    """A parsed chat request. An empty `model` means the first served name; `messages` are unchanged.
 
-    `role` is that of the answer. `echoed` is the text of the message that the answer continues, if it is to be
-    repeated.
+    `role` is the role of the answer. `echoed` is the text of the message that the answer continues, if the request has
+    `echo`.
     """
 
     model: str
@@ -59,10 +59,10 @@ class ChatRequest(NamedTuple):
 
 
 def parse_chat(body: dict[str, Any], read_as: str | None = None, is_typed: bool = True) -> ChatRequest:
-    """Raises ApiError for whatever vLLM refuses before it looks at the model.
+    """Parse a chat body. Raises ApiError for a request that vLLM refuses before it looks up the model.
 
-    `read_as` names the class of pydantic that finds wrong tool calls, where vLLM shows pydantic's message. Messages of
-    other interfaces are not `is_typed`: their content parts have no form for each role.
+    `read_as` is the pydantic class that refuses tool calls. Messages of other interfaces are not `is_typed`: their
+    content parts have no form for each role.
     """
     messages = body.get("messages")
     if "messages" in body and not isinstance(messages, list | str | dict):
@@ -143,11 +143,11 @@ BATCH_FIELDS: Mapping[str, FieldType] = {
 
 _NOT_OF_EACH_CHAT = frozenset({"messages", "stream", "stream_options", "prompt_logprobs", "return_prompt_text"})
 READ_AS = "ChatCompletionRequest"
-"""The class of pydantic that reads the chat of each conversation."""
+"""The pydantic class that parses each conversation of a batch."""
 
 
 def chats_of(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the body of a chat for each conversation; fields that only chats have act there. Raises ApiError."""
+    """Return a chat body for each conversation; fields that only chats have apply there. Raises ApiError."""
     _refuse_several_answers(body)
     check_types(body, BATCH_FIELDS, ("messages",))
     if body.get("structured_outputs") is not None:
@@ -168,7 +168,7 @@ def chats_of(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _as_instance(problem: Problem) -> Problem:
-    """A problem of a field in the words of pydantic where the chat is made from Python's values: no object is one."""
+    """Return pydantic's problem of a field where a chat is made from Python values: no object is a valid value."""
     if problem.kind != "model_attributes_type" or not problem.location.startswith("tools."):
         return problem
     name = "FunctionDefinition" if problem.location.endswith(".function") else "ChatCompletionToolsParam"
@@ -177,7 +177,7 @@ def _as_instance(problem: Problem) -> Problem:
 
 
 def _refuse_several_answers(body: dict[str, Any]) -> None:
-    """The checks of vLLM on a batch before the types of its fields, in their order. Raises ApiError."""
+    """Check a batch before the types of its fields, in vLLM's order. Raises ApiError."""
     if body.get("use_beam_search"):
         message = "Batch chat completions do not support beam search. Please set `use_beam_search` to False."
         raise bad_value(message, "use_beam_search")
@@ -201,9 +201,9 @@ Prompt: TypeAlias = str | list[int]
 
 
 class CompletionRequest(NamedTuple):
-    """A parsed completion request. An empty `model` means the first served name; there is at least one prompt.
+    """A parsed completion request. An empty `model` means the first served name; `prompts` is never empty.
 
-    With `echo` the prompt comes before the answer; `only_echoes` leaves the answer out.
+    `echo` repeats the prompt before the answer; `only_echoes` omits the answer.
     """
 
     model: str
@@ -218,7 +218,7 @@ class CompletionRequest(NamedTuple):
 
 
 def parse_completion(body: dict[str, Any]) -> CompletionRequest:
-    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    """Parse a completion body. Raises ApiError for a request that vLLM refuses before it looks up the model."""
     refuse_completion_contradictions(body)
     check_types(body, COMPLETION_FIELDS)
     fields = Fields(body)
@@ -256,7 +256,7 @@ def parse_completion(body: dict[str, Any]) -> CompletionRequest:
 
 
 def _refuse_embeds(fields: Fields) -> None:
-    """Prompts as embeddings, which no server here takes. An empty list of them is none."""
+    """Raise ApiError for prompts as embeddings, which are not supported. An empty list of them is ignored."""
     given = fields.body.get("prompt_embeds")
     if given is None:
         return
@@ -269,7 +269,7 @@ def _refuse_embeds(fields: Fields) -> None:
 
 
 def _read_prompts(value: Any) -> tuple[Prompt, ...]:
-    """A string, a list of strings, token ids or a list of lists of token ids, always as several prompts."""
+    """Convert a string, a list of strings, token ids or a list of lists of token ids to a sequence of prompts."""
     if value == []:
         raise bad_value("You must pass at least one prompt", "prompt")
     if isinstance(value, str):
@@ -289,16 +289,16 @@ T = TypeVar("T")
 
 MOST_KNOWN = 256
 MOST_BYTES = 16_384
-"""Most bytes of a cached body, beside its prompt."""
+"""Maximum size of a cached body, without its prompt."""
 _FORMAT = 2
-"""Version of the marshal format: in this one equal values have equal bytes."""
+"""Version of the marshal format in which equal values have equal bytes."""
 _PLAIN_ROLES = frozenset({"system", "user", "assistant"})
 _ABOUT_MESSAGES = frozenset({"echo", "add_generation_prompt", "continue_final_message"})
-"""Fields that make the meaning of a body depend on its messages."""
+"""Fields whose validity depends on the messages of the body."""
 
 
 class KnownBodies(Generic[T]):
-    """Reads bodies, and caches the results of the latest that differ in more than their `varying` field."""
+    """Parses bodies, and caches recent results under all fields except the `varying` one."""
 
     def __init__(
         self,
@@ -307,7 +307,7 @@ class KnownBodies(Generic[T]):
         is_plain: Callable[[dict[str, Any]], bool],
         with_varying: Callable[[T, Any], T],
     ) -> None:
-        """`is_plain`: whether `varying` is of a form that has no bearing on anything else."""
+        """`is_plain` returns whether `varying` has a form that does not affect other fields."""
         self._parse = parse
         self._varying = varying
         self._is_plain = is_plain
@@ -325,7 +325,7 @@ class KnownBodies(Generic[T]):
         return self._known.keep(key, self._parse(body))
 
     def parse_long(self, body: dict[str, Any]) -> T:
-        """Return a long body parsed; it is not cached. Raises ApiError."""
+        """Parse a long body without caching. Raises ApiError."""
         return self._parse(body)
 
     def _key(self, body: dict[str, Any]) -> bytes | None:
@@ -339,12 +339,12 @@ class KnownBodies(Generic[T]):
 
 
 def known_completions() -> KnownBodies[CompletionRequest]:
-    """Return the reader of text completions."""
+    """Return the cache of text completions."""
     return KnownBodies(parse_completion, "prompt", _has_plain_prompt, _with_prompt)
 
 
 def known_chats() -> KnownBodies[ChatRequest]:
-    """Return the reader of chat completions."""
+    """Return the cache of chat completions."""
     return KnownBodies(parse_chat, "messages", _has_plain_messages, _with_messages)
 
 
