@@ -1,1 +1,1 @@
-"""Requests to models that pool, and their replies: vectors, classes, scores."""
+"""Requests to pooling models, and their replies: vectors, classes, scores."""

@@ -19,7 +19,7 @@ Vector: TypeAlias = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The encoding of vectors that a client asked for, in vLLM's words."""
+    """The requested encoding of vectors, in vLLM's terms."""
 
     form: str = "float"
     dtype: str = "float32"
@@ -31,7 +31,7 @@ class Encoding:
         return self.form in ("bytes", "bytes_only")
 
     def json_value(self, vector: Vector) -> list[Any] | str:
-        """A vector inside a JSON reply."""
+        """Return a vector as a value for a JSON reply."""
         if self.form == "float":
             values: list[Any] = vector.tolist()
             return values
@@ -45,7 +45,7 @@ class Encoding:
 
 
 def bytes_metadata(encoding: Encoding, vectors: Iterable[Vector], head: dict[str, Any], prompt_tokens: int) -> str:
-    """Return the header with the place of each vector in the bytes. `head` are id, created and model."""
+    """Return the header with the position of each vector in the bytes. `head` are id, created and model."""
     items, offset = [], 0
     for index, vector in enumerate(vectors):
         end = offset + len(encoding.packed(vector))
@@ -67,7 +67,7 @@ def _as_type(vector: Vector, dtype: str) -> npt.NDArray[Any]:
 
 
 def _as_fp8(vector: Vector, exponent_bits: int) -> npt.NDArray[np.uint8]:
-    """Eight-bit floats: the code of the nearest value of the format, for numbers within its range."""
+    """Return eight-bit floats: the code of the nearest value of the format, for numbers within its range."""
     mantissa_bits = 7 - exponent_bits
     bias = 2 ** (exponent_bits - 1) - 1
     codes = np.arange(2**7, dtype=np.int64)
@@ -87,7 +87,7 @@ def _as_fp8(vector: Vector, exponent_bits: int) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class PoolingHead:
-    """The fields that every reply of a pooling model begins with."""
+    """Fields at the beginning of every reply of a pooling model."""
 
     id: str
     created: int
@@ -118,7 +118,7 @@ def pooling_items(vectors: Iterable[Vector], encoding: Encoding) -> Iterator[dic
 
 
 def class_items(probabilities: Iterable[Vector], labels: Mapping[int, str]) -> Iterator[dict[str, Any]]:
-    """The results of POST /classify: probabilities, and the label of the largest."""
+    """Return the results of POST /classify: probabilities, and the label of the largest."""
     for index, each in enumerate(probabilities):
         yield {
             "index": index,
@@ -136,7 +136,7 @@ def score_items(scores: Sequence[float]) -> list[dict[str, Any]]:
 def reranked(
     head: PoolingHead, documents: Sequence[Any], scores: Sequence[float], top_n: int, prompt_tokens: int
 ) -> dict[str, Any]:
-    """The reply of POST /rerank: the best first, at most `top_n`, or all for 0."""
+    """Return the reply of POST /rerank: the best documents first, at most `top_n`, or all for 0."""
     best_first = sorted(range(len(scores)), key=lambda index: -scores[index])
     results = [
         {"index": index, "document": _shown(documents[index]), "relevance_score": scores[index]} for index in best_first

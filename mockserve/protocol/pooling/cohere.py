@@ -51,7 +51,7 @@ _EMBED = Record(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CohereEmbedRequest:
-    """Texts to embed. `texts` are given back; `inputs` are texts put together from parts."""
+    """Texts to embed. `texts` are repeated in the reply; `inputs` are texts joined from parts."""
 
     model: str
     texts: tuple[str, ...]
@@ -63,14 +63,14 @@ class CohereEmbedRequest:
 
     @property
     def truncate_to(self) -> int | None:
-        """Most tokens a text may keep; -1 for as many as the context holds, None refuses longer ones."""
+        """Maximum number of tokens kept of a text; -1 for the whole context, None refuses longer texts."""
         if self.truncate == "NONE":
             return None
         return -1 if self.max_tokens is None else self.max_tokens
 
 
 def parse_cohere_embed(body: dict[str, Any]) -> CohereEmbedRequest:
-    """Raises ApiError for a body that is none, or that has images."""
+    """Parse the body. Raises ApiError for an invalid body, and for images."""
     check_body(body, (_EMBED,))
     given = [body[name] for name in ("texts", "images", "inputs") if body.get(name) is not None]
     if len(given) != 1 or not given[0]:
@@ -96,7 +96,7 @@ def parse_cohere_embed(body: dict[str, Any]) -> CohereEmbedRequest:
 
 
 def check_max_tokens(request: CohereEmbedRequest, max_model_len: int) -> None:
-    """Raise ApiError for a length to cut texts to that is beyond the context."""
+    """Raise ApiError for a `max_tokens` above the context length."""
     length = request.truncate_to
     if length is not None and length > max_model_len:
         raise bad_value(
@@ -108,7 +108,7 @@ def check_max_tokens(request: CohereEmbedRequest, max_model_len: int) -> None:
 
 
 def check_lengths(request: CohereEmbedRequest, lengths: Sequence[int]) -> None:
-    """Raise ApiError for a text beyond `max_tokens` where nothing may be cut."""
+    """Raise ApiError for a text longer than `max_tokens` when truncation is off."""
     if request.truncate != "NONE" or request.max_tokens is None:
         return
     for length in lengths:
@@ -122,7 +122,7 @@ def check_lengths(request: CohereEmbedRequest, lengths: Sequence[int]) -> None:
 def cohere_embeddings(
     reply_id: str, request: CohereEmbedRequest, vectors: Sequence[Vector], prompt_tokens: int
 ) -> dict[str, Any]:
-    """The reply. Raises ApiError for binary vectors of a size that is no multiple of 8."""
+    """Return the reply. Raises ApiError for binary vectors whose size is not a multiple of 8."""
     order = ("float", "binary", "ubinary", "base64")
     embeddings = {kind: _as(kind, vectors) for kind in order if kind in request.types}
     body: dict[str, Any] = {"id": reply_id, "embeddings": embeddings}

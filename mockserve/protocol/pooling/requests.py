@@ -1,4 +1,4 @@
-"""Requests of the pooling routes: fields with their types, and what vLLM refuses."""
+"""Requests of the pooling routes: fields with their types, and refusals of vLLM."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,27 +63,30 @@ REMOVED_TASKS = {
 
 
 def prompt_record(table: Mapping[str, FieldType], last: Mapping[str, FieldType] | None = None) -> Record:
-    """A request whose `input` is text or token ids; its own fields come `last`."""
+    """Return the type of a request whose `input` is text or token ids, with its own fields `last`."""
     return Record({**table, **PROMPTS, **BASIC, **(last or {})}, required=("input",))
 
 
 def chat_record(table: Mapping[str, FieldType], last: Mapping[str, FieldType] | None = None) -> Record:
-    """A request with one conversation as `messages`; its own fields come `last`, which are required if it has input."""
+    """Return the type of a request with one conversation as `messages`, with its own fields `last`.
+
+    The own fields are required if the request has input.
+    """
     own = last or {}
     required = ("messages", *(("input",) if "input" in own else ()))
     return Record({**table, **TEMPLATE, **MESSAGES, **BASIC, **own}, required=required)
 
 
 def batch_record(table: Mapping[str, FieldType], last: Mapping[str, FieldType] | None = None) -> Record:
-    """A request with several conversations as `messages`, or as `input` beside them."""
+    """Return the type of a request with several conversations as `messages`, or as `input` beside them."""
     own = last or {}
     required = ("messages", *(("input",) if "input" in own else ()))
     return Record({**table, **TEMPLATE, **BASIC, **CONVERSATIONS, **own}, required=required)
 
 
 def check_body(body: dict[str, Any], records: tuple[Record, ...]) -> list[Record]:
-    """Return those of `records` that the body matches. Raises ApiError if it is none, with the problems it has as each
-    of them."""
+    """Return the `records` that the body matches. Raises ApiError if it matches none, with the problems for each of
+    them."""
     problems = [record.problems(body, "body") for record in records]
     fitting = [record for record, wrong in zip(records, problems, strict=True) if not wrong]
     if not fitting:
@@ -92,7 +95,7 @@ def check_body(body: dict[str, Any], records: tuple[Record, ...]) -> list[Record
 
 
 def refuse_removed_fields(body: dict[str, Any]) -> None:
-    """Fields that earlier releases had. Raises ApiError."""
+    """Raise ApiError for fields of earlier vLLM releases."""
     if "normalize" in body:
         raise bad_value("Parameter `normalize` was removed; use `use_activation` instead.", "normalize")
     task = body.get("task")
@@ -101,7 +104,7 @@ def refuse_removed_fields(body: dict[str, Any]) -> None:
 
 
 def refuse_pooling_contradictions(body: dict[str, Any]) -> None:
-    """Refuse what vLLM refuses before it looks at types. Raises ApiError."""
+    """Raise ApiError for contradictions that vLLM refuses before it checks types."""
     refuse_bad_salt(body.get("cache_salt"))
     if body.get("continue_final_message") and body.get("add_generation_prompt"):
         raise ApiError("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
@@ -151,10 +154,10 @@ class PoolingRequest:
     task: str | None
     add_special_tokens: bool
     truncate_to: int | None
-    """Most tokens a prompt may keep, -1 for as many as the context holds; None refuses longer ones."""
+    """Maximum number of tokens kept of a prompt, -1 for the whole context; None refuses longer prompts."""
     truncates_left: bool
     pads: bool
-    """Whether a prompt is filled up to the whole context."""
+    """Whether a prompt is padded to the whole context."""
     use_activation: bool
     request_id: str | None
     priority: int
@@ -162,7 +165,7 @@ class PoolingRequest:
 
 
 def parse_embeddings(body: dict[str, Any]) -> PoolingRequest:
-    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    """Parse the body. Raises ApiError for a request that vLLM refuses before it looks up the model."""
     refuse_removed_fields(body)
     given = dict(body)
     if "messages" not in given and _is_conversation(given.get("input")):
@@ -171,7 +174,8 @@ def parse_embeddings(body: dict[str, Any]) -> PoolingRequest:
 
 
 def parse_token_embeddings(body: dict[str, Any]) -> PoolingRequest:
-    """Raises ApiError for whatever vLLM refuses before it looks at the model, and for late chunking."""
+    """Parse the body. Raises ApiError for late chunking, and for a request that vLLM refuses before it looks up the
+    model."""
     refuse_removed_fields(body)
     request = _read(body, _TOKEN_EMBEDDINGS)
     if body.get("late_chunking_params") is not None:
@@ -180,7 +184,7 @@ def parse_token_embeddings(body: dict[str, Any]) -> PoolingRequest:
 
 
 def parse_pooling(body: dict[str, Any]) -> PoolingRequest:
-    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    """Parse the body. Raises ApiError for a request that vLLM refuses before it looks up the model."""
     refuse_removed_fields(body)
     request = _read(body, _POOLING)
     if request.dimensions is not None:
@@ -195,7 +199,7 @@ def parse_pooling(body: dict[str, Any]) -> PoolingRequest:
 
 
 def parse_classify(body: dict[str, Any]) -> PoolingRequest:
-    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    """Parse the body. Raises ApiError for a request that vLLM refuses before it looks up the model."""
     refuse_removed_fields(body)
     return _read(body, _CLASSIFY)
 
@@ -228,7 +232,7 @@ def _read(body: dict[str, Any], records: tuple[Record, ...]) -> PoolingRequest:
 
 
 def _prompts(given: Any) -> tuple[Prompt, ...]:
-    """A string, token ids, or a list of either, always as several prompts."""
+    """Convert a string, token ids, or a list of either to a sequence of prompts."""
     if isinstance(given, list) and given and all(isinstance(each, str | list) for each in given):
         return tuple(each if isinstance(each, str) else _ids(each) for each in given)
     if isinstance(given, list):

@@ -1,4 +1,4 @@
-"""The bodies of routes that score: POST /score, /rerank, /generative_scoring, /v1/decisions and /v1/systemone."""
+"""The bodies of scoring routes: POST /score, /rerank, /generative_scoring, /v1/decisions and /v1/systemone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -65,33 +65,33 @@ _RERANK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringRequest:
-    """Texts to compare: each query with each document, or pair by pair. An empty `model` means the first name."""
+    """Texts to compare: one query with each document, or pair by pair. An empty `model` means the first served name."""
 
     model: str
     queries: tuple[str, ...]
     documents: tuple[str, ...]
     has_media: bool
-    """Whether an input is not a text; such inputs are empty here."""
+    """Whether an input is not a text; such an input is an empty text here."""
     top_n: int = 0
     """Number of results to return; 0 for all."""
     max_query_tokens: int
-    """Tokens after which a query is cut off; 0 cuts nothing, as for documents."""
+    """Maximum number of tokens of a query; 0 for no limit, as for documents."""
     max_document_tokens: int
     truncate_to: int | None
     truncates_left: bool
     pads: bool
-    """Whether a prompt is filled up to the whole context."""
+    """Whether a prompt is padded to the whole context."""
     request_id: str | None
     cache_salt: str | None
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """Which query meets which document, by their numbers."""
+        """Pairs of a query and a document, by their numbers."""
         return [(0 if len(self.queries) == 1 else index, index) for index in range(len(self.documents))]
 
 
 def parse_score(body: dict[str, Any]) -> ScoringRequest:
-    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    """Parse the body. Raises ApiError for a request that vLLM refuses before it looks up the model."""
     refuse_bad_salt(body.get("cache_salt"))
     check_body(body, _SCORE)
     refuse_media_arguments(body)
@@ -100,7 +100,7 @@ def parse_score(body: dict[str, Any]) -> ScoringRequest:
 
 
 def parse_rerank(body: dict[str, Any]) -> ScoringRequest:
-    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    """Parse the body. Raises ApiError for a request that vLLM refuses before it looks up the model."""
     refuse_bad_salt(body.get("cache_salt"))
     check_body(body, _RERANK)
     refuse_media_arguments(body)
@@ -108,7 +108,7 @@ def parse_rerank(body: dict[str, Any]) -> ScoringRequest:
 
 
 def check_scoring(request: ScoringRequest, max_model_len: int, architecture: str) -> None:
-    """Refuse what vLLM refuses once the model is known. Raises ApiError."""
+    """Raise ApiError for a request that vLLM refuses once the model is known."""
     if request.has_media:
         raise ApiError(f"MultiModalParam is not supported for {architecture}")
     if len(request.queries) > 1 and len(request.queries) != len(request.documents):
@@ -172,7 +172,7 @@ _FIELDS = Record(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerativeScoringRequest:
-    """A parsed request of generative scoring. An empty `model` means the first served name."""
+    """A parsed generative scoring request. An empty `model` means the first served name."""
 
     model: str
     query: str | list[int]
@@ -187,7 +187,7 @@ class GenerativeScoringRequest:
 
 
 def parse_scoring(body: dict[str, Any]) -> GenerativeScoringRequest:
-    """Raises ApiError for a body that is none."""
+    """Parse the body. Raises ApiError for an invalid body."""
     refuse_bad_salt(body.get("cache_salt"))
     check_record(body, _FIELDS)
     return GenerativeScoringRequest(
@@ -205,7 +205,7 @@ def parse_scoring(body: dict[str, Any]) -> GenerativeScoringRequest:
 
 
 def check_labels(request: GenerativeScoringRequest, vocabulary_size: int) -> None:
-    """Raise ApiError for labels that the model does not have, or for nothing to score."""
+    """Raise ApiError for labels outside the vocabulary, and for a request without items."""
     for token in request.label_token_ids:
         if not 0 <= token < vocabulary_size:
             raise ApiError(
@@ -219,7 +219,7 @@ def check_labels(request: GenerativeScoringRequest, vocabulary_size: int) -> Non
 
 
 def check_number_of_labels(number: int, max_logprobs: int) -> None:
-    """Raise ApiError for more labels than the server gives log-probabilities of; -1 bounds nothing."""
+    """Raise ApiError for more labels than the server allows log-probabilities; -1 is no limit."""
     if 0 <= max_logprobs < number:
         message = f"Requested sample logprobs of {number}, which is greater than max allowed: {max_logprobs}"
         raise bad_value(message, "logprobs", number)
@@ -228,7 +228,7 @@ def check_number_of_labels(number: int, max_logprobs: int) -> None:
 def scoring_reply(
     reply_id: str, created: int, model: str, scores: Sequence[float], prompt_tokens: int
 ) -> dict[str, Any]:
-    """The reply: the probability of the first label after each prompt. One token is generated for each."""
+    """Return the reply: the probability of the first label after each prompt. One token is generated for each."""
     return {
         "id": reply_id,
         "object": "list",
@@ -339,17 +339,17 @@ _STRUCTURED_DECISION = _closed(
 
 
 def check_decision(body: dict[str, Any]) -> None:
-    """Raise ApiError for a body that POST /v1/decisions does not take."""
+    """Raise ApiError for an invalid body of POST /v1/decisions."""
     refuse_bad_salt(body.get("cache_salt"))
     check_record(body, _DECISION)
 
 
 def check_structured_decision(body: dict[str, Any]) -> None:
-    """Raise ApiError for a body that POST /v1/systemone does not take."""
+    """Raise ApiError for an invalid body of POST /v1/systemone."""
     refuse_bad_salt(body.get("cache_salt"))
     check_record(body, _STRUCTURED_DECISION)
 
 
 def unsupported(interface: str) -> ApiError:
-    """The model does not make decisions, which only few models do."""
+    """Return the error of a model that does not make decisions; few models do."""
     return ApiError(f"The model does not support the {interface} API", status=501, kind="NotImplementedError")

@@ -1,1 +1,1 @@
-"""Reading of a JSON body or a query: as lenient as pydantic is by default, and with its complaints."""
+"""Parsing of a JSON body or a query: as lenient as pydantic is by default, and with pydantic's errors."""

@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 
 class Fields:
-    """Reads fields of one body and collects what was wrong, so that all problems are reported at once.
+    """Reads fields of one body and collects their problems, to report all of them at once.
 
-    A field that is absent or null gives its default.
+    An absent or null field returns its default.
     """
 
     def __init__(self, body: dict[str, Any]) -> None:
@@ -50,14 +50,14 @@ class Fields:
         return None if self.body.get(name) is None else self._read(name, None, text_problem, str)
 
     def require(self, name: str) -> Any:
-        """The raw value of a field that must be there."""
+        """Return the raw value of a required field."""
         if name not in self.body:
             self.problems.append(Problem("missing", f"body.{name}", "Field required", self.body))
             return None
         return self.body[name]
 
     def check(self) -> None:
-        """Raise ApiError if any field read so far was wrong."""
+        """Raise ApiError if any field read so far has a problem."""
         if self.problems:
             raise bad_fields(self.problems)
 
@@ -84,9 +84,9 @@ def check_types(
     required: tuple[str, ...] = (),
     ignores_unknown: bool = False,
 ) -> None:
-    """Raise ApiError naming every field of `body` that does not match `types`, in their order.
+    """Raise ApiError naming every field of `body` that does not match `types`, in the order of `types`.
 
-    Names of unknown fields must be text unless pydantic `ignores_unknown` ones.
+    Names of unknown fields must be text unless `ignores_unknown`.
     """
     # A loop costs half of what `all` does.
     for name, value in body.items():
@@ -109,30 +109,30 @@ def check_types(
 
 
 def check_record(body: Mapping[str, Any], record: Record) -> None:
-    """Raise ApiError naming everything in `body` that does not match `record`."""
+    """Raise ApiError naming every part of `body` that does not match `record`."""
     problems = record.problems(body, "body")
     if problems:
         raise bad_fields(problems)
 
 
 def text_problem(value: Any, location: str) -> Problem | None:
-    """Why `value` is no string, or None if it is one."""
+    """Return the problem of a `value` that is not a string, else None."""
     if isinstance(value, str):
         return None
     return Problem("string_type", location, "Input should be a valid string", value)
 
 
 def list_problem(value: Any, location: str) -> Problem | None:
-    """Why `value` is no list, or None if it is one."""
+    """Return the problem of a `value` that is not a list, else None."""
     if isinstance(value, list):
         return None
     return Problem("list_type", location, "Input should be a valid list", value)
 
 
 def parse_json(raw: bytes, num_kinds: int = 1) -> dict[str, Any]:
-    """The JSON object in `raw`. Raises ApiError for anything else, in the words FastAPI uses.
+    """Return the JSON object in `raw`. Raises ApiError, with FastAPI's message, for any other value.
 
-    A body that may be of several types, `num_kinds` of them, is refused as each.
+    A body that may have one of `num_kinds` types is refused once for each type.
     """
     if not raw:
         raise bad_fields([Problem("missing", "body", "Field required", None)])
@@ -149,7 +149,7 @@ def _as_object(body: Any, num_kinds: int) -> dict[str, Any]:
 
 
 def json_value(raw: bytes) -> Any:
-    """Return the JSON value in `raw`. Raises ApiError for text that is no JSON, in the words FastAPI uses."""
+    """Return the JSON value in `raw`. Raises ApiError, with FastAPI's message, for invalid JSON."""
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -160,9 +160,9 @@ def json_value(raw: bytes) -> Any:
 
 
 def parse_large_json(bodies: list[bytes], num_kinds: int = 1) -> dict[str, Any]:
-    """As `parse_json`, in pieces between which other threads may run. The only item of `bodies` is taken out of it.
+    """Parse a large body like `parse_json`, in pieces between which other threads can run.
 
-    Raises ApiError, also for too many values.
+    The only item of `bodies` is removed from it. Raises ApiError, also for too many values.
     """
     if len(bodies[0]) <= LARGE_BYTES:
         return parse_json(bodies.pop(), num_kinds)
@@ -170,8 +170,8 @@ def parse_large_json(bodies: list[bytes], num_kinds: int = 1) -> dict[str, Any]:
 
 
 def large_json(bodies: list[bytes]) -> Any:
-    """Return what `json.loads` gives, parsed in pieces between which other threads may run. Raises ApiError for too
-    many values."""
+    """Parse a body like `json.loads`, in pieces between which other threads can run. Raises ApiError for too many
+    values."""
     if len(bodies[0]) <= LARGE_BYTES:
         return loads(bodies.pop())
     if value_bytes(bodies[0]) > MOST_VALUE_BYTES:
@@ -205,7 +205,7 @@ def _leniently(read: Callable[[], Any]) -> Any:
 def read_embedded(
     raw: bytes, is_json: bool, types: Mapping[str, FieldType], required: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Return the fields of `types` that are there. Raises ApiError naming those that are missing or wrong."""
+    """Return the fields of `types` that are present. Raises ApiError naming missing or invalid fields."""
     body = json_value(raw) if raw and is_json else None
     is_object = isinstance(body, dict)
     found: dict[str, Any] = {}

@@ -15,7 +15,7 @@ OBJECT_MESSAGES = {
 
 
 _UNLISTED = Problem("", "", "", None)
-"""Stands for each problem that is only counted: those of a long list would take hundreds of megabytes."""
+"""Placeholder of each problem that is only counted: the problems of a long list would take hundreds of megabytes."""
 
 
 def key_problems(value: Mapping[str, Any], location: str) -> list[Problem]:
@@ -25,13 +25,13 @@ def key_problems(value: Mapping[str, Any], location: str) -> list[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A list of one kind of items, at most so many."""
+    """A list of items of one type, with `at_least` to `at_most` items."""
 
     items: FieldType
     at_most: int | None = None
     at_least: int = 0
     is_sequence: bool = False
-    """Whether pydantic calls it a Sequence, and so complains in other words of what is no list."""
+    """Whether pydantic's type is a Sequence, which has another error message for values that are not lists."""
 
     def problems(self, value: Any, location: str) -> list[Problem]:
         if not isinstance(value, list):
@@ -59,7 +59,7 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class TupleOf:
-    """A list with an item of each of these kinds."""
+    """A list with one item of each type, in order."""
 
     items: tuple[FieldType, ...]
 
@@ -98,7 +98,7 @@ def _no_sequence(value: Any, location: str) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-    """An object with any keys and one kind of values."""
+    """An object with any keys and values of one type."""
 
     values: FieldType
 
@@ -113,10 +113,10 @@ class MapOf:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An object with known fields, of which some are required; others are let through.
+    """An object with known fields, some of which are required; other fields are accepted.
 
-    `kind` is what pydantic calls a value that is no object; `name` is named by it for some kinds. Names of unknown
-    fields must be text unless pydantic `ignores_unknown` ones.
+    `kind` is pydantic's error type for a value that is not an object; `name` is part of the message for some kinds.
+    Names of unknown fields must be text unless `ignores_unknown`.
     """
 
     fields: Mapping[str, FieldType]
@@ -150,10 +150,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """A value of one of several types; what fits none is reported for each.
+    """A value of one of several types; a value of no type is reported for each type.
 
-    `likely` names the type that an object probably has by the text in its field `tag`. That type is tried first, since
-    problems with types tried in vain cost most of the time; the order of reported problems stays that of `kinds`.
+    `likely` names the probable type of an object by the text in its field `tag`. That type is tried first, since
+    problems with types tried in vain cost most of the time; the order of reported problems remains that of `kinds`.
     """
 
     kinds: tuple[FieldType, ...]
@@ -179,7 +179,7 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One of several types, whose name is part of where its problems are found."""
+    """One of several types, whose name is part of the location of its problems."""
 
     name: str
     inner: FieldType
@@ -193,7 +193,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """An object whose field `tag` names its type, which is part of where its problems are found."""
+    """An object whose field `tag` names its type, which is part of the location of its problems."""
 
     tag: str
     kinds: Mapping[str, FieldType]
@@ -222,7 +222,7 @@ class Tagged:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A value of some type for which `complaint` returns None; it is called before the type is checked if
+    """A value of some type for which `complaint` returns None; `complaint` is called before the type check if
     `is_first`."""
 
     inner: FieldType
@@ -243,7 +243,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Iterable:
-    """A list that is looked into only when it is used."""
+    """A list whose items are checked only when they are used."""
 
     items: FieldType
 

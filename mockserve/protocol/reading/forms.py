@@ -1,4 +1,4 @@
-"""Forms and query strings, read with the limits and the words of vLLM's web framework."""
+"""Forms and query strings, with the limits and messages of vLLM's web framework."""
 
 import codecs
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from mockserve.protocol.reading.body import as_flag, flag_problem, integer_probl
 
 
 class QueryFields:
-    """Reads fields of one query string and collects what was wrong, so that `check` reports all problems at once.
+    """Reads fields of one query string and collects their problems, which `check` reports at once.
 
-    A field that is absent or wrong gives its default.
+    An absent or invalid field returns its default.
     """
 
     def __init__(self, query: Mapping[str, str]) -> None:
@@ -24,14 +24,14 @@ class QueryFields:
         self._problems: list[Problem] = []
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return whether a word means true."""
+        """Return the boolean value of a field."""
         found = self._given.get(name)
         if found is None or self._is_wrong(flag_problem(found, f"query.{name}")):
             return default
         return as_flag(found)
 
     def choice(self, name: str, default: str, allowed: Sequence[str]) -> str:
-        """Return one of the words that are allowed."""
+        """Return one of the allowed words."""
         found = self._given.get(name, default)
         problem = None if found in allowed else literal_problem(found, f"query.{name}", allowed)
         return default if self._is_wrong(problem) else found
@@ -59,7 +59,7 @@ class QueryFields:
         return default if self._is_wrong(problem) else number
 
     def check(self) -> None:
-        """Raise ApiError if any field read so far was wrong."""
+        """Raise ApiError if any field read so far has a problem."""
         if self._problems:
             raise bad_fields(self._problems)
 
@@ -70,14 +70,14 @@ class QueryFields:
 
 
 def literal_problem(value: object, location: str, allowed: Sequence[str]) -> Problem:
-    """`value` is none of the words that are allowed."""
+    """Return the problem of a `value` that is not one of the allowed words."""
     quoted = [repr(each) for each in allowed]
     expected = quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
     return Problem("literal_error", location, f"Input should be {expected}", value, {"expected": expected})
 
 
 MAX_FIELDS = 1000
-"""Most fields of a form, and most files."""
+"""Maximum number of fields of a form, and of files."""
 MAX_FIELD_BYTES = 2**20
 
 
@@ -90,7 +90,7 @@ class Upload:
     data: bytearray = field(default_factory=bytearray)
 
     def __str__(self) -> str:
-        """Return what an error message shows of a file where text is expected."""
+        """Return the representation in error messages, for a file in place of text."""
         return f"UploadFile(filename={self.filename!r}, size={len(self.data)}, headers=Headers({dict(self.headers)}))"
 
 
@@ -98,7 +98,7 @@ FormValue: TypeAlias = str | Upload
 
 
 class FormReader(Protocol):
-    """Reads a form piece by piece. Both methods raise ApiError for what is no form."""
+    """Reads a form piece by piece. Both methods raise ApiError for an invalid form."""
 
     items: list[tuple[str, FormValue]]
 
@@ -112,7 +112,7 @@ class FormReader(Protocol):
 
 
 def form_reader(content_type: str) -> FormReader | None:
-    """The reader of a form with this media type; None if it is none of a form, which then has no fields."""
+    """Return the reader of a form with the media type; None for any other media type, which has no fields."""
     kind, options = parse_options_header(content_type.encode("utf-8", "surrogateescape"))
     if kind == b"multipart/form-data":
         return MultipartReader(options)
@@ -120,7 +120,7 @@ def form_reader(content_type: str) -> FormReader | None:
 
 
 def bad_form(message: str) -> ApiError:
-    """A form that cannot be read."""
+    """Return the error of a form that cannot be parsed."""
     return ApiError(message, is_bare=True)
 
 

@@ -1,4 +1,4 @@
-"""Large JSON bodies: read in pieces between which other threads run, in bounded memory, wide characters narrowed."""
+"""Large JSON bodies: parsed in pieces between which other threads run, in bounded memory, non-ASCII strings escaped."""
 
 import re
 from bisect import bisect_right
@@ -8,11 +8,11 @@ from json import JSONDecodeError, JSONDecoder, decoder, detect_encoding, scanner
 from typing import Any
 
 MOST_WIDE_BYTES = 1 << 22
-"""Most bytes of the strings with other characters, together."""
+"""Maximum number of bytes of all strings with non-ASCII characters."""
 
 MOST_STRINGS = 10_000
 MOST_QUOTES = 40_000
-"""Most quotes that are looked at to find the ends of these strings."""
+"""Maximum number of quotes inspected to find the ends of non-ASCII strings."""
 
 _ASCII_SLICE_BYTES = 1 << 16
 _BACKSLASHES = 64
@@ -25,7 +25,7 @@ _WIDE = re.compile(r"[^\x00-\x7f]+")
 
 @dataclass(frozen=True)
 class WideString:
-    """The content of one string: `characters` from `begin` on, and its place `at` in the text, with escapes."""
+    """The content of one string: `characters` from `begin` on, and its position `at` in the text with escapes."""
 
     begin: int
     end: int
@@ -40,7 +40,7 @@ class WideString:
 
 @dataclass(frozen=True)
 class NarrowText:
-    """The strings of one body that are to be written with escapes, in their order."""
+    """The strings of one body that are escaped, in order."""
 
     strings: list[WideString]
 
@@ -50,7 +50,7 @@ class NarrowText:
         return sum(each.end - each.begin for each in self.strings)
 
     def of(self, raw: bytes) -> str:
-        """The text of the body."""
+        """Return the text of the body."""
         parts: list[str] = []
         end = 0
         for each in self.strings:
@@ -60,7 +60,7 @@ class NarrowText:
         return "".join(parts)
 
     def explained(self, error: JSONDecodeError) -> JSONDecodeError:
-        """An error in the text as one in the body, where each character counts as one."""
+        """Convert an error in the text to an error in the body, where each character counts as one."""
         parts: list[str] = []
         end = 0
         for each in self.strings[: bisect_right(self.strings, error.pos, key=lambda string: string.at)]:
@@ -73,11 +73,12 @@ class NarrowText:
 
 
 class _NotCheapError(Exception):
-    """A body that is better read in the usual way."""
+    """A body for which the usual way is cheaper."""
 
 
 def narrow_text(raw: bytes) -> NarrowText | None:
-    """Return a way to read a body in UTF-8; None if that would not be cheap, or if it may be no JSON."""
+    """Return a `NarrowText` for a body in UTF-8; None if that would not be cheap, or if the body may be invalid
+    JSON."""
     try:
         return NarrowText(_wide_strings(raw))
     except (_NotCheapError, UnicodeDecodeError):
@@ -114,21 +115,21 @@ def _next_wide(raw: bytes, start: int) -> int | None:
 
 @dataclass
 class _Looking:
-    """Looks for the ends of strings, within limits for all of them together."""
+    """Finds the ends of strings, within limits for all of them together."""
 
     raw: bytes
     num_bytes: int = 0
     num_quotes: int = 0
 
     def quote_before(self, start: int, end: int) -> int:
-        """Where the string begins that holds the byte at `end`."""
+        """Return the beginning of the string that contains the byte at `end`."""
         while True:
             end = self.raw.rfind(b'"', max(start, end - MOST_WIDE_BYTES), end)
             if not self._is_escaped(end):
                 return end
 
     def quote_after(self, start: int) -> int:
-        """Where the string ends that holds the byte at `start`."""
+        """Return the end of the string that contains the byte at `start`."""
         while True:
             at = self.raw.find(b'"', start, start + MOST_WIDE_BYTES)
             if not self._is_escaped(at):
@@ -136,7 +137,7 @@ class _Looking:
             start = at + 1
 
     def _is_escaped(self, at: int) -> bool:
-        """Whether an odd number of backslashes is before a quote. Raises where there is no quote."""
+        """Whether an odd number of backslashes precedes a quote. Raises where there is no quote."""
         self.num_quotes += 1
         before = self.raw[max(at - _BACKSLASHES, 0) : at]
         rest = before.rstrip(b"\\")
@@ -150,12 +151,12 @@ def _escapes(wide: "re.Match[str]") -> str:
 
 
 def _plain(text: str) -> str:
-    """Text of the same length in ASCII."""
+    """Return text of equal length in ASCII."""
     return text.encode("ascii", "replace").decode("ascii")
 
 
 def _num_characters(text: str, num_escaped: int) -> int:
-    """Return how many characters of a text are within so many of it with escapes."""
+    """Return the number of characters of a text that `num_escaped` characters of the escaped text represent."""
     for number, character in enumerate(text):
         if num_escaped <= 0:
             return number
@@ -164,38 +165,37 @@ def _num_characters(text: str, num_escaped: int) -> int:
 
 
 LARGE_BYTES = 1 << 19
-"""Smaller bodies are read in one go."""
+"""Size from which bodies are parsed in pieces."""
 
 CHECKED_BYTES = 1 << 22
-"""The values of smaller bodies cannot take too much."""
+"""Size from which the memory of the values is estimated; values of smaller bodies are always within the limit."""
 
 MOST_VALUE_BYTES = 192 << 20
 CONTAINER_BYTES = 260
 ITEM_BYTES = 40
-"""Most bytes of all values together, the average bytes of an object or array with a short text in it, and of an
-item."""
+"""Maximum memory of all values; average memory of an object or array with a short text in it, and of an item."""
 
 COPIES = 2.6
-"""Texts as long as the body that there are at worst while it is read: the whole, a value, and one that grows."""
+"""Maximum number of simultaneous texts as long as the body during parsing: the whole, a value, and a growing one."""
 
 NARROW_COPIES = 3
-"""Texts of one byte for each character, where few strings have other characters."""
+"""Number of texts with one byte for each character, where few strings have non-ASCII characters."""
 WIDE_STRING_BYTES = 24
-"""Memory in bytes for each byte of such a string, with its escapes."""
+"""Memory in bytes for each byte of a non-ASCII string, with its escapes."""
 
 _SLICE_BYTES = 1 << 20
 _FOUR_BYTES = re.compile(rb"[\xf0-\xff]")
 _TWO_BYTES = re.compile(rb"[\xc4-\xff]")
 _WITHIN_CHARACTERS = bytes(range(0x80, 0xC0))
-"""All bytes of UTF-8 that begin no character."""
+"""All continuation bytes of UTF-8."""
 
 
 MEMBERS_AT_ONCE = 1000
-"""Larger objects are made in Python: `dict` holds the interpreter for a third of a second where there are 300,000."""
+"""Number of members from which objects are made in Python: `dict` blocks all threads for 0.3 s for 300,000 members."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of its members, which are taken out of their list."""
+    """Return the object of the members in `pairs`, which are removed from the list."""
     if len(pairs) <= MEMBERS_AT_ONCE:
         return dict(pairs)
     made: dict[str, Any] = {}
@@ -217,13 +217,13 @@ class _Decoder(JSONDecoder):
 
 
 _DECODER = _Decoder()
-"""One decoder for all bodies: each is a cycle of references, which a frozen collector would never free."""
+"""One decoder for all bodies: a decoder is a reference cycle, which a frozen collector would never free."""
 
 
 def loads_in_pieces(bodies: list[bytes]) -> Any:
-    """Return what `json.loads` gives for the only item of `bodies`, with the same errors.
+    """Parse the only item of `bodies` like `json.loads`, with equal errors.
 
-    The item is taken out of the list, so that the bytes do not take memory beside their text.
+    The item is removed from the list, to free the bytes while the text is parsed.
     """
     narrow = _narrow_text(bodies[0])
     text = _text(bodies.pop()) if narrow is None else narrow.of(bodies.pop())
@@ -238,9 +238,9 @@ def loads_in_pieces(bodies: list[bytes]) -> Any:
 
 
 def value_bytes(raw: bytes) -> int:
-    """About what the values in `raw` would take, from above: brackets and commas in strings count as if they were none.
+    """Return an upper estimate of the memory of the values in `raw`: brackets and commas in strings count, too.
 
-    Short bodies are not looked at.
+    Short bodies are not inspected.
     """
     if len(raw) < CHECKED_BYTES:
         return 0
@@ -268,7 +268,7 @@ def _wide_text_bytes(raw: bytes) -> int:
 
 
 def _narrow_text(raw: bytes) -> NarrowText | None:
-    """Return a way to read a body with escapes, where that takes less than to read it as it is."""
+    """Return a `NarrowText` if parsing with escapes takes less memory than parsing the body itself."""
     if len(raw) < CHECKED_BYTES or raw.isascii() or detect_encoding(raw) != "utf-8":
         return None
     return narrow_text(raw)

@@ -1,6 +1,6 @@
 """Types of a single JSON value, as lenient as pydantic is by default: "3" is an integer, 1.5 is not.
 
-A type returns the problems of a value, in pydantic's words, and describes itself as JSON schema.
+A type returns the problems of a value, with pydantic's messages, and its JSON schema.
 """
 
 import math
@@ -30,7 +30,7 @@ class FieldType(Protocol):
         ...
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the values that fit best; pydantic takes some more."""
+        """Return the JSON schema of the exact values; pydantic accepts some more."""
         ...
 
 
@@ -103,7 +103,7 @@ class Null:
 
 @dataclass(frozen=True, slots=True)
 class StrictFlag:
-    """True or false, and nothing that only reads as one of them."""
+    """A boolean, without values that pydantic converts to one."""
 
     def problems(self, value: Any, location: str) -> list[Problem]:
         if isinstance(value, bool):
@@ -116,9 +116,9 @@ class StrictFlag:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A string, possibly of bounded length. `kind` is "bytes" where pydantic would speak of those.
+    """A string, possibly of bounded length. `kind` is "bytes" where pydantic's type is bytes.
 
-    Half a surrogate pair is let through, as pydantic does, unless the length of the string `is_bounded`.
+    Half a surrogate pair is accepted, as in pydantic, unless the length of the string `is_bounded`.
     """
 
     kind: str = "string"
@@ -167,7 +167,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Anything:
-    """Any value, which is checked where it is read."""
+    """Any value, which is checked where it is used."""
 
     def problems(self, _value: Any, _location: str) -> list[Problem]:
         return []
@@ -177,7 +177,7 @@ class Anything:
 
 
 def integer_problem(value: Any, location: str) -> Problem | None:
-    """Why `value` is no integer, or None if it is one."""
+    """Return the problem of a `value` that is not an integer, else None."""
     message = "Input should be a valid integer"
     if isinstance(value, int):
         return None
@@ -202,7 +202,7 @@ def _digits_problem(value: str, location: str, message: str) -> Problem | None:
 
 
 def unicode_problem(value: str, location: str) -> Problem | None:
-    """Why a string is no text, or None if it is text: half a surrogate pair has no UTF-8."""
+    """Return the problem of a string with half a surrogate pair, which has no UTF-8 form, else None."""
     if is_text(value):
         return None
     message = "Input should be a valid string, unable to parse raw data as a unicode string"
@@ -210,7 +210,7 @@ def unicode_problem(value: str, location: str) -> Problem | None:
 
 
 def is_text(value: str) -> bool:
-    """Whether a string has a form in UTF-8."""
+    """Whether a string can be encoded in UTF-8."""
     if value.isascii():
         return True
     try:
@@ -221,7 +221,7 @@ def is_text(value: str) -> bool:
 
 
 def number_problem(value: Any, location: str) -> Problem | None:
-    """Why `value` is no number, or None if it is one."""
+    """Return the problem of a `value` that is not a number, else None."""
     message = "Input should be a valid number"
     if isinstance(value, int | float):
         return None
@@ -237,7 +237,7 @@ def number_problem(value: Any, location: str) -> Problem | None:
 
 
 def flag_problem(value: Any, location: str) -> Problem | None:
-    """Why `value` is neither true nor false, or None if it is."""
+    """Return the problem of a `value` that is not a boolean, else None."""
     message = "Input should be a valid boolean"
     if isinstance(value, bool) or (isinstance(value, int | float) and value in (0, 1)):
         return None
@@ -251,12 +251,12 @@ def flag_problem(value: Any, location: str) -> Problem | None:
 
 
 def as_integer(value: Any) -> int:
-    """The number of a value that `integer_problem` accepted."""
+    """Convert a value that `integer_problem` accepts."""
     return int(value.replace("_", "").partition(".")[0]) if isinstance(value, str) else int(value)
 
 
 def as_number(value: Any) -> float:
-    """The number of a value that `number_problem` accepted; one beyond all bounds is infinite."""
+    """Convert a value that `number_problem` accepts; a number beyond the range of floats is infinite."""
     try:
         return float(value)
     except OverflowError:
@@ -264,7 +264,7 @@ def as_number(value: Any) -> float:
 
 
 def as_flag(value: Any) -> bool:
-    """The truth of a value that `flag_problem` accepted."""
+    """Convert a value that `flag_problem` accepts."""
     return value.lower() in TRUE_WORDS if isinstance(value, str) else bool(value)
 
 

@@ -1,4 +1,4 @@
-"""A response as an object in vLLM's order of keys, and as numbered events in which items begin, grow and end."""
+"""A response as an object in vLLM's order of keys, and as numbered events of its items."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ REASONING_KEYS = ("context", "effort", "generate_summary", "mode", "summary")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseObject:
-    """The parts of a response that exist before its first token."""
+    """Parts of a response that exist before its first token."""
 
     id: str
     created: int
@@ -39,13 +39,13 @@ class ResponseObject:
     asked: ResponseRequest
     sampling: SamplingParams
     budget: int
-    """Most tokens that it may have."""
+    """Maximum number of output tokens."""
     kv_transfer_params: Mapping[str, Any] | None = None
-    """Parameters at the end of a response by which a later server fetches the blocks it left."""
+    """Parameters with which a later server fetches the blocks of the response."""
 
     @property
     def tool_names(self) -> ToolNames:
-        """Names of the calls of its tools."""
+        """Names of calls of the response's tools."""
         return ToolNames.of(self.asked.body.get("tools") or ())
 
     def body(
@@ -56,7 +56,7 @@ class ResponseObject:
         metrics: Mapping[str, Any] | None = None,
         raw: tuple[Any, Any] | None = None,
     ) -> dict[str, Any]:
-        """The whole object. `raw` are input and output as the model has them, if those are to be shown."""
+        """Return the whole object. `raw` are the model's input and output, if they are requested."""
         asked = self.asked.body
         is_cut = status == "incomplete"
         return {
@@ -117,7 +117,8 @@ class ResponseObject:
 
 
 def response_usage(usage: Usage) -> dict[str, Any]:
-    """Counts as a response has them; those per turn are for tools that the server itself calls."""
+    """Return the counts in the format of a response. Counts per turn apply only to tools that the server itself
+    calls."""
     details = usage.prompt_details or {}
     return {
         "input_tokens": usage.prompt_tokens,
@@ -139,7 +140,7 @@ def response_usage(usage: Usage) -> dict[str, Any]:
 
 
 def raw_message(text: str, token_ids: Sequence[int]) -> dict[str, Any]:
-    """Text as the model has it, with its tokens."""
+    """Return the model's text with its tokens."""
     return {"message": text, "tokens": list(token_ids), "type": "raw_message_tokens"}
 
 
@@ -152,7 +153,7 @@ def _echoed_cache_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _echoed_text(text: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The form of the text with the defaults of its members; members that vLLM does not have are kept as they came."""
+    """Return the text format with the defaults of its members; unknown members are kept unchanged."""
     if text is None:
         return None
     requested = text.get("format")
@@ -179,20 +180,20 @@ class _Open:
     call_id: str = ""
     namespace: str | None = None
     shown_input: str = ""
-    """The part of a custom tool's input that was sent."""
+    """Part of a custom tool's input that has been sent."""
     logprobs: EncodedItems | None = None
 
 
 @dataclass(slots=True)
 class ResponseEvents:
-    """Encodes a response as events. `raw` are its input and output as the model has them, if those are to be shown."""
+    """Encodes a response as events. `raw` are the model's input and output, if they are requested."""
 
     response: ResponseObject
     new_id: NewId
     raw: tuple[Any, Any] | None = None
     output: list[Item] = field(default_factory=list)
     final: dict[str, Any] | None = None
-    """The response as the last event has it."""
+    """The response object of the last event."""
     _number: int = 0
     _open: _Open | None = None
     _names: ToolNames | None = None
@@ -203,7 +204,7 @@ class ResponseEvents:
 
     @property
     def breaks_off_refused(self) -> bool:
-        # vLLM's stream of a response has no place for an error of the engine.
+        # vLLM's response streams have no event for an error of the engine.
         return True
 
     def opening(self, _usage: Usage) -> list[Event]:
@@ -268,8 +269,8 @@ class ResponseEvents:
         return _Open("call", f"fc_{self.new_id()}", name=local_name, call_id=call_id, namespace=namespace)
 
     def _custom_input(self, item: _Open, text: str) -> list[Event]:
-        """Return the event with the new part of the input; an input that does not continue the part sent is sent as a
-        whole."""
+        """Return the event with the new part of the input; the whole input if it does not continue the part that was
+        sent."""
         shown, item.shown_input = item.shown_input, text
         if text == shown:
             return []
@@ -324,7 +325,7 @@ class ResponseEvents:
         return self._event(kind, content_index=0, item_id=item.id, output_index=len(self.output), part=part)
 
     def _event(self, kind: str, **fields: Any) -> Event:
-        """The next event, with its keys in the order of the alphabet."""
+        """Return the next event, with its keys in alphabetical order."""
         event = {**fields, "sequence_number": self._number}
         self._number += 1
         return {**{name: event[name] for name in sorted(event)}, "type": kind}

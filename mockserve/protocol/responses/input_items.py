@@ -1,4 +1,4 @@
-"""Items of a response's input: their forms, read from `item_forms.json`, and the chat messages they make."""
+"""Items of a response's input: their schemas from `item_forms.json`, and their conversion to chat messages."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _PLAIN: Mapping[str, FieldType] = {
 
 
 class ItemForms:
-    """All forms by name, and those of an item in the order in which vLLM tries them."""
+    """All schemas by name, and the schemas of an item in the order in which vLLM tries them."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         self._table = table["forms"]
@@ -38,7 +38,7 @@ class ItemForms:
                 self._untyped.append(form)
 
     def problems(self, value: Any, location: str) -> list[Problem]:
-        """Return the problems of an item: none if it has one of the forms, else the problems of each form."""
+        """Return the problems of an item: none if it matches a schema, else the problems with each schema."""
         if any(not form.problems(value, location) for form in self._candidates(value)):
             return []
         return AnyOf(tuple(self._items)).problems(value, location)
@@ -53,7 +53,7 @@ class ItemForms:
         return parts.problems(value, location)
 
     def _candidates(self, value: Any) -> list[FieldType]:
-        """The forms that the item may have by its type: most items need a look at no other one."""
+        """Return the schemas that match the item's type: most items need only one check."""
         if not isinstance(value, dict):
             return []
         kind = value.get("type")
@@ -89,12 +89,12 @@ class ItemForms:
 
 @lru_cache(maxsize=1)
 def item_forms() -> ItemForms:
-    """The forms of vLLM."""
+    """Return vLLM's schemas."""
     return ItemForms(json.loads(FILE.read_text(encoding="utf-8")))
 
 
 def _flat(items: list[Any]) -> list[str]:
-    """The names of forms, also of those in a union within the union."""
+    """Yield the names of schemas, including nested unions."""
     return [name for each in items for name in ([each] if isinstance(each, str) else _flat(each[1:]))]
 
 
@@ -129,17 +129,17 @@ class Item:
 
 
 def is_call(item: Mapping[str, Any]) -> bool:
-    """Whether vLLM reads an item of this type as a function call."""
+    """Whether the type of an item is a function call in vLLM."""
     return item_forms().fits("ResponseFunctionToolCall", item)
 
 
 def is_thought(item: Mapping[str, Any]) -> bool:
-    """Whether vLLM reads an item of this type as reasoning."""
+    """Whether the type of an item is reasoning in vLLM."""
     return item_forms().fits("ResponseReasoningItem", {"id": NEW_ID, **item})
 
 
 def is_answer(item: Mapping[str, Any]) -> bool:
-    """Whether vLLM reads a message of an assistant as an earlier answer, to which it adds what is missing."""
+    """Whether vLLM treats an assistant's message as an earlier answer, to which it adds missing fields."""
     if not isinstance(item.get("content"), list):
         return False
     answered = {"id": NEW_ID, "status": "completed", **item, "content": _annotated(item["content"])}
@@ -147,7 +147,7 @@ def is_answer(item: Mapping[str, Any]) -> bool:
 
 
 def answer_problems(content: Any) -> list[Problem]:
-    """Return the problems of the first part of an answer that is no text and no refusal."""
+    """Return the problems of the first part of an answer that is neither a text nor a refusal."""
     for index, part in enumerate(content):
         if problems := item_forms().part_problems(part, str(index)):
             return problems
@@ -162,7 +162,7 @@ def _annotated(content: list[Any]) -> list[Any]:
 
 
 def _with_detail(value: Any) -> Any:
-    """An item whose images have a degree of detail."""
+    """Return an item whose images have a `detail`."""
     content = value.get("content") if isinstance(value, Mapping) else None
     if not isinstance(content, list):
         return value
@@ -193,7 +193,7 @@ FORM: FieldType = AnyOf(
         Named("ResponseFormatJSONObject", Record({"type": OneOf(("json_object",))}, ("type",))),
     )
 )
-"""The form that an answer is to have."""
+"""Schema of the requested format of an answer."""
 
 
 CALL_RESULTS = ("function_call_output", "custom_tool_call_output")
@@ -206,9 +206,9 @@ def chat_messages(
     earlier: Sequence[Mapping[str, Any]],
     earlier_output: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """The conversation: instructions, what was said before the response that is continued, that response, the input.
+    """Return the conversation: instructions, the messages of the continued response, its output, the input.
 
-    Instructions do not carry over from response to response. Raises ApiError for an item that cannot be used.
+    Instructions do not carry over from response to response. Raises ApiError for an unsupported item.
     """
     messages: list[dict[str, Any]] = []
     if instructions:
@@ -229,7 +229,7 @@ def chat_messages(
 
 
 def continues_last_item(given: str | Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the input ends with an answer that is not finished, which is to be gone on with."""
+    """Whether the input ends with an unfinished answer, which is to be continued."""
     if isinstance(given, str) or not given:
         return False
     last = given[-1]
@@ -237,7 +237,7 @@ def continues_last_item(given: str | Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
-    """Add the content of an item, to the last message if that is an assistant's without such content yet."""
+    """Add the content of an item; extend the last message if it is an assistant's without such content."""
     kind = item.get("type")
     if kind == "custom_tool_call" or (kind == "function_call" and is_call(item)):
         _add_call(messages, item)
@@ -256,7 +256,8 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
 
 
 def _said(item: Mapping[str, Any]) -> str | None:
-    """Return the text of an answer, or None if a template gets it as it came. Raises ApiError where vLLM fails."""
+    """Return the text of an answer; None if it is passed to the template unchanged. Raises ApiError where vLLM
+    fails."""
     content = item["content"]
     if item.get("type") == "message" and is_answer(item):
         if not content:
@@ -310,7 +311,7 @@ def _reasoning(item: Mapping[str, Any]) -> str:
 
 
 def _content(content: Any) -> Any:
-    """Content with its parts called as chat calls them."""
+    """Return content with the part types of chat."""
     if not isinstance(content, list):
         return content
     return [_part(each) if isinstance(each, Mapping) else each for each in content]

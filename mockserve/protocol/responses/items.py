@@ -1,4 +1,4 @@
-"""Output items of a response: messages, thoughts and calls, in vLLM's order of keys."""
+"""Output items of a response: messages, reasoning and calls, in vLLM's order of keys."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,12 +13,12 @@ COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
 
 
 def text_part(text: str, logprobs: Sequence[Mapping[str, Any]] | JsonBlocks | None) -> dict[str, Any]:
-    """The text of a message."""
+    """Return the text part of a message."""
     return {"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs}
 
 
 def reasoning_part(text: str) -> dict[str, Any]:
-    """The text of a thought."""
+    """Return the text part of reasoning."""
     return {"text": text, "type": "reasoning_text"}
 
 
@@ -79,9 +79,9 @@ def output_items(
     new_id: NewId,
     names: ToolNames,
 ) -> list[Item]:
-    """Return the items of a whole response from the equivalent chat message. Only the last one can be cut short.
+    """Return the items of a whole response from the equivalent chat message. Only the last item can be incomplete.
 
-    Without a parser there is a message even if it is empty.
+    Without a parser there is a message item even if it is empty.
     """
     items: list[Item] = []
     last_status = INCOMPLETE if is_cut else COMPLETED
@@ -106,7 +106,7 @@ def _called(call: Mapping[str, Any], status: str, new_id: NewId, names: ToolName
 
 
 def full_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]] | JsonArray:
-    """Log-probabilities of a chat choice as a finished item has them."""
+    """Return log-probabilities of a chat choice in the format of finished items."""
     content = logprobs["content"]
     if isinstance(content, JsonArray):
         return json_array(lambda: map(_full, content.items()))
@@ -114,7 +114,7 @@ def full_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]] | JsonArr
 
 
 def delta_logprobs(logprobs: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return log-probabilities as events have them, without bytes."""
+    """Return log-probabilities in the format of events, without bytes."""
     return [
         {**_scored(each, False), "top_logprobs": [_scored(top, False) for top in each["top_logprobs"]]}
         for each in _of(logprobs)

@@ -1,4 +1,4 @@
-"""Bodies of POST /v1/responses, every field in vLLM's order of errors, and the equivalent chat requests."""
+"""Bodies of POST /v1/responses, their fields in the order of vLLM's errors, and the equivalent chat requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -178,14 +178,14 @@ COPIED = (
     "cache_salt",
     "structured_outputs",
 )
-"""Fields that mean the same in a chat request."""
+"""Fields with an equal meaning in a chat request."""
 
 NAMED_TOOLS = ("function", "custom")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseRequest:
-    """A checked request. `body` is as it came, but for a tool choice where there are no tools."""
+    """A checked request. `body` is unchanged, except for a tool choice without tools."""
 
     body: Mapping[str, Any]
     model: str
@@ -197,7 +197,7 @@ class ResponseRequest:
 
 
 def parse_response(body: Mapping[str, Any]) -> ResponseRequest:
-    """Raises ApiError for whatever vLLM refuses before it looks at the model."""
+    """Parse the body. Raises ApiError for a request that vLLM refuses before it looks up the model."""
     body = _checked_tools(body)
     if body.get("prompt") is not None:
         raise bad_value("prompt template is not supported", "prompt")
@@ -219,7 +219,7 @@ def parse_response(body: Mapping[str, Any]) -> ResponseRequest:
 
 
 def chat_body(asked: ResponseRequest, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the equivalent chat request. Raises ApiError for forms of the answer that exclude each other."""
+    """Return the equivalent chat request. Raises ApiError for contradictory constraints on the answer."""
     body = asked.body
     requested: dict[str, Any] = {"model": asked.model, "messages": messages, "add_special_tokens": True}
     requested |= {name: body[name] for name in COPIED if body.get(name) is not None}
@@ -272,7 +272,7 @@ def _refuse_grammars(tools: list[Any]) -> None:
 
 
 def _resolved(name: Any, tools: list[Any]) -> Any:
-    """The full name of the tool that is chosen, which may be in a namespace."""
+    """Return the full name of the chosen tool, which may be in a namespace."""
     exact: set[str] = set()
     candidates: list[str] = []
     for tool in tools:

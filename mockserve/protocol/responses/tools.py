@@ -1,4 +1,4 @@
-"""Tools of a response and the choice between them: all their forms and fields, and the same tools in a chat request."""
+"""Tools and tool choice of a response: all schemas and fields, and the equivalent tools of a chat request."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer,
 _TEXT, _FLAG, _NUMBER = Nullable(Text()), Nullable(Flag()), Nullable(Integer())
 _OBJECT = MapOf(Anything())
 _FREE: FieldType = Nullable(AnyOf((_OBJECT, Text(), ListOf(Anything()))))
-"""An object with fields of its own, which only the server's own tools would read."""
+"""An object with own fields, which only the server's own tools would read."""
 _SIZES = ("low", "medium", "high")
 _CALLERS = {"allowed_callers": Nullable(ListOf(OneOf(("direct", "programmatic"))))}
 _CALLABLE = {**_CALLERS, "async": _FLAG, "defer_loading": _FLAG, "description": _TEXT}
@@ -24,7 +24,7 @@ def _type(*names: str) -> dict[str, FieldType]:
 
 
 def _form(fields: Mapping[str, FieldType], *required: str) -> Record:
-    """One form of a tool, which always has a type."""
+    """Return one schema of a tool, which always has a type."""
     return Record(fields, ("type", *required))
 
 
@@ -190,7 +190,7 @@ TOOL_CHOICE: FieldType = AnyOf(
 
 
 def shown_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A checked tool with all fields of its form, as a response repeats it."""
+    """Return a checked tool with all fields of its schema, as a response repeats it."""
     shown = _shown(tool, TOOLS)
     if tool["type"] == "namespace":
         shown["tools"] = [_shown(each, _INNER_TOOLS) for each in tool["tools"]]
@@ -222,7 +222,7 @@ _BEGUN_INPUT = re.compile(rf'\s*\{{\s*"{CUSTOM_INPUT}"\s*:\s*"((?:[^"\\]|\\(?:[^
 
 @dataclass(frozen=True, slots=True)
 class ToolNames:
-    """Which functions of a chat are custom tools, and which belong to a namespace (and have another name there)."""
+    """Names of the functions of a chat that are custom tools, and of those in a namespace (with another name there)."""
 
     custom: frozenset[str] = frozenset()
     namespaced: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -271,7 +271,7 @@ def _functions(tools: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
 
 
 def custom_input(arguments: str) -> str:
-    """The text that a custom tool is called with. Arguments of another form are that text."""
+    """Return the input text of a custom tool; arguments of another form are the text themselves."""
     try:
         found = json.loads(arguments)
     except ValueError:
@@ -281,8 +281,7 @@ def custom_input(arguments: str) -> str:
 
 
 def begun_input(arguments: str) -> str:
-    """Return the input of a custom tool as far as the beginning of the arguments holds it; half a character is left
-    out."""
+    """Return the input of a custom tool in incomplete arguments, without an incomplete character at the end."""
     begun = _BEGUN_INPUT.match(arguments)
     if begun is None:
         return ""
@@ -291,5 +290,5 @@ def begun_input(arguments: str) -> str:
 
 
 def arguments_of(text: str) -> str:
-    """Return the arguments that stand for the input of a custom tool."""
+    """Return the arguments for the input of a custom tool."""
     return json.dumps({CUSTOM_INPUT: text}, ensure_ascii=False)

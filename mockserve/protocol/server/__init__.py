@@ -1,1 +1,1 @@
-"""The interfaces that generate nothing: models, settings and routes of the server, its tokenizer, rendered prompts."""
+"""Interfaces that generate no text: models, settings and routes of the server, its tokenizer, rendered prompts."""

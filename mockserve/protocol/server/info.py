@@ -1,4 +1,4 @@
-"""The server's description of itself: the model list and GET /server_info, and its tokenizer's routes."""
+"""Information about the server: the model list, GET /server_info, and the tokenizer's routes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class ModelCard:
 
 
 def model_list(models: Sequence[ModelCard], created: int, permission_ids: Sequence[str]) -> dict[str, Any]:
-    """One card per model. `permission_ids` are what follows `modelperm-`."""
+    """Return one card per model. `permission_ids` are the parts after `modelperm-`."""
     cards = [_card(model, created, permission) for model, permission in zip(models, permission_ids, strict=True)]
     return {"object": "list", "data": cards}
 
@@ -58,7 +58,7 @@ def _card(model: ModelCard, created: int, permission_id: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFacts:
-    """Facts of a server's configuration, under vLLM's names."""
+    """A server's configuration, under vLLM's names."""
 
     model: str
     served_model_names: tuple[str, ...]
@@ -178,7 +178,7 @@ class TokenizeRequest:
 
 
 def parse_tokenize(body: dict[str, Any]) -> TokenizeRequest:
-    """A text, or a conversation if the body has messages. Raises ApiError when it is neither."""
+    """Parse a text, or a conversation if the body has messages. Raises ApiError for any other body."""
     _refuse_contradiction(body)
     in_text, in_conversation = _TEXT.problems(body, "body"), _CONVERSATION.problems(body, "body")
     if in_text and in_conversation:
@@ -200,17 +200,17 @@ def parse_tokenize(body: dict[str, Any]) -> TokenizeRequest:
 
 
 def _says_more_as_conversation(body: dict[str, Any]) -> bool:
-    """Whether a body that is both has more fields of a conversation, those of its messages included.
+    """Whether a body that matches both schemas has more fields of a conversation, including fields of its messages.
 
-    That is how pydantic chooses between types that both fit.
+    Pydantic chooses between two matching types by this number.
     """
     in_messages = sum(len(each) for each in body["messages"] if isinstance(each, dict))
     return len(body.keys() & _CONVERSATION.fields.keys()) + in_messages > len(body.keys() & _TEXT.fields.keys())
 
 
 def conversation_fields(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a conversation that POST /tokenize reads: fewer than a chat's, and reasoning under an older
-    name, too."""
+    """Return the fields of a conversation that POST /tokenize reads: fewer than those of a chat, without
+    `reasoning_content`."""
     found = {name: body[name] for name in _CONVERSATION.fields if name in body}
     older = "reasoning_content"
     found["messages"] = [{key: each[key] for key in each if key != older} for each in body["messages"]]
@@ -218,7 +218,7 @@ def conversation_fields(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_detokenize(body: dict[str, Any]) -> tuple[str, list[int]]:
-    """The model asked for and the token ids. Raises ApiError for anything else."""
+    """Return the requested model and the token ids. Raises ApiError for an invalid body."""
     fields = Fields(body)
     model = fields.text("model") or ""
     tokens = read_token_ids(fields, "tokens")
@@ -228,13 +228,13 @@ def parse_detokenize(body: dict[str, Any]) -> tuple[str, list[int]]:
 
 
 def check_decodable(tokens: list[int]) -> None:
-    """Raise ApiError for an id that a tokenizer's library, whose ids have 32 bits, cannot take."""
+    """Raise ApiError for an id over 32 bits, the maximum of the tokenizers library."""
     if any(each > LARGEST_DECODED_ID for each in tokens):
         raise ApiError("number too large to fit in target type")
 
 
 def read_token_ids(fields: Fields, name: str) -> list[int]:
-    """A required list of token ids; problems are left in `fields`."""
+    """Read a required list of token ids; problems are added to `fields`."""
     given = fields.require(name)
     if name not in fields.body:
         return []
@@ -269,7 +269,8 @@ FILES = ("vocab_file", "merges_file", "tokenizer_file")
 def tokenizer_info(
     settings: Mapping[str, Any], class_name: str, path: str | None, max_model_len: int
 ) -> dict[str, Any]:
-    """`settings` are those of the configuration files; tokens given as objects are shown as their text."""
+    """Return the tokenizer's settings. `settings` are those of the configuration files; token objects become their
+    text."""
     shown = {name: _plain(value) for name, value in settings.items() if name not in FILES}
     return {
         "tokenizer_class": shown.pop("tokenizer_class", class_name),

@@ -1,4 +1,4 @@
-"""Replies of the render routes: a request in the form of the token-in, token-out route, ready to be sent there."""
+"""Replies of the render routes: a request in the format of POST /inference/v1/generate."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from mockserve.protocol.sampling import SamplingParams
 
 DEFAULT_MAX_TOKENS = 16
 WHOLE_REPLY, DELTAS = 2, 1
-"""vLLM's numbers for how outputs are delivered."""
+"""Numbers of vLLM's `RequestOutputKind`."""
 
 
 SKIPS_SPECIAL_TOKENS = frozenset(
@@ -20,12 +20,12 @@ SKIPS_SPECIAL_TOKENS = frozenset(
         *("pythonic", "xlam"),
     }
 )
-"""Parsers of calls for which a rendered request leaves special tokens out of the text, as any other request does."""
+"""Parsers of calls for which a rendered request skips special tokens, as other requests do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """One prompt with everything around it. `parse_context` is the information for reading a chat's answer."""
+    """One rendered prompt with its request. `parse_context` is the information for parsing a chat's answer."""
 
     request_id: str
     token_ids: Sequence[int]
@@ -65,9 +65,9 @@ class Rendered:
 def sampling_object(
     sampling: SamplingParams, body: Mapping[str, Any], max_tokens: int, streams: bool, finds_calls: bool = False
 ) -> dict[str, Any]:
-    """vLLM's object of sampling parameters, without those that have their default, in its order.
+    """Return vLLM's object of sampling parameters, without defaults, in vLLM's order.
 
-    Special tokens are left in where calls are to be found: they may mark them.
+    Special tokens are not skipped when calls are to be parsed, since they may mark calls.
     """
     wants_prompt = sampling.num_prompt_logprobs is not None
     chosen = list(sampling.logprob_token_ids or ())
@@ -111,12 +111,12 @@ def sampling_object(
 
 
 def _given(body: Mapping[str, Any], name: str) -> tuple[str, Any, bool]:
-    """The row of a field that is shown as the request has it."""
+    """Return the row of a field that is copied from the request."""
     return name, body.get(name), body.get(name) is not None
 
 
 def structured_outputs(body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The constraint that a request puts on its answer, as one object with all its fields."""
+    """Return the constraint of a request's answer as one object with all its fields."""
     given = dict(body.get("structured_outputs") or {})
     requested = body.get("response_format") or {}
     if requested.get("type") == "json_object":
@@ -132,8 +132,8 @@ def structured_outputs(body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def parse_context(body: Mapping[str, Any], template_arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the information for reading a chat's answer: its tools, and the arguments that its prompt was made
-    with."""
+    """Return the information for parsing a chat's answer: its tools, and the arguments of the template for its
+    prompt."""
     tools = body.get("tools")
     return {
         "tools": None if tools is None else tool_definitions(tools),
