@@ -1,1 +1,1 @@
-"""From a parsed request to the reply to write: one module for each kind of request, all before the engine gets it."""
+"""Planning of replies to parsed requests: one module for each kind of request, before the engine is involved."""

@@ -1,4 +1,4 @@
-"""From a parsed chat request, or one for a response, to the reply to write; conversations as token ids."""
+"""Planning of replies to chat and response requests, and conversion of conversations to token ids."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ def conversation_ids(
     add_special_tokens: bool,
     sampling: SamplingParams,
 ) -> list[int]:
-    """The ids of a conversation, with `tokens_per_medium` of them where a picture or a recording is."""
+    """Return the ids of a conversation, with `tokens_per_medium` ids for each image or recording."""
     if not media:
         return text_ids(planner, text, add_special_tokens, sampling)
     return placed_conversation(planner, text, media, tokens_per_medium, add_special_tokens)[0]
@@ -66,9 +66,9 @@ def placed_conversation(
     tokens_per_medium: int,
     add_special_tokens: bool,
 ) -> tuple[list[int], tuple[PlacedMedium, ...]]:
-    """The ids of a conversation with media, and where in them its media are.
+    """Return the ids of a conversation with media, and the positions of the media.
 
-    Media whose place the chat template does not show come at the end.
+    Media whose position the chat template does not show are at the end.
     """
     check_unicode(text)
     stretches = [
@@ -89,7 +89,7 @@ def placed_conversation(
 
 
 def medium_ids(planner: Planner, medium: Medium, count: int) -> list[int]:
-    """Ids that stand for a picture or a recording: the same for the same source, so that its blocks can be shared."""
+    """Return ids of an image or a recording: equal sources have equal ids, so that their blocks can be shared."""
     first = crc32(medium.source.encode("utf-8", "surrogatepass"))
     return [(first + number) % planner.tokenizer.vocabulary_size for number in range(count)]
 
@@ -107,8 +107,8 @@ async def plan_chat(
 ) -> ReplyJob:
     """Plan the reply. Raises ApiError for refusals that depend on the model. `priority` overrides that of the body.
 
-    Other routes than chat completions take what the server has no parser for: then it has no effect. `request_type` is
-    what the metrics call the route, and `num_prompts` how many conversations are answered together.
+    Other routes than chat completions accept fields for which the server has no parser and ignore them. `request_type`
+    is the route in metrics, and `num_prompts` the number of conversations answered together.
     """
     model.queue.check(chat.sampling.n)
     if refuses_unavailable:
@@ -157,7 +157,7 @@ async def plan_chat(
 
 
 def _media(model: ServedModel, chat: ChatRequest) -> list[Medium]:
-    """The pictures and recordings of a conversation. Raises ApiError where the model takes none."""
+    """Return the images and recordings of a conversation. Raises ApiError if the model does not support media."""
     if model.options.replies.tokens_per_medium:
         return media_of(chat.messages)
     if has_media(chat.messages):
@@ -182,28 +182,28 @@ def _bodies(
 
 
 def _form(model: ServedModel, body: Mapping[str, Any], text: str) -> OutputSpec:
-    """The form of the answer. Raises ApiError for forced calls whose functions have definitions that differ."""
+    """Return the form of the answer. Raises ApiError for forced calls whose functions have conflicting definitions."""
     forced_calls_schema(model, body)
     return chat_form(body, text, model.answers, model.planner.composer.quotes)
 
 
 def forced_calls_schema(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the schema that forced calls are held to; None where none is forced or the parser reads them itself."""
+    """Return the schema of forced calls; None if no call is forced or the parser reads the calls itself."""
     if hold_of_calls(model, body) is not ToolConstraint.SCHEMA:
         return None
     return forced_schema(body["tools"], body.get("tool_choice"), body.get("parallel_tool_calls"))
 
 
 def hold_of_calls(model: ServedModel, body: Mapping[str, Any]) -> ToolConstraint:
-    """Return what the tools of a chat hold its answer to, in place of any form that the chat demands."""
+    """Return the constraint of a chat's tools on the answer, which replaces any other constraint of the chat."""
     if not model.answers.calls_tools:
         return ToolConstraint.NOTHING
     return tool_constraint_of(model.options.content.tools.tool_call_parser, body)
 
 
 def _style(model: ServedModel, form: OutputSpec, chat: ChatRequest, body: Mapping[str, Any]) -> CallStyle:
-    """Return the style in which the parser of calls shows an answer; without one, the parser of reasoning decides what
-    ends it."""
+    """Return the style of the parser of calls for an answer; without one, the parser of reasoning determines the last
+    event."""
     if form.tools is None:
         ends_alone = not model.answers.calls_tools and chat.includes_reasoning
         after_words = model.reasoning_style.after_words
@@ -213,8 +213,7 @@ def _style(model: ServedModel, form: OutputSpec, chat: ChatRequest, body: Mappin
 
 
 def _reasoning_style(model: ServedModel, body: Mapping[str, Any]) -> ReasoningStyle:
-    """Return the style of reasoning. Where it ends a parser of calls takes over, which may bring an event of its
-    own."""
+    """Return the style of reasoning. At the end of reasoning a parser of calls takes over, which may send an event."""
     content = model.options.content
     style = model.reasoning_style
     if not (model.answers.calls_tools and style.hands_over):
@@ -277,7 +276,7 @@ OUTPUT_PARAM = "max_output_tokens"
 
 @dataclass(frozen=True, slots=True)
 class ResponsePlan:
-    """A response to make: its object, the job for the engine, and the conversation that it continues."""
+    """A planned response: its object, the job for the engine, and the conversation that it continues."""
 
     response: ResponseObject
     job: ReplyJob
@@ -286,14 +285,14 @@ class ResponsePlan:
     raw: tuple[Any, Any] | None
 
     def whole(self, choice: Choice, usage: Usage, metrics: dict[str, Any] | None) -> dict[str, Any]:
-        """The complete response."""
+        """Return the complete response."""
         is_cut = choice.ending.finish_reason == "length"
         items = output_items(choice.content, choice.logprobs, is_cut, self.has_parser, new_id, self.response.tool_names)
         return self.response.body("incomplete" if is_cut else "completed", items, usage, metrics, self.raw)
 
 
 class RefusedStreamError(Exception):
-    """The engine refuses a response that is streamed: vLLM's stream has begun by then, and breaks off."""
+    """The engine refuses a streamed response: vLLM's stream has begun by then, and is cut."""
 
     def __init__(self, response: ResponseObject) -> None:
         super().__init__(response.id)
@@ -303,9 +302,9 @@ class RefusedStreamError(Exception):
 async def plan_response(
     model: ServedModel, responses: ResponseStore, asked: ResponseRequest, priority: int | None
 ) -> ResponsePlan:
-    """Plan a response.
+    """Plan a response. Raises ApiError for refusals that depend on the model.
 
-    Raises ApiError for refusals that depend on the model, and RefusedStreamError for those of the engine in a stream.
+    Raises RefusedStreamError for refusals of the engine in a stream.
     """
     adapter = model.check_model(asked.model)
     messages = conversation(responses, asked)
@@ -348,7 +347,7 @@ async def plan_response(
 
 
 def _budget(model: ServedModel, chat: ChatRequest, body: Mapping[str, Any]) -> int:
-    """The most tokens of an answer that the engine refuses to begin."""
+    """Return the token budget of an answer that the engine refuses to begin."""
     planner = model.planner
     per_medium = model.options.replies.tokens_per_medium
     text = planner.conversations.prompt(body)
@@ -357,7 +356,7 @@ def _budget(model: ServedModel, chat: ChatRequest, body: Mapping[str, Any]) -> i
 
 
 def _with_forced_form(asked: ResponseRequest, schema: Mapping[str, Any] | None) -> ResponseRequest:
-    """The request with the form of the text that vLLM replaces the asked one by where calls are forced as JSON."""
+    """Return the request with the text format by which vLLM replaces the requested one for calls forced as JSON."""
     if schema is None:
         return asked
     form = {"type": "json_schema", "name": "tool_calling_response", "schema": schema, "strict": True}
@@ -366,18 +365,18 @@ def _with_forced_form(asked: ResponseRequest, schema: Mapping[str, Any] | None) 
 
 
 def _without_form(asked: ResponseRequest) -> ResponseRequest:
-    """The request without the form of the text, which vLLM drops where the parser holds an answer to calls."""
+    """Return the request without its text format, which vLLM drops if the parser constrains the calls."""
     return replace(asked, body={**asked.body, "text": None})
 
 
 def response_id(asked: ResponseRequest) -> str:
-    """The id of a response: the request's, even if that is empty, else a new one."""
+    """Return the id of a response: the request's, even if it is empty, else a new one."""
     given = asked.body.get("request_id")
     return f"resp_{new_id()}" if given is None else str(given)
 
 
 def conversation(responses: ResponseStore, asked: ResponseRequest) -> list[dict[str, Any]]:
-    """The messages to answer, with those of the response that this one continues."""
+    """Return the messages to answer, including those of the response that the request continues."""
     body = asked.body
     earlier_id = body.get("previous_response_id")
     if earlier_id is None:

@@ -1,4 +1,4 @@
-"""From a parsed completion request, or token ids that were sent, to the reply to write."""
+"""Planning of replies to completion requests, and to token ids of POST /inference/v1/generate."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -203,7 +203,7 @@ async def plan_generate(
 
 
 def _form(model: ServedModel, asked: GenerateRequest) -> OutputSpec:
-    """Answers to a chat that was rendered elsewhere have reasoning and calls like other answers."""
+    """Return the form of the answer: an answer to a rendered chat has reasoning and calls like any other."""
     context = asked.parse_context
     demanded = {"structured_outputs": asked.structured_outputs}
     if context is None:
@@ -218,7 +218,7 @@ def _each_unread(generations: Generations) -> Generations:
 
 
 def _unread(generation: Generation) -> Generation:
-    """The ending as a server without a parser of calls reports it: a plain stop."""
+    """Return the ending that a server without a parser of calls reports: `stop`."""
     answer = generation.answer
     if answer.ending.finish_reason != "tool_calls":
         return generation
@@ -226,7 +226,7 @@ def _unread(generation: Generation) -> Generation:
 
 
 def _check_server(model: ServedModel, asked: GenerateRequest) -> None:
-    """Raise ApiError for requests that need other flags of the server."""
+    """Raise ApiError for requests that require flags which the server was started without."""
     most = model.deployment.config.max_num_seqs
     if asked.sampling.n > most:
         raise ApiError(f"sampling_params.n must be at most the server's max_num_seqs ({most}), got {asked.sampling.n}.")
@@ -252,7 +252,7 @@ def _check_server(model: ServedModel, asked: GenerateRequest) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateShape:
-    """The form of choices: ids alone, with their text, or as a parsed message."""
+    """The requested form of choices: ids alone, ids with their text, or a parsed message."""
 
     output_mode: str
     new_scorer: NewScorer | None
@@ -331,7 +331,7 @@ class TokenWriter:
 
 
 class MessageWriter(ChatWriter):
-    """Writes one choice as an assistant's message, parsed from what was generated."""
+    """Writes one choice as an assistant's message, parsed from the generated text."""
 
     def choice(self, num_tokens: int, ending: Ending) -> Choice:
         found = super().choice(num_tokens, ending)

@@ -1,4 +1,4 @@
-"""Chunks of streams that are made of token ids from elsewhere, with the state that the client carries between them."""
+"""Stream chunks from token ids of another server, with the state that the client passes between them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ class StreamState:
 
     @classmethod
     def read(cls, given: Mapping[str, Any] | None) -> "StreamState":
-        """The state that an earlier chunk was answered with; None is the first."""
+        """Parse the state in the reply to the preceding chunk; None for the first chunk."""
         given = given or {}
         return cls(
             token_ids=tuple(given.get("output_token_ids") or ()),
@@ -64,7 +64,7 @@ def chat_chunk(
     state: StreamState,
     generated: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return one chunk of a chat stream, and the state after it; without a choice the chunk has the usage alone."""
+    """Return one chunk of a chat stream, and the state after it; without a choice the chunk has only the usage."""
     shown: list[dict[str, Any]] = []
     if choice is not None:
         delta, state = _chat_delta(reader, choice, state)
@@ -123,7 +123,7 @@ def _chunk(
     generated: Mapping[str, Any],
     of_prompt: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Fields around choices, in vLLM's order."""
+    """Return the chunk around choices, in vLLM's order of fields."""
     return {
         "id": head["id"],
         "object": kind,
@@ -139,7 +139,7 @@ def _chunk(
 
 
 def _chat_delta(reader: ChatReader, choice: GivenChoice, state: StreamState) -> tuple[dict[str, Any], StreamState]:
-    """The delta of a chunk, with all its nulls; calls keep their first ids."""
+    """Return the delta of a chunk, with all its nulls; calls keep their first ids."""
     found = reader.delta(choice, state.token_ids)
     delta: dict[str, Any] = {
         "role": None if state.role_sent else "assistant",
@@ -170,7 +170,7 @@ def _text(found: list[Delta], kind: Kind) -> str | None:
 
 
 def _usage(generated: Mapping[str, Any], prompt_tokens: int | None) -> dict[str, Any] | None:
-    """The usage of a generated chunk; the tokens of the prompt that the request states come before the chunk's."""
+    """Return the usage of a generated chunk; the request's prompt tokens override the chunk's."""
     given = generated.get("usage")
     if given is None:
         return None

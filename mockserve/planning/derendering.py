@@ -1,4 +1,4 @@
-"""Texts and token ids turned back into the reply that a server with parsers gives."""
+"""Conversion of texts and token ids to the reply of a server with parsers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ from mockserve.replies.call_style import CallStyle, call_id, call_style
 from mockserve.serving.model import ServedModel
 
 SEEN_TOKENS = 6
-"""Number of tokens before a token that its text may depend on: its space, or the beginning of its character."""
+"""Number of preceding tokens that the text of a token may depend on: its space, or the beginning of its character."""
 UNREADABLE = "\ufffd"
 LARGEST_TOKEN_ID = 2**32 - 1
-"""A tokenizer has room for no larger one."""
+"""Largest id that a tokenizer can represent."""
 CHARACTER_TOKENS = 4
-"""Most tokens of one character."""
+"""Maximum number of tokens of one character."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenChoice:
-    """One choice as a generating server gave it. `scored` is None without log-probabilities."""
+    """One choice of a generating server. `scored` is None without log-probabilities."""
 
     index: int
     token_ids: Sequence[int]
@@ -41,7 +41,7 @@ class GivenChoice:
 
 
 def given_choice(given: Mapping[str, Any], tokenizer: Tokenizer, is_whole: bool) -> GivenChoice:
-    """A checked choice; a whole one without a reason has stopped."""
+    """Convert a checked choice; a whole choice without a finish reason has stopped."""
     reason = given.get("finish_reason", "stop" if is_whole else None)
     content = (given.get("logprobs") or {}).get("content")
     return GivenChoice(
@@ -53,7 +53,7 @@ def given_choice(given: Mapping[str, Any], tokenizer: Tokenizer, is_whole: bool)
 
 
 def readable_ids(choice: GivenChoice, sampling: SamplingParams, eos_token_id: int) -> tuple[Sequence[int], StopReason]:
-    """The ids without the token that stopped them, and the stop reason, which names it if the request did."""
+    """Return the ids without the stop token, and the stop reason, which is the token if the request lists it."""
     ending, ids = choice.ending, choice.token_ids
     if ending is None or not ids or not choice.has_ended_by_itself or isinstance(ending.stop_reason, str):
         return ids, None if ending is None else ending.stop_reason
@@ -69,7 +69,7 @@ def readable_ids(choice: GivenChoice, sampling: SamplingParams, eos_token_id: in
 
 
 def continued_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int], hides_special: bool) -> str:
-    """The text that ids add to a prompt."""
+    """Return the text that ids add to a prompt."""
     seen = prompt[-SEEN_TOKENS:]
     before = tokenizer.decode(seen, hides_special)
     text = tokenizer.decode([*seen, *ids], hides_special)
@@ -77,9 +77,9 @@ def continued_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[in
 
 
 def readable_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int], hides_special: bool) -> str:
-    """The text that ids add to a prompt, without a last incomplete character, which appears with its last token.
+    """Return the text that ids add to a prompt, without an incomplete character at the end.
 
-    An id that no tokenizer can have brings no text.
+    An id beyond the maximum of tokenizers has no text.
     """
     ids = [each for each in ids if 0 <= each <= LARGEST_TOKEN_ID]
     for num_left in range(CHARACTER_TOKENS):
@@ -90,7 +90,7 @@ def readable_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int
 
 
 def cut_text(text: str, choice: GivenChoice, sampling: SamplingParams, reason: StopReason) -> tuple[str, StopReason]:
-    """The text up to the stop string that ended it, and the reason of its end."""
+    """Return the text up to the stop string that ended it, and the stop reason."""
     given = None if choice.ending is None else choice.ending.stop_reason
     stops = (given,) if isinstance(given, str) else sampling.stop
     if not stops or isinstance(given, int) or not choice.has_ended_by_itself:
@@ -142,20 +142,20 @@ class TextReader(NamedTuple):
     prompt: Sequence[int]
 
     def text(self, choice: GivenChoice) -> tuple[str, Ending]:
-        """The text of a whole choice, and why it ended."""
+        """Return the text of a whole choice, and its stop reason."""
         ids, reason = readable_ids(choice, self.sampling, self.model.planner.tokenizer.eos_token_id)
         text, reason = cut_text(self._decoded(ids), choice, self.sampling, reason)
         return text, Ending("stop" if choice.ending is None else choice.ending.finish_reason, reason)
 
     def delta(self, choice: GivenChoice, earlier: Sequence[int]) -> str:
-        """The text that the tokens of a chunk add to earlier ones."""
+        """Return the text that the tokens of a chunk add to earlier ones."""
         ids, _ = readable_ids(choice, self.sampling, self.model.planner.tokenizer.eos_token_id)
         tokenizer, hides_special = self.model.planner.tokenizer, self.sampling.skip_special_tokens
         before = readable_text(tokenizer, self.prompt, earlier, hides_special)
         return readable_text(tokenizer, self.prompt, [*earlier, *ids], hides_special)[len(before) :]
 
     def logprobs(self, choice: GivenChoice, text_offset: int) -> dict[str, Any] | None:
-        """The log-probabilities of a choice whose text begins there."""
+        """Return the log-probabilities of a choice whose text begins at `text_offset`."""
         if choice.scored is None:
             return None
         requested = self.sampling.num_logprobs
@@ -164,7 +164,7 @@ class TextReader(NamedTuple):
         return {**found, "top_logprobs": [shown if each.shown else None for each, shown in tops]}
 
     def token_ids(self, choice: GivenChoice) -> list[int] | None:
-        """The ids of a choice, if they are to be shown."""
+        """Return the ids of a choice, if they are requested."""
         return list(choice.token_ids) if self.shows_ids else None
 
     def _decoded(self, ids: Sequence[int]) -> str:
@@ -194,11 +194,11 @@ class ChatReader(NamedTuple):
 
     @property
     def _hides_details(self) -> bool:
-        """Whether ids and log-probabilities would show the reasoning that is hidden."""
+        """Whether ids and log-probabilities would reveal hidden reasoning."""
         return self.has_parser and not self.asked.includes_reasoning
 
     def message(self, choice: GivenChoice) -> tuple[dict[str, Any], Ending]:
-        """A whole choice as a message, and why it ended."""
+        """Return a whole choice as a message, and its stop reason."""
         tokenizer, sampling = self.model.planner.tokenizer, self.asked.sampling
         ids, reason = readable_ids(choice, sampling, tokenizer.eos_token_id)
         text = continued_text(tokenizer, self.prompt, ids, self._hides_special)
@@ -216,31 +216,31 @@ class ChatReader(NamedTuple):
         return message, Ending(self.finish_reason(choice, bool(calls)) or without_reason, reason)
 
     def delta(self, choice: GivenChoice, earlier: Sequence[int]) -> list[Delta]:
-        """The text that the tokens of a chunk add to earlier ones."""
+        """Return the text that the tokens of a chunk add to earlier ones."""
         tokenizer = self.model.planner.tokenizer
         ids, _ = readable_ids(choice, self.asked.sampling, tokenizer.eos_token_id)
         before = self._read_ids(earlier)
         return [each for each in added(before, self._read_ids([*earlier, *ids])) if self._is_shown(each)]
 
     def finish_reason(self, choice: GivenChoice, has_calls: bool) -> str | None:
-        """Why a choice ended, if it has."""
+        """Return the finish reason of a choice, if it has ended."""
         if choice.ending is None:
             return None
         calls = has_calls and choice.has_ended_by_itself and not self.names_function
         return "tool_calls" if calls else choice.ending.finish_reason
 
     def logprobs(self, choice: GivenChoice) -> dict[str, Any] | None:
-        """The log-probabilities of a choice, with as many candidates as were requested."""
+        """Return the log-probabilities of a choice, with the requested number of candidates."""
         if choice.scored is None or self._hides_details:
             return None
         return chat_logprobs(choice.scored, self.asked.sampling.num_logprobs, as_ids=False)
 
     def token_ids(self, choice: GivenChoice) -> list[int] | None:
-        """The ids of a choice, if they are to be shown."""
+        """Return the ids of a choice, if they are requested."""
         return list(choice.token_ids) if self.asked.response_options.token_ids and not self._hides_details else None
 
     def call_id(self, name: str, call: int, is_stream: bool) -> str:
-        """A new id for a call."""
+        """Return a new id for a call."""
         num_earlier = sum(len(each.get("tool_calls") or ()) for each in self.asked.messages)
         return call_id(self._style.ids, name, call, num_earlier, is_stream)
 

@@ -1,4 +1,4 @@
-"""Parts of all plans: prompts as token ids within the model's limits, and settings of replies and of beam search."""
+"""Functions for all planners: prompts as token ids within the model's limits, settings of replies, and beam search."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -26,9 +26,10 @@ from mockserve.serving.planner import Planner, RequestContext
 
 
 def with_wishes(terms: RequestContext, body: Mapping[str, Any]) -> RequestContext:
-    """Return the terms with what `vllm_xargs` asks for.
+    """Return the request context with the arguments in `vllm_xargs`.
 
-    `slo_e2e_ms` is the time to the last token; `kv_cache_report_mode` full lets KV-cache events name found blocks, too.
+    `slo_e2e_ms` is the target time to the last token; `kv_cache_report_mode` full includes found blocks in KV-cache
+    events.
     """
     arguments = body.get("vllm_xargs")
     if not arguments:
@@ -52,9 +53,9 @@ def check_with_model(
     lengths: Sequence[int],
     searches_beams: bool,
 ) -> None:
-    """Raise ApiError for fields that the served model cannot apply to prompts of these lengths, in vLLM's order.
+    """Raise ApiError, in vLLM's order, for fields that the served model cannot apply to prompts of these lengths.
 
-    Beam search looks at few of them, as in vLLM.
+    For beam search only few fields are checked, as in vLLM.
     """
     for num_tokens in lengths:
         model.planner.budget(sampling, num_tokens)
@@ -75,7 +76,7 @@ WHOLE_CONTEXT = -1
 def fitted(
     planner: Planner, prompt: str | Sequence[int], truncate_to: int | None, keeps_end: bool, add_special_tokens: bool
 ) -> list[int]:
-    """The token ids of a prompt, cut to `truncate_to` of them: -1 is all that the context holds, None cuts nothing.
+    """Return the token ids of a prompt, cut to `truncate_to` of them: -1 is the whole context, None cuts nothing.
 
     Raises ApiError for a prompt that is too long, empty or has unknown ids.
     """
@@ -101,14 +102,15 @@ def fitted(
 
 
 def padded(planner: Planner, ids: list[int], pads: bool) -> list[int]:
-    """Return the token ids, filled up to the whole context with the first of the vocabulary if it `pads`."""
+    """Return the token ids, with `pads` filled up to the whole context with id 0."""
     return ids + [0] * (planner.max_model_len - len(ids)) if pads else ids
 
 
 def cut_text(
     tokenizer: Tokenizer, text: str, length: int | None, keeps_end: bool, add_special_tokens: bool
 ) -> list[int]:
-    """The token ids of `text`, at most `length`: of the text itself the beginning or the end, of its marks all."""
+    """Return the token ids of `text`, at most `length`: all special tokens, and the beginning or the end of the
+    text."""
     ids = tokenizer.encode(text, add_special_tokens)
     if length is None or len(ids) <= length:
         return ids
@@ -143,7 +145,8 @@ def _too_long(limit: int) -> ApiError:
 
 
 def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: SamplingParams) -> list[int]:
-    """The ids of a text. Raises ApiError when it is too long and may not be cut, or when it is no Unicode."""
+    """Return the ids of a text. Raises ApiError for a text that is too long and must not be cut, or is not valid
+    Unicode."""
     check_unicode(text)
     limit = _truncation(sampling, planner.max_model_len)
     if limit is None:
@@ -159,7 +162,7 @@ def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: Sa
 
 
 def given_ids(planner: Planner, token_ids: Sequence[int], sampling: SamplingParams) -> list[int]:
-    """Ids that the client sent. Raises ApiError for too many that may not be cut, and for one that no token has."""
+    """Return ids sent by the client. Raises ApiError for too many ids that must not be cut, and for unknown ids."""
     limit = _truncation(sampling, planner.max_model_len)
     ids = _not_empty(list(token_ids) if limit is None else _kept_by_sampling(token_ids, limit, sampling))
     planner.check_ids(ids)
@@ -167,7 +170,7 @@ def given_ids(planner: Planner, token_ids: Sequence[int], sampling: SamplingPara
 
 
 def check_unicode(text: str) -> None:
-    """Half a surrogate pair, which JSON can spell, is no character that a token could stand for."""
+    """Raise ApiError for half a surrogate pair, which JSON can express but no token can represent."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -196,7 +199,7 @@ def _kept_by_sampling(ids: Sequence[int], limit: int, sampling: SamplingParams) 
 
 
 def _marks_around(planner: Planner, text: str, framed: Sequence[int]) -> tuple[int, int]:
-    """Return how many special tokens come before and after the text's own; they are kept when it is cut."""
+    """Return the number of special tokens before and after the text; they are kept when the text is cut."""
     num_plain = planner.tokenizer.count(text)
     num_marks = len(framed) - num_plain
     special = planner.tokenizer.special_ids
@@ -217,32 +220,32 @@ PROMPT_SEED = 0x5EED
 
 CHOICES_AT_ONCE = 256
 LONG_US = 10_000
-"""The longest time that the event loop may spend on a reply."""
+"""Maximum time of the event loop for one reply."""
 
 TOKEN_US = 0.2
 SCORE_US = 10.0
 CANDIDATE_US = 4.0
-"""Costs of a token in a reply, of its log-probability, and of each candidate beside it."""
+"""Time per token of a reply, per log-probability, and per candidate."""
 
 FULL_VOCABULARY = 100_000
 
 
 def delivery_of(model: ServedModel, asked: Delivery) -> Delivery:
-    """The delivery that the request asks for, with token counts if the server adds them to every stream."""
+    """Return the requested delivery, with token counts if the server adds them to every stream."""
     if asked.stream and model.options.replies.enable_force_include_usage:
         return Delivery(True, True, True)
     return asked
 
 
 def interval_of(model: ServedModel, sampling: SamplingParams, response_options: ResponseOptions) -> int:
-    """Tokens per event: the larger interval of server and request. Beams appear only at the end."""
+    """Return the tokens per event: the larger interval of server and request. Beams are sent only at the end."""
     if sampling.use_beam_search:
         return AT_THE_END
     return max(model.options.replies.stream_interval, response_options.stream_interval)
 
 
 def named_by_ids(model: ServedModel, response_options: ResponseOptions) -> bool:
-    """Whether log-probabilities name tokens by their ids: by the request, else by the server's flag."""
+    """Whether log-probabilities name tokens by their ids, according to the request, else to the server's flag."""
     return (
         model.options.replies.return_tokens_as_token_ids
         if response_options.tokens_as_ids is None
@@ -251,14 +254,14 @@ def named_by_ids(model: ServedModel, response_options: ResponseOptions) -> bool:
 
 
 def num_top(sampling: SamplingParams, extra: int) -> int | None:
-    """Return how many candidates of a step are shown, `extra` beside the requested ones; None is all of them."""
+    """Return the number of candidates of a step, `extra` beside the requested ones; None is all of them."""
     if sampling.logprob_token_ids or sampling.num_logprobs == -1:
         return None
     return (sampling.num_logprobs or 0) + extra
 
 
 def new_scorers(model: ServedModel, sampling: SamplingParams) -> NewScorer | None:
-    """The maker of log-probabilities of each choice, if the request has any."""
+    """Return the factory of scorers for each choice, if log-probabilities are requested."""
     if sampling.num_logprobs is None:
         return None
     return partial(_new_scorer, model, sampling)
@@ -267,7 +270,7 @@ def new_scorers(model: ServedModel, sampling: SamplingParams) -> NewScorer | Non
 def prompt_scores(
     model: ServedModel, sampling: SamplingParams, token_ids: Sequence[int], generations: Generations
 ) -> ScoredPrompt | None:
-    """Log-probabilities of the prompt's tokens, if the request asks for them."""
+    """Return log-probabilities of the prompt's tokens, if they are requested."""
     requested = sampling.num_prompt_logprobs
     if requested is None:
         return None
@@ -276,7 +279,7 @@ def prompt_scores(
 
 
 def is_long_reply(sampling: SamplingParams, prompts: Sequence[PlannedPrompt], repeats_prompts: bool) -> bool:
-    """Whether writing a reply would hold up the event loop.
+    """Whether writing a reply would block the event loop for long.
 
     `repeats_prompts`: each choice has the text or the ids of its prompt.
     """
@@ -322,13 +325,13 @@ def _number(model: ServedModel, requested: int) -> int:
 
 
 CANDIDATES_PER_BEAM = 2
-"""Candidates that each beam asks the engine for; as many log-probabilities must be allowed."""
+"""Number of candidates per beam; the server must allow as many log-probabilities."""
 
 
 class Beams(NamedTuple):
-    """Sampling fields in force. `num_announced` are the choices of the request.
+    """Effective sampling fields. `num_announced` is the number of choices of the request.
 
-    `is_empty`: no token is to be generated, which leaves one beam without any.
+    `is_empty`: no token is to be generated, which leaves one beam without tokens.
     """
 
     sampling: SamplingParams
@@ -337,9 +340,10 @@ class Beams(NamedTuple):
 
 
 def read_beams(sampling: SamplingParams, max_logprobs: int) -> Beams:
-    """The beams of a request. Stop strings, constraints of sampling and log-probabilities of the prompt mean nothing.
+    """Return the beams of a request. Stop strings, sampling constraints and the prompt's log-probabilities have no
+    effect.
 
-    Raises ApiError for a number of beams that the server does not have.
+    Raises ApiError for more beams than the server allows.
     """
     if sampling.n < 1:
         raise ApiError(f"beam_width must be at least 1, got {sampling.n}.")
@@ -369,7 +373,7 @@ def read_beams(sampling: SamplingParams, max_logprobs: int) -> Beams:
 
 
 def _check_first_step(sampling: SamplingParams, max_logprobs: int) -> None:
-    """Raise ApiError as the engine does for the requests that beams are made of."""
+    """Raise ApiError as the engine does for the requests of which beams consist."""
     try:
         check_sampling(sampling, budget=1)
     except ApiError as error:

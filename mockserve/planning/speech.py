@@ -1,4 +1,4 @@
-"""Requests to transcribe or translate speech, and how long a recording is by its headers."""
+"""Planning of transcriptions and translations of speech, and the duration of a recording from its headers."""
 
 import math
 import struct
@@ -24,15 +24,15 @@ from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import RequestContext
 
 MP3_BYTES_PER_S = 16_000
-"""Bytes of a second of MP3 or of a video container, which are not looked into: 128 kbit/s."""
+"""Assumed bytes per second of MP3 and of video containers, which are not parsed: 128 kbit/s."""
 
 OPUS_RATE = 48_000
 _CONTAINERS = (b"ftyp", b"\x1a\x45\xdf\xa3")
-"""Marks of MP4 and of WebM."""
+"""Magic numbers of MP4 and WebM."""
 
 
 def duration_s(data: bytes) -> float:
-    """Seconds of a WAV, FLAC, Ogg, MP3, MP4 or WebM file. Raises ApiError for anything else."""
+    """Return the seconds of a WAV, FLAC, Ogg, MP3, MP4 or WebM file. Raises ApiError for any other file."""
     try:
         found = _duration_s(data)
     except (struct.error, IndexError, ZeroDivisionError):
@@ -75,13 +75,13 @@ def _wav_duration_s(data: bytes) -> float | None:
 
 
 def _flac_duration_s(data: bytes) -> float:
-    """The first block gives 20 bits of sample rate and 36 bits of samples."""
+    """Return the duration of a FLAC file: the first block has 20 bits of sample rate and 36 bits of samples."""
     packed = int.from_bytes(data[18:26], "big")
     return float((packed & (1 << 36) - 1) / (packed >> 44))
 
 
 def _ogg_duration_s(data: bytes) -> float:
-    """The last page has the number of samples."""
+    """Return the duration of an Ogg file: the last page has the number of samples."""
     samples = struct.unpack_from("<q", data, data.rindex(b"OggS") + 6)[0]
     vorbis = data.find(b"\x01vorbis", 0, 4096)
     rate = struct.unpack_from("<I", data, vorbis + 12)[0] if vorbis >= 0 else OPUS_RATE
@@ -89,7 +89,7 @@ def _ogg_duration_s(data: bytes) -> float:
 
 
 CLIP_S = 30.0
-"""The longest clip that a model like Whisper takes at once."""
+"""Longest clip that a model like Whisper processes at once."""
 
 AUDIO_TOKENS_PER_S = 50
 SPOKEN_TOKENS_PER_S = 3.5
@@ -97,21 +97,21 @@ SPOKEN_TOKENS_PER_S = 3.5
 
 LONGEST_S = 600
 MOST_REALTIME_TOKENS = 64
-"""Tokens of the text of one segment of live speech, as with vLLM's Qwen3-ASR."""
+"""Maximum number of output tokens for one segment of live speech, as with vLLM's Qwen3-ASR."""
 
 START_TOKENS = 4
-"""Marks of the start, the language, the task and that there are no times."""
+"""Special tokens for the start, the language, the task and the absence of timestamps."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechPlan:
-    """A recording, and a reply with a prompt for each stretch of it."""
+    """A recording, and a reply with a prompt for each segment of it."""
 
     duration_s: float
     job: ReplyJob
 
     def spoken(self, choices: Sequence[Choice]) -> list[Spoken]:
-        """Return the text of each clip, when all are complete: that of the best beam if there are several."""
+        """Return the text of each complete segment, of the best beam if there are several."""
         num_beams = len(choices) // len(self.job.prompts)
         return [_spoken(self, number, choice) for number, choice in enumerate(choices[::num_beams])]
 
@@ -119,7 +119,7 @@ class SpeechPlan:
 async def plan_speech(
     model: ServedModel, asked: SpeechRequest, speech: Speech, recording: bytes, name: str, adapter: Adapter | None
 ) -> SpeechPlan:
-    """Raises ApiError for a recording that is none or too long, and for sampling fields out of bounds."""
+    """Plan the reply. Raises ApiError for an invalid or long recording, and for sampling fields out of bounds."""
     length_s = duration_s(recording)
     if length_s > LONGEST_S:
         raise ApiError(
@@ -163,7 +163,7 @@ async def plan_speech(
 
 
 async def plan_stretch(model: ServedModel, before: Sequence[int], source: str, length_s: float, name: str) -> ReplyJob:
-    """A reply to speech that goes on behind earlier speech and its text."""
+    """Plan a reply to speech that continues earlier speech and its text."""
     model.queue.check(1)
     planner = model.planner
     num_audio_tokens = max(1, math.ceil(length_s * AUDIO_TOKENS_PER_S)) + START_TOKENS
@@ -186,7 +186,7 @@ async def plan_stretch(model: ServedModel, before: Sequence[int], source: str, l
 async def _planned(
     model: ServedModel, asked: SpeechRequest, medium: Medium, length_s: float, name: str, adapter: Adapter | None
 ) -> PlannedPrompt:
-    """The audio counts as prompt, at most half of the context."""
+    """Plan the choices of a segment. The audio counts as prompt, with at most half of the context."""
     planner = model.planner
     num_audio_tokens = min(math.ceil(length_s * AUDIO_TOKENS_PER_S), planner.max_model_len // 2) + START_TOKENS
     ids = medium_ids(planner, medium, num_audio_tokens)

@@ -1,1 +1,1 @@
-"""Recorded and hand-written replies: their files, the search for the one that fits a request, a journal of requests."""
+"""Recorded and hand-written replies: their files, the search for the reply to a request, a journal of requests."""

@@ -1,4 +1,4 @@
-"""All recorded and hand-written replies of one server, the search for the one that fits, and a journal."""
+"""Recorded and hand-written replies of one server, the search for the reply to a request, and a journal."""
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ MOST_PATTERN_CHARS = 2_000
 
 @dataclass(slots=True)
 class Fixture:
-    """A reply and the conditions of a request for it. `times` is how often it is given; None is always."""
+    """A reply, and conditions on requests for it. `times` is the number of uses; None is unlimited."""
 
     conditions: Mapping[str, str]
     headers: Mapping[str, str]
@@ -35,7 +35,7 @@ class Fixture:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether it has been given as often as it may."""
+        """Whether the reply has been used `times` times."""
         return self.times is not None and self.num_used >= self.times
 
     def fits(self, path: str, headers: Mapping[str, str], model: str, conversation: Conversation, raw: bytes) -> bool:
@@ -57,7 +57,7 @@ class Fixture:
 
 
 def read_fixtures(value: Any, where: str) -> list[Fixture]:
-    """Fixtures from a parsed file or body. Raises OptionError naming the place of what cannot be used."""
+    """Read fixtures of a parsed file or body. Raises OptionError with the location of an invalid value."""
     rows = value.get("fixtures") if isinstance(value, Mapping) else value
     if not isinstance(rows, list) or len(rows) > MOST_FIXTURES:
         raise OptionError(f"{where}: expected a list of at most {MOST_FIXTURES} fixtures, got {_shown(value)}")
@@ -154,7 +154,7 @@ MOST_BODY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedRequest:
-    """A request and how it was answered. A long body is not kept: it is None, and `body_bytes` its size."""
+    """A request and how it was answered. `body` is None for a long body, whose size is `body_bytes`."""
 
     number: int
     at_s: float
@@ -170,7 +170,7 @@ class NotedRequest:
 
 
 class Journal:
-    """The latest requests, as many as fit in 64 MB and at most 10,000."""
+    """The latest requests, at most 64 MB and 10,000 requests."""
 
     def __init__(self) -> None:
         self.num_seen = 0
@@ -178,7 +178,7 @@ class Journal:
         self._num_bytes = 0
 
     def note(self, request: NotedRequest) -> None:
-        """Add a request; the oldest make room."""
+        """Add a request; the oldest requests are dropped at the limits."""
         self.num_seen += 1
         self._requests.append(request)
         self._num_bytes += _size(request)
@@ -186,14 +186,16 @@ class Journal:
             self._num_bytes -= _size(self._requests.popleft())
 
     def reset(self) -> None:
-        """Forget all."""
+        """Remove all requests."""
         self._requests.clear()
         self._num_bytes = 0
         self.num_seen = 0
 
     def found(self, requested: Mapping[str, str]) -> list[dict[str, Any]]:
-        """The requests with these values, of `path`, `model`, `answered_by`, `matched_by`; `contains` is a part of the
-        last message of the user."""
+        """Return the requests with the given `path`, `model`, `answered_by` and `matched_by`.
+
+        `contains` is a part of the last user message.
+        """
         exact = {name: value for name, value in requested.items() if name != "contains"}
         part = requested.get("contains", "")
         return [
@@ -204,13 +206,13 @@ class Journal:
 
 
 def _size(request: NotedRequest) -> int:
-    # A parsed body takes a few times the room of its text.
+    # A parsed body takes a few times the memory of its text.
     return 1000 + (0 if request.body is None else 8 * request.body_bytes) + len(request.last_user)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request as the search sees it; names of headers are in lower case."""
+    """A request in the form used by the search; header names are in lower case."""
 
     path: str
     headers: Mapping[str, str]
@@ -220,18 +222,18 @@ class Asked:
 
     @property
     def model(self) -> str:
-        """The model that it asks for."""
+        """The requested model."""
         model = self.body.get("model") if isinstance(self.body, Mapping) else None
         return model if isinstance(model, str) else ""
 
     @property
     def is_stream(self) -> bool:
-        """Whether it asks for a stream."""
+        """Whether a stream is requested."""
         return isinstance(self.body, Mapping) and self.body.get("stream") is True
 
 
 class _InTurn:
-    """Replies to requests with one key, streams apart from others: each is given once, and the last again and again."""
+    """Replies to requests with one key, streams apart from whole replies: each is used once, the last repeatedly."""
 
     __slots__ = ("_next", "_replies")
 
@@ -243,7 +245,7 @@ class _InTurn:
         self._replies.setdefault(reply.is_stream, []).append(reply)
 
     def take(self, is_stream: bool) -> PlayedReply:
-        """The next reply; one of the form that is requested, if there is any."""
+        """Return the next reply, of the requested form if there is one."""
         form = is_stream if is_stream in self._replies else not is_stream
         place = self._next[form]
         self._next[form] = min(place + 1, len(self._replies[form]) - 1)
@@ -251,7 +253,7 @@ class _InTurn:
 
 
 class Playback:
-    """Replies by ways to find them; fixtures come before recordings, and those set over HTTP before those of a file."""
+    """Replies by match mode. Fixtures precede recordings, and fixtures set over HTTP precede fixtures of a file."""
 
     def __init__(self, options: PlaybackOptions) -> None:
         """Raises OptionError and TraceError for a file that cannot be used."""
@@ -275,7 +277,7 @@ class Playback:
 
     @property
     def redactor(self) -> Redactor:
-        """Removal of what the recording lacks, which requests must lose to be compared with it."""
+        """Redactor of the recording: requests are redacted before they are compared with it."""
         return self._redactor
 
     @property
@@ -284,7 +286,7 @@ class Playback:
         return [*self.set_fixtures, *self._fixtures]
 
     def add(self, exchange: RecordedExchange) -> None:
-        """Take in an exchange; one without a reply is left out."""
+        """Add an exchange; an exchange without a reply is left out."""
         if not exchange.status or exchange.method != "POST":
             return
         path = _path(exchange.path)
@@ -298,14 +300,14 @@ class Playback:
         self._in_order[path].append(reply)
 
     def asked(self, path: str, headers: Mapping[str, str], raw: bytes) -> Asked:
-        """A request as the recording would have it: without keys, and redacted."""
+        """Return a request in the form of the recording: without keys, and redacted."""
         try:
             return _asked(_path(path), headers, self._redactor.body(raw.decode()).encode())
         except UnicodeDecodeError:
             return _asked(_path(path), headers, raw)
 
     def find(self, asked: Asked) -> tuple[PlayedReply, str] | None:
-        """The reply to a request and the way in which it was found; None where there is none."""
+        """Return the reply to a request and the match mode that found it; None if there is no reply."""
         for fixture in self.fixtures:
             if not fixture.is_used_up and fixture.fits(
                 asked.path, asked.headers, asked.model, asked.conversation, asked.raw

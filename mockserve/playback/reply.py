@@ -1,4 +1,4 @@
-"""A request as its conversation, whatever the interface, and a reply to play: recorded pieces, or words to say."""
+"""The conversation of a request to any interface, and a reply to play: recorded pieces, or a text."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,24 +11,24 @@ import orjson
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The turns of a request, each with its role and its words, and the whole of it as text."""
+    """The turns of a request, each with its role and its text."""
 
     turns: tuple[tuple[str, str], ...]
 
     @property
     def text(self) -> str:
-        """All of it as one text."""
+        """All turns as one text."""
         return "\n".join(f"{role}: {words}" for role, words in self.turns)
 
     @property
     def last_user(self) -> str:
-        """The words of the last turn of the user; of the last turn if there is none of the user."""
+        """Text of the last user turn; of the last turn without a user turn."""
         said = [words for role, words in self.turns if role == "user"]
         return said[-1] if said else self.turns[-1][1] if self.turns else ""
 
     @property
     def tool_result(self) -> str:
-        """The words of the last turn if they are the result of a tool; empty otherwise."""
+        """Text of the last turn if it is a tool result; empty otherwise."""
         return self.turns[-1][1] if self.turns and self.turns[-1][0] == "tool" else ""
 
     @property
@@ -38,14 +38,14 @@ class Conversation:
 
     @property
     def turn_key(self) -> bytes:
-        """A digest of the number of turns and the last one."""
+        """A digest of the number of turns and the last turn."""
         return _digest([len(self.turns), self.turns[-1] if self.turns else ""])
 
 
 def conversation_of(body: Any, keeps_spaces: bool = False) -> Conversation:
-    """The conversation of a parsed body; one without turns where there is none.
+    """Return the conversation of a parsed body, which may have no turns.
 
-    Spaces around words are left out unless `keeps_spaces`, as a chat template may.
+    Spaces around texts are removed unless `keeps_spaces`, as a chat template may do.
     """
     if not isinstance(body, Mapping):
         return Conversation(())
@@ -64,7 +64,8 @@ def conversation_of(body: Any, keeps_spaces: bool = False) -> Conversation:
 
 
 def exact_key(path: str, body: Any, raw: bytes) -> bytes:
-    """A digest of a request's path and its body, whatever the order of members and the spaces between them."""
+    """Return a digest of a request's path and its body, independent of the order of members and of spaces between
+    them."""
     try:
         content = orjson.dumps(body, option=orjson.OPT_SORT_KEYS) if body is not None else raw
     except TypeError:
@@ -121,8 +122,7 @@ _DELTA_FIELDS = ("content", "reasoning", "reasoning_content", "tool_calls")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a reply's body, with its recorded time after the request and the number of tokens that are due with
-    it."""
+    """A part of a reply's body, with its recorded time after the request and the number of tokens due with it."""
 
     after_us: int
     data: bytes
@@ -131,10 +131,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedReply:
-    """A reply: its status, its pieces, and the tokens that its usage counts.
+    """A reply: its status, its pieces, and the tokens of its usage.
 
-    `text` is what it says where that is all it does; None for calls of tools, thoughts and errors. Without pieces the
-    text is said in the way of the route.
+    `text` is the text of a reply that is only text; None for tool calls, reasoning and errors. A reply without pieces
+    is `text` in the format of the route.
     """
 
     path: str = ""
@@ -148,14 +148,14 @@ class PlayedReply:
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is a stream of events."""
+        """Whether the reply is a stream of events."""
         return self.content_type.startswith("text/event-stream")
 
 
 def played_reply(
     path: str, status: int, content_type: str, pieces: Sequence[tuple[int, bytes]], is_complete: bool = True
 ) -> PlayedReply:
-    """The reply of recorded pieces."""
+    """Return the reply of recorded pieces."""
     events = [_payload(data) for _, data in pieces]
     if not content_type.startswith("text/event-stream"):
         events = [_parsed(b"".join(data for _, data in pieces))]
@@ -178,7 +178,10 @@ def played_reply(
 
 
 def _numbered(pieces: Sequence[tuple[int, bytes]], carriers: Sequence[bool], num_tokens: int) -> list[Piece]:
-    """The pieces with the token each is due with: carriers share the tokens out evenly, others go with the next one."""
+    """Return the pieces with the token that each is due with.
+
+    Pieces with content share the tokens evenly; any other piece has the token of the next one.
+    """
     num_carriers = sum(carriers) if len(carriers) == len(pieces) else 0
     if not num_carriers:
         return [Piece(after_us, data, num_tokens) for after_us, data in pieces]
@@ -218,7 +221,7 @@ def _choices(event: Any) -> list[Mapping[str, Any]]:
 
 
 def carries_tokens(event: Any) -> bool:
-    """Whether an event of a stream brings words, thoughts or calls."""
+    """Whether an event of a stream has text, reasoning or calls."""
     if not isinstance(event, Mapping):
         return False
     kind = event.get("type")
@@ -232,9 +235,9 @@ def carries_tokens(event: Any) -> bool:
 
 
 def said(event: Any) -> str | None:
-    """The words of an event or of a whole reply; None where it brings something that is no words, or several choices.
+    """Return the text of an event or of a whole reply; None if it has other content, or several choices.
 
-    Events without any of it say nothing, which is an empty text.
+    An event without content has an empty text.
     """
     if not isinstance(event, Mapping):
         return ""

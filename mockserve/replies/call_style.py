@@ -18,7 +18,7 @@ _ALPHANUMERIC = string.ascii_letters + string.digits
 
 
 class IdForm(Enum):
-    """The parts of a call's id."""
+    """The format of a call's id."""
 
     RANDOM = "random"
     MISTRAL = "nine letters and digits"
@@ -48,7 +48,7 @@ class NoArguments(Enum):
 
 
 class NullContent(Enum):
-    """Which parts of a call have a null content beside them."""
+    """Parts of a call that have a null content beside them."""
 
     NEVER = "none"
     ALWAYS = "all"
@@ -66,7 +66,7 @@ class Filler(Enum):
 
 
 class Part(Enum):
-    """The fields of later parts of a call beside their text."""
+    """Extra fields in later parts of a call."""
 
     BARE = "nothing"
     NULL_NAME = "a null name"
@@ -75,9 +75,9 @@ class Part(Enum):
 
 class Fillers(NamedTuple):
     """Empty events: before the first call, for all tokens that mark calls, between two calls, after the last one, and
-    at the end of calls and of words.
+    at the end of calls and of content.
 
-    `closes_one`: whether `closing` comes after a call that is the only one, too.
+    `closes_one`: `closing` also follows a single call.
     """
 
     opening: Filler = Filler.NOTHING
@@ -90,11 +90,12 @@ class Fillers(NamedTuple):
 
 
 class CallStyle(NamedTuple):
-    """The looks of calls. `names_have_arguments`: the part with the name has arguments, even if they are empty.
+    """The format of a parser's calls. `names_have_arguments`: the part with the name has arguments, even if they are
+    empty.
 
-    `holds_end`: the last part of the arguments comes with the end of the answer. `after_reasoning`: what the mark at
-    the end of reasoning brings. `cut`: what a whole reply shows of calls that were cut short.
-    `cut_at_name`: the arguments that a stream brings which is cut at the name of a function.
+    `holds_end`: the last part of the arguments is sent with the end of the answer. `after_reasoning`: the empty event
+    for the mark at the end of reasoning. `cut`: the content of a whole reply whose calls were cut short. `cut_at_name`:
+    the arguments in a stream that is cut at the name of a function.
     """
 
     ids: IdForm = IdForm.RANDOM
@@ -161,24 +162,24 @@ _EMPTY_AFTER_REASONING = (
     *("deepseek_v3", "deepseek_v31", "hunyuan_a13b", "hy_v3", "hy_v4", "internlm", "jamba", "lfm2", "llama3_json"),
     *("llama4_json", "llama4_pythonic", "olmo3", "pythonic", "xlam"),
 )
-"""Parsers that bring an empty content for the mark at the end of reasoning."""
+"""Parsers that send an empty content for the mark at the end of reasoning."""
 STYLES: Mapping[str, CallStyle] = {
     **_STYLES,
     **{name: _STYLES[name]._replace(after_reasoning=Filler.EMPTY) for name in _EMPTY_AFTER_REASONING},
     "ernie45": _STYLES["ernie45"]._replace(after_reasoning=Filler.NULL),
 }
-"""Styles by the name of the parser; the others are plain."""
+"""Styles by the name of the parser; other parsers have the style `PLAIN`."""
 
 _FORCED = CallStyle(arrival=Arrival.WITH_ARGUMENTS, part=Part.NULL_NAME, cut=CutForm.LEFT_OUT)
 _NAMED = CallStyle(arrival=Arrival.WITH_ARGUMENTS, fillers=Fillers(after_calls=Filler.CALL), cut=CutForm.RAW)
 SILENT_BEFORE_FORCED = frozenset({"hy_v4"})
-"""Parsers that bring nothing for the mark at the end of reasoning where a call is forced."""
+"""Parsers that send no event for the mark at the end of reasoning if a call is forced."""
 
 
 def call_style(parser: str | None, choice: object = "auto", reasons: bool = False) -> CallStyle:
-    """The style of the calls that a parser finds under a choice of tools.
+    """Return the style of a parser's calls for a tool choice.
 
-    Where the answer `reasons`, the end of that brings the name of a function that the client named.
+    With `reasons`, the end of reasoning sends the name of a function named by the client.
     """
     is_forced = choice not in (None, "auto")
     if is_forced and parser in FORCED_AS_JSON:
@@ -195,7 +196,8 @@ def call_style(parser: str | None, choice: object = "auto", reasons: bool = Fals
 
 
 def call_id(form: IdForm, name: str, call: int, num_earlier: int, is_stream: bool) -> str:
-    """An id for call number `call` of an answer in a conversation that has had `num_earlier` before."""
+    """Return an id for call number `call` of an answer; `num_earlier` is the number of earlier calls in the
+    conversation."""
     if form is IdForm.MISTRAL:
         return "".join(random.choices(_ALPHANUMERIC, k=MISTRAL_ID_CHARS))
     if form is IdForm.KIMI:
@@ -210,9 +212,10 @@ def call_id(form: IdForm, name: str, call: int, num_earlier: int, is_stream: boo
 
 
 class ReasoningStyle(NamedTuple):
-    """Nulls beside reasoning and beside content, what the last event has where no parser of calls is in force, and the
-    events that marks at the beginning and at the end of reasoning bring. `hands_over`: whether a parser of calls reads
-    the mark at the end, and so decides what it brings.
+    """The format of a parser's reasoning: nulls beside reasoning and content, the last event without a parser of calls,
+    and the events for the marks of reasoning.
+
+    `hands_over`: a parser of calls reads the end mark, and determines the event for it.
     """
 
     null_content: bool = False
@@ -233,22 +236,22 @@ REASONING_STYLES: Mapping[str, ReasoningStyle] = {
     "k2_horizon": ReasoningStyle(end=(Delta(Kind.NOTHING, ""), _EMPTY)),
     "olmo3": NO_REASONING._replace(begin=(_EMPTY,), end=(Delta(Kind.CONTENT, ""),), hands_over=False),
 }
-"""Styles by the name of the parser; the others are usual."""
+"""Styles by the name of the parser; other parsers have the style `_USUAL`."""
 
 
 def reasoning_style(parser: str | None) -> ReasoningStyle:
-    """The style of a parser; without one there is nothing to show."""
+    """Return the style of a parser; `NO_REASONING` without a parser."""
     return NO_REASONING if parser is None else REASONING_STYLES.get(parser, _USUAL)
 
 
 Deltas: TypeAlias = Sequence[Sequence[Delta]]
 TokenDeltas: TypeAlias = list[tuple[Delta, ...]]
-"""The deltas that each token brings."""
+"""The deltas of each token."""
 EMPTY_OBJECT = "{}"
 
 
 def arranged(deltas: Deltas, style: CallStyle, is_cut: bool) -> TokenDeltas:
-    """The deltas of each token. With `is_cut` the last call is not complete."""
+    """Arrange the deltas of each token in the style of a parser. `is_cut`: the last call is incomplete."""
     calls = _Calls(deltas)
     if not calls.texts:
         token_deltas = [tuple(each) for each in deltas]
@@ -261,7 +264,7 @@ def arranged(deltas: Deltas, style: CallStyle, is_cut: bool) -> TokenDeltas:
 
 
 def marked(token_deltas: TokenDeltas, begin: Sequence[Delta], end: Sequence[Delta]) -> TokenDeltas:
-    """Return `token_deltas` with what the marks before and after reasoning bring, where a token brings nothing else."""
+    """Return `token_deltas` with the events for the marks before and after reasoning, at tokens without deltas."""
     places = [place for place, found in enumerate(token_deltas) if any(each.kind is Kind.REASONING for each in found)]
     if not places or not (begin or end):
         return token_deltas
@@ -272,12 +275,12 @@ def marked(token_deltas: TokenDeltas, begin: Sequence[Delta], end: Sequence[Delt
 
 
 def without_fillings(token_deltas: TokenDeltas) -> TokenDeltas:
-    """Return `token_deltas` without events that have neither words nor parts of calls, as where reasoning is hidden."""
+    """Return `token_deltas` without empty events, as for hidden reasoning."""
     return [tuple(each for each in found if each.text or each.kind in CALL_KINDS) for found in token_deltas]
 
 
 class _Calls:
-    """Where the calls of an answer are, and the arguments of each."""
+    """Positions of the calls of an answer, and the arguments of each."""
 
     def __init__(self, deltas: Deltas) -> None:
         self._deltas = deltas
@@ -300,7 +303,7 @@ class _Calls:
             self.first_arguments.setdefault(call, place)
 
     def without_skipped(self, style: CallStyle) -> TokenDeltas:
-        """The deltas of each token without empty objects that a style leaves out."""
+        """Return the deltas of each token without empty objects that the style omits."""
         skips = style.no_arguments in (NoArguments.SKIPPED, NoArguments.EMPTY)
         if not skips or EMPTY_OBJECT not in self.texts.values():
             return [tuple(each) for each in self._deltas]
@@ -310,7 +313,7 @@ class _Calls:
         return delta.kind is Kind.TOOL_ARGUMENTS and self.texts[delta.call] == EMPTY_OBJECT
 
     def ready_at(self, style: CallStyle, is_cut: bool) -> dict[int, int]:
-        """The token with which each call can be reported; calls that are never reported are missing."""
+        """Return the token at which each call can be reported; calls that are never reported are missing."""
         if style.arrival is Arrival.ALONE:
             if style.no_arguments is not NoArguments.JOINED:
                 return self.first_place
@@ -327,7 +330,7 @@ class _Calls:
 
 
 def _held_back(deltas: TokenDeltas, style: CallStyle, calls: _Calls, is_cut: bool) -> TokenDeltas:
-    """The deltas of each token, with parts of calls held back until their calls are ready."""
+    """Return the deltas of each token, with parts of calls held back until their calls are ready."""
     ready_at = calls.ready_at(style, is_cut)
     if ready_at == calls.first_place:
         return deltas
@@ -353,7 +356,7 @@ def _hold_end(token_deltas: TokenDeltas) -> None:
 
 
 def _filled(token_deltas: TokenDeltas, fillers: Fillers, calls: _Calls) -> TokenDeltas:
-    """Return `token_deltas` with empty events where this style has them."""
+    """Return `token_deltas` with the empty events of the style."""
     numbers = sorted(calls.texts)
     end = len(token_deltas) - 1
     first, last = calls.first_place[numbers[0]], calls.last_place[numbers[-1]]
@@ -375,7 +378,7 @@ def _filled(token_deltas: TokenDeltas, fillers: Fillers, calls: _Calls) -> Token
 
 
 def _fill(token_deltas: TokenDeltas, places: range, filler: Filler, call: int, most: int | None = None) -> None:
-    """Fill tokens that bring nothing, at most so many of them."""
+    """Add empty events to tokens without deltas, at most `most` of them."""
     if filler is Filler.NOTHING:
         return
     for place in [place for place in places if not token_deltas[place]][:most]:
@@ -389,7 +392,7 @@ def _with_last(token_deltas: TokenDeltas, filler: Filler, call: int) -> TokenDel
 
 
 def filling(filler: Filler, call: int = 0) -> tuple[Delta, ...]:
-    """The deltas of an empty event."""
+    """Return the deltas of an empty event."""
     if filler is Filler.NOTHING:
         return ()
     if filler is Filler.CALL:

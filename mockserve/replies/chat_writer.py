@@ -35,10 +35,10 @@ from mockserve.replies.reply_set import ParsingCounter
 
 
 class ChatShape(NamedTuple):
-    """The form of chat choices that a request asks for. `num_top` of None shows every candidate that was scored.
+    """The requested form of chat choices. `num_top` of None includes every scored candidate.
 
-    `empty_content` stands for the content of a message that has none beside reasoning or tool calls. `parsing` counts
-    what a parser of tool calls is used for. `num_earlier_calls` are those that the conversation has had.
+    `empty_content` is the content of a message that has none beside reasoning or tool calls. `parsing` counts uses of
+    the parser of tool calls. `num_earlier_calls` is the number of calls in the conversation so far.
     """
 
     role: str = "assistant"
@@ -224,7 +224,7 @@ class ChatWriter:
 
 
 def _with_arguments(delta: dict[str, Any], arguments: str) -> dict[str, Any]:
-    """A delta whose last call has `arguments` where it has none yet."""
+    """Return a delta whose last call has `arguments` if it has none yet."""
     *earlier, last = delta["tool_calls"]
     function = last["function"]
     if function.get("name") is None or function.get("arguments"):
@@ -233,7 +233,7 @@ def _with_arguments(delta: dict[str, Any], arguments: str) -> dict[str, Any]:
 
 
 def _stops_reasoning(answer: Answer) -> bool:
-    """Whether the answer ends with the end marker while it still reasons."""
+    """Whether the answer ends with the end marker within the reasoning."""
     kinds = {each.kind for token in answer.deltas or () for each in token}
     return kinds == {Kind.REASONING} and not answer.token_texts[-1]
 

@@ -1,4 +1,4 @@
-"""A reply before its first token, and the tokens of one choice as a client reads them, with log-probabilities."""
+"""Prompts and choices of a planned reply, and the conversion of a choice's tokens to text with log-probabilities."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,11 +31,11 @@ class Generation(NamedTuple):
     request: Request
     answer: Answer
     seed: int = 0
-    """The seed of random numbers about its tokens."""
+    """Seed of random numbers about the tokens."""
 
 
 def external_id(generation: Generation, prompt_number: int) -> str:
-    """Return the id by which vLLM's engine names the request of a choice: completions and responses number them."""
+    """Return vLLM's engine request id of a choice: completions and responses have numbered ids."""
     name, _, _ = generation.request.id.rpartition("-")
     if name.startswith("cmpl-"):
         return f"{name}-{prompt_number}"
@@ -43,9 +43,9 @@ def external_id(generation: Generation, prompt_number: int) -> str:
 
 
 class LateGenerations:
-    """Choices that are planned when they are requested, and again if they are requested once more.
+    """Choices that are planned anew each time they are requested, since all of them would not fit into memory.
 
-    Together they would not fit into memory. `make` gives the same choice each time for the same index and number.
+    `make` returns an equal choice each time for equal index and number.
     """
 
     def __init__(self, make: Callable[[int, int], Generation], numbers: Sequence[int]) -> None:
@@ -68,12 +68,12 @@ class LateGenerations:
         return (self[index] for index in range(len(self)))
 
     def keep(self, index: int) -> Generation:
-        """A choice that is kept until `forget`."""
+        """Return a choice, and keep it until `forget`."""
         found = self._kept[index] = self[index]
         return found
 
     def forget(self, index: int) -> None:
-        """Keep a choice no longer."""
+        """Drop a kept choice."""
         self._kept.pop(index, None)
 
 
@@ -81,7 +81,7 @@ Generations: TypeAlias = Sequence[Generation] | LateGenerations
 
 
 class PlannedPrompt(NamedTuple):
-    """`scores` are there when the request asks for the log-probabilities of the prompt's tokens; `text` may be
+    """A planned prompt. `scores` are set when log-probabilities of the prompt's tokens are requested; `text` may be
     repeated."""
 
     token_ids: Sequence[int]
@@ -93,7 +93,7 @@ class PlannedPrompt(NamedTuple):
 
     @property
     def prompted(self) -> Prompted:
-        """The prompt's part of the reply."""
+        """Prompt data for the reply."""
         return Prompted(
             token_ids=self.token_ids,
             text=self.text if self.shows_text else None,
@@ -102,10 +102,10 @@ class PlannedPrompt(NamedTuple):
 
 
 class Scorer:
-    """Scores tokens by their place. Equal seeds give equal values; `candidates` are what else a step might have said.
+    """Scores tokens by their position. Equal seeds give equal values; `candidates` are alternative tokens of a step.
 
-    With `chosen_ids`, those are shown beside each token instead of the likeliest. The token of a beam is one of
-    the `num_top` likeliest, which are shown in their order.
+    With `chosen_ids`, the chosen ids replace the likeliest candidates. The token of a beam is one of the `num_top`
+    likeliest, which are in their order.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Scorer:
         self._is_beam = is_beam
 
     def score(self, place: int, token_id: int, piece: str | None = None) -> Scored:
-        """The token at `place`; `piece` is its part of the text, where that is known."""
+        """Score the token at `place`; `piece` is its part of the text, if known."""
         num_top = max(0, self._num_top)
         most_rank = num_top if self._is_beam else MOST_RANK
         seed = self._seed + place
@@ -145,12 +145,12 @@ class Scorer:
         return Scored(chosen, [chosen, *(each for each in likeliest if each is not chosen)])
 
     def score_all(self, token_ids: Sequence[int]) -> ScoredPrompt:
-        """The tokens of a prompt, the first without a score. Many are scored each time they are iterated over."""
+        """Score the tokens of a prompt; the first has no score. Many tokens are scored anew in each iteration."""
         found = PromptScores(self, token_ids)
         return found if len(token_ids) > LONG_TOKENS else list(found)
 
     def _asked_for(self, chosen: Candidate) -> list[Candidate]:
-        """Candidates share the probability that the chosen token leaves, each half of the rest."""
+        """Divide the probability left by the chosen token among the candidates, each half of the rest."""
         left = math.log(max(1e-9, 1 - math.exp(chosen.logprob)))
         return [
             Candidate(each, self._text(each), left - (number + 1) * math.log(2), chosen.rank + number + 1)
@@ -163,7 +163,7 @@ class Scorer:
 
 
 class PromptScores:
-    """The tokens of a prompt, each scored when its turn comes."""
+    """The tokens of a prompt, scored during iteration."""
 
     def __init__(self, scorer: Scorer, token_ids: Sequence[int]) -> None:
         self._scorer = scorer
@@ -179,35 +179,36 @@ class PromptScores:
 
 
 class ChoiceWriter(Protocol):
-    """Shapes the tokens of one choice. Tokens are counted from 0; a range excludes its end."""
+    """Converts the tokens of one choice. Tokens are counted from 0; a range excludes its end."""
 
     @property
     def sends_text_only(self) -> bool:
-        """Whether a token brings its text and nothing else, so that its event can be filled into a template."""
+        """Whether a token adds only its text, so that an event template can be used."""
         ...
 
     def text_piece(self, text: str) -> Piece:
-        """The piece of a token with this text and nothing else."""
+        """Return the piece of a token with only `text`."""
         ...
 
     def stretch(self, place: int) -> Delta | None:
-        """The text of one token if it is of one kind and alone, for a template."""
+        """Return the delta of a token if it is the only one, for a template; else None."""
         ...
 
     def stretch_piece(self, stretch: Delta) -> Piece:
-        """The piece of a token with this delta and nothing else."""
+        """Return the piece of a token with only this delta."""
         ...
 
     def piece(self, first: int, last: int) -> Piece | None:
-        """The piece of these tokens in a stream; None if it is empty. Ranges must follow each other."""
+        """Return the piece of a range of tokens in a stream; None if it is empty. Successive ranges must be
+        adjacent."""
         ...
 
     def last_piece(self, first: int, last: int) -> Piece:
-        """The piece at the end of the choice, which is never empty."""
+        """Return the last piece of the choice, which is never empty."""
         ...
 
     def choice(self, num_tokens: int, ending: Ending) -> Choice:
-        """All of it, for a whole reply."""
+        """Return the whole choice, for a whole reply."""
         ...
 
 
@@ -216,13 +217,13 @@ NewScorer: TypeAlias = Callable[[Generation], Scorer]
 
 
 def scored_tokens(scorer: Scorer, generation: Generation, first: int, last: int) -> ScoredTokens:
-    """The tokens of a choice with their log-probabilities; many are scored each time they are gone through."""
+    """Return the tokens of a choice with their log-probabilities; many tokens are scored anew in each iteration."""
     found = AnswerScores(scorer, generation, first, last)
     return found if len(found) > LONG_TOKENS else list(found)
 
 
 class AnswerScores:
-    """Some tokens of an answer, each scored when its turn comes."""
+    """A range of an answer's tokens, scored during iteration."""
 
     def __init__(self, scorer: Scorer, generation: Generation, first: int, last: int) -> None:
         self._scorer = scorer
@@ -238,9 +239,9 @@ class AnswerScores:
 
 
 class CompletionShape(NamedTuple):
-    """The form of completion choices that a request asks for. `num_top` of None shows every candidate that was scored.
+    """The requested form of completion choices. `num_top` of None includes every scored candidate.
 
-    `echo` repeats the prompt before the answer, and `only_echoes` leaves the answer out.
+    `echo` repeats the prompt before the answer; `only_echoes` omits the answer.
     """
 
     new_scorer: NewScorer | None = None
@@ -265,7 +266,7 @@ class CompletionWriter:
         self._answer = generation.answer
         self._scorer = None if shape.new_scorer is None else shape.new_scorer(generation)
         self._text_offset = 0
-        """Where the next tokens begin, in the names of all before them."""
+        """Offset of the next tokens in the names of all tokens so far."""
 
     @property
     def sends_text_only(self) -> bool:
@@ -325,7 +326,7 @@ class CompletionWriter:
         return found
 
     def _echoed(self, num_tokens: int) -> Iterator[Scored | tuple[int, str]]:
-        """The tokens of the prompt, where they are repeated; the first has no log-probability."""
+        """Return the tokens of the prompt if they are repeated; the first has no log-probability."""
         if num_tokens:
             opening = self._prompt.token_ids[0], self._prompt.first_token_text
             for each in self._prompt.scores or ():

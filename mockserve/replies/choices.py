@@ -1,4 +1,4 @@
-"""Choices of a reply that receive tokens: whole, when all leave at the end, or streamed, event by event."""
+"""Choices of a reply that receive tokens: whole, sent at the end, or streamed, event by event."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from mockserve.replies.reply_set import AT_THE_END, ReplySet
 
 
 def ending_at(generation: Generation, num_tokens: int, is_stream: bool = False) -> Ending:
-    """The planned ending, or `length` when the engine stopped earlier."""
+    """Return the planned ending, or `length` if the engine stopped earlier."""
     answer = generation.answer
     if num_tokens < answer.num_tokens:
         return Ending("length")
@@ -24,13 +24,13 @@ def ending_at(generation: Generation, num_tokens: int, is_stream: bool = False) 
 
 
 def engine_reason(generation: Generation) -> str:
-    """The finish reason in the engine, which has no notion of tool calls."""
+    """Return the finish reason of the engine, where tool calls end with `stop`."""
     reason = generation.answer.ending.finish_reason
     return "stop" if reason == "tool_calls" else reason
 
 
 def failure(message: str, status: int) -> ApiError:
-    """A refusal is the request's fault; anything else is a dead engine."""
+    """Return the error of a refused request with `status`, else the error of a dead engine."""
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return engine_dead()
     return ApiError(message, status=status, kind=_KINDS.get(status, "BadRequestError"))
@@ -43,7 +43,7 @@ _KINDS: Mapping[int, str] = {
 
 
 class PlannedChoice(ABC):
-    """A choice whose ending is planned: `_end` gets the planned ending or the one of an abort."""
+    """A choice whose ending is planned: `_end` gets the planned ending or the ending of an abort."""
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
@@ -64,7 +64,7 @@ class PlannedChoice(ABC):
 
 
 class _WholeChoice(PlannedChoice):
-    """A choice of a reply that is sent as a whole: tokens before the end change nothing."""
+    """A choice of a whole reply: only its end has an effect."""
 
     is_streamed = False
 
@@ -73,17 +73,17 @@ class _WholeChoice(PlannedChoice):
         self._replies = replies
 
     def token(self, number: int) -> None:
-        """Do nothing: no event leaves before the end."""
+        """Do nothing: no event is sent before the end."""
 
     def tokens(self, first: int, last: int) -> None:
-        """Do nothing: no event leaves before the end."""
+        """Do nothing: no event is sent before the end."""
 
     def fail(self, message: str, status: int) -> None:
         self._replies.fail(failure(message, status))
 
 
 class CollectedChoice(_WholeChoice):
-    """A choice of a whole reply: keeps nothing but its end."""
+    """A choice of a whole reply: stores only its end."""
 
     def __init__(self, replies: ReplySet, writer: ChoiceWriter, generation: Generation) -> None:
         super().__init__(replies, generation)
@@ -103,7 +103,7 @@ class _End(NamedTuple):
 
 
 class LateChoices:
-    """The choices of one reply by their index, once all have ended. Only the first and the last are kept."""
+    """The choices of one reply by their index, once all have ended. Only the first and the last choice are kept."""
 
     def __init__(self, replies: ReplySet) -> None:
         self._replies = replies
@@ -111,7 +111,7 @@ class LateChoices:
         self._kept: dict[int, Choice] = {}
 
     def reply(self, index: int, _prompt: PlannedPrompt, _number: int, generation: Generation) -> "EndedChoice":
-        """Where the tokens of choice `index` go."""
+        """Return the receiver of the tokens of choice `index`."""
         return EndedChoice(self._replies, self._ends, index, generation)
 
     def __len__(self) -> int:
@@ -137,7 +137,7 @@ class LateChoices:
 
 
 class EndedChoice(_WholeChoice):
-    """Keeps of one choice how it ended."""
+    """Stores how a choice ended."""
 
     def __init__(self, replies: ReplySet, ends: list[_End | None], index: int, generation: Generation) -> None:
         super().__init__(replies, generation)
@@ -151,9 +151,10 @@ class EndedChoice(_WholeChoice):
 
 
 class StreamedChoice(PlannedChoice):
-    """Choice `index` of a stream, number `number` of its prompt: an event per step that brought tokens, or per few.
+    """Choice `index` of a stream, number `number` of its prompt.
 
-    An event that brings text and nothing else is filled into a template.
+    An event is sent for each step with new tokens, or for every few tokens. An event with only text is made from a
+    template.
     """
 
     is_streamed = True
@@ -225,7 +226,7 @@ class StreamedChoice(PlannedChoice):
         self._stream.fail(failure(message, status))
 
     def _token_of_a_kind(self, number: int) -> None:
-        """An event filled into the template of its kind of text, if one token has come and brings no more than that."""
+        """Make the event from the template for its kind of text, if a single token has only text."""
         stretch = self._writer.stretch(self._num_sent) if self._fills and number == self._num_sent + 1 else None
         if stretch is None:
             self._token_in_full(number)
@@ -240,7 +241,7 @@ class StreamedChoice(PlannedChoice):
         self._stream.write(template.fill(stretch.text))
 
     def _token_in_full(self, number: int) -> None:
-        """An event made anew, if it is time for one and there is anything to send."""
+        """Make an event without a template, if one is due and has content."""
         if self._interval == AT_THE_END or (self._num_sent and number < self._num_sent + self._interval):
             return
         first = self._num_sent
@@ -253,7 +254,7 @@ class StreamedChoice(PlannedChoice):
         self._stream.send_made(next_event, self._num_reported(first, number))
 
     def _num_reported(self, first: int, last: int) -> int:
-        """The number of tokens in an event, with those of a repeated prompt."""
+        """Return the number of tokens in an event, including tokens of a repeated prompt."""
         return last - first + (0 if first else len(self._prompt.token_ids))
 
     def _usage(self, num_tokens: int) -> Usage | None:
@@ -262,7 +263,7 @@ class StreamedChoice(PlannedChoice):
         return self._stream.job.accounting.running_usage(self._prompt, self._number, num_tokens)
 
     def _text_template(self) -> EventTemplate:
-        """The template of an event that has text and nothing else."""
+        """Return the template of an event with only text."""
         stream, new_piece = self._stream, self._writer.text_piece
         templates, usual = stream.job.templates, stream.usual_bodies
         if templates is None or usual is None:
@@ -270,7 +271,7 @@ class StreamedChoice(PlannedChoice):
         return templates.token(usual, self._index, new_piece, stream.chunked)
 
     def _end_template(self, ending: Ending) -> EventTemplate | None:
-        """The template of the last event, if it has text and the finish reason alone."""
+        """Return the template of the last event, if it has only text and the finish reason."""
         job, usual = self._stream.job, self._stream.usual_bodies
         if self._template is None or usual is None or job.templates is None:
             return None

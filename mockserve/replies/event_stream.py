@@ -1,4 +1,4 @@
-"""The events of a stream: written as tokens come, held until the status is sent, or made piece by piece."""
+"""The events of a stream: written at once, held until the status is sent, or made piece by piece."""
 
 import asyncio
 from collections import deque
@@ -11,25 +11,25 @@ from mockserve.replies.reply_set import ReplySet
 
 
 class Sink(Protocol):
-    """Where the bytes of a stream go."""
+    """Receiver of the bytes of a stream."""
 
     def write(self, data: bytes) -> None:
-        """One event."""
+        """Send one event."""
         ...
 
     def write_all(self, frames: list[bytes]) -> None:
-        """One event or more."""
+        """Send one or more events."""
         ...
 
     def finish(self) -> None:
-        """No event follows."""
+        """End the stream."""
         ...
 
 
 class EventStream:
-    """Writes the events of one reply, each in a write of its own, and those before and after the choices.
+    """Writes the events of one reply, each in a separate write, and the events before and after the choices.
 
-    `sink` takes events to a connection; `chunked`: each of them must be wrapped as an HTTP chunk.
+    `sink` sends events to a connection; `chunked`: each event must be wrapped as an HTTP chunk.
     """
 
     def __init__(self, replies: ReplySet, sink: Sink, chunked: bool) -> None:
@@ -39,11 +39,11 @@ class EventStream:
         self._sink = sink
         self.chunked = chunked
         self.usual_bodies = None if replies.job.templates is None else with_templates(replies.job.bodies)
-        """Writers of events with templates that streams share."""
+        """Bodies for which event templates are shared between streams."""
         self._is_open = False
 
     def open(self) -> None:
-        """Events before the first token of any choice."""
+        """Send the events before the first token of any choice."""
         if self._is_open:
             return
         self._is_open = True
@@ -60,22 +60,22 @@ class EventStream:
         return map(event, self.bodies.opening_chunks(num_choices, prompt.prompted, usage))
 
     def send_made(self, make: Callable[[], dict[str, Any] | None], num_tokens: int) -> None:
-        """The event that `make` gives, if any, for `num_tokens` tokens."""
+        """Send the event that `make` returns, if any, for `num_tokens` tokens."""
         body = make()
         if body is not None:
             self.send(event(body))
 
     def send(self, data: bytes) -> None:
-        """One event."""
+        """Send one event."""
         self.write(http_chunk(data) if self.chunked else data)
 
     def write(self, data: bytes) -> None:
-        """One event as it goes out. After the end nothing does, whatever the engine still brings."""
+        """Write the bytes of an event. Events after the end of the stream are dropped."""
         if not self.replies.done.done():
             self._sink.write(data)
 
     def write_all(self, events: list[bytes]) -> None:
-        """Several events of one step."""
+        """Write several events of one step."""
         if not self.replies.done.done():
             self._sink.write_all(events)
 
@@ -90,7 +90,7 @@ class EventStream:
             self.replies.resolve()
 
     def fail(self, error: ApiError) -> None:
-        """The status has been sent, so the error is an event."""
+        """Send the error as an event, since the status has been sent."""
         if not self.replies.done.done():
             self.send(self.job.errors.event(error))
             self.send(DONE)
@@ -99,7 +99,7 @@ class EventStream:
 
 
 class _Kept(list[bytes]):
-    """Keeps events."""
+    """Buffer of events."""
 
     def write(self, data: bytes) -> None:
         self.append(data)
@@ -108,11 +108,11 @@ class _Kept(list[bytes]):
         self.extend(frames)
 
     def finish(self) -> None:
-        """The end is not kept: a stream ends where it is opened."""
+        """Do nothing: a stream that is held has not ended."""
 
 
 class HeldStream(EventStream):
-    """A stream whose status has not been sent: its events are kept until it is released, and an error has a status."""
+    """A stream whose status has not been sent: its events are held until release, and an error has a status."""
 
     def __init__(self, replies: ReplySet, chunked: bool) -> None:
         self._kept = _Kept()
@@ -120,7 +120,7 @@ class HeldStream(EventStream):
         self._is_held = True
 
     def let_go(self, sink: Sink) -> None:
-        """The status has been sent: from now on events go to `sink`."""
+        """Release the stream after the status has been sent: held and further events go to `sink`."""
         self._is_held = False
         self._sink = sink
         if self._kept:
@@ -134,10 +134,10 @@ class HeldStream(EventStream):
 
 
 Aside: TypeAlias = Callable[[Callable[[], bytes]], Awaitable[bytes]]
-"""Runs what makes bytes on another thread."""
+"""Runs a function that makes bytes on another thread."""
 
 TOKENS_AT_ONCE = 64
-"""An event of more tokens with their details takes milliseconds."""
+"""Number of tokens of an event from which making its details takes milliseconds."""
 CHOICES_AT_ONCE = 256
 
 
@@ -148,7 +148,7 @@ class _Made(NamedTuple):
 
 
 class LongEventStream(EventStream):
-    """Writes the events of one reply in their order, of which some are made elsewhere."""
+    """Writes the events of one reply in order; long events are made on another thread."""
 
     def __init__(self, replies: ReplySet, sink: Sink, chunked: bool, aside: Aside) -> None:
         super().__init__(replies, sink, chunked)

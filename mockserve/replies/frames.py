@@ -1,4 +1,4 @@
-"""Server-sent events as bytes: frames, templates that each token is filled into, and events of errors."""
+"""Server-sent events as bytes: frames, templates for the text of each token, and error events."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -17,28 +17,28 @@ DONE_CHUNK = b"e\r\ndata: [DONE]\n\n\r\n"
 """An event as one chunk of a chunked HTTP body."""
 
 PLACEHOLDER = "\x00"
-"""The text to build a body with before it becomes a template."""
+"""Placeholder of the text in a body that becomes a template."""
 
 _ENCODED_PLACEHOLDER = b"\\u0000"
 
 
 def event(body: dict[str, Any]) -> bytes:
-    """One event with `body` as compact JSON."""
+    """Return an event with `body` as compact JSON."""
     return b"data: %b\n\n" % compact_json(body)
 
 
 def named_event(body: dict[str, Any]) -> bytes:
-    """One event with its `type` as its name."""
+    """Return an event with its `type` as its name."""
     return b"event: %b\ndata: %b\n\n" % (body["type"].encode(), compact_json(body))
 
 
 def http_chunk(data: bytes) -> bytes:
-    """`data` as one chunk of a chunked HTTP body."""
+    """Return `data` as one chunk of a chunked HTTP body."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 class EventTemplate:
-    """An event that differs from token to token in one piece of text only; `chunked` wraps each as an HTTP chunk.
+    """An event that differs from token to token only in one text; `chunked` wraps each event as an HTTP chunk.
 
     The length of a chunk precedes its text, so there is one beginning for each length of text.
     """
@@ -53,13 +53,13 @@ class EventTemplate:
         self._beginnings: dict[int, bytes] = {}
 
     def fill(self, text: str) -> bytes:
-        """The event with `text` in its place."""
+        """Return the event with `text`."""
         escaped = orjson.dumps(text)[1:-1]
         beginning = self._beginnings.get(len(escaped)) or self._begin(len(escaped))
         return beginning + escaped + self._after
 
     def fill_all(self, texts: Sequence[str]) -> list[bytes]:
-        """An event for each text."""
+        """Return an event for each text."""
         known, after, dumps = self._beginnings, self._after, orjson.dumps
         events = []
         for text in texts:
@@ -69,14 +69,14 @@ class EventTemplate:
         return events
 
     def _begin(self, num_bytes: int) -> bytes:
-        """The bytes before a text of this many bytes."""
+        """Return the bytes before a text of `num_bytes` bytes."""
         length = b"%x\r\n" % (self._size + num_bytes) if self._chunked else b""
         beginning = self._beginnings[num_bytes] = length + self._before
         return beginning
 
 
 def event_template(body: dict[str, Any], chunked: bool) -> EventTemplate:
-    """The template of a body built with `PLACEHOLDER`, which must be the last text that a client chose."""
+    """Return the template of a body with `PLACEHOLDER`, which must be the last text chosen by a client."""
     before, _, after = event(body).rpartition(_ENCODED_PLACEHOLDER)
     return EventTemplate(before, after, chunked)
 
@@ -84,23 +84,23 @@ def event_template(body: dict[str, Any], chunked: bool) -> EventTemplate:
 MOST_KNOWN = 256
 MOST_CHOICES = 256
 ID = "\x01"
-"""The id to build a body with before it becomes a template. An id is the first text of every body."""
+"""Placeholder of the id in a body that becomes a template. The id is the first text of every body."""
 
 _ENCODED_ID = b"\\u0001"
 
 UsualBodies: TypeAlias = ChatBodies | CompletionBodies
 NewPiece: TypeAlias = Callable[[str], Piece]
-"""A function from a text to an event that brings nothing else."""
+"""Returns an event with only a given text."""
 
 
 class EventTemplates:
-    """Templates of one server, by all fields of bodies but their ids, the second of their creation included."""
+    """Templates of one server, by all fields of bodies except ids, including the second of their creation."""
 
     def __init__(self) -> None:
         self._known = Memo[object, list[tuple[bytes, ...]]](MOST_KNOWN)
 
     def token(self, bodies: UsualBodies, index: int, new_piece: NewPiece, chunked: bool) -> EventTemplate:
-        """The template of an event with text of choice `index`."""
+        """Return the template of an event with text of choice `index`."""
 
         def build(blank: UsualBodies) -> list[tuple[bytes, ...]]:
             return [_around_text(event(blank.chunk(index, new_piece(PLACEHOLDER), None)))]
@@ -110,7 +110,7 @@ class EventTemplates:
     def end(
         self, bodies: UsualBodies, index: int, new_piece: NewPiece, finish_reason: str, chunked: bool
     ) -> EventTemplate:
-        """The template of the last event of a choice, which has text, too."""
+        """Return the template of the last event of a choice, which has text, too."""
 
         def build(blank: UsualBodies) -> list[tuple[bytes, ...]]:
             piece = new_piece(PLACEHOLDER)._replace(ending=Ending(finish_reason))
@@ -119,7 +119,7 @@ class EventTemplates:
         return _template(self._parts(bodies, (index, finish_reason), build), bodies.id, chunked)
 
     def opening(self, bodies: UsualBodies, num_choices: int) -> list[bytes]:
-        """The events before all text, without facts about the prompt."""
+        """Return the events before all text, without data of the prompt."""
 
         def build(blank: UsualBodies) -> list[tuple[bytes, ...]]:
             return [_around_id(event(each)) for each in blank.opening_chunks(num_choices, Prompted(), None)]
@@ -135,7 +135,7 @@ class EventTemplates:
     def _parts(
         self, bodies: UsualBodies, what: object, build: Callable[[UsualBodies], list[tuple[bytes, ...]]]
     ) -> list[tuple[bytes, ...]]:
-        """The bytes around ids and texts of events."""
+        """Return the bytes around ids and texts of events."""
         key = (bodies.__class__, bodies[1:], what)
         found = self._known.get(key)
         if found is None:
@@ -144,7 +144,8 @@ class EventTemplates:
 
 
 def with_templates(bodies: Bodies) -> UsualBodies | None:
-    """The bodies if their events have templates: those of the two usual formats, without details that differ."""
+    """Return the bodies if their events have templates (chat and text completions without varying details), else
+    None."""
     if not isinstance(bodies, (ChatBodies, CompletionBodies)) or not bodies.id.isascii():
         return None  # a union would be made anew each time
     return None if bodies.weight_version is not None or bodies.shows_prompt_ids else bodies
@@ -174,22 +175,22 @@ NewEvent: TypeAlias = Callable[[dict[str, Any]], bytes]
 
 
 def spaced_event(body: dict[str, Any]) -> bytes:
-    """One event as Python writes JSON by default: with spaces, and in ASCII."""
+    """Return an event in Python's default JSON format: with spaces, and in ASCII."""
     return b"data: %b\n\n" % json.dumps(body).encode()
 
 
 class StreamErrors(NamedTuple):
-    """The bytes of an error event, and what a paused server's error is called."""
+    """Format of error events, and the type of a paused server's error."""
 
     new_event: NewEvent
     paused_kind: str
 
     def event(self, error: ApiError) -> bytes:
-        """The event of one error."""
+        """Return the event of an error."""
         return self.new_event(error.body())
 
     def paused(self) -> ApiError:
-        """The error of a request to a paused server."""
+        """Return the error of a request to a paused server."""
         return paused(self.paused_kind)
 
 

@@ -18,9 +18,9 @@ from mockserve.transport.clients import ANYBODY, Caller
 
 
 class Accounting(NamedTuple):
-    """The costs that the server reports. `media_tokens` counts tokens of pictures and recordings, by modality.
+    """Usage that the server reports. `media_tokens` counts tokens of images and recordings by modality.
 
-    Only chat reports how many tokens of a request stay in the cache; `block_size_tokens` is None for the others.
+    Only chat replies have the number of tokens that remain in the cache; `block_size_tokens` is None for other replies.
     """
 
     shows_prompt_details: bool = False
@@ -30,7 +30,7 @@ class Accounting(NamedTuple):
     media_tokens: Mapping[str, int] | None = None
 
     def running_usage(self, prompt: PlannedPrompt, number: int, num_tokens: int) -> Usage:
-        """The usage of one choice so far."""
+        """Return the usage of one choice so far."""
         reasoning = self._reasoning(prompt, number, num_tokens)
         return Usage(len(prompt.token_ids), num_tokens, num_reasoning_tokens=reasoning)
 
@@ -41,9 +41,9 @@ class Accounting(NamedTuple):
         flight: InFlightRequest | None,
         num_reasoning_tokens: int | None = None,
     ) -> Usage:
-        """The usage of a whole reply; the cached tokens of `flight` stand for all.
+        """Return the usage of a whole reply, with the cached tokens of `flight`.
 
-        `num_reasoning_tokens` is known where not all choices are there at once.
+        `num_reasoning_tokens` is given if not all choices are in memory at once.
         """
         reasoning = num_reasoning_tokens
         if reasoning is None:
@@ -56,7 +56,7 @@ class Accounting(NamedTuple):
         )
 
     def metrics(self, flight: InFlightRequest | None, is_stream: bool) -> dict[str, Any] | None:
-        """The latencies of a request with one choice; in a stream without what is null."""
+        """Return the latencies of a request with one choice; without nulls in a stream."""
         if not self.shows_metrics or flight is None:
             return None
         found = request_metrics(flight)
@@ -78,7 +78,7 @@ class Accounting(NamedTuple):
 
 
 def request_metrics(flight: InFlightRequest) -> dict[str, float]:
-    """vLLM's per-request metrics, in simulated milliseconds; all that is known of a request that has its last token."""
+    """Return vLLM's per-request metrics, in simulated milliseconds; missing values are left out."""
     scheduled_at, first_at = flight.first_scheduled_at, flight.first_token_at
     if scheduled_at is None or first_at is None:
         return {}
@@ -100,18 +100,21 @@ def _milliseconds(us: Micros) -> float:
 
 
 class ParsingCounter(NamedTuple):
-    """Counts for the choices of one request; `after_reasoning`: the parser gets what follows the mark that ends it."""
+    """Counts parser invocations for the choices of one request.
+
+    `after_reasoning`: the parser gets the text after the mark that ends reasoning.
+    """
 
     metrics: ToolParsing
     request_type: str
     after_reasoning: bool
 
     def whole(self, has_call: bool) -> None:
-        """A whole choice was parsed in one go."""
+        """Count a choice that was parsed as a whole."""
         self.metrics.used(self.request_type, int(has_call), int(not has_call), is_stream=False)
 
     def streamed(self, answer: Answer, num_tokens: int) -> None:
-        """The first `num_tokens` tokens of a choice were parsed one by one."""
+        """Count the first `num_tokens` tokens of a choice, which were parsed one by one."""
         deltas = list(answer.deltas or ())[:num_tokens]
         if self.after_reasoning:
             deltas = deltas[_end_of_reasoning(deltas) :]
@@ -120,19 +123,19 @@ class ParsingCounter(NamedTuple):
 
 
 def _end_of_reasoning(deltas: Sequence[Sequence[Delta]]) -> int:
-    """The place of the token that ends the reasoning, which is the first one after it; the number of all without."""
+    """Return the index of the token after the reasoning; the number of all tokens without reasoning."""
     places = [place for place, found in enumerate(deltas) if any(each.kind is Kind.REASONING for each in found)]
     return places[-1] + 1 if places else 0
 
 
 AT_THE_END = 0
-"""A stream interval: nothing is sent before all of a choice is there."""
+"""Stream interval that sends a choice only when all of it is complete."""
 
 
 class ReplyJob(NamedTuple):
-    """A reply to write: its choices prompt by prompt, how each looks, and what is reported beside them.
+    """A reply to write: its choices by prompt, their format, and the reported usage.
 
-    `stream_interval` is how many tokens an event waits for after the first.
+    `stream_interval` is the number of tokens of each event after the first.
     """
 
     bodies: Bodies
@@ -142,14 +145,14 @@ class ReplyJob(NamedTuple):
     accounting: Accounting = Accounting()
     stream_interval: int = 1
     templates: EventTemplates | None = None
-    """Templates of events of usual formats; without them each stream makes its own."""
+    """Shared templates of events; without them each stream makes its own."""
     errors: StreamErrors = CHAT_ERRORS
     num_announced: int | None = None
-    """Choices that a stream opens, where that is not the number of those that follow."""
+    """Number of choices that a stream opens, if it differs from the number of choices in the reply."""
     is_empty: bool = False
-    """Whether the reply has no token, so that the engine gets no request."""
+    """Whether the reply has no tokens, so that the engine gets no request."""
     kv_transfer_params: Mapping[str, Any] | None = None
-    """The handover of a choice's blocks to a later server."""
+    """Parameters for the transfer of a choice's blocks to a later server."""
 
     is_long: bool = False
     """Whether the choices are submitted in turn and the reply is written on another thread."""
@@ -173,7 +176,7 @@ class CompletedChoice(NamedTuple):
 
 
 class ReplySet:
-    """The choices of one HTTP reply: it is done when each of them is, or when one fails."""
+    """The choices of one HTTP reply, which is done when all of them are, or when one fails."""
 
     def __init__(self, job: ReplyJob, caller: Caller = ANYBODY) -> None:
         self.job = job
@@ -183,40 +186,42 @@ class ReplySet:
         self._flights: list[InFlightRequest] = []
         self._num_open = job.num_choices
         self._num_reasoning_tokens: int | None = None
-        """Reasoning tokens of the choices so far, where they are planned in turn."""
+        """Reasoning tokens of the choices so far, if choices are planned one after the other."""
 
     def add_flight(self, flight: InFlightRequest) -> None:
-        """One of the requests that the engine has for this reply, in the order of the choices."""
+        """Add an engine request of this reply, in the order of the choices."""
         self._flights.append(flight)
 
     @property
     def flights(self) -> Sequence[InFlightRequest]:
-        """The requests that the engine has for this reply; of choices in turn only the first and the last."""
+        """Engine requests of this reply; only the first and the last of choices that are planned one after the
+        other."""
         return self._flights
 
     def add_in_turn(self, flight: InFlightRequest, num_reasoning_tokens: int) -> None:
-        """One of many requests, which are not all there at once: of those the first and the last are kept."""
+        """Add one of many engine requests that are not in memory together: only the first and the last are kept."""
         self._flights[1:] = [flight] if self._flights else []
         self._flights = self._flights or [flight]
         self._num_reasoning_tokens = (self._num_reasoning_tokens or 0) + num_reasoning_tokens
 
     def let_go(self) -> None:
-        """The reply has ended. Its requests hold it no longer: in a circle they would wait for the collector."""
+        """Release the ended reply from its requests; a reference cycle would keep them until a garbage collection."""
         for flight in self._flights:
             flight.reply = ENDED_REPLY
 
     def usage(self, is_stream: bool) -> Usage:
-        """The usage of all choices. Cached tokens are those of the first prompt in a stream, else of the last."""
+        """Return the usage of all choices. Cached tokens are those of the first prompt in a stream, else of the
+        last."""
         flight = (self._flights[0] if is_stream else self._flights[-1]) if self._flights else None
         return self.job.accounting.usage(self.job.prompts, self.completion_tokens, flight, self._num_reasoning_tokens)
 
     def metrics(self, is_stream: bool) -> dict[str, Any] | None:
-        """Latencies, if there is one request that they can be those of."""
+        """Return latencies if the reply has exactly one request."""
         alone = self._flights[0] if len(self._flights) == 1 else None
         return self.job.accounting.metrics(alone, is_stream)
 
     def choice_finished(self, num_tokens: int) -> bool:
-        """Count one choice as finished; whether it was the last one."""
+        """Count one choice as finished; return whether it was the last one."""
         self.completion_tokens += num_tokens
         self._num_open -= 1
         return self._num_open == 0
@@ -226,6 +231,6 @@ class ReplySet:
             self.done.set_result(None)
 
     def fail(self, error: ApiError) -> None:
-        """End the reply with an error; what other choices still bring is ignored."""
+        """End the reply with an error; further tokens of other choices are ignored."""
         if not self.done.done():
             self.done.set_exception(error)

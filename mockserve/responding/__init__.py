@@ -1,1 +1,1 @@
-"""From a planned reply to an HTTP response: submit it, send what comes, and free it when the client leaves."""
+"""Conversion of planned replies to HTTP responses: submission, sending, and release when the client disconnects."""

@@ -1,4 +1,4 @@
-"""From a planned reply to an HTTP response: submitted, delivered, and freed when the client leaves; or sent whole."""
+"""Conversion of a planned reply to an HTTP response: streamed or whole, and released when the client disconnects."""
 
 import asyncio
 import json
@@ -29,11 +29,11 @@ from mockserve.serving.service import SERVICE, ReplyDelivery
 from mockserve.transport.clients import ANYBODY, Caller, caller_of
 
 COMMENT = b": keep-alive\n\n"
-"""vLLM's comment; readers of events ignore it."""
+"""vLLM's keep-alive comment; SSE clients ignore it."""
 
 
 class KeepAlive:
-    """While this is open, a comment leaves `outlet` whenever nothing has for `interval_s` seconds; 0 for never."""
+    """Context manager that sends a comment to `outlet` after each `interval_s` seconds without data; 0 for never."""
 
     def __init__(self, outlet: SSEWriter, interval_s: int) -> None:
         self._outlet = outlet
@@ -42,7 +42,7 @@ class KeepAlive:
         self._last_s = 0.0
 
     def note_activity(self) -> None:
-        """Note that a chunk leaves."""
+        """Record that data is sent."""
         self._last_s = asyncio.get_running_loop().time()
 
     def __enter__(self) -> Self:
@@ -78,7 +78,7 @@ async def answer(
 ) -> web.StreamResponse:
     """Reply to `request`. `headers` are for a whole reply.
 
-    `arrived_at` is when the request came in on the driver's clock, so that reading it costs no simulated time.
+    `arrived_at` is the arrival of the request on the driver's clock, so that reading the body costs no simulated time.
     """
     caller = caller_of(request)
     if job.delivery.stream:
@@ -95,9 +95,9 @@ async def answer(
 async def refuse(
     request: web.Request, error: ApiError, is_stream: bool, events: Sequence[bytes] = ()
 ) -> web.StreamResponse:
-    """Answer a request with an error. Raises `error` unless it belongs into the events of a stream.
+    """Answer a request with an error. Raises `error` unless it must be an event of a stream.
 
-    `events` replace those of OpenAI's API.
+    `events` replace the error events of OpenAI's API.
     """
     if not (is_stream and error.is_late):
         raise error
@@ -110,9 +110,9 @@ async def refuse(
 async def collect(
     delivery: ReplyDelivery, job: ReplyJob, arrived_at: Micros, caller: Caller = ANYBODY
 ) -> tuple[ReplySet, Sequence[Choice] | LateChoices]:
-    """Return all choices of a reply once they are complete, and what they have cost. Raises ApiError if one fails.
+    """Return all choices of a reply once they are complete, and their usage and metrics. Raises ApiError if one fails.
 
-    The choices of a long reply are written when they are iterated over, which is for another thread to do.
+    The choices of a long reply are written during iteration, which must run on another thread.
     """
     replies = ReplySet(job, caller)
     if job.is_long:
@@ -157,7 +157,8 @@ async def _stream(
 async def _stream_in_turn(
     request: web.Request, delivery: ReplyDelivery, replies: ReplySet, arrived_at: Micros
 ) -> web.StreamResponse:
-    """A long stream: its choices come in turn, and its long events are made on another thread."""
+    """Stream a long reply: its choices are submitted one after the other, and long events are made on another
+    thread."""
     job = replies.job
     async with EventOutlet(request) as outlet:
         stream = LongEventStream(replies, outlet, outlet.chunked, partial(delivery.aside.run, True))
@@ -173,7 +174,7 @@ async def _stream_in_turn(
 async def _stream_once_routed(
     request: web.Request, delivery: ReplyDelivery, driver: ClusterDriver, replies: ReplySet, arrived_at: Micros
 ) -> web.StreamResponse:
-    """A router answers a request that comes to no instance with a status, so nothing is sent before that is known."""
+    """Stream a reply after routing: the router refuses a request with a status, so nothing is sent before that."""
     stream = HeldStream(replies, request.version >= HttpVersion11)
     started_ns = time.time_ns() if delivery.observers else 0
     try:
@@ -202,7 +203,7 @@ def _streamed_choices(stream: EventStream) -> list[StreamedChoice]:
 
 
 async def fly(delivery: ReplyDelivery, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
-    """Submit every choice and wait for the last. Whatever ends the wait, what is still in the engine is freed."""
+    """Submit every choice and wait for the last one. Requests still in the engine are aborted at the end."""
     if replies.job.is_empty:
         for choice in choices:
             choice.finish(0)
@@ -252,14 +253,14 @@ ANSWERED_IN = "endpoint-load-metrics"
 
 
 class Counted(Protocol):
-    """An engine with statistics, which are computed when they are read."""
+    """An engine with statistics, which are computed on access."""
 
     @property
     def stats(self) -> EngineStats: ...
 
 
 def load_headers(asked: str | None, engine: Counted) -> Mapping[str, str]:
-    """The header in the format asked for, `TEXT` or `JSON`; none for any other."""
+    """Return the load header in the requested format, `TEXT` or `JSON`; no header for any other."""
     if not asked:
         return {}
     stats = engine.stats
@@ -285,7 +286,7 @@ PART_BYTES = 1 << 18
 async def json_body(
     request: web.Request, make: Callable[[], Any], is_long: bool, headers: Mapping[str, str] | None = None
 ) -> web.StreamResponse:
-    """Respond to `request` with the JSON of what `make` returns."""
+    """Respond to `request` with the result of `make` as JSON."""
     if not is_long:
         return web.Response(body=reply_json(make()), content_type=JSON, headers=headers)
     parts = _Parts(make)
@@ -315,7 +316,7 @@ class _Parts:
         self.have_ended = False
 
     def next(self, least_bytes: int) -> bytes:
-        """The next so many bytes or a few more; fewer at the end."""
+        """Return at least `least_bytes` bytes; fewer at the end."""
         if self._blocks is None:
             self._blocks = reply_blocks(self._make())
         found: list[bytes] = []

@@ -24,7 +24,7 @@ SendEvent = Callable[[Event], None]
 
 
 class BrokenOffError(Exception):
-    """A stream ends without its end."""
+    """The stream is cut without its end."""
 
 
 class _StepwiseChoice(PlannedChoice):
@@ -42,7 +42,7 @@ class _StepwiseChoice(PlannedChoice):
 
 
 class EncodedChoice(_StepwiseChoice):
-    """The only choice of a reply, passed to `send` event by event."""
+    """The only choice of a reply; its events are passed to `send`."""
 
     def __init__(self, replies: ReplySet, encoder: EventEncoder, send: SendEvent) -> None:
         self._prompt: PlannedPrompt = replies.job.prompts[0]
@@ -91,9 +91,9 @@ class EncodedChoice(_StepwiseChoice):
 async def stream_events(
     delivery: ReplyDelivery, replies: ReplySet, encoder: EventEncoder, send: SendEvent, arrived_at: Micros
 ) -> None:
-    """Pass the events of a reply to `send` as tokens come. Cancelling frees the request in the engine.
+    """Pass the events of a reply to `send` as tokens arrive. Cancellation frees the request in the engine.
 
-    Raises BrokenOffError for a reply that a paused server refuses, where the narrator has no words for that.
+    Raises BrokenOffError for a reply that a paused server refuses, if the encoder has no event for it.
     """
     choice = EncodedChoice(replies, encoder, send)
     if delivery.suspension.rejects_new:
@@ -121,7 +121,7 @@ async def stream_to_client(
 
 
 class SpokenStream:
-    """The events of one stream. What a later stretch brings waits until those before it have ended."""
+    """The events of one stream. Text of a later segment is held back until all earlier segments have ended."""
 
     def __init__(
         self,
@@ -141,18 +141,18 @@ class SpokenStream:
         self._num_tokens = 0
 
     def replies(self) -> list["SpokenStretch"]:
-        """Where the tokens of each stretch go."""
+        """Return the receiver of the tokens of each segment."""
         generations = [each.generations[0] for each in self._plan.job.prompts]
         return [SpokenStretch(self, number, each, self._asked.separator) for number, each in enumerate(generations)]
 
     def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
-        """Add new text of chunk `number`."""
+        """Add new text of segment `number`."""
         self._waiting[number].append((text, ending, num_new))
         while self._current < len(self._waiting) and self._waiting[self._current]:
             self._send_text(*self._waiting[self._current].pop(0))
 
     def fail(self, error: ApiError) -> None:
-        """The status has been sent, so the error is an event."""
+        """Send the error as an event, since the status has been sent."""
         self._send(error.body())
         self._replies.resolve()
 
@@ -171,19 +171,19 @@ class SpokenStream:
 
 
 class Listener(Protocol):
-    """A taker of the text of stretches."""
+    """Receiver of the text of segments."""
 
     def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
-        """Take new text of stretch `number`."""
+        """Add new text of segment `number`."""
         ...
 
     def fail(self, error: ApiError) -> None:
-        """End all stretches with an error."""
+        """End all segments with an error."""
         ...
 
 
 class SpokenStretch(_StepwiseChoice):
-    """One stretch of a stream, with `separator` between its text and that of the stretch before it."""
+    """One segment of a stream, with `separator` between its text and the text of the preceding segment."""
 
     def __init__(self, stream: Listener, number: int, generation: Generation, separator: str = "") -> None:
         super().__init__(generation)

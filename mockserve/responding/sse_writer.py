@@ -1,4 +1,4 @@
-"""Where the events of a stream leave: straight to the transport, past the library's own writer."""
+"""Writer of a stream's events: directly to the transport, bypassing aiohttp's own writer."""
 
 from asyncio import Transport
 from contextlib import suppress
@@ -21,12 +21,13 @@ class Listener(Protocol):
     """An observer of a stream's writes."""
 
     def note_activity(self) -> None:
-        """Note that bytes leave."""
+        """Record that bytes are sent."""
         ...
 
 
 class SSEWriter:
-    """The events of one stream. What is due in one wake of the driver leaves in one write; none to a client gone."""
+    """Writes the events of one stream. Events of one wake-up of the driver are sent in one write, unless the client has
+    disconnected."""
 
     __slots__ = (
         "_end", "_ends_itself", "_frames", "_head", "_keeps_apart", "_transport", "_wire", "chunked", "due_s",
@@ -36,12 +37,12 @@ class SSEWriter:
     def __init__(
         self, response: web.StreamResponse, transport: Transport, chunked: bool, wire: WriteCoalescer, head: bytes = b""
     ) -> None:
-        """`head` is to leave with the first event or by `send_head`; without one it has been sent."""
+        """`head` is sent with the first event or by `send_head`; None if it has been sent already."""
         self.response = response
         self.chunked = chunked
         """Whether each event must be wrapped as an HTTP chunk."""
         self.due_s = 0.0
-        """Instant at which the first of the frames that are kept back was due."""
+        """Instant at which the first buffered frame was due."""
         self.keep_alive: Listener | None = None
         self._transport = transport
         self._keeps_apart = isinstance(transport, ShapedTransport)  # which counts events by writes
@@ -53,7 +54,7 @@ class SSEWriter:
         self._frames: list[bytes] = []
 
     def write(self, data: bytes) -> None:
-        """Bytes as they are."""
+        """Write bytes unchanged."""
         wire = self._wire
         if wire.is_held:
             frames = self._frames
@@ -77,13 +78,13 @@ class SSEWriter:
         self.write(http_chunk(data) if self.chunked else data)
 
     def leave(self) -> int:
-        """Send what was kept back. Returns how many frames that were."""
+        """Send all buffered frames. Returns the number of frames."""
         frames, self._frames = self._frames, []
         self._pass(frames)
         return len(frames)
 
     def send_head(self) -> None:
-        """Send the head, unless it has left with an event."""
+        """Send the head, unless an event has sent it."""
         if self._head and not self._frames:
             self._pass([])
 
@@ -93,7 +94,7 @@ class SSEWriter:
         return bool(head)
 
     def finish(self) -> None:
-        """No event follows: the end of the response leaves with what is kept back, or now."""
+        """End the response: the end is sent with buffered frames, or at once."""
         if self._ends_itself:
             self._ends_itself = False
             self._end = END_OF_CHUNKS
@@ -101,7 +102,7 @@ class SSEWriter:
                 self._pass([])
 
     def break_off(self) -> None:
-        """Close the connection behind what is kept back, without the end of the response."""
+        """Send buffered frames, then close the connection without the end of the response."""
         self._ends_itself = False
         self.leave()
         self._transport.close()
@@ -121,9 +122,9 @@ class SSEWriter:
 
 
 class EventOutlet:
-    """A stream of events as the response to `request`, which ends when the block does.
+    """A stream of events as the response to `request`, which ends with the block.
 
-    Raises ConnectionResetError at once when the client has left.
+    Raises ConnectionResetError at once when the client has disconnected.
     """
 
     __slots__ = ("_backlog", "_outlet", "_request")

@@ -1,4 +1,4 @@
-"""Handing requests to the engine: choices of a large reply in turn, and prompts that only need their prefill."""
+"""Submission of requests to the engine: choices of a large reply one after the other, and prefill-only prompts."""
 
 import asyncio
 import time
@@ -25,24 +25,26 @@ from mockserve.serving.service import ReplyDelivery
 from mockserve.transport.clients import ANYBODY, Caller
 
 MOST_OPEN = 512
-"""Choices or prompts of one HTTP request in the engine at a time: a step that ends more would delay other requests."""
+"""Maximum number of choices or prompts of one HTTP request in the engine: a step that ends more of them would delay
+other requests."""
 
 PLANNING_S = 0.05
-"""Seconds for which choices or prompts become requests before the first of them goes to the engine."""
+"""Seconds of planning choices or prompts before the first of them is submitted."""
 
 SLICE_S = 0.005
-"""Seconds for which the event loop submits requests without a pause for other work."""
+"""Seconds of submission before the event loop runs other work."""
 
 PROMPT_TOKENS_AT_ONCE = 32_768
 PAUSE_S = 0.01
-"""Prompt tokens after which the engine gets a moment for a step: a step looks up each of their blocks."""
+"""Number of submitted prompt tokens before a pause for an engine step: a step looks up each of their blocks."""
 
 NewReply: TypeAlias = Callable[[int, PlannedPrompt, int, Generation], Reply]
-"""Where the tokens of a choice go: its index among all, its prompt, its number among those of the prompt, itself."""
+"""Returns the receiver of a choice's tokens. Arguments: the choice's index, its prompt, its number within the prompt,
+the choice."""
 
 
 class _Place(NamedTuple):
-    """One choice to come."""
+    """A choice that is not planned yet."""
 
     choice: int
     prompt: PlannedPrompt
@@ -60,13 +62,13 @@ class _Planned(NamedTuple):
 
     @property
     def size_tokens(self) -> int:
-        """Return its size in memory, in tokens of an answer."""
+        """Size in memory, as a number of output tokens."""
         request = self.generation.request
         return BESIDE_TOKENS + request.output_tokens + request.input_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
 
 
 class _InTurn:
-    """A choice in the engine: its tokens go where they belong, and its end makes room for another."""
+    """A choice in the engine: passes tokens on, and reports its end to let another choice start."""
 
     __slots__ = ("_end", "_reply", "token", "tokens")
 
@@ -98,7 +100,7 @@ class _InTurn:
 
 
 class _Turns:
-    """The choices of one reply on their way through the engine."""
+    """Submits the choices of one reply, a limited number at a time."""
 
     def __init__(self, delivery: ReplyDelivery, replies: ReplySet, new_reply: NewReply, arrived_at: Micros) -> None:
         self._delivery = delivery
@@ -140,7 +142,7 @@ class _Turns:
         self._open.clear()
 
     def _plan_some(self) -> deque[_Planned]:
-        """The next choices, at least one unless all have been planned."""
+        """Plan the next choices, at least one unless all have been planned."""
         until_s = time.monotonic() + PLANNING_S
         found: deque[_Planned] = deque()
         size_tokens = 0
@@ -163,7 +165,7 @@ class _Turns:
         await self._moved.wait()
 
     def _submit(self, planned: _Planned) -> int:
-        """Prompt tokens that the engine gets with a choice."""
+        """Submit a choice; return its number of prompt tokens."""
         place, generation, reply = planned
         caller = self._replies.caller
         request = caller.named_in(generation.request)
@@ -191,7 +193,8 @@ class _Turns:
 
 
 async def fly_in_turn(delivery: ReplyDelivery, replies: ReplySet, new_reply: NewReply, arrived_at: Micros) -> None:
-    """Submit every choice in turn and wait for the last. Whatever ends the wait, what is in the engine is freed."""
+    """Submit the choices one after the other and wait for the last one. Requests still in the engine are aborted at the
+    end."""
     for observer in delivery.observers:
         observer.received(replies.job)
     turns = _Turns(delivery, replies, new_reply, arrived_at)
@@ -213,7 +216,7 @@ def _kept(generations: Generations, number: int) -> Generation:
 
 
 def _places(replies: ReplySet) -> Iterator[_Place]:
-    """Every choice in its order."""
+    """Yield every choice in order."""
     index = 0
     for prompt_number, prompt in enumerate(replies.job.prompts):
         siblings = new_siblings(len(prompt.generations))
@@ -223,20 +226,20 @@ def _places(replies: ReplySet) -> Iterator[_Place]:
 
 
 PROMPTS_AT_ONCE = 256
-"""Prompts that become requests to the engine at a time."""
+"""Number of prompts that become engine requests at a time."""
 
 LONG_TOKENS = 20_000
-"""Naming the blocks of more tokens takes milliseconds."""
+"""Number of tokens from which hashing their blocks takes milliseconds."""
 
 
 class _Batch:
     """The prompts of one HTTP request."""
 
     def __init__(self, num_requests: int, note: Callable[[InFlightRequest], None] | None = None) -> None:
-        """`note` gets each request that has been read."""
+        """`note` is called with each prefilled request."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.open: set[str] = set()
-        """Ids of those in the engine."""
+        """Ids of the requests in the engine."""
         self._flights: dict[str, InFlightRequest] = {}
         self._note = note
         self._num_left = num_requests
@@ -248,7 +251,7 @@ class _Batch:
         await self._moved.wait()
 
     def submitted(self, flight: InFlightRequest) -> None:
-        """Keep a request that is in the engine, if there is a receiver of those that have been read."""
+        """Keep a request that is in the engine, if prefilled requests are reported to `note`."""
         if self._note is not None:
             self._flights[flight.request.id] = flight
 
@@ -268,7 +271,7 @@ class _Batch:
 
 
 class _Prefill:
-    """One prompt. Its only token stands for the end of prefill."""
+    """One prompt. Its only token marks the end of prefill."""
 
     is_streamed = False
 
@@ -303,12 +306,11 @@ async def prefill(
     finish_reason: str = "stop",
     caller: Caller = ANYBODY,
 ) -> None:
-    """Return when the engine has read all prompts. Whatever ends the wait, what is still in the engine is freed.
+    """Prefill all prompts. Requests still in the engine are aborted at the end.
 
-    With many prompts, only some are in the engine at a time. `num_tokens` is the length of all prompts together. The
-    metrics page counts the requests under `finish_reason`; spans are children of that of `caller`.
-
-    Raises ApiError when the engine refuses a prompt.
+    Of many prompts only some are in the engine at a time. `num_tokens` is the total length of the prompts. Metrics
+    count the requests under `finish_reason`; spans are children of the span of `caller`. Raises ApiError when the
+    engine refuses a prompt.
     """
     if delivery.suspension.rejects_new:
         raise paused()
@@ -362,7 +364,7 @@ async def _submit_all(
 def _some_requests(
     planner: Planner, prompts: Sequence[Sequence[int]], first: int, terms: RequestContext
 ) -> list[Request]:
-    """Requests to the engine for the next prompts, at least one of them."""
+    """Return engine requests for the next prompts, at least one of them."""
     until_s = time.monotonic() + PLANNING_S
     found: list[Request] = []
     for index in range(first, min(len(prompts), first + PROMPTS_AT_ONCE)):
