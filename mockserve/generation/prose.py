@@ -56,7 +56,7 @@ class Prose:
     def write(self, random: Random, num_tokens: int, goes_on: bool = False) -> Split:
         """Write a text of exactly `num_tokens` tokens, whose pieces are those of the tokenizer.
 
-        With `goes_on`, the text begins with a space, as models write after a word: the prompt and the text joined give
+        With `goes_on`, the text begins with a space, as after a word: the prompt and the text joined give
         the same tokens. If no text of the vocabulary has as many tokens, the nearest beginning of one is returned.
         """
         if num_tokens < 1:

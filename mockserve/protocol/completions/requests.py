@@ -61,7 +61,7 @@ class ChatRequest(NamedTuple):
 def parse_chat(body: dict[str, Any], read_as: str | None = None, is_typed: bool = True) -> ChatRequest:
     """Parse a chat body. Raises ApiError for a request that vLLM refuses before it looks up the model.
 
-    `read_as` is the pydantic class that refuses tool calls. Messages of other interfaces are not `is_typed`: their
+    `read_as` is the pydantic class that refuses calls. Messages of other interfaces are not `is_typed`: their
     content parts have no form for each role.
     """
     messages = body.get("messages")
