@@ -17,8 +17,7 @@ MAX_CHOICES = 16384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """Limits of repetition that stop a text: a maximum and minimum pattern size in tokens, and a number of
-    repetitions."""
+    """Limits of repetition that stop a text: the size of a pattern in tokens, and its number of repetitions."""
 
     max_pattern_size: int = 0
     min_pattern_size: int = 0
@@ -29,9 +28,8 @@ class Repetition:
 class SamplingParams:
     """Sampling parameters of a request. Fields that are only range-checked have no effect here.
 
-    `max_tokens` is None when the client set no limit; `max_tokens_param` is the name of the field with the limit.
-    `num_logprobs` and `num_prompt_logprobs` are None when log-probabilities are not requested; 0 requests those of the
-    tokens themselves.
+    `max_tokens` is None without a limit in the request; `max_tokens_param` is the field of the limit. `num_logprobs`
+    and `num_prompt_logprobs` are None without log-probabilities; 0 requests those of the tokens themselves.
     """
 
     n: int = 1
@@ -59,8 +57,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
     truncation_side: str | None = None
-    """Side at which a long prompt is cut, `left` or `right`; None cuts the left and keeps the marks around the
-    prompt."""
+    """Side at which a long prompt is cut, `left` or `right`; None cuts the left and keeps its special tokens."""
     repetition: Repetition | None = None
 
     @property
@@ -234,8 +231,8 @@ def read_sampling(
 
 
 def _as_they_are(fields: Fields) -> dict[str, Any]:
-    """Return the fields that are copied unchanged. Most requests have few fields, so the loop is over the request's
-    fields."""
+    """Return the fields that are copied unchanged. The loop is over the request's fields, since most requests have
+    few."""
     found = {name: _READERS[name](fields, name) for name in fields.body if name in _READERS}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -319,8 +316,7 @@ NO_DEFAULTS = GenerationDefaults()
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Stream options. `include_usage` adds a last chunk with usage; `continuous_usage` also adds usage to every
-    chunk."""
+    """Stream options. `include_usage` adds a last chunk with usage, `continuous_usage` usage in every chunk."""
 
     stream: bool = False
     include_usage: bool = False
@@ -339,8 +335,7 @@ def read_delivery(fields: Fields) -> Delivery:
 class ResponseOptions:
     """Optional details of a reply.
 
-    `num_logprobs` is None when log-probabilities are not requested; `tokens_as_ids` is None when the server's flag
-    decides.
+    `num_logprobs` is None without log-probabilities; `tokens_as_ids` is None when the server's flag decides.
     """
 
     token_ids: bool = False

@@ -90,12 +90,11 @@ class Fillers(NamedTuple):
 
 
 class CallStyle(NamedTuple):
-    """The format of a parser's calls. `names_have_arguments`: the part with the name has arguments, even if they are
-    empty.
+    """The format of a parser's calls. `names_have_arguments`: the part with the name has arguments, possibly empty.
 
-    `holds_end`: the last part of the arguments is sent with the end of the answer. `after_reasoning`: the empty event
-    for the mark at the end of reasoning. `cut`: the content of a whole reply whose calls were cut short. `cut_at_name`:
-    the arguments in a stream that is cut at the name of a function.
+    `holds_end`: the end of the arguments is sent with the end of the answer. `after_reasoning`: the event for the mark
+    at the end of reasoning. `cut`: the content of a whole reply with incomplete calls. `cut_at_name`: the arguments in
+    a stream that is cut at the name of a function.
     """
 
     ids: IdForm = IdForm.RANDOM
@@ -196,8 +195,7 @@ def call_style(parser: str | None, choice: object = "auto", reasons: bool = Fals
 
 
 def call_id(form: IdForm, name: str, call: int, num_earlier: int, is_stream: bool) -> str:
-    """Return an id for call number `call` of an answer; `num_earlier` is the number of earlier calls in the
-    conversation."""
+    """Return an id for call number `call` of an answer after `num_earlier` calls in the conversation."""
     if form is IdForm.MISTRAL:
         return "".join(random.choices(_ALPHANUMERIC, k=MISTRAL_ID_CHARS))
     if form is IdForm.KIMI:
@@ -213,9 +211,9 @@ def call_id(form: IdForm, name: str, call: int, num_earlier: int, is_stream: boo
 
 class ReasoningStyle(NamedTuple):
     """The format of a parser's reasoning: nulls beside reasoning and content, the last event without a parser of calls,
-    and the events for the marks of reasoning.
+    and events for the marks of reasoning.
 
-    `hands_over`: a parser of calls reads the end mark, and determines the event for it.
+    `hands_over`: a parser of calls determines the event for the end mark.
     """
 
     null_content: bool = False
