@@ -32,7 +32,7 @@ def whole(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
 
 
-class Bare(asyncio.Protocol):
+class BareConnection(asyncio.Protocol):
     """One connection."""
 
     def __init__(self, num_tokens: int, gap_s: float) -> None:
@@ -69,7 +69,7 @@ class Bare(asyncio.Protocol):
 
 async def serve(num_tokens: int = 8, gap_ms: int = 0) -> None:
     server = await asyncio.get_running_loop().create_server(
-        lambda: Bare(num_tokens, gap_ms / 1000), "127.0.0.1", 0, backlog=4096
+        lambda: BareConnection(num_tokens, gap_ms / 1000), "127.0.0.1", 0, backlog=4096
     )
     port = server.sockets[0].getsockname()[1]
     print(f"serving on http://127.0.0.1:{port} ", file=sys.stderr, flush=True)

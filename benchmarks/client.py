@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.client_peers import CONCURRENCY, MODEL, PEERS, Ran, Rate, Shape, ran
+from benchmarks.client_peers import CONCURRENCY, MODEL, PEERS, FinishedClient, Rate, Shape, run_client
 
 FAST = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "1000,0,0", "--max-num-seqs", "4096")
 LENGTHS = {"prompt_tokens": 32, "output_tokens": 8}
@@ -49,10 +49,10 @@ def running(command: list[str]) -> Iterator[str]:
             process.communicate()
 
 
-def observe(url: str, prefix: Path, **options: Any) -> tuple[Ran, dict[str, Any]]:
+def observe(url: str, prefix: Path, **options: Any) -> tuple[FinishedClient, dict[str, Any]]:
     """Run `blis observe`; also its summary."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    done = ran([sys.executable, "-m", "blis_sim.cli", "observe", "--url", url, "-o", str(prefix), *flags])
+    done = run_client([sys.executable, "-m", "blis_sim.cli", "observe", "--url", url, "-o", str(prefix), *flags])
     return done, json.loads(done.output)
 
 

@@ -14,7 +14,7 @@ CONCURRENCY = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class FinishedClient:
     """A client that has ended: wall and processor time, and what it printed."""
 
     wall_s: float
@@ -39,7 +39,7 @@ class Shape:
     output_tokens: int
 
 
-def ran(command: list[str], environment: Mapping[str, str] | None = None) -> Ran:
+def run_client(command: list[str], environment: Mapping[str, str] | None = None) -> FinishedClient:
     """Run a client, and all processes that it starts, on the second core, if there is one."""
     cores = sorted(os.sched_getaffinity(0))
     began_s = time.monotonic()
@@ -52,7 +52,7 @@ def ran(command: list[str], environment: Mapping[str, str] | None = None) -> Ran
         if status:
             raise SystemExit(f"{command[0]} has ended with status {status}")
         output.seek(0)
-        return Ran(time.monotonic() - began_s, usage.ru_utime + usage.ru_stime, output.read())
+        return FinishedClient(time.monotonic() - began_s, usage.ru_utime + usage.ru_stime, output.read())
 
 
 def rate_of_vllm(command: str, url: str, tokenizer: str, shape: Shape) -> Rate:
@@ -61,7 +61,10 @@ def rate_of_vllm(command: str, url: str, tokenizer: str, shape: Shape) -> Rate:
     arguments += ["--tokenizer", tokenizer, "--dataset-name", "random", "--ignore-eos", "--request-rate", "inf"]
     arguments += ["--random-input-len", str(shape.prompt_tokens), "--random-output-len", str(shape.output_tokens)]
     arguments += ["--max-concurrency", str(CONCURRENCY), "--disable-tqdm", "--num-prompts"]
-    few, many = ran([*arguments, str(shape.num_requests // 8)]), ran([*arguments, str(shape.num_requests)])
+    few, many = (
+        run_client([*arguments, str(shape.num_requests // 8)]),
+        run_client([*arguments, str(shape.num_requests)]),
+    )
     (line,) = [each for each in many.output.splitlines() if each.startswith("Request throughput")]
     return Rate(float(line.split()[-1]), (many.cpu_s - few.cpu_s) / (shape.num_requests - shape.num_requests // 8))
 
@@ -80,7 +83,7 @@ def rate_of_guidellm(command: str, url: str, tokenizer: str, shape: Shape) -> Ra
         report = Path(folder) / "report.json"
         arguments += ["--output", f"kind=json,path={report}", "--constraint"]
         for count in (few, many):
-            took[count] = ran([*arguments, f"kind=max_requests,count={count}"], one_worker).cpu_s
+            took[count] = run_client([*arguments, f"kind=max_requests,count={count}"], one_worker).cpu_s
         (found,) = json.loads(report.read_text())["benchmarks"]
     completed = found["metrics"]["request_totals"]["successful"]
     if completed != many:

@@ -29,11 +29,11 @@ from calibrate.fit.coefficients_file import correlation_of, servers_of
 from calibrate.fit.estimate import Estimate
 from calibrate.fit.learn import Budget, learn
 from calibrate.fit.recording import Recording
-from calibrate.fit.terms import COMPUTE_TERMS, EXPECTED_COMPUTE, TERMS, Deployed
+from calibrate.fit.terms import COMPUTE_TERMS, EXPECTED_COMPUTE, TERMS, FittedDeployment
 from replay.arrivals import Arrival
-from replay.output.ensemble import drawn_latencies, intervals_of
+from replay.output.ensemble import intervals_of, sampled_latency_models
 from replay.simulation.simulate import simulate
-from replay.simulation.uncertainty import ARITHMETIC, Drawing, ServerSpread, uncertainty_of
+from replay.simulation.uncertainty import ARITHMETIC, LatencySampler, ServerSpread, uncertainty_of
 from traces import TraceRow
 
 Floats = npt.NDArray[np.float64]
@@ -62,7 +62,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     size = Size(arguments.recordings, arguments.requests, arguments.draws)
-    deployed = Deployed(load_model("qwen3-14b"), load_gpu("H100"), 1)
+    deployed = FittedDeployment(load_model("qwen3-14b"), load_gpu("H100"), 1)
     inside = []
     for number in range(arguments.kinds):
         inside += simulated_inside(deployed, size, np.random.default_rng([arguments.seed, number]))
@@ -72,7 +72,7 @@ def main() -> int:
     return 0
 
 
-def simulated_inside(deployed: Deployed, size: Size, generator: np.random.Generator) -> list[bool]:
+def simulated_inside(deployed: FittedDeployment, size: Size, generator: np.random.Generator) -> list[bool]:
     """Return which figures of a simulated server lie within the intervals learned from others of its kind."""
     kind, usual = drawn_kind(generator), ServerSpread()
     recordings = []
@@ -121,7 +121,7 @@ def _row(number: int, at_us: int, prompt: int, output: int) -> TraceRow:
 
 
 def figures_inside(
-    recording: Recording, deployed: Deployed, estimate: Estimate, config: EngineConfig, num_draws: int
+    recording: Recording, deployed: FittedDeployment, estimate: Estimate, config: EngineConfig, num_draws: int
 ) -> list[bool]:
     """Return for mean, p50, p90 and p99 of TTFT, E2E and ITL whether the recording's lies within its interval."""
     latency = deployed.latency(estimate.values)
@@ -146,7 +146,7 @@ def figures_inside(
     known = np.isfinite(recording.ttft_us) & np.isfinite(recording.decode_us)
     tokens = np.array([arrival.request.output_tokens for arrival in recording.arrivals], np.float64)[known]
     runs = []
-    for each in drawn_latencies(Drawing(drawn, uncertainty.servers), num_draws, 0):
+    for each in sampled_latency_models(LatencySampler(drawn, uncertainty.servers), num_draws, 0):
         record = recording.simulated(Engine(config, each, reports_steps=False))
         place_of = {request_id: place for place, request_id in enumerate(record.ids)}
         places = [place_of[arrival.request.id] for arrival in recording.arrivals]

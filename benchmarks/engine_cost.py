@@ -65,10 +65,10 @@ def main() -> int:
         print(json.dumps(asdict(measure(Case(**json.loads(arguments.case))))))
         return 0
     _compare_paths(arguments.requests)
-    _grow("load", [Case("vllm", rate, arguments.requests) for rate in (1, 2, 5, 10, 20, 50)])
-    _grow("requests", [Case("vllm", 10, count) for count in (1_000, 10_000, 100_000)])
+    _measure_growth("load", [Case("vllm", rate, arguments.requests) for rate in (1, 2, 5, 10, 20, 50)])
+    _measure_growth("requests", [Case("vllm", 10, count) for count in (1_000, 10_000, 100_000)])
     sizes = [Case("vllm", 1_000, 20_000, max_num_seqs=size) for size in (1, 4, 16, 64, 256, 1024)]
-    costs = _grow("batch size", sizes)
+    costs = _measure_growth("batch size", sizes)
     if arguments.plot is not None:
         _plot(arguments.plot, [case.max_num_seqs for case in sizes], [cost.ns_per_token for cost in costs])
     return 0
@@ -130,7 +130,7 @@ def _compare_paths(num_requests: int) -> None:
             )
 
 
-def _grow(what: str, cases: list[Case]) -> list[Cost]:
+def _measure_growth(what: str, cases: list[Case]) -> list[Cost]:
     print(f"\ngrowth with {what}\n")
     print("| rate | requests | max_num_seqs | CPU | memory | steps/s | output tokens/s | ns/token |")
     print("|---|---|---|---|---|---|---|---|")

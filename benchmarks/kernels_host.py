@@ -17,7 +17,7 @@ from benchmarks.accuracy import options_of
 from benchmarks.left_out import recordings_of
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.latency.kernels.model_operations import KernelPlacement
-from calibrate.fit.kernel_terms import SCALES, KernelsDeployed, kernels_deployed
+from calibrate.fit.kernel_terms import SCALES, KernelsDeployment, kernels_deployment
 from calibrate.fit.learn import Budget, learn
 
 BUDGET = 9_000
@@ -32,7 +32,7 @@ latency_model: kernels
 """
 
 
-class HostAlone(KernelsDeployed):
+class HostOverheadsOnly(KernelsDeployment):
     """A deployment of which scales of kernels are not learned, nor what a prompt costs.
 
     Nearly all prompts of the recordings have 1,000 tokens. What such a prompt takes longer than its kernels would be
@@ -62,8 +62,8 @@ def main() -> int:
 def _learned(folder: Path, num_requests: int) -> str:
     server = json.loads((folder / "server_config.json").read_text())
     deployment = resolve(options_of(server, "vllm", None))
-    known = kernels_deployed(deployment.model, deployment.gpu, KernelPlacement(), deployment.config.max_num_seqs)
-    host = HostAlone(**{each.name: getattr(known, each.name) for each in fields(known)})
+    known = kernels_deployment(deployment.model, deployment.gpu, KernelPlacement(), deployment.config.max_num_seqs)
+    host = HostOverheadsOnly(**{each.name: getattr(known, each.name) for each in fields(known)})
     recordings = [each.recording for each in recordings_of(folder / "train", deployment)]
     budget = Budget(num_requests // 3, num_requests, 3 * num_requests)
     estimate = learn(recordings, host, deployment.config, budget=budget).estimate

@@ -34,7 +34,7 @@ from blis_sim.engine.latency.wrapped import PhaseShifted
 from calibrate.fit.estimate import Estimate
 from calibrate.fit.learn import Budget, learn, relearn
 from calibrate.fit.recording import Recording, recording_of
-from calibrate.fit.terms import Deployed, Learnable
+from calibrate.fit.terms import FittedDeployment, Learnable
 from traces import read_itl, read_trace
 from traces.client_cap import client_cap_of
 
@@ -115,7 +115,7 @@ def recordings_of(folder: Path, deployment: Deployment) -> list[Recorded]:
 
 
 def _report(recorded: Sequence[Recorded], deployment: Deployment, settings: Settings) -> Iterator[str]:
-    deployed = Deployed(deployment.model, deployment.gpu, deployment.tp)
+    deployed = FittedDeployment(deployment.model, deployment.gpu, deployment.tp)
     budget = Budget(settings.num_requests // 3, settings.num_requests, 3 * settings.num_requests)
     learned = learn([each.recording for each in recorded], deployed, deployment.config, budget=budget)
     sys.stderr.write(_described(learned.deployed, learned.estimate))
@@ -136,7 +136,7 @@ def _report(recorded: Sequence[Recorded], deployment: Deployment, settings: Sett
             num_phases = min(num_phases, CAPPED_PHASES)
         scores += [predict(name, left_out.header, predicted, num) for name, num in ((name, 1), ("", num_phases))]
         is_below_saturation = left_out.recording.max_concurrency is None
-        if settings.num_draws and is_below_saturation and isinstance(chosen, Deployed):
+        if settings.num_draws and is_below_saturation and isinstance(chosen, FittedDeployment):
             inside.append(figures_inside(left_out.recording, chosen, estimate, deployment.config, settings.num_draws))
             sys.stderr.write(f"{sum(inside[-1])} of {len(inside[-1])} figures inside their intervals\n")
     yield from table(scores)

@@ -16,14 +16,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from blis_sim.bench.capacity.answer import Answer, answer, judge_with
+from blis_sim.bench.capacity.answer import CapacityPlan, answer, judge_with
 from blis_sim.bench.capacity.candidates import Candidate, Counts, candidates_of
-from blis_sim.bench.capacity.command import PlanOptions, _question, rewritten
-from blis_sim.bench.capacity.search import Ask
+from blis_sim.bench.capacity.command import PlanOptions, _query, rewritten
+from blis_sim.bench.capacity.search import TrialRequest
 from blis_sim.bench.capacity.simulations import Simulations, simulations
 from blis_sim.bench.runner.plan import plan_of
 from blis_sim.bench.runner.workers import process_pool
-from blis_sim.options.text import read_command_line, value_of
+from blis_sim.options.text import parse_command_line, parse_value
 
 _AT_ONCE = 40
 
@@ -36,11 +36,11 @@ def main() -> int:
     parser.add_argument("--count", action="store_true")
     parser.add_argument("--output", "-o", default=None)
     arguments = parser.parse_args(own)
-    options = PlanOptions(**read_command_line(PlanOptions, rewritten(given), value_of).values)
+    options = PlanOptions(**parse_command_line(PlanOptions, rewritten(given), parse_value).values)
     plan = plan_of(options.simulation, (), None, PlanOptions)
     with simulations(plan.simulation.name, process_pool(options.processes), arguments.output) as sims:
         started = time.perf_counter()
-        found = answer(sims, _question(options, plan))
+        found = answer(sims, _query(options, plan))
         print(f"plan: {time.perf_counter() - started:.1f} s, {found.num_simulations} new simulations")
         for (gpu, shape), best in found.best.items():
             print(f"  {gpu} {shape}: {'none' if best is None else f'${best[0].cost_per_hour:.2f} an hour'}")
@@ -55,11 +55,11 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(arguments[:place]), list(arguments[place + 1 :])
 
 
-def _cheaper(found: Answer, is_per_cell: bool) -> Iterator[Ask]:
+def _cheaper(found: CapacityPlan, is_per_cell: bool) -> Iterator[TrialRequest]:
     """Yield each deployment that costs less than the answer that it is compared with."""
-    question = found.question
+    query = found.query
     candidates = candidates_of(
-        question.simulation, question.settings, question.choices, question.prices, found.load, question.targets
+        query.simulation, query.settings, query.choices, query.prices, found.load, query.targets
     ).found
     costs = {cell: None if best is None else best[0].cost_per_hour for cell, best in found.best.items()}
     cheapest = min((cost for cost in costs.values() if cost is not None), default=None)
@@ -78,10 +78,10 @@ def _counts(candidate: Candidate, limit: float) -> Iterator[Counts]:
             yield counts
 
 
-def _search(sims: Simulations, found: Answer, grid: Sequence[Ask]) -> int:
+def _search(sims: Simulations, found: CapacityPlan, grid: Sequence[TrialRequest]) -> int:
     """Simulate the grid from its cheapest deployment on, and print those that meet the targets."""
-    judge = judge_with(sims, found.question.targets)
-    met: list[Ask] = []
+    judge = judge_with(sims, found.query.targets)
+    met: list[TrialRequest] = []
     started = time.perf_counter()
     for start in range(0, len(grid), _AT_ONCE):
         asks = grid[start : start + _AT_ONCE]

@@ -27,7 +27,7 @@ DIRECT_SHARE = 1 / 6
 PROMPT = "word " * 400
 
 
-class Answering(asyncio.Protocol):
+class StreamServer(asyncio.Protocol):
     """The server: a stream of events for each request."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -63,15 +63,15 @@ def event(number: int) -> bytes:
 
 
 async def serve() -> None:
-    server = await asyncio.get_running_loop().create_server(Answering, "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(StreamServer, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.Event().wait()
 
 
-class Asking(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """A connection of the client, which notes when the first byte of a reply comes."""
 
-    def __init__(self, idle: deque["Asking"], times: list[float]) -> None:
+    def __init__(self, idle: deque["ClientConnection"], times: list[float]) -> None:
         self.idle = idle
         self.times = times
         self.sent = 0.0
@@ -96,11 +96,11 @@ async def measure(ports: list[int], rate: float, seconds: float) -> list[list[fl
     body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": PROMPT}]}).encode()
     request = b"POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
     times: list[list[float]] = [[] for _ in ports]
-    idle: list[deque[Asking]] = [deque() for _ in ports]
+    idle: list[deque[ClientConnection]] = [deque() for _ in ports]
     for place, port in enumerate(ports):
         for _ in range(int(rate / 4)):
             _, asking = await loop.create_connection(
-                lambda place=place: Asking(idle[place], times[place]),  # type: ignore[misc]
+                lambda place=place: ClientConnection(idle[place], times[place]),  # type: ignore[misc]
                 "127.0.0.1",
                 port,
             )

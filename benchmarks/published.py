@@ -29,7 +29,7 @@ from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.units import Micros
 from calibrate.fit.learn import Score, learn, score
 from calibrate.fit.recording import Recording
-from calibrate.fit.terms import Deployed
+from calibrate.fit.terms import FittedDeployment
 from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate
 from traces import TraceRow
@@ -239,7 +239,7 @@ def _row(number: int) -> TraceRow:
 def second_half(folder: Path) -> Score:
     """Learn from the first half of a recording with the server's time stamps, and predict the second."""
     deployment = _stamped_deployment(folder, DEFAULT, None)
-    deployed = Deployed(deployment.model, deployment.gpu, deployment.tp)
+    deployed = FittedDeployment(deployment.model, deployment.gpu, deployment.tp)
     recording = _stamped(folder)
     first = np.arange(len(recording.arrivals)) < len(recording.arrivals) // 2
     learned = learn([_only(recording, first)], deployed, deployment.config)

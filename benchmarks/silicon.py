@@ -61,7 +61,7 @@ _MODELOPT = {"fp8": "FP8", "fp4": "NVFP4"}
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
+class MeasuredDeployment:
     """One row: what ran, and what was measured, in milliseconds."""
 
     model: str
@@ -91,11 +91,11 @@ class Predicted:
     problem: str = ""
 
 
-def read_rows(path: Path) -> list[Deployed]:
+def read_rows(path: Path) -> list[MeasuredDeployment]:
     """Read the deployments of a file."""
     with path.open(newline="") as file:
         return [
-            Deployed(
+            MeasuredDeployment(
                 model=row["model_path"],
                 system=row["system"],
                 precision=row["precision"],
@@ -117,7 +117,7 @@ def read_rows(path: Path) -> list[Deployed]:
         ]
 
 
-def checkpoint_folder(row: Deployed, folder: Path) -> Path:
+def checkpoint_folder(row: MeasuredDeployment, folder: Path) -> Path:
     """Write the config.json of a row's checkpoint, with its quantization, and return its folder."""
     package = find_spec("aiconfigurator_core")
     if package is None or package.origin is None:
@@ -145,7 +145,7 @@ def checkpoint_folder(row: Deployed, folder: Path) -> Path:
     return target
 
 
-def _moe_backend(row: Deployed) -> str:
+def _moe_backend(row: MeasuredDeployment) -> str:
     """Return the kernels of experts that rows are taken to have run: Marlin's for MXFP4 on Hopper.
 
     No row states the kernels: the setting is inferred, because both TPOT and TTFT come out closer with these kernels.
@@ -168,7 +168,7 @@ def _modelopt(precision: str) -> dict[str, Any]:
     }
 
 
-def arrivals_of(row: Deployed) -> list[Arrival]:
+def arrivals_of(row: MeasuredDeployment) -> list[Arrival]:
     """Return the requests of a row, all of them due at once."""
     generator = np.random.default_rng(SEED)
     count = PROMPTS_PER_PLACE * row.concurrency
@@ -182,7 +182,7 @@ def arrivals_of(row: Deployed) -> list[Arrival]:
     ]
 
 
-def predict(row: Deployed, latency_model: str) -> Predicted:
+def predict(row: MeasuredDeployment, latency_model: str) -> Predicted:
     """Replay a row."""
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -207,7 +207,7 @@ def predict(row: Deployed, latency_model: str) -> Predicted:
     return Predicted(float(record.ttft_us.mean()) / 1e3, float(record.itl_mean_us.mean()) / 1e3)
 
 
-def _task(task: tuple[Deployed, str]) -> Predicted:
+def _task(task: tuple[MeasuredDeployment, str]) -> Predicted:
     return predict(*task)
 
 
@@ -235,17 +235,17 @@ def main() -> int:
     return 0
 
 
-def _write_rows(path: Path, rows: list[Deployed], predictions: dict[str, list[Predicted]]) -> None:
+def _write_rows(path: Path, rows: list[MeasuredDeployment], predictions: dict[str, list[Predicted]]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["predictor", *Deployed.__slots__, "ttft_sim", "tpot_sim", "problem"])
+        writer.writerow(["predictor", *MeasuredDeployment.__slots__, "ttft_sim", "tpot_sim", "problem"])
         for name, found in predictions.items():
             for row, each in zip(rows, found, strict=True):
-                values = [getattr(row, field) for field in Deployed.__slots__]
+                values = [getattr(row, field) for field in MeasuredDeployment.__slots__]
                 writer.writerow([name, *values, each.ttft_ms, each.tpot_ms, each.problem])
 
 
-def report(rows: list[Deployed], predictions: dict[str, list[Predicted]]) -> Iterator[str]:
+def report(rows: list[MeasuredDeployment], predictions: dict[str, list[Predicted]]) -> Iterator[str]:
     """Yield the lines of the tables."""
     yield PREAMBLE
     for name, found in predictions.items():
@@ -265,7 +265,7 @@ def report(rows: list[Deployed], predictions: dict[str, list[Predicted]]) -> Ite
             yield f"not predicted: {problem}\n"
 
 
-def _line(name: str, pairs: list[tuple[Deployed, Predicted]]) -> str:
+def _line(name: str, pairs: list[tuple[MeasuredDeployment, Predicted]]) -> str:
     known = [(row, each) for row, each in pairs if not each.problem]
     if not known:
         return f"| {name} | 0 of {len(pairs)} | | | | |"

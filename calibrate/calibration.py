@@ -219,7 +219,7 @@ MIN_TREND_R = 0.2
 """Correlation of an error with a cause from which on the cause is named."""
 
 
-def in_words(found: Calibration, noise_floor: Mapping[str, Comparison] | None = None) -> list[str]:
+def summary_sentences(found: Calibration, noise_floor: Mapping[str, Comparison] | None = None) -> list[str]:
     """One sentence or more per metric, the hint at coefficients, and how much of the error is chance."""
     summary = _difference if found.is_recording else _summary
     sentences = [summary(name, found.metrics[name]) for name in NAMES if name in found.metrics]

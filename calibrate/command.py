@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from calibrate.pair import Network
     from traces import ResultRow, SloTargets, Trace
 
-LEAST_BANDWIDTH_MBPS = 1e-6
+MIN_BANDWIDTH_MBPS = 1e-6
 """A token takes half a minute over a network as slow as that."""
 
 
@@ -94,8 +94,8 @@ class CalibrateOptions:
 
         check_options(self)
         mbps = self.network_bandwidth_mbps
-        if 0 < mbps < LEAST_BANDWIDTH_MBPS:
-            raise OptionError(f"--network-bandwidth-mbps must be 0 or at least {LEAST_BANDWIDTH_MBPS:g}, got {mbps}")
+        if 0 < mbps < MIN_BANDWIDTH_MBPS:
+            raise OptionError(f"--network-bandwidth-mbps must be 0 or at least {MIN_BANDWIDTH_MBPS:g}, got {mbps}")
         _ = self.limits
         check_page("--html", self.html)
         check_page("--plots", self.plots)
@@ -135,35 +135,35 @@ def run(options: CalibrateOptions) -> int:
 
     A poor grade is no error, but an error above a limit of --fail-over is.
     """
-    from calibrate.compare import EXIT_CODE, exceeded
+    from calibrate.compare import EXIT_CODE, exceeded_limits
     from calibrate.table import print_calibration
 
     if options.adapter_reference is not None:
         return _run_adapter(options, options.adapter_reference)
-    found, floor = compare_runs(options, None, _say)
+    found, floor = compare_runs(options, None, _print_note)
     print_calibration(found, sys.stdout, floor)
     for note in _notes(found, options):
-        _say(note)
-    over = exceeded(found.metrics, options.limits)
+        _print_note(note)
+    over = exceeded_limits(found.metrics, options.limits)
     for line in over:
-        _say(line)
+        _print_note(line)
     return EXIT_CODE if over else 0
 
 
 def compare_runs(
-    options: CalibrateOptions, results: "list[ResultRow] | None", say: Callable[[str], None]
+    options: CalibrateOptions, results: "list[ResultRow] | None", on_note: Callable[[str], None]
 ) -> "tuple[Calibration, dict[str, Comparison] | None]":
     """Compare, and write the reports; also how well a second recording predicts the first, None without one.
 
-    `results` take the place of the file of --sim-results. `say` is called with each note. Raises BlisError.
+    `results` take the place of the file of --sim-results. `on_note` is called with each note. Raises BlisError.
     """
     from calibrate.report import write_all
 
     inputs = _inputs(options, results)
-    found = _calibration(options, inputs, inputs.results, say)
+    found = _calibration(options, inputs, inputs.results, on_note)
     floor = None
     if options.sim_results is not None and inputs.second_results:
-        floor = _calibration(options, inputs, inputs.second_results, say, is_recording=True).metrics
+        floor = _calibration(options, inputs, inputs.second_results, on_note, is_recording=True).metrics
     write_all(
         found,
         floor,
@@ -215,11 +215,11 @@ def _calibration(
     options: CalibrateOptions,
     inputs: _Inputs,
     results: "list[ResultRow]",
-    say: Callable[[str], None],
+    on_note: Callable[[str], None],
     is_recording: bool = False,
 ) -> "Calibration":
     from calibrate.calibration import COMPAT, PLAIN, calibrate
-    from calibrate.pair import Network, demand_same_tokens
+    from calibrate.pair import Network, check_same_tokens
 
     trace = inputs.trace
     from_header = options.warmup_requests < 0
@@ -231,14 +231,14 @@ def _calibration(
         COMPAT if options.compat else PLAIN,
         warm_up_requests=trace.header.warm_up_requests if from_header else options.warmup_requests,
         # A recording has a network in it already.
-        network=Network() if is_recording else _network(options, trace, say),
+        network=Network() if is_recording else _network(options, trace, on_note),
         targets=_targets(options, trace),
-        hit_rate=None if is_recording else _hit_rate(options, trace, say),
+        hit_rate=None if is_recording else _hit_rate(options, trace, on_note),
         ttft_threshold=options.ttft_mape_threshold,
         is_recording=is_recording,
     )
     if not is_recording and not options.compat:
-        demand_same_tokens(found.pairing, trace, str(options.sim_results))
+        check_same_tokens(found.pairing, trace, str(options.sim_results))
     return found
 
 
@@ -259,14 +259,14 @@ def _run_adapter(options: CalibrateOptions, reference: str) -> int:
     return 0
 
 
-def _network(options: CalibrateOptions, trace: "Trace", say: Callable[[str], None]) -> "Network":
+def _network(options: CalibrateOptions, trace: "Trace", on_note: Callable[[str], None]) -> "Network":
     from calibrate.pair import Network, rtt_us_of
 
     if options.network_rtt_us >= 0:
         return Network(options.network_rtt_us, options.network_bandwidth_mbps)
     rtt_us = rtt_us_of(trace.header)
     if rtt_us:
-        say(f"adding the round trip in the trace header, {rtt_us} us, to simulated latencies")
+        on_note(f"adding the round trip in the trace header, {rtt_us} us, to simulated latencies")
     return Network(rtt_us, options.network_bandwidth_mbps)
 
 
@@ -278,14 +278,14 @@ def _targets(options: CalibrateOptions, trace: "Trace") -> "Mapping[str, SloTarg
     )
 
 
-def _hit_rate(options: CalibrateOptions, trace: "Trace", say: Callable[[str], None]) -> "HitRate | None":
+def _hit_rate(options: CalibrateOptions, trace: "Trace", on_note: Callable[[str], None]) -> "HitRate | None":
     from calibrate.metrics_file import hit_rate, read_metrics
 
     if options.sim_metrics is None:
         return None
     found = hit_rate(trace.header, read_metrics(Path(options.sim_metrics)), options.hit_rate_tolerance_pp)
     if isinstance(found, str):
-        say(found)
+        on_note(found)
         return None
     return found
 
@@ -327,5 +327,5 @@ def _write_report(options: CalibrateOptions, content: dict[str, object]) -> None
         write_text(Path(options.report), dump_json(content))
 
 
-def _say(line: str) -> None:
+def _print_note(line: str) -> None:
     sys.stderr.write(f"blis calibrate: {line}\n")

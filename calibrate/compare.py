@@ -122,7 +122,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Confidence:
+class ConfidenceIntervals:
     """The intervals of a comparison; errors are fractions. `pearson_r` is None where no correlation exists."""
 
     mape: Interval
@@ -131,7 +131,7 @@ class Confidence:
     pearson_r: Interval | None
 
 
-def confidence(real: Floats, sim: Floats, seed: int = 0) -> Confidence:
+def confidence_intervals(real: Floats, sim: Floats, seed: int = 0) -> ConfidenceIntervals:
     """Intervals by resampling the pairs with replacement; the same seed gives the same ones.
 
     Requests that run together share their errors, so the intervals are somewhat too narrow.
@@ -151,7 +151,7 @@ def confidence(real: Floats, sim: Floats, seed: int = 0) -> Confidence:
             np.corrcoef(one, other)[0, 1] if has_r and np.ptp(one) and np.ptp(other) else np.nan,
         )
     mape, mean_error, p99_error, r = (_interval(column) for column in figures.T)
-    return Confidence(mape, mean_error, p99_error, r if has_r else None)
+    return ConfidenceIntervals(mape, mean_error, p99_error, r if has_r else None)
 
 
 def _interval(values: Floats) -> Interval:
@@ -185,7 +185,7 @@ def parse_limits(text: str) -> dict[str, float]:
     return limits
 
 
-def exceeded(metrics: Mapping[str, Comparison], limits: Mapping[str, float]) -> list[str]:
+def exceeded_limits(metrics: Mapping[str, Comparison], limits: Mapping[str, float]) -> list[str]:
     """A line for each limit that the errors exceed. Raises OptionError for a limit on what was not compared."""
     lines = []
     for name, limit in limits.items():

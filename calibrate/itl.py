@@ -12,11 +12,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from blis_sim.options.addition import added_up
+from blis_sim.options.addition import sequential_sum
 from calibrate.pair import Floats, Pairing
 from traces import ResultRow, TraceRow
 
-HAIR = 0.25
+SAME_INSTANT_SHARE = 0.25
 """Share of the mean gap below which two chunks count as sent together."""
 MAX_CHUNKS_WITHOUT_TOKEN = 3
 """Role, finish reason and usage. A stream with more is of unknown make and left as it is."""
@@ -61,7 +61,7 @@ def itl_compat(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
         times = chunks.get(row.request_id, ())
         gaps = [later - earlier for earlier, later in pairwise(times) if later >= earlier]
         num_without_gaps += len(times) >= 2 and not gaps
-        real.append(added_up(gaps) / len(gaps) if gaps else np.nan)
+        real.append(sequential_sum(gaps) / len(gaps) if gaps else np.nan)
     sim = [
         (result.e2e_us - result.ttft_us) / (result.output_tokens - 1) if result.output_tokens > 1 else 0.0
         for result in pairing.results
@@ -81,7 +81,7 @@ def content_chunks(chunks: Sequence[int], output_tokens: int) -> tuple[int, int]
     if last < 2 or not 1 <= num_extra <= MAX_CHUNKS_WITHOUT_TOKEN:
         return 0, last
     if num_extra == 1:
-        hair_us = HAIR * (chunks[last] - chunks[0]) / last
+        hair_us = SAME_INSTANT_SHARE * (chunks[last] - chunks[0]) / last
         first_gap_us, next_gap_us = chunks[1] - chunks[0], chunks[2] - chunks[1]
         alone = 2 * first_gap_us < next_gap_us and first_gap_us < chunks[last] - chunks[last - 1]
         return (1, last) if first_gap_us <= hair_us and alone else (0, last - 1)

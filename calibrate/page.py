@@ -11,9 +11,9 @@ import numpy as np
 from blis_sim.options.provenance import Provenance
 from blis_sim.options.text_table import TextTable
 from blis_sim.pictures.page import page, table_html
-from blis_sim.pictures.style import COLORS, settings
+from blis_sim.pictures.style import COLORS, rc_params
 from calibrate.calibration import NAMES, Calibration, Group, Values, in_flight
-from calibrate.compare import Comparison, Confidence, Interval
+from calibrate.compare import Comparison, ConfidenceIntervals, Interval
 from calibrate.pair import CalibrateError, Floats
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def figures(found: Calibration) -> Iterator[tuple[str, str, bytes]]:
     for metric, values in found.values.items():
         for kind, (caption, draw) in _KINDS.items():
             buffer = io.BytesIO()
-            with rc_context(settings()):
+            with rc_context(rc_params()):
                 figure = Figure(figsize=_SIZE_INCHES, dpi=_DOTS_PER_INCH, layout="constrained")
                 draw(figure.add_subplot(), NAMES[metric], values, other)
                 # Without a date or version in it, the same figures give the same bytes.
@@ -125,8 +125,8 @@ def other_of(found: Calibration) -> str:
 
 def calibration_page(
     found: Calibration,
-    words: Sequence[str],
-    sureness: Mapping[str, Confidence],
+    sentences: Sequence[str],
+    intervals: Mapping[str, ConfidenceIntervals],
     noise_floor: Mapping[str, Comparison] | None,
     pictures: Iterable[tuple[str, str, bytes]],
     origin: Provenance,
@@ -138,12 +138,12 @@ def calibration_page(
             *("", "requests", "MAPE", "95 % interval", "r", "95 % interval", "grade"),
             *(("second run: MAPE / r",) if noise_floor else ()),
         ),
-        [_prediction_row(name, found, sureness[name], noise_floor) for name in metrics],
+        [_prediction_row(name, found, intervals[name], noise_floor) for name in metrics],
     )
     latencies = TextTable(("", "", *_STATISTICS), [row for name in metrics for row in _latency_rows(name, found)], 2)
     errors = TextTable(
         ("", "mean error", "95 % interval", "p99 error", "95 % interval"),
-        [_error_row(name, found.metrics[name], sureness[name]) for name in metrics],
+        [_error_row(name, found.metrics[name], intervals[name]) for name in metrics],
     )
     groups = {"class": found.by_slo_class, "tenant": found.by_tenant, "model": found.by_model}
     parts = [
@@ -154,11 +154,11 @@ def calibration_page(
         *(table_html(_groups(what, each), f"By {what}") for what, each in groups.items() if each),
         f'<h2>Pictures</h2><div class="figures">{"".join(map(_figure, pictures))}</div>',
     ]
-    return page(f"Calibration: {RECORDING} against {other_of(found)}", origin, words, parts)
+    return page(f"Calibration: {RECORDING} against {other_of(found)}", origin, sentences, parts)
 
 
 def _prediction_row(
-    name: str, found: Calibration, sure: Confidence, noise_floor: Mapping[str, Comparison] | None
+    name: str, found: Calibration, intervals: ConfidenceIntervals, noise_floor: Mapping[str, Comparison] | None
 ) -> list[str]:
     comparison = found.metrics[name]
     floor = (noise_floor or {}).get(name)
@@ -166,9 +166,9 @@ def _prediction_row(
         NAMES[name],
         f"{comparison.count:,}",
         f"{comparison.mape:.2%}",
-        _interval(sure.mape),
+        _interval(intervals.mape),
         _r(comparison),
-        "-" if sure.pearson_r is None else f"{sure.pearson_r.low:.3f} to {sure.pearson_r.high:.3f}",
+        "-" if intervals.pearson_r is None else f"{intervals.pearson_r.low:.3f} to {intervals.pearson_r.high:.3f}",
         comparison.quality,
         *(("-" if floor is None else f"{floor.mape:.2%} / {_r(floor)}",) if noise_floor else ()),
     ]
@@ -185,11 +185,11 @@ def _latency_rows(name: str, found: Calibration) -> list[list[str]]:
     ]
 
 
-def _error_row(name: str, comparison: Comparison, sure: Confidence) -> list[str]:
+def _error_row(name: str, comparison: Comparison, intervals: ConfidenceIntervals) -> list[str]:
     real, sim = comparison.real, comparison.sim
     mean = f"{sim.mean / real.mean - 1:+.2%}" if real.mean else "-"
     p99 = f"{sim.p99 / real.p99 - 1:+.2%}" if real.p99 else "-"
-    return [NAMES[name], mean, _interval(sure.mean_error), p99, _interval(sure.p99_error)]
+    return [NAMES[name], mean, _interval(intervals.mean_error), p99, _interval(intervals.p99_error)]
 
 
 def _throughput(found: Calibration) -> TextTable:

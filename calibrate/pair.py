@@ -49,7 +49,7 @@ class Pairing:
     @property
     def num_in_one_piece(self) -> int:
         """Pairs whose recorded time to the first token is that to the last."""
-        return sum(map(came_in_one_piece, self.rows))
+        return sum(map(is_single_chunk, self.rows))
 
     @property
     def num_requests(self) -> int:
@@ -150,12 +150,12 @@ def _has_times(row: TraceRow) -> bool:
     return row.first_chunk_time_us != 0 and in_order
 
 
-def came_in_one_piece(row: TraceRow) -> bool:
+def is_single_chunk(row: TraceRow) -> bool:
     """Whether several tokens came at once, as without a stream, so that the time of the first is unknown."""
     return row.output_tokens > 1 and row.first_chunk_time_us == row.last_chunk_time_us
 
 
-def demand_same_tokens(pairing: Pairing, trace: Trace, source: str) -> None:
+def check_same_tokens(pairing: Pairing, trace: Trace, source: str) -> None:
     """Raise CalibrateError for the first result of `source` whose tokens cannot be those of its recorded request.
 
     A result without a number of tokens counts as alike, and so does a prompt with or without the prefix of its group,

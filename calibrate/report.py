@@ -9,8 +9,8 @@ from typing import Any
 
 from blis_sim.options import check_written
 from blis_sim.options.provenance import Provenance
-from calibrate.calibration import Calibration, in_words
-from calibrate.compare import Comparison, Confidence, Interval, confidence
+from calibrate.calibration import Calibration, summary_sentences
+from calibrate.compare import Comparison, ConfidenceIntervals, Interval, confidence_intervals
 from calibrate.goodput import ClassGoodput, Goodput
 from calibrate.metrics_file import AdapterComparison, HitRate
 from traces import dump_json
@@ -194,9 +194,9 @@ def write_all(
     if html is not None:
         from calibrate.page import calibration_page
 
-        sureness = {name: confidence(each.real_us, each.sim_us) for name, each in found.values.items()}
-        words = in_words(found, noise_floor)
-        write_text(Path(html), calibration_page(found, words, sureness, noise_floor, pictures, origin))
+        intervals = {name: confidence_intervals(each.real_us, each.sim_us) for name, each in found.values.items()}
+        sentences = summary_sentences(found, noise_floor)
+        write_text(Path(html), calibration_page(found, sentences, intervals, noise_floor, pictures, origin))
 
 
 def json_content(found: Calibration, noise_floor: Mapping[str, Comparison] | None, compat: bool) -> dict[str, Any]:
@@ -206,9 +206,10 @@ def json_content(found: Calibration, noise_floor: Mapping[str, Comparison] | Non
         return content
     content |= additions(found)
     content["confidence_95"] = {
-        name: _confidence(confidence(each.real_us, each.sim_us)) for name, each in sorted(found.values.items())
+        name: _confidence(confidence_intervals(each.real_us, each.sim_us))
+        for name, each in sorted(found.values.items())
     }
-    content["in_words"] = in_words(found, noise_floor)
+    content["in_words"] = summary_sentences(found, noise_floor)
     if noise_floor:
         content["noise_floor"] = {
             name: {"mape": each.mape, "pearson_r": each.pearson_r, "count": each.count}
@@ -217,12 +218,12 @@ def json_content(found: Calibration, noise_floor: Mapping[str, Comparison] | Non
     return content
 
 
-def _confidence(sure: Confidence) -> dict[str, Any]:
-    r = sure.pearson_r
+def _confidence(intervals: ConfidenceIntervals) -> dict[str, Any]:
+    r = intervals.pearson_r
     return {
-        "mape": _interval(sure.mape),
-        "mean_percent_error": _interval(sure.mean_error),
-        "p99_percent_error": _interval(sure.p99_error),
+        "mape": _interval(intervals.mape),
+        "mean_percent_error": _interval(intervals.mean_error),
+        "p99_percent_error": _interval(intervals.p99_error),
         **({} if r is None else {"pearson_r": _interval(r)}),
     }
 

@@ -22,7 +22,7 @@ import typed_settings
 
 from blis_sim.bench.capacity.prices import read_prices
 from blis_sim.cli.commands import COMMANDS
-from blis_sim.cli.help import OTHERS, by_heading
+from blis_sim.cli.help import DEFAULT_HEADING, by_heading
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
@@ -254,7 +254,7 @@ def _settings_tables(options_class: type, without: Container[Setting]) -> str:
     for heading, settings in by_heading(options_class).items():
         rows = [tuple(_setting_cells(setting)) for setting in settings if setting not in without]
         if rows:
-            parts.append((f"**{heading}**\n\n" if heading not in ("", OTHERS) else "") + table(names, rows))
+            parts.append((f"**{heading}**\n\n" if heading not in ("", DEFAULT_HEADING) else "") + table(names, rows))
     return "\n\n".join(parts)
 
 

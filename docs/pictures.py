@@ -22,7 +22,7 @@ import matplotlib as mpl
 import numpy as np
 
 from blis_sim.bench.compare.command import rewritten
-from blis_sim.bench.compare.measuring import measured, sides_of, workload_of
+from blis_sim.bench.compare.measuring import configurations_of, simulate_configuration, workload_of
 from blis_sim.bench.compare.options import CompareOptions
 from blis_sim.bench.compare.report import panels_of
 from blis_sim.bench.runner.plan import plan_of
@@ -37,7 +37,7 @@ from blis_sim.engine.events import Scheduled, StepDone
 from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.simulation import run_virtual
 from blis_sim.options import options_from
-from blis_sim.options.text import read_command_line
+from blis_sim.options.text import parse_command_line
 from blis_sim.pictures.style import COLORS, Panel, draw_panels
 from calibrate.pair import Network, latencies, pair, rtt_us_of
 from traces import read_results, read_trace
@@ -199,10 +199,10 @@ SHOWN = ("Output tokens per second", "p99 TTFT by arrival", "Requests waiting", 
 
 def draw_comparison(arguments: Sequence[str], path: Path) -> None:
     """The picture of a comparison on its page."""
-    words = read_command_line(CompareOptions, rewritten(list(arguments)))
+    words = parse_command_line(CompareOptions, rewritten(list(arguments)))
     options = options_from(CompareOptions, **words.values)
-    sides = sides_of(options)
-    panels = panels_of(sides, [measured(side, workload_of(options, 0)) for side in sides])
+    sides = configurations_of(options)
+    panels = panels_of(sides, [simulate_configuration(side, workload_of(options, 0)) for side in sides])
     draw_panels([panel for panel in panels if panel.title in SHOWN], str(path))
     sys.stdout.write(f"{path}\n")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blis_sim.api.given import KINDS, WITHOUT
+from blis_sim.api.given import KINDS, OMITTED_SETTINGS
 from blis_sim.cli.commands import COMMANDS
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.deployment_options import DeploymentOptions
@@ -80,7 +80,9 @@ def _classes() -> Iterator[_Class]:
 def _named(kind: type) -> tuple[Setting, ...]:
     """The settings that are given by name, and are not of the printing alone."""
     return tuple(
-        each for each in options_of(kind) if not (each.option.positional or each.option.hidden or each.name in WITHOUT)
+        each
+        for each in options_of(kind)
+        if not (each.option.positional or each.option.hidden or each.name in OMITTED_SETTINGS)
     )
 
 

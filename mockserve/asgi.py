@@ -113,14 +113,14 @@ class MemoryTransport(asyncio.Transport):
 
 
 _PATH_CHARACTERS = "/:@!$&'()*+,;=-._~%"
-_BETWEEN_NEIGHBOURS = frozenset(
+_HOP_BY_HOP_HEADERS = frozenset(
     {
         b"connection", b"content-length", b"expect", b"keep-alive", b"proxy-connection", b"te", b"trailer",
         b"transfer-encoding", b"upgrade", b"http2-settings",
     }
 )  # fmt: skip
 """Hop-by-hop headers of the client's connection, which do not apply to the connection in memory."""
-_WRITTEN_OUTSIDE = frozenset({b"date", b"server", b"connection", b"transfer-encoding"})
+_UVICORN_HEADERS = frozenset({b"date", b"server", b"connection", b"transfer-encoding"})
 """Headers that uvicorn adds to every reply."""
 
 
@@ -134,7 +134,7 @@ class Bridge:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _live(receive, send)
+            await _run_lifespan(receive, send)
         elif scope["type"] == "http":
             await self._answer(scope, receive, send)
 
@@ -158,10 +158,10 @@ class Bridge:
         connection = self._new_connection()
         transport.set_protocol(connection)
         connection.connection_made(transport)
-        watching = asyncio.create_task(_hang_up_with_client(receive, transport))
+        watching = asyncio.create_task(_abort_on_disconnect(receive, transport))
         try:
             connection.data_received(data)
-            await _pass_on(client, transport, send)
+            await _forward_reply(client, transport, send)
         finally:
             watching.cancel()
             transport.abort()
@@ -178,7 +178,7 @@ class Bridge:
                 return bytes(body)
 
 
-async def _live(receive: Receive, send: Send) -> None:
+async def _run_lifespan(receive: Receive, send: Send) -> None:
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})
@@ -187,7 +187,7 @@ async def _live(receive: Receive, send: Send) -> None:
 
 
 def _request_bytes(client: h11.Connection, scope: Scope, body: bytes) -> bytes:
-    headers = [(name, value) for name, value in scope["headers"] if name.lower() not in _BETWEEN_NEIGHBOURS]
+    headers = [(name, value) for name, value in scope["headers"] if name.lower() not in _HOP_BY_HOP_HEADERS]
     if not any(name.lower() == b"host" for name, _ in headers):
         headers.append((b"host", b"localhost"))
     if body or scope["method"] not in ("GET", "HEAD", "OPTIONS"):
@@ -206,7 +206,7 @@ def _target(scope: Scope) -> bytes:
     return target + b"?" + query if query else target
 
 
-async def _pass_on(client: h11.Connection, transport: MemoryTransport, send: Send) -> None:
+async def _forward_reply(client: h11.Connection, transport: MemoryTransport, send: Send) -> None:
     """Forward the reply as it is written. A truncated reply stays incomplete, so that uvicorn truncates it too."""
     while data := await transport.read():
         client.receive_data(data)
@@ -221,11 +221,11 @@ async def _pass_on(client: h11.Connection, transport: MemoryTransport, send: Sen
 
 
 def _start(response: h11.Response) -> Message:
-    headers = [(name, value) for name, value in response.headers if name not in _WRITTEN_OUTSIDE]
+    headers = [(name, value) for name, value in response.headers if name not in _UVICORN_HEADERS]
     return {"type": "http.response.start", "status": response.status_code, "headers": headers}
 
 
-async def _hang_up_with_client(receive: Receive, transport: MemoryTransport) -> None:
+async def _abort_on_disconnect(receive: Receive, transport: MemoryTransport) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     transport.abort()
@@ -237,14 +237,14 @@ async def _say(send: Send, status: int, text: bytes, kind: bytes = b"text/plain;
     await send({"type": "http.response.body", "body": text})
 
 
-def wrapped(app: ASGIApp, paths: Sequence[str]) -> ASGIApp:
+def apply_middleware(app: ASGIApp, paths: Sequence[str]) -> ASGIApp:
     """Wrap `app` in the middleware at the import paths; the last path is outermost.
 
     A class is called with the application; a coroutine function is called with Starlette's `request` and `call_next`.
     An exception that no middleware catches becomes status 500. Raises OptionError.
     """
     for path in paths:
-        found = imported(path)
+        found = import_object(path)
         if inspect.isclass(found):
             app = _made(path, found, app)
         elif inspect.iscoroutinefunction(found):
@@ -254,7 +254,7 @@ def wrapped(app: ASGIApp, paths: Sequence[str]) -> ASGIApp:
     return ServerErrorMiddleware(app)
 
 
-def imported(path: str) -> Any:
+def import_object(path: str) -> Any:
     """The object at `package.module.name` or `package.module:name`. Raises OptionError."""
     module, _, name = path.replace(":", ".").rpartition(".")
     if not module or not name:
@@ -288,14 +288,14 @@ class Limits:
     keep_alive_s: int
 
 
-class OutsideConnections:
+class MiddlewareConnections:
     """Connections of clients: uvicorn reads requests and writes replies, as in vLLM."""
 
     def __init__(self, new_connection: Callable[[], asyncio.Protocol], paths: Sequence[str], limits: Limits) -> None:
         """`new_connection` makes a connection of the inner server. Raises OptionError for an invalid middleware."""
         bridge = Bridge(new_connection, limits.most_body_bytes, limits.receive_s)
         self._config = Config(
-            wrapped(bridge, paths),
+            apply_middleware(bridge, paths),
             interface="asgi3",
             lifespan="on",
             http="h11",

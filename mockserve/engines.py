@@ -17,7 +17,7 @@ from blis_sim.engine.latency.blackbox import InstantLatency
 from blis_sim.engine.latency.catalogue.entries import has_model
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
-from blis_sim.engine.latency.wrapped import ApiServers, EvenRanks, SlowedLatency, joined
+from blis_sim.engine.latency.wrapped import ApiServers, EvenRanks, SlowedLatency, with_joint_steps
 from blis_sim.engine.ranks import RankGroup
 from blis_sim.engine.step_log import RecentSteps
 from blis_sim.engine.units import Micros
@@ -32,7 +32,7 @@ from mockserve.options.environment import ServerEnvironment
 from mockserve.options.fake_metrics import read_fake_metrics
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import GENERATING_TASKS, tasks_of
-from mockserve.protocol.errors import ApiError, late
+from mockserve.protocol.errors import ApiError, mark_late
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
 from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
 from mockserve.realtime.driver import Driver, RealtimeDriver
@@ -68,7 +68,7 @@ class StructuredOutputBackend:
             if self._announce is not None:
                 self._announce(backend)
             return
-        raise late(
+        raise mark_late(
             ApiError(
                 "Structured output processing only supports one backend per engine. "
                 f"The engine is already using '{self.name}', but this request resolved to '{backend}'. Configure "
@@ -137,7 +137,7 @@ def _resolved(options: DeploymentOptions) -> Deployment:
     )
 
 
-def with_features(options: ServeOptions, deployment: Deployment) -> tuple[EngineConfig, LatencyModel]:
+def engine_settings(options: ServeOptions, deployment: Deployment) -> tuple[EngineConfig, LatencyModel]:
     """The engine's configuration and latency model with the settings that only a server has."""
     timing = options.timing.request_timing(deployment.config.max_num_seqs, options.content.seed)
     config = replace(
@@ -186,7 +186,7 @@ class RankEngine:
     metrics: EngineMetrics
     latency: SlowedLatency
     kv_events: "KVEventPublisher | None"
-    dies_alone: bool = False
+    fails_alone: bool = False
     """Whether other engines continue after its failure."""
 
 
@@ -194,7 +194,7 @@ def build_engines(
     options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: WriteCoalescer
 ) -> Mapping[int, RankEngine]:
     """Build all ranks and start their clocks. Raises OptionError if KV events cannot be published."""
-    config, latency_model = with_features(options, deployment)
+    config, latency_model = engine_settings(options, deployment)
     if deployment.rank is not None and config.timing is None:
         return _ranks_in_lockstep(options, deployment, environment, wire)
     origin_s = time.monotonic()
@@ -216,8 +216,8 @@ def _ranks_in_lockstep(
     options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: WriteCoalescer
 ) -> Mapping[int, RankEngine]:
     """Build ranks that share experts. Raises OptionError if KV events cannot be published."""
-    config, model = with_features(options, deployment)
-    shared, steps = joined(model)
+    config, model = engine_settings(options, deployment)
+    shared, steps = with_joint_steps(model)
     latencies = [SlowedLatency(shared) for _ in range(options.deployment.dp)]
     engines = [Engine(config, latency, steps=RecentSteps(STEPS_KEPT)) for latency in latencies]
     metrics = [EngineMetrics(config.limit_tokens) for _ in engines]
@@ -237,7 +237,7 @@ def _ranks_in_lockstep(
 def driver_of(ranks: Mapping[int, RankEngine]) -> RealtimeDriver | RankedDriver:
     """Return the driver that accepts requests for all ranks."""
     if isinstance(first := ranks[0].driver, RankDriver):
-        return first.whole
+        return first.shared_driver
     drivers = [rank.driver for rank in ranks.values() if isinstance(rank.driver, RealtimeDriver)]
     return drivers[0] if len(drivers) == 1 else RankedDriver(drivers)
 
@@ -254,9 +254,9 @@ class LiveCluster:
 
         self.engines: dict[int, RankEngine] = {}
         """Engines of the present instances, by number."""
-        self.num_made = 0
+        self.num_created = 0
         """Number of the next instance."""
-        self.on_joined: Callable[[int], None] = _ignore
+        self.on_added: Callable[[int], None] = _ignore
         """Called with the number of each instance that is added later."""
         self.on_removed: Callable[[int, RankEngine, InstanceState], None] = _ignore_removed
         """Called with the number of each removed instance, its engine and its final state."""
@@ -284,21 +284,21 @@ class LiveCluster:
         if policies_of(self._options.cluster).scaling.node_pools:
             raise OptionError("instances cannot be added by hand where they are placed on the machines of node_pools")
         assert self._first_deployment is not None
-        number = self.num_made
+        number = self.num_created
         await self.driver.add(self._new_engine(self._first_deployment), after_us)
         return number
 
     def _new_engine(self, deployment: Deployment) -> Engine:
         """Create the engine of the next instance."""
-        config, latency = with_features(self._options, deployment)
+        config, latency = engine_settings(self._options, deployment)
         engine = Engine(config, SlowedLatency(latency), steps=RecentSteps(STEPS_KEPT))
         self._first_deployment = self._first_deployment or deployment
-        number = self.num_made
-        self.num_made += 1
+        number = self.num_created
+        self.num_created += 1
         self._outputs[number] = EngineOutput(engine, EngineMetrics(deployment.config.limit_tokens))
         if self._is_running:
             self._join(number)
-            self.on_joined(number)
+            self.on_added(number)
         return engine
 
     def _join(self, number: int) -> None:
@@ -310,7 +310,7 @@ class LiveCluster:
         if publisher is not None:
             output.on_cache_changes = publisher.publish
         driver = InstanceDriver(self.driver, number, output.engine)
-        self.engines[number] = RankEngine(driver, metrics, latency, publisher, dies_alone=True)
+        self.engines[number] = RankEngine(driver, metrics, latency, publisher, fails_alone=True)
 
     def _remove(self, number: int, state: InstanceState) -> None:
         engine = self.engines.pop(number)

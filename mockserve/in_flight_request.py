@@ -97,7 +97,7 @@ ENDED_REPLY = EndedReply()
 
 
 @dataclass(slots=True)
-class Siblings:
+class ParentRequest:
     """The choices of one prompt, which vLLM counts as one request."""
 
     number: int
@@ -107,9 +107,9 @@ class Siblings:
     """Output tokens of the longest complete choice."""
 
 
-def new_siblings(number: int) -> Siblings:
+def new_parent(number: int) -> ParentRequest:
     """Return a group of `number` incomplete choices."""
-    return Siblings(number, number)
+    return ParentRequest(number, number)
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ class InFlightRequest:
     """Time from the arrival until the client receives the first token."""
     e2e_latency_us: Micros = 0
     """Time from the arrival until the client receives the last token."""
-    siblings: Siblings = field(default_factory=lambda: new_siblings(1))
+    parent: ParentRequest = field(default_factory=lambda: new_parent(1))
 
     @property
     def num_computed_prompt_tokens(self) -> int:

@@ -13,8 +13,8 @@ from aiohttp import web
 from blis_sim.engine.deployment import Deployment
 from blis_sim.options import OptionError
 from mockserve.engines import local_backend
-from mockserve.http.application import PlainErrors, build_app, front_routes
-from mockserve.http.connection import Front, FrontConnection
+from mockserve.http.application import PlainErrorConnection, build_app, fast_routes
+from mockserve.http.connection import HttpConnection, HttpListener
 from mockserve.http.simple_request import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Limits, RequestReader
 from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.serve import ServeOptions
@@ -25,11 +25,11 @@ from mockserve.serving.service import Service, build_service
 from mockserve.transport.sockets import listening_sockets, server_context
 
 if TYPE_CHECKING:
-    from mockserve.asgi import OutsideConnections
+    from mockserve.asgi import MiddlewareConnections
     from mockserve.transport.sockets import UnixSocket
 
 
-NEW_OBJECTS_BEFORE_A_LOOK = 5000
+GC_THRESHOLD_OBJECTS = 5000
 """New objects between two collections: a request makes hundreds, without reference cycles."""
 
 JSON_ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
@@ -47,13 +47,13 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 def keep_what_exists() -> None:
     """Exclude all present objects from garbage collection, since scanning them would make its pauses long."""
-    _read_what_requests_need()
+    _preload_files()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(NEW_OBJECTS_BEFORE_A_LOOK, *gc.get_threshold()[1:])
+    gc.set_threshold(GC_THRESHOLD_OBJECTS, *gc.get_threshold()[1:])
 
 
-def _read_what_requests_need() -> None:
+def _preload_files() -> None:
     """Read files that a first request would otherwise read, blocking the event loop.
 
     Python imports a codec when it is first used, and JSON may have each of these encodings.
@@ -119,14 +119,14 @@ class RunningServer:
 
     service: Service
     runner: web.AppRunner
-    front: Front
+    http_listener: HttpListener
     listeners: Sequence[asyncio.Server]
     """The listening socket of each address of the host."""
     host: str
     port: int
     """Port listened on; 0 for a unix socket, whose host is empty."""
     uds: "UnixSocket | None" = None
-    outside: "OutsideConnections | None" = None
+    middleware_connections: "MiddlewareConnections | None" = None
     """Client connections in front of middleware, if there is middleware."""
     ports: InstancePorts | None = None
     """Opens and closes the ports of single instances, if they have ports."""
@@ -148,9 +148,11 @@ class RunningServer:
             self.uds.remove()  # while the socket is open no other file can have its inode
         for listener in self.listeners:
             listener.close()
-        outside = [] if self.outside is None else [self.outside.close(CLOSING_GRACE_S)]
-        await asyncio.gather(self.front.close(CLOSING_GRACE_S), self.runner.cleanup(), *outside)
-        self.service.metrics_source.watch(is_watched=False)
+        middleware_connections = (
+            [] if self.middleware_connections is None else [self.middleware_connections.close(CLOSING_GRACE_S)]
+        )
+        await asyncio.gather(self.http_listener.close(CLOSING_GRACE_S), self.runner.cleanup(), *middleware_connections)
+        self.service.metrics_source.record_history(is_recording=False)
         self.service.close()
         await self.service.delivery.aside.wait_closed()
         await self.service.delivery.close_observers()
@@ -160,13 +162,13 @@ async def start(
     options: ServeOptions,
     deployment: Deployment,
     environment: ServerEnvironment | None = None,
-    like: Service | None = None,
+    vocabulary_source: Service | None = None,
 ) -> ListeningServer:
     """Listen at the address of the options; port 0 selects a free port. The default `environment` is that of the
-    process. The vocabulary is shared with the service `like`, if given."""
+    process. The vocabulary is shared with the service `vocabulary_source`, if given."""
     environment = read_environment() if environment is None else environment
     backend = local_backend(options, deployment, environment)
-    service = build_service(options, deployment, environment, backend, like)
+    service = build_service(options, deployment, environment, backend, vocabulary_source)
     if backend.cluster is not None:
         service.cluster = InstanceControl(service, backend.cluster)
     if options.network.grpc:
@@ -184,64 +186,68 @@ async def start(
     return server
 
 
-async def listen(service: Service, shares_port: bool = False) -> RunningServer:
-    """Accept connections for `service`. With `shares_port`, other processes may listen at the port as well."""
+async def listen(service: Service, reuse_port: bool = False) -> RunningServer:
+    """Accept connections for `service`. With `reuse_port`, other processes may listen at the port as well."""
     options = service.options
     # A client that hangs up cancels its handler, and the handler frees what the request holds.
     runner = web.AppRunner(build_app(service), handler_cancellation=True, shutdown_timeout=CLOSING_GRACE_S)
     await runner.setup()
-    front = _front(runner, service)
+    http_listener = _http_listener(runner, service)
     uds: UnixSocket | None = None
-    outside: OutsideConnections | None = None
+    middleware_connections: MiddlewareConnections | None = None
     try:
         if options.network.middleware:
-            outside = await _outside(front, service)
-        factory = partial(FrontConnection, front) if outside is None else outside.new
+            middleware_connections = await _open_middleware(http_listener, service)
+        factory = (
+            partial(HttpConnection, http_listener) if middleware_connections is None else middleware_connections.new
+        )
         if options.network.uds:
             uds = _unix_socket(options)
-        listeners = await _listen(factory, options, shares_port, uds)
+        listeners = await _listen(factory, options, reuse_port, uds)
     except BaseException:
         if uds is not None:
             uds.listening.close()
             uds.remove()
-        if outside is not None:
-            await outside.close(0)
+        if middleware_connections is not None:
+            await middleware_connections.close(0)
         await runner.cleanup()
         raise
-    service.metrics_source.watch(is_watched=True)
+    service.metrics_source.record_history(is_recording=True)
     if uds is not None:
-        return RunningServer(service, runner, front, listeners, "", 0, uds, outside)
+        return RunningServer(service, runner, http_listener, listeners, "", 0, uds, middleware_connections)
     host, port = listeners[0].sockets[0].getsockname()[:2]
-    return RunningServer(service, runner, front, listeners, host, port, outside=outside)
+    return RunningServer(
+        service, runner, http_listener, listeners, host, port, middleware_connections=middleware_connections
+    )
 
 
-async def _outside(front: Front, service: Service) -> "OutsideConnections":
+async def _open_middleware(http_listener: HttpListener, service: Service) -> "MiddlewareConnections":
     try:
-        from mockserve.asgi import Limits as OutsideLimits
-        from mockserve.asgi import OutsideConnections
+        from mockserve.asgi import Limits as MiddlewareLimits
+        from mockserve.asgi import MiddlewareConnections
     except ImportError as error:
         raise OptionError(f"--middleware needs pip install 'blis-mockserve[middleware]': {error}") from error
     network = service.options.network
-    limits = OutsideLimits(
-        most_body_bytes=front.most_body_bytes,
+    limits = MiddlewareLimits(
+        most_body_bytes=http_listener.most_body_bytes,
         most_head_bytes=network.h11_max_incomplete_event_size,
         receive_s=network.request_receive_timeout,
         keep_alive_s=int(service.environment.keep_alive_s),
     )
-    outside = OutsideConnections(partial(FrontConnection, front), network.middleware, limits)
-    await outside.begin()
-    return outside
+    middleware_connections = MiddlewareConnections(partial(HttpConnection, http_listener), network.middleware, limits)
+    await middleware_connections.begin()
+    return middleware_connections
 
 
 async def _listen(
-    factory: Callable[[], asyncio.Protocol], options: ServeOptions, shares_port: bool, uds: "UnixSocket | None"
+    factory: Callable[[], asyncio.Protocol], options: ServeOptions, reuse_port: bool, uds: "UnixSocket | None"
 ) -> list[asyncio.Server]:
     loop = asyncio.get_running_loop()
     tls = server_context(options.network.tls)
     if uds is not None:
         return [await loop.create_unix_server(factory, sock=uds.listening, ssl=tls, backlog=LISTEN_BACKLOG)]
     try:
-        sockets = listening_sockets(options.network.host, options.network.port, LISTEN_BACKLOG, shares_port)
+        sockets = listening_sockets(options.network.host, options.network.port, LISTEN_BACKLOG, reuse_port)
     except OSError as error:
         raise OptionError(
             f"cannot listen on {options.network.host}:{options.network.port}: {error.strerror or error}"
@@ -258,12 +264,12 @@ def _unix_socket(options: ServeOptions) -> "UnixSocket":
         raise OptionError(f"cannot listen on {options.network.uds}: {error.strerror or error}") from error
 
 
-def _front(runner: web.AppRunner, service: Service) -> Front:
+def _http_listener(runner: web.AppRunner, service: Service) -> HttpListener:
     server, options = runner.server, service.options
     assert server is not None  # set by `setup`
     keep_alive_s = service.environment.keep_alive_s
     new_library = partial(
-        PlainErrors,
+        PlainErrorConnection,
         server,
         loop=asyncio.get_running_loop(),
         access_log=None,
@@ -280,8 +286,8 @@ def _front(runner: web.AppRunner, service: Service) -> Front:
         most_fields=options.network.h11_max_header_count,
         most_body_bytes=min(most_body_bytes, LARGEST_BODY_BYTES),
     )
-    return Front(
-        front_routes(runner.app),
+    return HttpListener(
+        fast_routes(runner.app),
         new_library,
         service.delivery.wire,
         RequestReader(limits),

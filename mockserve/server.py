@@ -18,9 +18,9 @@ from mockserve.options.observability import fields, set_up_logging
 from mockserve.options.serve import ServeOptions, check_processes
 from mockserve.options.startup_checks import (
     flags_without_effect,
+    flags_without_observable_effect,
     refuse_start,
     startup_problems,
-    unseen_flags,
     warnings_of,
     warnings_of_connector,
 )
@@ -73,7 +73,7 @@ async def _serve_in_processes(options: ServeOptions, deployment: Deployment, env
 
 def _notes(options: ServeOptions) -> list[str]:
     """Return warnings about flags without effect, of vLLM's command line or ours."""
-    ignored = unseen_flags(options.accepted_without_effect)
+    ignored = flags_without_observable_effect(options.accepted_without_effect)
     accepted = [f"accepted, without effect here: {' '.join(ignored)}"] if ignored else []
     warnings = [
         *warnings_of(options.accepted_without_effect),
@@ -89,9 +89,9 @@ def _say(note: str) -> None:
         _logger.info("note: %s", note)
 
 
-async def _until_all_have_ended(stopping: asyncio.Event, servers: list[ListeningServer]) -> None:
+async def _wait_for_all_servers(stopping: asyncio.Event, servers: list[ListeningServer]) -> None:
     """Return after a signal, or when all engines have failed. A failed engine stops its own server only."""
-    watching = {asyncio.ensure_future(_end_with_its_engine(server, servers)) for server in servers}
+    watching = {asyncio.ensure_future(_stop_on_engine_failure(server, servers)) for server in servers}
     signalled = asyncio.ensure_future(stopping.wait())
     everything_ended = asyncio.ensure_future(asyncio.wait(watching))
     await asyncio.wait((signalled, everything_ended), return_when=asyncio.FIRST_COMPLETED)
@@ -101,7 +101,7 @@ async def _until_all_have_ended(stopping: asyncio.Event, servers: list[Listening
             await each
 
 
-async def _end_with_its_engine(server: ListeningServer, servers: list[ListeningServer]) -> None:
+async def _stop_on_engine_failure(server: ListeningServer, servers: list[ListeningServer]) -> None:
     if server.service.environment.keeps_alive_on_engine_death:
         await asyncio.Event().wait()
     error = await engine_death([server.service.lifecycle])
@@ -110,7 +110,7 @@ async def _end_with_its_engine(server: ListeningServer, servers: list[ListeningS
     await asyncio.shield(server.stop())
 
 
-async def _until_it_must_end(stopping: asyncio.Event, servers: Sequence[ListeningServer]) -> None:
+async def _wait_for_stop(stopping: asyncio.Event, servers: Sequence[ListeningServer]) -> None:
     """Return after a signal, or when an engine has failed."""
     endings: list[asyncio.Future[object]] = [asyncio.ensure_future(stopping.wait())]
     if servers and not servers[0].service.environment.keeps_alive_on_engine_death:
@@ -131,7 +131,7 @@ _MOST_LINES = 16
 """Maximum number of servers that log one startup line each."""
 
 
-def _say_range(deployed: Sequence[tuple[ServeOptions, Deployment]], servers: Sequence[ListeningServer]) -> None:
+def _log_port_range(deployed: Sequence[tuple[ServeOptions, Deployment]], servers: Sequence[ListeningServer]) -> None:
     """Log one startup line for many servers."""
     (options, deployment), ports = deployed[0], [server.port for server in servers]
     shown = f"{min(ports)}-{max(ports)}" if max(ports) - min(ports) == len(ports) - 1 else ", ".join(map(str, ports))
@@ -153,8 +153,8 @@ async def _serve_until_signal(
     try:
         if not stopping.is_set():
             for options, deployment in deployed:
-                like = servers[0].service if servers and options.instances.is_endpoint else None
-                servers.append(await start(options, deployment, environment, like))
+                vocabulary_source = servers[0].service if servers and options.instances.is_endpoint else None
+                servers.append(await start(options, deployment, environment, vocabulary_source))
             keep_what_exists()
             for (options, deployment), server in zip(deployed, servers, strict=True):
                 where = address(options, server.host, server.port)
@@ -164,11 +164,11 @@ async def _serve_until_signal(
                 for instance, port in server.instance_ports.items():
                     _logger.info("instance %d listens on %s", instance, address(options, server.host, port))
             if len(servers) > _MOST_LINES:
-                _say_range(deployed, servers)
+                _log_port_range(deployed, servers)
         if len(servers) > 1 and deployed[0][0].instances.is_endpoint:
-            await _until_all_have_ended(stopping, servers)
+            await _wait_for_all_servers(stopping, servers)
         else:
-            await _until_it_must_end(stopping, servers)
+            await _wait_for_stop(stopping, servers)
     finally:
         if num_open := sum(server.service.delivery.open_replies.number for server in servers):
             within_s = deployed[0][0].network.shutdown_timeout

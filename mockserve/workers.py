@@ -29,7 +29,7 @@ def frame(data: bytes, is_last: bool = False) -> bytes:
     return _HEAD.pack(len(data) | (_LAST if is_last else 0)) + data
 
 
-def size_of(head: bytes) -> tuple[int, bool]:
+def parse_head(head: bytes) -> tuple[int, bool]:
     """Return the number of bytes that follow a head, and whether they are the last."""
     (value,) = _HEAD.unpack(head)
     return value & ~_LAST, bool(value & _LAST)
@@ -66,12 +66,12 @@ class WorkerLimits:
 
     Enough for llguidance's checks of 2,500 definitions, 8,000 properties or an enum of 40,000 values.
     """
-    kept_bytes: int = 16 * MIB
+    max_growth_bytes: int = 16 * MIB
     """A worker that has grown by more than this exits after its job, which returns the memory to the system."""
     wall_s: float = 10.0
 
 
-def is_own_end(status: int) -> bool:
+def is_caused_by_job(status: int) -> bool:
     """Whether an exit status of `subprocess` means that a job ended its process.
 
     Other causes are the system when memory runs out, or an operator.
@@ -108,12 +108,12 @@ class MemoryAllowance:
     def __init__(self, limits: WorkerLimits) -> None:
         self._is_limited = _STATUS.exists()
         if self._is_limited:
-            self._most_bytes = _status_bytes("VmHWM") + limits.kept_bytes
+            self._most_bytes = _status_bytes("VmHWM") + limits.max_growth_bytes
             set_soft_limit(resource.RLIMIT_AS, _status_bytes("VmSize") + limits.memory_bytes)
 
     @property
     def is_used_up(self) -> bool:
-        """Whether the process has grown by more than `kept_bytes`."""
+        """Whether the process has grown by more than `max_growth_bytes`."""
         # resource.getrusage would report the server's peak, from before this process had memory of its own.
         return self._is_limited and _status_bytes("VmHWM") > self._most_bytes
 
@@ -165,7 +165,7 @@ def _read(end: socket.socket, jobs: "SimpleQueue[bytes]") -> None:
     with suppress(OSError, EOFError):
         try:
             while True:
-                size, _ = size_of(read_exactly(end, len(READY)))
+                size, _ = parse_head(read_exactly(end, len(READY)))
                 jobs.put(read_exactly(end, size))
         except MemoryError:
             os._exit(OUT_OF_MEMORY)

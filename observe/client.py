@@ -11,19 +11,19 @@ from typing import Any
 from observe.clock import Clock, Nanos, start_clock
 from observe.connection import CANCELLED, Address, Connection, Exchange, Outcome, addresses_of
 from observe.errors import RunError
-from observe.http import KnownHeads, Server
+from observe.http import HeadCache, Server
 
 
 class Deadlines:
-    """Calls `passed` for each exchange that is still watched when its time is over, never early.
+    """Calls `on_timeout` for each exchange that is still watched when its time is over, never early.
 
     Exchanges that may take equally long reach their deadlines in the order in which they began, so only the first of
     them is worth a timer, and another one only when that has fired.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, passed: Callable[[Exchange], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_timeout: Callable[[Exchange], None]) -> None:
         self._loop = loop
-        self._passed = passed
+        self._passed = on_timeout
         self._watched: dict[float, dict[Exchange, Nanos]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}
 
@@ -33,10 +33,10 @@ class Deadlines:
         watched = self._watched.get(timeout_s)
         if watched is None:
             watched = self._watched[timeout_s] = {}
-            self._timers[timeout_s] = self._loop.call_later(timeout_s, self._look, timeout_s)
+            self._timers[timeout_s] = self._loop.call_later(timeout_s, self._expire, timeout_s)
         watched[exchange] = perf_counter_ns() + int(timeout_s * 1e9)
 
-    def forget(self, exchange: Exchange) -> None:
+    def unwatch(self, exchange: Exchange) -> None:
         """Remove an exchange that has ended."""
         watched = self._watched.get(exchange.timeout_s)
         if watched is not None:
@@ -49,13 +49,13 @@ class Deadlines:
         self._watched.clear()
         self._timers.clear()
 
-    def _look(self, timeout_s: float) -> None:
+    def _expire(self, timeout_s: float) -> None:
         watched = self._watched[timeout_s]
         while watched:
             exchange, deadline = next(iter(watched.items()))
             left_ns = deadline - perf_counter_ns()
             if left_ns > 0:
-                self._timers[timeout_s] = self._loop.call_later(left_ns / 1e9, self._look, timeout_s)
+                self._timers[timeout_s] = self._loop.call_later(left_ns / 1e9, self._expire, timeout_s)
                 return
             del watched[exchange]
             self._passed(exchange)
@@ -99,7 +99,7 @@ class Client:
         self._connecting: set[asyncio.Task[None]] = set()
         self._num_adding = 0
         self._closed = False
-        self._heads = KnownHeads()
+        self._heads = HeadCache()
         self._deadlines = Deadlines(self._loop, self._time_out)
 
     @property
@@ -144,7 +144,7 @@ class Client:
             request,
             streaming=streaming,
             finished=finished,
-            settled=self._settle,
+            on_settled=self._settle,
             timeout_s=timeout_s,
             heads=self._heads,
         )
@@ -213,7 +213,7 @@ class Client:
 
     async def _connect_to(self, address: Address) -> Connection:
         _, connection = await self._loop.create_connection(
-            lambda: Connection(self.clock, self._idle.append, self._lose),
+            lambda: Connection(self.clock, self._idle.append, self._on_connection_lost),
             *address,
             ssl=self._ssl,
             server_hostname=self.server.host if self._ssl else None,
@@ -247,7 +247,7 @@ class Client:
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    def _lose(self, connection: Connection, to_resend: Exchange | None) -> None:
+    def _on_connection_lost(self, connection: Connection, to_resend: Exchange | None) -> None:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -269,7 +269,7 @@ class Client:
 
     def _settle(self, exchange: Exchange, outcome: Outcome) -> None:
         del self._carriers[exchange]
-        self._deadlines.forget(exchange)
+        self._deadlines.unwatch(exchange)
         exchange.finished(outcome)
 
 

@@ -10,9 +10,9 @@ def run(options: ObserveOptions) -> int:
 
     Exit codes: 0 done, 1 nothing could be measured or written, 128 + n stopped by signal n. Bad input raises.
     """
-    from traces.append_file import sole_writer
+    from traces.append_file import exclusive_writer
 
-    with sole_writer(options.paths.header):
+    with exclusive_writer(options.paths.header):
         return _run(options)
 
 
@@ -22,16 +22,16 @@ def _run(options: ObserveOptions) -> int:
     import sys
     from contextlib import nullcontext
 
-    from observe.errors import RunError, say
+    from observe.errors import RunError, print_message
     from observe.event_loop import allow_many_connections, run_loop
     from observe.measurement import measure
-    from observe.on_ray.senders import PACKAGES, nodes_of_cluster, ray_cluster, seats
+    from observe.on_ray.senders import PACKAGES, assign_nodes, nodes_of_cluster, ray_cluster
     from observe.workloads.plan import plan_of
-    from observe.workloads.workload import agenda_of
+    from observe.workloads.workload import remaining_schedule
 
-    request_schedule = agenda_of(options, plan_of(options))
+    request_schedule = remaining_schedule(options, plan_of(options))
     if not request_schedule.plan:
-        say(f"{options.paths.data} has all of the requests already, nothing is left to send")
+        print_message(f"{options.paths.data} has all of the requests already, nothing is left to send")
         return 0
     allow_many_connections()
     result = sys.stdout  # which means something else while a Ray cluster is open
@@ -39,17 +39,17 @@ def _run(options: ObserveOptions) -> int:
         # Before any signal is listened to: Ray would take SIGTERM away.
         with ray_cluster(options.ray_address, PACKAGES, options.processes) if options.ray else nullcontext():
             if options.ray:
-                seats(nodes_of_cluster(), options.processes)  # refuses before a file is touched
+                assign_nodes(nodes_of_cluster(), options.processes)  # refuses before a file is touched
             return run_loop(measure(options, request_schedule, result))
     except RunError as error:
-        say(f"blis observe: error: {error}")
+        print_message(f"blis observe: error: {error}")
         return 1
 
 
 def _run_proxy(options: ObserveOptions) -> int:
     import sys
 
-    from observe.errors import RunError, say
+    from observe.errors import RunError, print_message
     from observe.event_loop import allow_many_connections, run_loop
     from observe.proxy.command import record_through_proxy
 
@@ -57,5 +57,5 @@ def _run_proxy(options: ObserveOptions) -> int:
     try:
         return run_loop(record_through_proxy(options, sys.stdout))
     except RunError as error:
-        say(f"blis observe: error: {error}")
+        print_message(f"blis observe: error: {error}")
         return 1

@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 
 from observe.clock import Clock, Nanos
 from observe.errors import ResponseError
-from observe.http import KnownHeads, stamped
+from observe.http import HeadCache, with_send_time
 from observe.responses.reply import Reply
 
 Address: TypeAlias = tuple[str, int]
@@ -106,12 +106,12 @@ class Outcome:
 
 
 class Exchange:
-    """A request under way. `settled` is called once, when it has an outcome.
+    """A request under way. `on_settled` is called once, when it has an outcome.
 
     The request may take `timeout_s`. With `heads` its head is looked up among those that other replies had.
     """
 
-    __slots__ = ("finished", "num_sends", "outcome", "reply", "request", "sent", "settled", "timeout_s")
+    __slots__ = ("finished", "num_sends", "on_settled", "outcome", "reply", "request", "sent", "timeout_s")
 
     def __init__(
         self,
@@ -119,20 +119,20 @@ class Exchange:
         *,
         streaming: bool,
         finished: Callable[[Outcome], None],
-        settled: Callable[["Exchange", Outcome], None],
+        on_settled: Callable[["Exchange", Outcome], None],
         timeout_s: float,
-        heads: KnownHeads | None = None,
+        heads: HeadCache | None = None,
     ) -> None:
         self.request = request
         self.reply = Reply(streaming=streaming, heads=heads)
         self.timeout_s = timeout_s
         self.finished = finished
-        self.settled = settled
+        self.on_settled = on_settled
         self.sent: Nanos = 0
         self.num_sends = 0
         self.outcome: Outcome | None = None
 
-    def answered(self, at: Nanos) -> None:
+    def on_reply_complete(self, at: Nanos) -> None:
         """The whole answer has come."""
         reply = self.reply
         if reply.status_code != 200:
@@ -143,7 +143,7 @@ class Exchange:
         else:
             self.end("ok", "ok", "", at)
 
-    def broken(self, reason: str, at: Nanos) -> None:
+    def on_connection_lost(self, reason: str, at: Nanos) -> None:
         """The connection is gone before the HTTP message was complete."""
         if self.reply.done and not self.reply.problem:
             self.end("ok", "ok", "", at)
@@ -159,7 +159,7 @@ class Exchange:
         self.outcome = Outcome(
             status=status, kind=kind, error_message=message, sent=self.sent, ended=at, reply=self.reply
         )
-        self.settled(self, self.outcome)
+        self.on_settled(self, self.outcome)
 
 
 def _of_problem(reply: Reply) -> tuple[str, str]:
@@ -171,7 +171,7 @@ def _of_problem(reply: Reply) -> tuple[str, str]:
 class Connection(asyncio.Protocol):
     """Writes a request and feeds what comes back to its reply, stamped on arrival and before any parsing.
 
-    `freed` is called when the connection can carry the next exchange, `lost` when it is gone, with the exchange that
+    `on_free` is called when the connection can carry the next exchange, `lost` when it is gone, with the exchange that
     has not received a byte although it went out on a connection that had worked before: the server closed an idle
     connection just then, and the request may be sent again.
     """
@@ -179,11 +179,11 @@ class Connection(asyncio.Protocol):
     def __init__(
         self,
         clock: Clock,
-        freed: Callable[["Connection"], None],
+        on_free: Callable[["Connection"], None],
         lost: Callable[["Connection", Exchange | None], None],
     ) -> None:
         self._clock = clock
-        self._freed = freed
+        self._freed = on_free
         self._lost = lost
         self._exchange: Exchange | None = None
         self._transport: asyncio.Transport | None = None
@@ -218,7 +218,7 @@ class Connection(asyncio.Protocol):
         self._num_exchanges += 1
         exchange.num_sends += 1
         exchange.sent = sent = perf_counter_ns()
-        self._transport.write(stamped(exchange.request, self._clock.epoch_us(sent)))
+        self._transport.write(with_send_time(exchange.request, self._clock.epoch_us(sent)))
 
     def data_received(self, data: bytes) -> None:
         """Asyncio calls this with bytes as they come."""
@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
                 self._freed(self)
             else:
                 self.abort()
-            exchange.answered(at)
+            exchange.on_reply_complete(at)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Asyncio calls this once, when the connection is closed by either side."""
@@ -252,9 +252,9 @@ class Connection(asyncio.Protocol):
         else:
             self._lost(self, None)
             if exchange.reply.end(at):
-                exchange.answered(at)
+                exchange.on_reply_complete(at)
             else:
-                exchange.broken(_reason(error), at)
+                exchange.on_connection_lost(_reason(error), at)
 
     def abort(self) -> None:
         """Close at once, whatever is under way."""

@@ -10,7 +10,7 @@ from time import perf_counter_ns
 from observe.client import Client
 from observe.clock import Nanos, sleep_until
 from observe.connection import Outcome
-from observe.requests import Planned
+from observe.requests import PlannedRequest
 
 _BUILT_AHEAD_BYTES = 256 << 20
 _NO_BUILDING_BEFORE_SEND_NS = 3_000_000
@@ -18,11 +18,11 @@ _LONGEST_BURST_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedRequest:
     """A planned request with all its bytes. `request_id` is its place in the whole schedule."""
 
     request_id: int
-    planned: Planned
+    planned: PlannedRequest
     x_request_id: str
     request: bytes
     streaming: bool
@@ -31,10 +31,10 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class SentRequest:
     """A request that has ended. Any delay after `allowed` was caused by the client itself."""
 
-    prepared: Prepared
+    prepared: PreparedRequest
     due: Nanos
     allowed: Nanos
     outcome: Outcome
@@ -51,27 +51,27 @@ class Dispatcher:
     def __init__(
         self,
         client: Client,
-        plan: Sequence[Planned],
-        prepare: Callable[[int, Planned], Prepared],
-        finished: Callable[[Sent], None],
+        plan: Sequence[PlannedRequest],
+        prepare: Callable[[int, PlannedRequest], PreparedRequest],
+        finished: Callable[[SentRequest], None],
         *,
         max_concurrency: int = 0,
-        follow: Callable[[Sent, int], Sequence[Planned]] | None = None,
+        follow: Callable[[SentRequest, int], Sequence[PlannedRequest]] | None = None,
     ) -> None:
         self._follow = follow
         self._following: set[asyncio.TimerHandle] = set()
         self._origin: Nanos = 0
-        self.num_wanted = len(plan)
+        self.num_planned = len(plan)
         """Number of requests sent or to be sent, as far as planned."""
         self._client = client
         self._plan = plan
         self._prepare = prepare
         self._finished = finished
         self._max_concurrency = max_concurrency
-        self._ahead: deque[Prepared] = deque()
+        self._ahead: deque[PreparedRequest] = deque()
         self._ahead_bytes = 0
         self._num_prepared = 0
-        self._in_line: deque[tuple[Prepared, Nanos]] = deque()
+        self._in_line: deque[tuple[PreparedRequest, Nanos]] = deque()
         self._all_due = False
         self._drained = asyncio.Event()
         self.num_sent = 0
@@ -116,7 +116,7 @@ class Dispatcher:
         self._follow = None
         for timer in self._following:
             timer.cancel()
-        return self.num_wanted - self.num_sent
+        return self.num_planned - self.num_sent
 
     def _build_one(self) -> None:
         prepared = self._prepare(self._num_prepared, self._plan[self._num_prepared])
@@ -124,13 +124,13 @@ class Dispatcher:
         self._ahead_bytes += len(prepared.request)
         self._num_prepared += 1
 
-    def _send_or_queue(self, prepared: Prepared, due: Nanos) -> None:
+    def _send_or_queue(self, prepared: PreparedRequest, due: Nanos) -> None:
         if 0 < self._max_concurrency <= self.num_in_flight:
             self._in_line.append((prepared, due))
         else:
             self._send(prepared, due, due)
 
-    def _send(self, prepared: Prepared, due: Nanos, allowed: Nanos) -> None:
+    def _send(self, prepared: PreparedRequest, due: Nanos, allowed: Nanos) -> None:
         self.num_in_flight += 1
         self.num_sent += 1
         self._client.send(
@@ -140,9 +140,9 @@ class Dispatcher:
             finished=partial(self._ended, prepared, due, allowed),
         )
 
-    def _ended(self, prepared: Prepared, due: Nanos, allowed: Nanos, outcome: Outcome) -> None:
+    def _ended(self, prepared: PreparedRequest, due: Nanos, allowed: Nanos, outcome: Outcome) -> None:
         self.num_in_flight -= 1
-        sent = Sent(prepared=prepared, due=due, allowed=allowed, outcome=outcome)
+        sent = SentRequest(prepared=prepared, due=due, allowed=allowed, outcome=outcome)
         if self._follow is not None:
             for following in self._follow(sent, (outcome.ended - self._origin) // 1000):
                 self._send_when_due(following)
@@ -153,12 +153,12 @@ class Dispatcher:
             self._drained.set()
         self._finished(sent)
 
-    def _send_when_due(self, planned: Planned) -> None:
-        place = self.num_wanted
-        self.num_wanted += 1
+    def _send_when_due(self, planned: PlannedRequest) -> None:
+        place = self.num_planned
+        self.num_planned += 1
         self._wait_and_send(place, planned, self._origin + planned.at_us * 1000)
 
-    def _wait_and_send(self, place: int, planned: Planned, due: Nanos) -> None:
+    def _wait_and_send(self, place: int, planned: PlannedRequest, due: Nanos) -> None:
         def look_at_clock() -> None:
             self._following.discard(timer)
             # Timers count from when the loop last looked at its clock, and so may be early.

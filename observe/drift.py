@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from blis_sim.options import check_options, option
-from observe.errors import say
+from observe.errors import print_message
 from observe.http import Server, check_header, parse_server, tls_context
 from traces.content import RecordedExchange, read_content
 
@@ -29,9 +29,9 @@ def shape_of(status: int, content_type: str, body: bytes) -> Shape:
     if content_type.startswith("text/event-stream"):
         for line in body.replace(b"\r\n", b"\n").split(b"\n"):
             if line.startswith(b"data:"):
-                _take(_parsed(line[5:].strip()), "event", found)
+                _collect_types(_parsed(line[5:].strip()), "event", found)
     else:
-        _take(_parsed(body), "body", found)
+        _collect_types(_parsed(body), "body", found)
     return {path: frozenset(types) for path, types in found.items()}
 
 
@@ -63,7 +63,7 @@ def _is_below_missing(path: str, lacking: Shape, other: Shape) -> bool:
     return lacking.get(parent, frozenset({"null"})) <= {"null"}
 
 
-def _take(value: Any, path: str, found: dict[str, set[str]]) -> None:
+def _collect_types(value: Any, path: str, found: dict[str, set[str]]) -> None:
     left = [(path, value)]
     while left:
         at, each = left.pop()
@@ -85,7 +85,7 @@ def _listed(types: Sequence[str] | frozenset[str]) -> str:
     return " or ".join(sorted(types))
 
 
-_PASSED_ON = frozenset({"content-type", "accept", "anthropic-version", "openai-beta"})
+_PROPAGATED_ERRORS = frozenset({"content-type", "accept", "anthropic-version", "openai-beta"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,25 +123,27 @@ def run(options: DriftOptions) -> int:
     for number, exchange in enumerate(asked):
         recorded = shape_of(exchange.status, exchange.reply_header("content-type"), exchange.reply_body)
         try:
-            found = differences(recorded, _seen(options, server, tls, exchange))
+            found = differences(recorded, _server_shape(options, server, tls, exchange))
         except (OSError, http.client.HTTPException) as error:
             found = [f"no reply: {error}"]
         num_different += bool(found)
         for line in found:
             sys.stdout.write(f"request {number} {exchange.path}: {line}\n")
     if not asked:
-        say(f"blis playback check: error: {options.recording} has no whole reply to a POST request")
+        print_message(f"blis playback check: error: {options.recording} has no whole reply to a POST request")
         return 1
     sys.stdout.write(f"{len(asked)} replies checked, {num_different} differ in shape\n")
     return 1 if num_different else 0
 
 
-def _seen(options: DriftOptions, server: Server, tls: ssl.SSLContext | None, exchange: RecordedExchange) -> Shape:
+def _server_shape(
+    options: DriftOptions, server: Server, tls: ssl.SSLContext | None, exchange: RecordedExchange
+) -> Shape:
     if tls is None:
         connection = http.client.HTTPConnection(server.host, server.port, timeout=options.timeout)
     else:
         connection = http.client.HTTPSConnection(server.host, server.port, timeout=options.timeout, context=tls)
-    headers = {name: value for name, value in exchange.headers if name.lower() in _PASSED_ON}
+    headers = {name: value for name, value in exchange.headers if name.lower() in _PROPAGATED_ERRORS}
     if options.api_key is not None:
         headers["Authorization"] = f"Bearer {options.api_key}"
     try:

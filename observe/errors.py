@@ -18,7 +18,7 @@ class ResponseError(Exception):
     """The bytes that a server sent are no HTTP/1.1 response."""
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Print one or several lines. A full log or a closed pipe does not stop the measurement."""
     with suppress(OSError):
         sys.stderr.write(text + "\n")
@@ -27,4 +27,4 @@ def say(text: str) -> None:
 
 def warn(text: str) -> None:
     """Print one warning line."""
-    say(f"warning: {text}")
+    print_message(f"warning: {text}")

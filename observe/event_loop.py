@@ -59,20 +59,20 @@ class Interrupt:
             self._stopped = True
             self._task.cancel()
 
-    def taken(self) -> bool:
+    def consume_cancellation(self) -> bool:
         """Return whether a cancellation that was just caught came from this interrupt, and mark it as handled."""
         if self._stopped:
             self._task.uncancel()
         return self._stopped
 
-    async def see_through(self, work: Coroutine[object, object, Result]) -> Result:
+    async def run_to_completion(self, work: Coroutine[object, object, Result]) -> Result:
         """Return the result of the work; a cancellation in the meantime does not stop the work and counts as
         handled."""
         task = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if not self.taken():
+            if not self.consume_cancellation():
                 raise
             return await task
 
@@ -80,21 +80,21 @@ class Interrupt:
         if threading.current_thread() is threading.main_thread():
             for each in _SIGNALS:
                 self._before[each] = signal.getsignal(each) or signal.SIG_DFL
-                self._loop.add_signal_handler(each, self._came, each)
+                self._loop.add_signal_handler(each, self._on_signal, each)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave_to(self._before)
+        self._restore_handlers(self._before)
 
-    def _came(self, which: signal.Signals) -> None:
+    def _on_signal(self, which: signal.Signals) -> None:
         self.signal = which
         # Python's default handler of Ctrl-C would raise an exception inside the callback that runs at that moment.
-        self._leave_to(dict.fromkeys(self._before, signal.SIG_DFL))
+        self._restore_handlers(dict.fromkeys(self._before, signal.SIG_DFL))
         self.stop()
 
-    def _leave_to(self, handlers: Mapping[signal.Signals, Any]) -> None:
+    def _restore_handlers(self, handlers: Mapping[signal.Signals, Any]) -> None:
         for each, handler in handlers.items():
             self._loop.remove_signal_handler(each)
             signal.signal(each, handler)

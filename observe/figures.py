@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from observe.clock import Nanos
-from observe.dispatch import Sent
+from observe.dispatch import SentRequest
 from traces import SloTargets
 from traces.goodput import goodput_of, members_of
 
@@ -47,7 +47,7 @@ class RequestLog:
     def __len__(self) -> int:
         return len(self.slo_classes)
 
-    def add(self, sent: Sent) -> None:
+    def add(self, sent: SentRequest) -> None:
         """Take in a request that has ended. Latencies are known of those that were answered in full."""
         outcome, token_times = sent.outcome, self._token_times
         reply, at = outcome.reply, outcome.sent
@@ -75,7 +75,7 @@ class RequestLog:
             )
         )
 
-    def absorb(self, other: "RequestLog") -> None:
+    def merge(self, other: "RequestLog") -> None:
         """Take over the requests of another log."""
         self.slo_classes += other.slo_classes
         self._numbers.extend(other._numbers)
@@ -198,9 +198,9 @@ class RunStats:
         """Requests with a complete reply."""
         return self.kinds["ok"]
 
-    def absorb(self, other: "RunStats") -> None:
+    def merge(self, other: "RunStats") -> None:
         """Take over what another process has measured in the same run."""
-        self.log.absorb(other.log)
+        self.log.merge(other.log)
         self.kinds += other.kinds
         self.first_error = self.first_error or other.first_error
         self.first_sent = min((at for at in (self.first_sent, other.first_sent) if at), default=0)
@@ -208,7 +208,7 @@ class RunStats:
         for name in ("input_tokens", "output_tokens", "num_uncounted", "num_other_length"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def add(self, sent: Sent) -> None:
+    def add(self, sent: SentRequest) -> None:
         """Take in a request that has ended."""
         outcome = sent.outcome
         self.log.add(sent)
@@ -222,7 +222,7 @@ class RunStats:
         elif not self.first_error and outcome.kind != "cancelled":
             self.first_error = outcome.error_message
 
-    def _add_tokens(self, sent: Sent) -> None:
+    def _add_tokens(self, sent: SentRequest) -> None:
         reply, output_tokens = sent.outcome.reply, sent.outcome.output_tokens
         self.input_tokens += reply.prompt_tokens or 0
         self.output_tokens += output_tokens
@@ -286,7 +286,7 @@ def goodput_lines(summary: Mapping[str, Any]) -> list[str]:
 def summarize(
     stats: RunStats,
     *,
-    asked_per_s: float,
+    requested_per_s: float,
     num_not_sent: int,
     rtt_ms: float | None,
     num_earlier: int = 0,
@@ -302,7 +302,7 @@ def summarize(
         "not_sent": num_not_sent,
         "recorded_earlier": num_earlier,
         "duration_s": round(duration_s, 6),
-        "request_rate_asked_per_s": round(asked_per_s, 6),
+        "request_rate_asked_per_s": round(requested_per_s, 6),
         "request_throughput_per_s": _per_second(stats.num_ok, duration_s),
         "input_tokens": stats.input_tokens,
         "output_tokens": stats.output_tokens,

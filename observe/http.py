@@ -26,7 +26,7 @@ def tls_context(ca_file: str | None, *, insecure: bool) -> ssl.SSLContext:
 
 
 SEND_TIME_HEADER = {"x-request-start": "t=0000000000000000"}
-"""Header with the instant of sending, as proxies set it. `stamped` fills in the value at the last moment."""
+"""Header with the instant of sending, as proxies set it. `with_send_time` fills in the value at the last moment."""
 _NO_STAMP = b"t=0000000000000000"
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -103,7 +103,7 @@ def post_bytes_of(head: bytes, x_request_id: str, body: bytes, traceparent: str 
     )
 
 
-def stamped(request: bytes, sent_at_us: int) -> bytes:
+def with_send_time(request: bytes, sent_at_us: int) -> bytes:
     """`request` with the instant at which it is sent, in Unix microseconds, in its header for that, if it has one."""
     return request.replace(_NO_STAMP, b"t=%016d" % sent_at_us, 1)
 
@@ -124,7 +124,7 @@ def _head(server: Server, method: str, path: str, headers: Mapping[str, str]) ->
 
 
 _NO_BODY = frozenset({204, 304})
-_MOST_KNOWN = 64
+_MAX_CACHED_HEADS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +170,13 @@ def parse_head(head: bytes) -> Head:
     )
 
 
-class KnownHeads:
+class HeadCache:
     """Cache of parsed heads: the heads of one server differ little, mostly in the second of their date."""
 
     __slots__ = ("_heads",)
 
     def __init__(self) -> None:
-        self._heads = Memo[bytes, Head](_MOST_KNOWN)
+        self._heads = Memo[bytes, Head](_MAX_CACHED_HEADS)
 
     def parse(self, head: bytes) -> Head:
         """Parse a head like `parse_head`, with a cache. Raises ResponseError."""
@@ -198,7 +198,7 @@ def _length(status: int, headers: Mapping[str, str]) -> int | None:
 _MAX_HEAD_BYTES = 65536
 
 
-class _Part(Enum):
+class _ParserState(Enum):
     HEAD = auto()
     SIZED_BODY = auto()
     BODY_UNTIL_EOF = auto()
@@ -209,32 +209,32 @@ class _Part(Enum):
     COMPLETE = auto()
 
 
-_COMPLETE = _Part.COMPLETE
-_CHUNK_SIZE = _Part.CHUNK_SIZE
-_CHUNK = _Part.CHUNK
+_COMPLETE = _ParserState.COMPLETE
+_CHUNK_SIZE = _ParserState.CHUNK_SIZE
+_CHUNK = _ParserState.CHUNK
 
 
 class ResponseParser:
     """One response, fed in pieces cut anywhere. Interim (1xx) responses are skipped."""
 
-    __slots__ = ("_heads", "_left", "_part", "_rest", "head")
+    __slots__ = ("_heads", "_left", "_rest", "_state", "head")
 
-    def __init__(self, heads: KnownHeads | None = None) -> None:
+    def __init__(self, heads: HeadCache | None = None) -> None:
         self.head: Head | None = None
-        self._heads = heads or KnownHeads()
-        self._part = _Part.HEAD
+        self._heads = heads or HeadCache()
+        self._state = _ParserState.HEAD
         self._rest = b""
         self._left = 0
 
     @property
     def complete(self) -> bool:
         """Whether the last byte of the response has been fed."""
-        return self._part is _COMPLETE
+        return self._state is _COMPLETE
 
     @property
     def between_chunks(self) -> bool:
         """Whether the next byte is the first of a chunk, of its size."""
-        return self._part is _CHUNK_SIZE and not self._rest
+        return self._state is _CHUNK_SIZE and not self._rest
 
     def feed(self, data: bytes) -> bytes:
         """The bytes of the body among these. Raises ResponseError."""
@@ -250,17 +250,17 @@ class ResponseParser:
 
         Raises ResponseError.
         """
-        if self._part is _CHUNK:
+        if self._state is _CHUNK:
             return self._take_chunk(data, start)
-        if self._part is _Part.SIZED_BODY:
+        if self._state is _ParserState.SIZED_BODY:
             body = data[start : start + self._left]
             self._left -= len(body)
             if not self._left:
-                self._part = _COMPLETE
+                self._state = _COMPLETE
             return body, start + len(body)
-        if self._part is _Part.BODY_UNTIL_EOF:
+        if self._state is _ParserState.BODY_UNTIL_EOF:
             return data[start:], len(data)
-        if self._part is _COMPLETE:
+        if self._state is _COMPLETE:
             return b"", len(data)
         if self._rest:
             num_before = len(self._rest)
@@ -271,29 +271,29 @@ class ResponseParser:
 
     def end(self) -> None:
         """The connection was closed: the end of a body that has no other."""
-        if self._part is _Part.BODY_UNTIL_EOF:
-            self._part = _COMPLETE
+        if self._state is _ParserState.BODY_UNTIL_EOF:
+            self._state = _COMPLETE
 
     def end_chunks(self) -> None:
         """End the response after its last chunk, with no trailers."""
-        self._part = _COMPLETE
+        self._state = _COMPLETE
 
     def _step_over_text(self, data: bytes, start: int) -> tuple[bytes, int]:
         """Take in the head, or a line around the chunks; what is incomplete is kept for the next time."""
-        if self._part is _Part.HEAD:
+        if self._state is _ParserState.HEAD:
             return b"", self._take_head(data, start)
         end = data.find(b"\r\n", start)
         if end < 0:
             self._rest = data[start:]
             return b"", len(data)
-        if self._part is not _CHUNK_SIZE:
+        if self._state is not _CHUNK_SIZE:
             self._take_line(data[start:end])
             return b"", end + 2
         self._take_size(data[start:end])
         if self._left:
             return self._take_chunk(data, end + 2)
         if data.startswith(b"\r\n", end + 2):
-            self._part = _COMPLETE
+            self._state = _COMPLETE
         return b"", end + 2
 
     def _take_head(self, data: bytes, start: int) -> int:
@@ -308,12 +308,12 @@ class ResponseParser:
             return end + 4
         self.head = head
         if head.chunked:
-            self._part = _CHUNK_SIZE
+            self._state = _CHUNK_SIZE
         elif head.length is None:
-            self._part = _Part.BODY_UNTIL_EOF
+            self._state = _ParserState.BODY_UNTIL_EOF
         else:
             self._left = head.length
-            self._part = _Part.SIZED_BODY if head.length else _COMPLETE
+            self._state = _ParserState.SIZED_BODY if head.length else _COMPLETE
         return end + 4
 
     def _take_size(self, line: bytes) -> None:
@@ -323,24 +323,24 @@ class ResponseParser:
             raise ResponseError(f"expected the size of a chunk, got {line[:60]!r}") from None
         if self._left < 0:
             raise ResponseError(f"expected the size of a chunk, got {line[:60]!r}")
-        self._part = _CHUNK if self._left else _Part.TRAILERS
+        self._state = _CHUNK if self._left else _ParserState.TRAILERS
 
     def _take_chunk(self, data: bytes, start: int) -> tuple[bytes, int]:
         end = start + self._left
         if data.startswith(b"\r\n", end):
-            self._part = _CHUNK_SIZE
+            self._state = _CHUNK_SIZE
             return data[start:end], end + 2
         piece = data[start:end]
         self._left -= len(piece)
         if not self._left:
-            self._part = _Part.CHUNK_END
+            self._state = _ParserState.CHUNK_END
         return piece, start + len(piece)
 
     def _take_line(self, line: bytes) -> None:
         """A line behind a chunk, which is empty, or behind the last one: a trailer, or the end."""
-        if self._part is _Part.CHUNK_END:
+        if self._state is _ParserState.CHUNK_END:
             if line:
                 raise ResponseError(f"expected the end of a chunk, got {line[:60]!r}")
-            self._part = _CHUNK_SIZE
+            self._state = _CHUNK_SIZE
         elif not line:
-            self._part = _COMPLETE
+            self._state = _COMPLETE

@@ -10,20 +10,20 @@ from typing import Any, TextIO
 from observe.body import RequestStyle
 from observe.client import Client
 from observe.dispatch import Dispatcher
-from observe.errors import ObserveError, say, warn
+from observe.errors import ObserveError, print_message, warn
 from observe.event_loop import Interrupt
 from observe.figures import RunStats, summarize, summary_text
 from observe.http import parse_server
 from observe.on_ray.senders import send_from_ray
 from observe.options import ObserveOptions
 from observe.processes import send_from_processes
-from observe.recording import Recorder, place_of_its_own
-from observe.requests import PromptBook, TokenScale, num_spare_connections
-from observe.sending import send_watched
+from observe.recording import Recorder, reserved_paths
+from observe.requests import PromptGenerator, TokenScale, num_spare_connections
+from observe.sending import send_with_progress
 from observe.server import (
-    Preparation,
-    Reading,
+    MetricsReading,
     Scraper,
+    ServerQueries,
     metrics_page,
     settings_of_server,
     shared_share,
@@ -44,11 +44,11 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
     if recorder.rescued:
         warn(recorder.rescued)
     if recorder.failure:
-        say(f"blis observe: error: {recorder.failure}; {num_not_sent} requests not sent")
+        print_message(f"blis observe: error: {recorder.failure}; {num_not_sent} requests not sent")
     stats = recorder.stats
     summary = summarize(
         stats,
-        asked_per_s=workload.asked_per_s,
+        requested_per_s=workload.requested_per_s,
         num_not_sent=num_not_sent,
         rtt_ms=workload.rtt_ms,
         num_earlier=recorder.num_earlier,
@@ -56,14 +56,16 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
     )
     result.write(dump_json(summary) + "\n")
     result.flush()
-    say(summary_text(summary))
+    print_message(summary_text(summary))
     if recorder.num_earlier:
-        say(f"{recorder.num_earlier} requests were recorded earlier and are not in these figures")
+        print_message(f"{recorder.num_earlier} requests were recorded earlier and are not in these figures")
     for warning in warnings_of(stats, summary["send_lag_ms"], exact_output=workload.style.exact_output):
         warn(warning)
     if interrupt.signal is not None:
         cut = stats.kinds["cancelled"]
-        say(f"interrupted by {interrupt.signal.name}: {num_not_sent} requests not sent, {cut} cut while under way")
+        print_message(
+            f"interrupted by {interrupt.signal.name}: {num_not_sent} requests not sent, {cut} cut while under way"
+        )
     if len(stats.log):
         _draw(stats, workload, summary_text(summary))
     if recorder.failure:
@@ -71,7 +73,9 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
     if interrupt.exit_code is not None:
         return interrupt.exit_code
     if not stats.num_ok:
-        say(f"blis observe: error: all requests failed, the first with: {' '.join(stats.first_error.split())}")
+        print_message(
+            f"blis observe: error: all requests failed, the first with: {' '.join(stats.first_error.split())}"
+        )
         return 1
     return 0
 
@@ -130,12 +134,12 @@ async def measure(options: ObserveOptions, request_schedule: RequestSchedule, re
         with Interrupt() as interrupt:
             try:
                 await client.open()
-                workload = await _get_ready(client, options, request_schedule)
+                workload = await _prepare_workload(client, options, request_schedule)
                 recorder, num_not_sent = await _record(client, workload, interrupt)
             except asyncio.CancelledError:
-                if not interrupt.taken():
+                if not interrupt.consume_cancellation():
                     raise
-                say("interrupted before the first request was sent, nothing is recorded")
+                print_message("interrupted before the first request was sent, nothing is recorded")
                 return interrupt.exit_code or 1
     finally:
         await client.close()
@@ -157,13 +161,13 @@ def _export_spans(workload: Workload) -> None:
     except (OSError, TraceError) as error:
         warn(f"no spans were sent to {endpoint}: the recording cannot be read again ({error})")
         return
-    say(f"{num_taken} spans sent to {endpoint}")
+    print_message(f"{num_taken} spans sent to {endpoint}")
     if num_lost:
         warn(f"{num_lost} spans were not taken by {endpoint}")
 
 
-async def _get_ready(client: Client, options: ObserveOptions, request_schedule: RequestSchedule) -> Workload:
-    preparation = Preparation(client, options.headers)
+async def _prepare_workload(client: Client, options: ObserveOptions, request_schedule: RequestSchedule) -> Workload:
+    preparation = ServerQueries(client, options.headers)
     style = RequestStyle(
         model=options.model or await preparation.first_model(),
         api=options.api_format,
@@ -177,17 +181,17 @@ async def _get_ready(client: Client, options: ObserveOptions, request_schedule: 
     scale = TokenScale() if options.prompts is not None else await preparation.token_scale(style)
     await client.warm_up(preparation.health_request)
     rtt_ms = await preparation.round_trip_ms() if options.rtt_ms is None else options.rtt_ms
-    prompts = PromptBook(options.seed, scale)
+    prompts = PromptGenerator(options.seed, scale)
     return Workload(options=options, request_schedule=request_schedule, style=style, prompts=prompts, rtt_ms=rtt_ms)
 
 
 async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> tuple[Recorder, int]:
     """Send everything and write it down; also the number of requests that were not sent."""
-    with place_of_its_own(workload.options, workload.request_schedule.earlier):
-        return await _record_there(client, workload, interrupt)
+    with reserved_paths(workload.options, workload.request_schedule.earlier):
+        return await _record_at_paths(client, workload, interrupt)
 
 
-async def _record_there(client: Client, workload: Workload, interrupt: Interrupt) -> tuple[Recorder, int]:
+async def _record_at_paths(client: Client, workload: Workload, interrupt: Interrupt) -> tuple[Recorder, int]:
     options, earlier = workload.options, workload.request_schedule.earlier
     try:
         scraper = _scraper(client, workload)
@@ -224,16 +228,16 @@ async def _record_there(client: Client, workload: Workload, interrupt: Interrupt
         if reading is not None:
             reading.cancel()
     if at_start is not None:
-        at_end = await interrupt.see_through(_metrics(client, workload))
+        at_end = await interrupt.run_to_completion(_metrics(client, workload))
         warn_of_warm_cache(at_start, at_end, shared_share(workload.request_schedule.plan), options.seed)
     if scraper is not None:
-        observed = await interrupt.see_through(scraper.end())
+        observed = await interrupt.run_to_completion(scraper.end())
         if observed is not None and earlier is None:
             _note_hit_rate(options.paths.header, header, observed)
     return recorder, num_not_sent
 
 
-async def _metrics(client: Client, workload: Workload) -> Reading | None:
+async def _metrics(client: Client, workload: Workload) -> MetricsReading | None:
     """The server's metrics, where they show whether it has seen the prompts before."""
     if workload.request_schedule.conversations is not None or workload.options.prompts is not None:
         return None
@@ -278,11 +282,11 @@ async def _run(client: Client, recorder: Recorder, workload: Workload, interrupt
         max_concurrency=workload.options.max_concurrency,
         follow=None if request_schedule.conversations is None else request_schedule.conversations.follow_up,
     )
-    _, num_not_sent = await send_watched(
+    _, num_not_sent = await send_with_progress(
         client,
         dispatcher,
         recorder.stats,
-        asked_per_s=workload.asked_per_s,
+        requested_per_s=workload.requested_per_s,
         starts_at_us=request_schedule.starts_at_us,
         interrupt=interrupt,
     )

@@ -30,7 +30,7 @@ class OutputPaths:
         return list(dict.fromkeys([self.data, *(Path(stem_of(self.data) + each) for each in _ROWS)]))
 
     @property
-    def others(self) -> list[Path]:
+    def companion_files(self) -> list[Path]:
         """Paths at which an earlier recording of this name may have files beside its rows."""
         return [path for path, kind in self.kinds.items() if kind != "rows"]
 

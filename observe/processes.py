@@ -16,7 +16,15 @@ from observe.errors import RunError
 from observe.event_loop import Interrupt, allow_many_connections, command_of, run_loop
 from observe.live.table import Progress, keep_showing, open_view, progress_of, total
 from observe.recording import Recorder
-from observe.sending import Begin, Done, Ready, Share, connected_client, ready_dispatcher, shares_of
+from observe.sending import (
+    BeginMessage,
+    DoneMessage,
+    ReadyMessage,
+    ScheduleShard,
+    connected_client,
+    ready_dispatcher,
+    shards_of,
+)
 from observe.workloads.workload import Workload
 from traces import TraceError
 
@@ -67,13 +75,13 @@ def main() -> None:
     send(run_loop(_send(share, send)))
 
 
-async def _send(share: Share, send: Send) -> Done:
+async def _send(share: ScheduleShard, send: Send) -> DoneMessage:
     options = share.options
     stop = asyncio.Event()
     try:
         client = await connected_client(share, share.clock)
     except (RunError, OSError) as error:
-        return Done(problem=str(error))
+        return DoneMessage(problem=str(error))
     try:
         recorder = Recorder(
             client.clock,
@@ -81,29 +89,31 @@ async def _send(share: Share, send: Send) -> Done:
             None,
             options.warmup_requests,
             columns=share.columns,
-            joins=True,
+            is_shared=True,
             failed=stop.set,
         )
     except (OSError, TraceError) as error:
         await client.close()
-        return Done(problem=str(error))
+        return DoneMessage(problem=str(error))
     dispatcher = ready_dispatcher(share, client, recorder.record)
-    send(Ready())
+    send(ReadyMessage())
     try:
-        await _until_the_end(dispatcher, recorder, stop, send)
+        await _send_until_done(dispatcher, recorder, stop, send)
     finally:
         num_not_sent = dispatcher.stop()
         client.cancel_all()
         recorder.close()
         await client.close()
-    return Done(stats=recorder.stats, num_not_sent=num_not_sent, failure=recorder.failure, rescued=recorder.rescued)
+    return DoneMessage(
+        stats=recorder.stats, num_not_sent=num_not_sent, failure=recorder.failure, rescued=recorder.rescued
+    )
 
 
-async def _until_the_end(dispatcher: Dispatcher, recorder: Recorder, stop: asyncio.Event, send: Send) -> None:
-    """Send after `Begin`, until all is sent, a file cannot be written or the parent process is gone."""
+async def _send_until_done(dispatcher: Dispatcher, recorder: Recorder, stop: asyncio.Event, send: Send) -> None:
+    """Send after `BeginMessage`, until all is sent, a file cannot be written or the parent process is gone."""
     orders = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
-    begin: Begin | None = await receive(orders)
+    begin: BeginMessage | None = await receive(orders)
     if begin is None:
         return
     sending = asyncio.create_task(dispatcher.run(begin.origin))
@@ -127,7 +137,7 @@ if __name__ == "__main__":
 
 
 _HEAD_START_NS = 100_000_000
-_MOST_END_S = 30.0
+_MAX_END_S = 30.0
 
 
 class _Sender:
@@ -135,7 +145,7 @@ class _Sender:
 
     def __init__(self, process: asyncio.subprocess.Process, num_requests: int, failed: Callable[[], None]) -> None:
         self.progress = Progress()
-        self.done: Done | None = None
+        self.done: DoneMessage | None = None
         self.ready = asyncio.Event()
         """Set when it is ready, or never will be."""
         self.process = process
@@ -148,10 +158,10 @@ class _Sender:
         while (message := await receive(self.process.stdout)) is not None:
             if isinstance(message, Progress):
                 self.progress = message
-            elif isinstance(message, Done):
+            elif isinstance(message, DoneMessage):
                 self.done = message
                 self.progress = Progress(num_sent=self._num_requests - message.num_not_sent)
-            if isinstance(message, Ready | Done):
+            if isinstance(message, ReadyMessage | DoneMessage):
                 self.ready.set()
         self.ready.set()
         if self.done is None or self.done.failure:
@@ -167,15 +177,15 @@ class _Sender:
         assert self.process.stdin is not None
         self.process.stdin.close()
 
-    async def end(self) -> Done:
+    async def end(self) -> DoneMessage:
         """Wait for the final message of the process."""
-        await asyncio.wait([self.listening], timeout=_MOST_END_S)
+        await asyncio.wait([self.listening], timeout=_MAX_END_S)
         if self.process.returncode is None and not self.listening.done():
             self.process.kill()
         code = await self.process.wait()
         if self.done is not None:
             return self.done
-        return Done(
+        return DoneMessage(
             num_not_sent=self._num_requests - self.progress.num_sent,
             failure=f"a process that sends has ended with code {code}; --resume sends what has no row",
         )
@@ -189,26 +199,26 @@ async def send_from_processes(workload: Workload, clock: Clock, recorder: Record
     stop = asyncio.Event()
     senders: list[_Sender] = []
     try:
-        for share in shares_of(workload, clock, workload.options.processes or 1):
+        for share in shards_of(workload, clock, workload.options.processes or 1):
             sender = await _started(share, stop.set)
             senders.append(sender)
         await _run(senders, workload, stop)
     except asyncio.CancelledError:
-        if not interrupt.taken():
+        if not interrupt.consume_cancellation():
             raise
     finally:
         for sender in senders:
             sender.stop()
-        ended = await interrupt.see_through(_ended(senders))
+        ended = await interrupt.run_to_completion(_ended(senders))
     for done in ended:
         if done.stats is not None:
-            recorder.stats.absorb(done.stats)
+            recorder.stats.merge(done.stats)
         recorder.failure = recorder.failure or done.failure
         recorder.rescued = "; ".join(each for each in (recorder.rescued, done.rescued) if each)
     return sum(done.num_not_sent for done in ended)
 
 
-async def _started(share: Share, failed: Callable[[], None]) -> _Sender:
+async def _started(share: ScheduleShard, failed: Callable[[], None]) -> _Sender:
     # A session of its own: Ctrl-C reaches this process, which then lets the others write all they have.
     process = await asyncio.create_subprocess_exec(
         *command_of("observe.processes"),
@@ -229,7 +239,7 @@ async def _run(senders: Sequence[_Sender], workload: Workload, stop: asyncio.Eve
             raise RunError((sender.done or await sender.end()).problem or "a process that sends could not begin")
     origin = perf_counter_ns() + _HEAD_START_NS
     for sender in senders:
-        sender.send(Begin(origin - workload.request_schedule.starts_at_us * 1000))
+        sender.send(BeginMessage(origin - workload.request_schedule.starts_at_us * 1000))
     tasks = [
         asyncio.create_task(stop.wait()),
         asyncio.create_task(_all_ended(senders)),
@@ -242,7 +252,7 @@ async def _run(senders: Sequence[_Sender], workload: Workload, stop: asyncio.Eve
             task.cancel()
 
 
-async def _ended(senders: Sequence[_Sender]) -> list[Done]:
+async def _ended(senders: Sequence[_Sender]) -> list[DoneMessage]:
     return [await sender.end() for sender in senders]
 
 
@@ -258,7 +268,7 @@ async def _keep_showing(senders: Sequence[_Sender], workload: Workload, origin: 
             lambda: total(sender.progress for sender in senders),
             lambda: len(workload.request_schedule.plan),
             origin=origin,
-            asked_per_s=workload.asked_per_s,
+            requested_per_s=workload.requested_per_s,
         )
     finally:
         view.close()

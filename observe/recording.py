@@ -11,43 +11,43 @@ from typing import Any
 from blis_sim.options.memo import Memo
 from observe.clock import Clock
 from observe.connection import CANCELLED
-from observe.dispatch import Sent
-from observe.errors import say
+from observe.dispatch import SentRequest
+from observe.errors import print_message
 from observe.figures import RunStats
 from observe.options import ObserveOptions
 from observe.output_paths import OutputPaths
-from observe.workloads.workload import COLUMNS, Earlier
+from observe.workloads.workload import COLUMNS, EarlierRecording
 from traces import ItlWriter, TraceError, TraceRow, TraceWriter
-from traces.append_file import sole_writer
-from traces.backup import back_up, holds_rows
+from traces.append_file import exclusive_writer
+from traces.backup import back_up, has_rows
 from traces.graph import ids_text
 from traces.text_file import naming_write_errors
 
 
 @contextmanager
-def place_of_its_own(options: ObserveOptions, resumed: Earlier | None) -> Iterator[None]:
+def reserved_paths(options: ObserveOptions, resumed: EarlierRecording | None) -> Iterator[None]:
     """Reserve these paths for the run, within a `with` block; their header must be locked already.
 
     An earlier recording that has rows is moved away, or with `--overwrite` deleted, unless it is the one to resume.
     Raises TraceError, with everything as it was.
     """
     paths = options.paths
-    if resumed is None and any(map(holds_rows, paths.rows)):
+    if resumed is None and any(map(has_rows, paths.rows)):
         if options.overwrite:
-            _delete_what_is_not_replaced(paths)
+            _delete_stale_files(paths)
         else:
-            others = [path for path in paths.others if isfile(path) and path.stat().st_size]
-            folder = back_up(paths.header.with_suffix(""), others, paths.rows)
-            say(f"note: the earlier recording at {paths.data} is now in {folder}")
+            companion_files = [path for path in paths.companion_files if isfile(path) and path.stat().st_size]
+            folder = back_up(paths.header.with_suffix(""), companion_files, paths.rows)
+            print_message(f"note: the earlier recording at {paths.data} is now in {folder}")
     # A header that has moved has taken its lock along.
-    with nullcontext() if paths.header.exists() else sole_writer(paths.header):
+    with nullcontext() if paths.header.exists() else exclusive_writer(paths.header):
         yield
 
 
-def _delete_what_is_not_replaced(paths: OutputPaths) -> None:
+def _delete_stale_files(paths: OutputPaths) -> None:
     """Delete files of an earlier recording; others are replaced when they are opened."""
     replaced = (paths.header, paths.data, paths.itl, paths.metrics, paths.content)
-    for path in (*paths.others, *paths.rows):
+    for path in (*paths.companion_files, *paths.rows):
         if path not in replaced and isfile(path):
             with naming_write_errors(path):
                 path.unlink(missing_ok=True)
@@ -64,10 +64,10 @@ _NUMBERS = (
     "last_chunk_time_us",
     "num_chunks",
 )
-_MOST_FORMS = 256
+_MAX_FORMS = 256
 
 
-def row_of(sent: Sent, clock: Clock) -> TraceRow:
+def row_of(sent: SentRequest, clock: Clock) -> TraceRow:
     """The row of one request. Send and chunk times are Unix microseconds, the arrival counts from the start."""
     prepared, planned, outcome = sent.prepared, sent.prepared.planned, sent.outcome
     return TraceRow(
@@ -102,7 +102,7 @@ def row_of(sent: Sent, clock: Clock) -> TraceRow:
     )
 
 
-class RowLines:
+class RowFormatter:
     """The line of each row for one writer.
 
     Requests of one kind, answered in the same way, share a form: a line with places for the numbers and the id.
@@ -113,9 +113,9 @@ class RowLines:
         self._writer = writer
         self._clock = clock
         self._ahead_ns = clock.epoch_ns - clock.counter_ns
-        self._forms = Memo[tuple[Any, ...], str](_MOST_FORMS)
+        self._forms = Memo[tuple[Any, ...], str](_MAX_FORMS)
 
-    def line(self, sent: Sent) -> str:
+    def line(self, sent: SentRequest) -> str:
         """Return the line that the writer would write for the row of this request."""
         planned, reply = sent.prepared.planned, sent.outcome.reply
         if planned.session_id or planned.number is not None or sent.outcome.status != "ok":
@@ -141,8 +141,8 @@ class RowLines:
             self._forms.keep(key, form)
         return form % self._values(sent)
 
-    def _values(self, sent: Sent) -> tuple[Any, ...]:
-        prepared, outcome, ahead_ns = sent.prepared, sent.outcome, self._ahead_ns
+    def _values(self, sent: SentRequest) -> tuple[Any, ...]:
+        prepared, outcome, clock_offset_ns = sent.prepared, sent.outcome, self._ahead_ns
         reply = outcome.reply
         first, last = outcome.first_chunk, outcome.last_chunk
         return (
@@ -151,22 +151,22 @@ class RowLines:
             outcome.output_tokens,
             reply.prompt_tokens or 0,
             prepared.planned.at_us,
-            (ahead_ns + outcome.sent) // 1000 if outcome.sent else 0,
-            (ahead_ns + first) // 1000 if first else 0,
-            (ahead_ns + last) // 1000 if last else 0,
+            (clock_offset_ns + outcome.sent) // 1000 if outcome.sent else 0,
+            (clock_offset_ns + first) // 1000 if first else 0,
+            (clock_offset_ns + last) // 1000 if last else 0,
             outcome.num_chunks,
             prepared.x_request_id,
         )
 
 
-def _input_tokens(sent: Sent) -> int:
+def _input_tokens(sent: SentRequest) -> int:
     # The length of a given prompt is an estimate until the server has counted.
     planned = sent.prepared.planned
     return (planned.prompt and sent.outcome.reply.prompt_tokens) or planned.input_tokens
 
 
 _DELAY_S = 0.005
-_MOST_WAITING = 64
+_MAX_WAITING = 64
 
 
 class Recorder:
@@ -177,18 +177,18 @@ class Recorder:
     The files begin with the rows of the `earlier` part of the recording. The error of a file that cannot be written any
     more is kept in `failure`, and `failed` is called, once. Later rows go to `rescued` instead.
 
-    With `joins` the files exist, and other processes write to them, too.
+    With `is_shared` the files exist, and other processes write to them, too.
     """
 
     def __init__(
         self,
         clock: Clock,
         paths: OutputPaths,
-        earlier: Earlier | None,
+        earlier: EarlierRecording | None,
         num_warm_up: int,
         *,
         columns: frozenset[str] = COLUMNS,
-        joins: bool = False,
+        is_shared: bool = False,
         failed: Callable[[], None],
     ) -> None:
         self.stats = RunStats()
@@ -200,20 +200,20 @@ class Recorder:
         self._failed = failed
         self._paths = paths
         self._columns = columns
-        self._unwritten: list[Sent] = []
-        self._waiting: list[Sent] = []
+        self._unwritten: list[SentRequest] = []
+        self._waiting: list[SentRequest] = []
         self._timer: asyncio.TimerHandle | None = None
         chunks = earlier.chunks if earlier else None
-        self._itl = ItlWriter(paths.itl, chunks, joins=joins) if paths.itl else None
+        self._itl = ItlWriter(paths.itl, chunks, is_shared=is_shared) if paths.itl else None
         try:
-            self._rows = TraceWriter(paths.data, self._columns, earlier.rows if earlier else None, joins=joins)
+            self._rows = TraceWriter(paths.data, self._columns, earlier.rows if earlier else None, is_shared=is_shared)
         except BaseException:
             if self._itl is not None:
                 self._itl.close()
             raise
-        self._lines = RowLines(self._rows, clock)
+        self._lines = RowFormatter(self._rows, clock)
 
-    def record(self, sent: Sent) -> None:
+    def record(self, sent: SentRequest) -> None:
         """Write and count one request."""
         if sent.prepared.request_id < self._num_warm_up:
             return
@@ -222,7 +222,7 @@ class Recorder:
             self._unwritten.append(sent)
             return
         self._waiting.append(sent)
-        if len(self._waiting) >= _MOST_WAITING:
+        if len(self._waiting) >= _MAX_WAITING:
             self._write_in_time()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_DELAY_S, self._write_in_time)
@@ -256,15 +256,15 @@ class Recorder:
             self._unwritten += waiting
             self._note(error)
 
-    def _write(self, ended: list[Sent], rows: TraceWriter, itl: ItlWriter | None) -> None:
+    def _write(self, ended: list[SentRequest], rows: TraceWriter, itl: ItlWriter | None) -> None:
         # A row is there only when all that belongs to it is.
         if itl is not None:
             itl.write_all((sent.prepared.request_id, self._chunk_times_us(sent)) for sent in ended)
         rows.write_lines(map(self._lines.line, ended))
 
-    def _chunk_times_us(self, sent: Sent) -> list[int]:
-        ahead_ns = self._clock.epoch_ns - self._clock.counter_ns
-        return [(ahead_ns + at) // 1000 for at in sent.outcome.reply.chunk_times]
+    def _chunk_times_us(self, sent: SentRequest) -> list[int]:
+        clock_offset_ns = self._clock.epoch_ns - self._clock.counter_ns
+        return [(clock_offset_ns + at) // 1000 for at in sent.outcome.reply.chunk_times]
 
     def _rescue(self) -> None:
         finished = [sent for sent in self._unwritten if sent.outcome.kind != CANCELLED]

@@ -17,12 +17,12 @@ from traces.workload import WorkloadRequest
 
 SHARED_PREFIX = "shared"
 
-_MOST_SPARE_CONNECTIONS = 32
+_MAX_SPARE_CONNECTIONS = 32
 _SPARE_WINDOW_US = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class RepeatedPrefix:
     """The start of a prompt that repeats the first `num_tokens` tokens of request `number`.
 
     `parts` has, for each request whose own words are repeated: its number, and the begin and the end of these words in
@@ -35,7 +35,7 @@ class Repeated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedRequest:
     """One request to be. `at_us` counts from the start of the run.
 
     Its prompt is the shared start of `prefix_group`, `prefix_tokens` long, and `input_tokens` of its own, unless it
@@ -69,7 +69,7 @@ class Planned:
     """The numbers of requests that must be answered before it is sent."""
     context_of: int | None = None
     """The number of the request that `context_tokens` are of; None for the round before."""
-    repeats: Repeated | None = None
+    repeats: RepeatedPrefix | None = None
     model: str = ""
     timeout_us: int = 0
     """After how long it is given up; 0 leaves that to the run."""
@@ -91,10 +91,10 @@ def poisson_arrivals_us(rate: float, count: int, random: Random) -> list[int]:
 
 def plan_synthetic(
     arrivals_us: Sequence[int], prompt: Lengths, output: Lengths, *, prefix_tokens: int, random: Random
-) -> list[Planned]:
+) -> list[PlannedRequest]:
     """Requests at these times, with lengths drawn for each; all share one prefix when it has tokens."""
     return [
-        Planned(
+        PlannedRequest(
             at_us=at_us,
             input_tokens=prompt.draw(random),
             output_tokens=output.draw(random),
@@ -105,7 +105,7 @@ def plan_synthetic(
     ]
 
 
-def plan_from_trace(rows: Sequence[TraceRow]) -> list[Planned]:
+def plan_from_trace(rows: Sequence[TraceRow]) -> list[PlannedRequest]:
     """The requests of a recording at their own times, the first at 0, in the order in which they arrived.
 
     The prompt is as long as the server counted it, else as long as it was meant to be. A request that never got an
@@ -115,10 +115,10 @@ def plan_from_trace(rows: Sequence[TraceRow]) -> list[Planned]:
     return [_planned(row, row.arrival_time_us - in_order[0].arrival_time_us) for row in in_order]
 
 
-def plan_from_requests(requests: Sequence[WorkloadRequest]) -> list[Planned]:
+def plan_from_requests(requests: Sequence[WorkloadRequest]) -> list[PlannedRequest]:
     """The requests that a workload spec generates, at their own times."""
     return [
-        Planned(
+        PlannedRequest(
             at_us=request.arrival_us,
             input_tokens=max(1, request.input_tokens),
             output_tokens=max(1, request.output_tokens),
@@ -138,26 +138,26 @@ def plan_from_requests(requests: Sequence[WorkloadRequest]) -> list[Planned]:
     ]
 
 
-def peak_arrivals(plan: Sequence[Planned], window_us: int) -> int:
+def peak_arrivals(plan: Sequence[PlannedRequest], window_us: int) -> int:
     """The most arrivals that any stretch of time of this length holds; the plan is in order of time."""
     return max(_arrivals_in_window([planned.at_us for planned in plan], window_us), default=0)
 
 
-def num_spare_connections(plan: Sequence[Planned]) -> int:
+def num_spare_connections(plan: Sequence[PlannedRequest]) -> int:
     """Return the number of spare connections: enough for the densest moment of the plan, up to a limit."""
-    return min(peak_arrivals(plan, _SPARE_WINDOW_US) + 1, _MOST_SPARE_CONNECTIONS)
+    return min(peak_arrivals(plan, _SPARE_WINDOW_US) + 1, _MAX_SPARE_CONNECTIONS)
 
 
-def mean_rate(plan: Sequence[Planned]) -> float:
+def mean_rate(plan: Sequence[PlannedRequest]) -> float:
     """Requests per second from the first arrival to the last; 0 when that takes no time."""
     span_us = plan[-1].at_us - plan[0].at_us
     return (len(plan) - 1) * 1e6 / span_us if span_us else 0.0
 
 
-def _planned(row: TraceRow, at_us: int) -> Planned:
+def _planned(row: TraceRow, at_us: int) -> PlannedRequest:
     prefix_tokens = row.prefix_length if row.prefix_group else 0
     total = row.server_input_tokens or row.prefix_length + row.input_tokens
-    return Planned(
+    return PlannedRequest(
         at_us=at_us,
         input_tokens=max(1, total - prefix_tokens),
         output_tokens=max(1, row.output_tokens),
@@ -193,7 +193,7 @@ _TEXT = """
 """
 WORDS = tuple(_TEXT.split())
 
-_RIVER_WORDS = 1 << 16
+_FILLER_WORDS = 1 << 16
 _DISTINCT_WORDS = 16
 
 
@@ -233,7 +233,7 @@ def scale_from_counts(once: int | None, twice: int | None) -> TokenScale | None:
     return scale if 1 <= scale.tokens_per_word <= 3 else None
 
 
-class PromptBook:
+class PromptGenerator:
     """The text of each prompt, the same for the same seed, whatever the order in which they are requested.
 
     A prompt begins with words of its own, so that none shares the blocks of a prefix cache with another except
@@ -243,18 +243,18 @@ class PromptBook:
     def __init__(self, seed: int, scale: TokenScale) -> None:
         self._seed = seed
         self.scale = scale
-        self._river = Random(f"{seed}/river").choices(WORDS, k=_RIVER_WORDS)
+        self._filler_text = Random(f"{seed}/river").choices(WORDS, k=_FILLER_WORDS)
         self._prefix = cache(self._make_prefix)
 
     def text(self, request_id: int, *, input_tokens: int, prefix_group: str = "", prefix_tokens: int = 0) -> str:
         """The prompt of one request: the shared start of its group, then `input_tokens` of its own."""
         if not prefix_group:
-            return " ".join(self._own(request_id, self.scale.words(input_tokens)))
+            return " ".join(self._own_words(request_id, self.scale.words(input_tokens)))
         num_shared = self.scale.words_inside(prefix_tokens)
         num_own = max(1, self.scale.words(prefix_tokens + input_tokens) - num_shared)
-        return " ".join([*self._prefix(prefix_group, num_shared), *self._own(request_id, num_own)])
+        return " ".join([*self._prefix(prefix_group, num_shared), *self._own_words(request_id, num_own)])
 
-    def text_behind(
+    def text_after_prefix(
         self,
         request_id: int,
         repeated: Sequence[tuple[int, int, int]],
@@ -263,23 +263,23 @@ class PromptBook:
         prefix_group: str = "",
         prefix_tokens: int = 0,
     ) -> str:
-        """A prompt of this many tokens that begins with words of other requests, as `Repeated` has them."""
+        """A prompt of this many tokens that begins with words of other requests, as `RepeatedPrefix` has them."""
         words = self._prefix(prefix_group, self.scale.words_inside(prefix_tokens))[:] if prefix_group else []
         num_shared = len(words)
         for number, start, end in repeated:
             begins, ends = (self.scale.words_inside(each - self.scale.tokens_around) for each in (start, end))
             begins = max(num_shared, begins)
             if ends > len(words):
-                words += self._own(number, ends - begins)[len(words) - begins :]
+                words += self._own_words(number, ends - begins)[len(words) - begins :]
         num_own = max(1, self.scale.words(num_tokens) - len(words))
-        return " ".join([*words, *self._own(request_id, num_own)])
+        return " ".join([*words, *self._own_words(request_id, num_own)])
 
-    def _own(self, request_id: int, count: int) -> list[str]:
+    def _own_words(self, request_id: int, count: int) -> list[str]:
         random = Random(f"{self._seed}/request/{request_id}")
         words = random.choices(WORDS, k=min(count, _DISTINCT_WORDS))
         while len(words) < count:
-            start = random.randrange(_RIVER_WORDS)
-            words += self._river[start : start + count - len(words)]
+            start = random.randrange(_FILLER_WORDS)
+            words += self._filler_text[start : start + count - len(words)]
         return words
 
     def _make_prefix(self, group: str, count: int) -> list[str]:
@@ -290,14 +290,14 @@ _CHARACTERS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class GivenPrompt:
+class FilePrompt:
     """A prompt, and the number of output tokens if the file has one."""
 
     text: str
     output_tokens: int | None = None
 
 
-def read_prompts(path: Path | str) -> list[GivenPrompt]:
+def read_prompts(path: Path | str) -> list[FilePrompt]:
     """The prompts of a file, in its order. Raises BlisError.
 
     Each line of a file that ends in `.jsonl` is an object with `prompt` and perhaps `output_tokens`; its other keys are
@@ -310,19 +310,19 @@ def read_prompts(path: Path | str) -> list[GivenPrompt]:
     if not filled:
         raise ObserveError(f"{path}: expected a prompt per line, got none")
     if path.suffix != ".jsonl":
-        return [GivenPrompt(line) for _, line in filled]
+        return [FilePrompt(line) for _, line in filled]
     return [_parsed(f"{path} line {number}", line) for number, line in filled]
 
 
-def with_prompts(plan: Sequence[Planned], prompts: Sequence[GivenPrompt]) -> list[Planned]:
+def with_prompts(plan: Sequence[PlannedRequest], prompts: Sequence[FilePrompt]) -> list[PlannedRequest]:
     """The plan with these prompts in turn, from the first one again after the last one.
 
     How many tokens they have is only known from answers; until then it is estimated by their characters.
     """
-    return [_worded(planned, prompts[place % len(prompts)]) for place, planned in enumerate(plan)]
+    return [_with_prompt(planned, prompts[place % len(prompts)]) for place, planned in enumerate(plan)]
 
 
-def _worded(planned: Planned, given: GivenPrompt) -> Planned:
+def _with_prompt(planned: PlannedRequest, given: FilePrompt) -> PlannedRequest:
     return replace(
         planned,
         prompt=given.text,
@@ -331,7 +331,7 @@ def _worded(planned: Planned, given: GivenPrompt) -> Planned:
     )
 
 
-def _parsed(place: str, line: str) -> GivenPrompt:
+def _parsed(place: str, line: str) -> FilePrompt:
     try:
         entry = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -342,4 +342,4 @@ def _parsed(place: str, line: str) -> GivenPrompt:
     output_tokens = entry.get("output_tokens")
     if output_tokens is not None and (type(output_tokens) is not int or output_tokens < 1):
         raise ObserveError(f"{place} key output_tokens: expected a whole number above 0, got {output_tokens!r}")
-    return GivenPrompt(prompt, output_tokens)
+    return FilePrompt(prompt, output_tokens)

@@ -10,26 +10,26 @@ from time import perf_counter_ns
 from observe.body import RequestStyle
 from observe.client import Client
 from observe.clock import Clock, Nanos
-from observe.dispatch import Dispatcher, Sent
+from observe.dispatch import Dispatcher, SentRequest
 from observe.event_loop import Interrupt
 from observe.figures import RunStats
 from observe.http import get_bytes, parse_server
 from observe.live.table import keep_showing, open_view, progress_of
 from observe.options import ObserveOptions
-from observe.requests import Planned, PromptBook, TokenScale, num_spare_connections
+from observe.requests import PlannedRequest, PromptGenerator, TokenScale, num_spare_connections
 from observe.workloads.workload import RequestSchedule, Workload, preparer
 from traces import SloTargets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class ScheduleShard:
     """The part of a schedule that one process sends, with all settings for it. Requests keep their numbers."""
 
     options: ObserveOptions
     style: RequestStyle
     scale: TokenScale
     clock: Clock
-    plan: Sequence[Planned]
+    plan: Sequence[PlannedRequest]
     request_ids: Sequence[int]
     columns: frozenset[str]
     """Columns of the recording beside those that every recording has."""
@@ -37,19 +37,19 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadyMessage:
     """From a process: connections are open and requests are built."""
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class BeginMessage:
     """From the run: the instant from which the schedule counts, on the counter that all processes read."""
 
     origin: Nanos
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class DoneMessage:
     """The final message of a process. `problem` is the reason for which it has not begun."""
 
     stats: RunStats | None = None
@@ -59,12 +59,12 @@ class Done:
     problem: str = ""
 
 
-def shares_of(workload: Workload, clock: Clock, num_shares: int) -> list[Share]:
+def shards_of(workload: Workload, clock: Clock, num_shares: int) -> list[ScheduleShard]:
     """The requests dealt out in turn, so that each share has the shape of the whole; none is empty."""
     plan, request_ids = workload.request_schedule.plan, workload.request_schedule.request_ids
     num_shares = min(num_shares, len(plan))
     return [
-        Share(
+        ScheduleShard(
             options=workload.options,
             style=workload.style,
             scale=workload.prompts.scale,
@@ -78,7 +78,7 @@ def shares_of(workload: Workload, clock: Clock, num_shares: int) -> list[Share]:
     ]
 
 
-async def connected_client(share: Share, clock: Clock) -> Client:
+async def connected_client(share: ScheduleShard, clock: Clock) -> Client:
     """A client with connections for the share, all used once. Raises RunError, or OSError; BlisError for TLS."""
     options = share.options
     client = Client(
@@ -97,20 +97,20 @@ async def connected_client(share: Share, clock: Clock) -> Client:
     return client
 
 
-def ready_dispatcher(share: Share, client: Client, finished: Callable[[Sent], None]) -> Dispatcher:
+def ready_dispatcher(share: ScheduleShard, client: Client, finished: Callable[[SentRequest], None]) -> Dispatcher:
     """Return a dispatcher for the share, with its first requests built."""
     targets = share.goodput_slo_targets
     request_schedule = RequestSchedule(plan=share.plan, request_ids=share.request_ids, goodput_slo_targets=targets)
-    prompts = PromptBook(share.options.seed, share.scale)
+    prompts = PromptGenerator(share.options.seed, share.scale)
     workload = Workload(
         options=share.options, request_schedule=request_schedule, style=share.style, prompts=prompts, rtt_ms=None
     )
     dispatcher = Dispatcher(client, share.plan, preparer(client.server, workload), finished)
-    last_preparations(dispatcher)
+    build_first_requests(dispatcher)
     return dispatcher
 
 
-def last_preparations(dispatcher: Dispatcher) -> None:
+def build_first_requests(dispatcher: Dispatcher) -> None:
     """Build the first requests. What exists then stays: collections that look at it again would hold up answers."""
     dispatcher.build_ahead()
     gc.collect()
@@ -120,12 +120,12 @@ def last_preparations(dispatcher: Dispatcher) -> None:
 _HEAD_START_NS = 50_000_000
 
 
-async def send_watched(
+async def send_with_progress(
     client: Client,
     dispatcher: Dispatcher,
     stats: RunStats,
     *,
-    asked_per_s: float,
+    requested_per_s: float,
     starts_at_us: int = 0,
     interrupt: Interrupt | None = None,
 ) -> tuple[Nanos, int]:
@@ -134,21 +134,21 @@ async def send_watched(
     `starts_at_us` is where in the schedule it starts, `stats` what is known of the answers so far.
     """
     view = open_view()
-    last_preparations(dispatcher)
+    build_first_requests(dispatcher)
     origin = perf_counter_ns() + _HEAD_START_NS
     showing = asyncio.create_task(
         keep_showing(
             view,
             lambda: progress_of(dispatcher, stats),
-            lambda: dispatcher.num_wanted,
+            lambda: dispatcher.num_planned,
             origin=origin,
-            asked_per_s=asked_per_s,
+            requested_per_s=requested_per_s,
         )
     )
     try:
         await dispatcher.run(origin - starts_at_us * 1000)
     except asyncio.CancelledError:
-        if interrupt is None or not interrupt.taken():
+        if interrupt is None or not interrupt.consume_cancellation():
             raise
     finally:
         # After a run to the end nothing is left to stop.

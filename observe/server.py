@@ -17,16 +17,16 @@ from observe.client import Client
 from observe.connection import CANCELLED, Outcome
 from observe.errors import RunError, warn
 from observe.http import get_bytes, post_bytes
-from observe.requests import WORDS, Planned, TokenScale, calibration_text, scale_from_counts
+from observe.requests import WORDS, PlannedRequest, TokenScale, calibration_text, scale_from_counts
 from traces import JsonLinesWriter
 from traces.server_settings import plausible, read_settings_file
 
 _RTT_PROBES = 10
-_REFUSED_FOR_GOOD = frozenset({401, 403, 404, 405})
+_PERMANENT_ERRORS = frozenset({401, 403, 404, 405})
 
 
 @dataclass(frozen=True, slots=True)
-class Preparation:
+class ServerQueries:
     """Queries one server, over its client, with the headers of all requests."""
 
     client: Client
@@ -86,7 +86,7 @@ class Preparation:
 
 
 def _check_not_refused(url: str, outcome: Outcome) -> None:
-    if outcome.reply.status_code in _REFUSED_FOR_GOOD:
+    if outcome.reply.status_code in _PERMANENT_ERRORS:
         raise RunError(f"{url} answered {_short(outcome.error_message)}")
 
 
@@ -109,11 +109,11 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _QUERIES = "vllm:prefix_cache_queries_total"
 _HITS = "vllm:prefix_cache_hits_total"
 _CACHE_SETTINGS = "vllm:cache_config_info{"
-_MOST_TOKENS = 2**31 - 1
+_MAX_TOKENS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MetricsReading:
     """vLLM's samples at an instant (Unix microseconds), by name with labels, without the buckets of histograms."""
 
     at_us: int
@@ -124,7 +124,7 @@ class Reading:
         return sum(value for key, value in self.samples.items() if key.partition("{")[0] == name)
 
 
-def reading_of(page: str, at_us: int) -> Reading:
+def parse_reading(page: str, at_us: int) -> MetricsReading:
     """The samples of a page in Prometheus' text format; lines that are none are passed over."""
     samples = {}
     for line in page.split("\n"):
@@ -134,10 +134,10 @@ def reading_of(page: str, at_us: int) -> Reading:
                 samples[name] = float(value)
             except ValueError:
                 continue
-    return Reading(at_us, samples)
+    return MetricsReading(at_us, samples)
 
 
-def cache_settings(reading: Reading) -> dict[str, str]:
+def cache_settings(reading: MetricsReading) -> dict[str, str]:
     """The settings of the KV cache, as vLLM publishes them in the labels of a metric; empty where it does not."""
     for name in reading.samples:
         if name.startswith(_CACHE_SETTINGS):
@@ -149,9 +149,9 @@ def header_settings(cache: Mapping[str, str], max_model_len: Any) -> dict[str, A
     """Return the settings that the header of a trace has fields for, if they are plausible."""
     found: dict[str, Any] = {}
     for name, value, kind, most in (
-        ("block_size", cache.get("block_size"), int, _MOST_TOKENS),
+        ("block_size", cache.get("block_size"), int, _MAX_TOKENS),
         ("gpu_memory_utilization", cache.get("gpu_memory_utilization"), float, 1),
-        ("max_model_len", max_model_len if type(max_model_len) is int else None, int, _MOST_TOKENS),
+        ("max_model_len", max_model_len if type(max_model_len) is int else None, int, _MAX_TOKENS),
     ):
         with suppress(ValueError):
             setting = kind(value or "")
@@ -160,7 +160,7 @@ def header_settings(cache: Mapping[str, str], max_model_len: Any) -> dict[str, A
     return found
 
 
-def observed_hit_rate(before: Reading, after: Reading) -> dict[str, Any] | None:
+def observed_hit_rate(before: MetricsReading, after: MetricsReading) -> dict[str, Any] | None:
     """The share of prompt tokens found in the prefix cache between two readings, as a header has it.
 
     None when the cache was not queried, or the counters began anew in between.
@@ -189,7 +189,7 @@ class Scraper:
 
     def __init__(self, client: Client, headers: Mapping[str, str], path: Path, *, resume: bool) -> None:
         self.num_failed = 0
-        self.readings: list[Reading] = []
+        self.readings: list[MetricsReading] = []
         self._client = client
         self._headers = headers
         self._writer = JsonLinesWriter(path, resume=resume)
@@ -231,7 +231,7 @@ class Scraper:
             warn(f"{self.num_failed} readings of the server's metrics failed")
         return None if len(self.readings) < 2 else observed_hit_rate(self.readings[0], self.readings[-1])
 
-    async def _read(self) -> Reading | None:
+    async def _read(self) -> MetricsReading | None:
         request = get_bytes(self._client.server, "/metrics", self._headers)
         outcome = await self._client.fetch(request, timeout_s=_TIMEOUT_S)
         # The body of any answer is read, whether or not it is JSON.
@@ -239,9 +239,9 @@ class Scraper:
             # A reading that the end of the run cancelled is followed by the last reading.
             self.num_failed += outcome.kind != CANCELLED
             return None
-        return reading_of(outcome.reply.text, self._client.clock.epoch_us(perf_counter_ns()))
+        return parse_reading(outcome.reply.text, self._client.clock.epoch_us(perf_counter_ns()))
 
-    def _keep(self, reading: Reading, phase: str) -> None:
+    def _keep(self, reading: MetricsReading, phase: str) -> None:
         self.readings = [*self.readings[:1], reading]
         self._write({"at_us": reading.at_us, "phase": phase, "samples": dict(reading.samples)})
 
@@ -299,7 +299,7 @@ async def settings_of_server(client: Client, headers: Mapping[str, str], file: s
     metrics = await client.fetch(get_bytes(client.server, "/metrics", headers), timeout_s=_TIMEOUT_S)
     labels: dict[str, str] = {}
     if metrics.reply.status_code == 200 and metrics.reply.complete:
-        labels = cache_settings(reading_of(metrics.reply.text, client.clock.epoch_us(perf_counter_ns())))
+        labels = cache_settings(parse_reading(metrics.reply.text, client.clock.epoch_us(perf_counter_ns())))
     found = _of_labels(labels)
     found |= _of_models(await fetched("/v1/models"))
     version = _entry(await fetched("/version"), "version")
@@ -329,28 +329,28 @@ def _entry(value: Any, key: str) -> Any:
 
 
 _WARM_CACHE_TIMEOUT_S = 1
-_SURPRISE = 0.3
+_WARM_CACHE_MARGIN = 0.3
 """Share of the prompt tokens beyond the shared ones that the cache may hold: chat templates, blocks that are cut."""
 
 
-async def metrics_page(client: Client, headers: Mapping[str, str]) -> Reading | None:
+async def metrics_page(client: Client, headers: Mapping[str, str]) -> MetricsReading | None:
     """Return the metrics of the server at this instant, None where there are none."""
     outcome = await client.fetch(get_bytes(client.server, "/metrics", headers), timeout_s=_WARM_CACHE_TIMEOUT_S)
     if outcome.reply.status_code != 200 or not outcome.reply.complete:
         return None
-    return reading_of(outcome.reply.text, client.clock.epoch_us(perf_counter_ns()))
+    return parse_reading(outcome.reply.text, client.clock.epoch_us(perf_counter_ns()))
 
 
-def shared_share(plan: Sequence[Planned]) -> float:
+def shared_share(plan: Sequence[PlannedRequest]) -> float:
     """The largest share of the prompt tokens of a plan that its own requests can leave in a prefix cache."""
     shared = sum(each.prefix_tokens + each.context_tokens for each in plan)
     return shared / max(1, sum(each.prefix_tokens + each.input_tokens for each in plan))
 
 
-def warn_of_warm_cache(before: Reading | None, after: Reading | None, expected: float, seed: int) -> None:
+def warn_of_warm_cache(before: MetricsReading | None, after: MetricsReading | None, expected: float, seed: int) -> None:
     """Warn when the share of prompt tokens that the cache held between two readings is far above the expected one."""
     found = None if before is None or after is None else observed_hit_rate(before, after)
-    if found is None or found["hit_rate"] <= expected + _SURPRISE:
+    if found is None or found["hit_rate"] <= expected + _WARM_CACHE_MARGIN:
         return
     warn(
         f"the server's prefix cache held {found['hit_rate']:.0%} of the prompt tokens, of which the requests share at "

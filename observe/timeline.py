@@ -16,7 +16,7 @@ from observe.figures import RequestLog
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_MOST_INTERVALS = 100
+_MAX_INTERVALS = 100
 _NANOS_PER_S = 1e9
 
 
@@ -69,7 +69,7 @@ def timeline_of(log: RequestLog) -> Timeline:
 
 def interval_s(duration_s: float) -> float:
     """Return a round interval length that divides a run of this duration into at most 100 intervals."""
-    return next(each for each in _round_lengths() if duration_s / each < _MOST_INTERVALS)
+    return next(each for each in _round_lengths() if duration_s / each < _MAX_INTERVALS)
 
 
 def _round_lengths() -> Iterator[float]:

@@ -12,7 +12,7 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.units import Micros
 from traces import Trace, TraceRow
-from traces.graph import context_of, repeated_places, without_others
+from traces.graph import context_of, repeated_places, restricted_to
 
 if TYPE_CHECKING:
     from traces.workload import WorkloadRequest  # a replay does not wait for the generators to be loaded
@@ -140,7 +140,7 @@ def arrivals_of(
     """
     leave_failed = trace.header.mode == "real" and not include_failed
     present = [row for row in trace.rows if not (leave_failed and row.status in FAILED_STATUSES)]
-    served = without_others(trace.rows, [row for row in present if _is_served(row, model)])
+    served = restricted_to(trace.rows, [row for row in present if _is_served(row, model)])
     arrivals = arrivals_of_rows(served, config, as_scheduled)
     return Arrivals(arrivals, len(trace.rows) - len(present), len(present) - len(served))
 

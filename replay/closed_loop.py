@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.events import Finished
-from blis_sim.engine.simulation import CHUNK_US, LOOK_EVERY, ProgressWatch, Simulation
+from blis_sim.engine.simulation import CHECK_EVERY, CHUNK_US, ProgressWatch, Simulation
 from blis_sim.engine.units import Micros
 from replay.arrivals import Arrival, Arrivals, arrivals_of_rows
 from replay.simulation.measure import COMPLETED, replied_at
@@ -15,14 +15,14 @@ from replay.simulation.record import OnTokens, Record
 from replay.simulation.simulate import Simulated, simulate
 from replay.synthetic_arrivals import GeneratedArrivals, arrival_of
 from traces import TraceRow
-from traces.collector import no_cycle_search
-from traces.graph import awaited
+from traces.collector import gc_disabled
+from traces.graph import dependencies_of
 from traces.workload import Session, Workload, WorkloadRequest
 
-Talk = TypeVar("Talk")
+Conversation = TypeVar("Conversation")
 
 
-class WaitingQueue(Protocol[Talk]):
+class WaitingQueue(Protocol[Conversation]):
     """Requests in order of arrival, to which conversations add as their replies come."""
 
     least_pause_us: Micros
@@ -32,19 +32,19 @@ class WaitingQueue(Protocol[Talk]):
         """When the next request arrives; None when nothing is known to come."""
         ...
 
-    def pop(self, number: int) -> tuple[Arrival, Talk | None]:
+    def pop(self, number: int) -> tuple[Arrival, Conversation | None]:
         """Return the next request, with this number, and its conversation if another request is to follow."""
         ...
 
-    def follow_up(self, talk: Talk, replied_at: Micros, num_replied_tokens: int) -> None:
+    def on_reply(self, conversation: Conversation, replied_at: Micros, num_replied_tokens: int) -> None:
         """Send the next request of a conversation, a pause after its reply."""
         ...
 
 
-@no_cycle_search()
+@gc_disabled()
 def run_closed_loop(
     simulation: Simulation,
-    queue: WaitingQueue[Talk],
+    queue: WaitingQueue[Conversation],
     horizon_us: Micros | None = None,
     on_finished: Callable[[], None] | None = None,
     on_tokens: OnTokens | None = None,
@@ -56,26 +56,26 @@ def run_closed_loop(
     when the reply of a completed request has reached its client.
     """
     record = Record(simulation, on_tokens)
-    waiting: dict[str, Talk] = {}
-    watch = ProgressWatch(simulation, every=LOOK_EVERY)
+    waiting: dict[str, Conversation] = {}
+    watch = ProgressWatch(simulation, every=CHECK_EVERY)
     while (next_at := _earliest(queue.next_at(), simulation.next_event_at())) is not None:
         if horizon_us is not None and next_at > horizon_us:
             break
         # Arrivals at an instant are submitted before the simulation advances to that instant.
         while queue.next_at() == next_at:
-            arrival, talk = queue.pop(len(record))
-            if talk is not None:
-                waiting[arrival.request.id] = talk
+            arrival, conversation = queue.pop(len(record))
+            if conversation is not None:
+                waiting[arrival.request.id] = conversation
             record.arrived([simulation.submit(arrival.request, arrival.at)], [arrival.row])
         until = next_at + (queue.least_pause_us if waiting else CHUNK_US) - 1
         for finished in record.note(simulation.advance(_least(until, horizon_us, queue.next_at()))):
             if on_finished is not None:
                 on_finished()
-            talk = waiting.pop(finished.sequence.request.id, None)
-            if talk is not None and finished.outcome in COMPLETED:
-                queue.follow_up(talk, replied(simulation, finished), finished.sequence.num_output_tokens)
+            conversation = waiting.pop(finished.sequence.request.id, None)
+            if conversation is not None and finished.outcome in COMPLETED:
+                queue.on_reply(conversation, replied(simulation, finished), finished.sequence.num_output_tokens)
         if horizon_us is None:
-            watch.look()
+            watch.check()
     record.close()
     return Simulated(simulation, record)
 
@@ -93,24 +93,24 @@ def _least(until: Micros, horizon_us: Micros | None, next_arrival_at: Micros | N
     return until if next_arrival_at is None else min(until, next_arrival_at - 1)
 
 
-class _Sent:
+class _RequestNode:
     """A request, its dependents, and `ready_at`, the latest arrival of a reply that it waits for."""
 
-    __slots__ = ("arrival", "followers", "num_awaited", "pause_us", "ready_at")
+    __slots__ = ("arrival", "dependents", "num_pending", "pause_us", "ready_at")
 
     def __init__(self, arrival: Arrival) -> None:
         self.arrival = arrival
         self.pause_us: Micros = 0
-        self.num_awaited = 0
+        self.num_pending = 0
         self.ready_at: Micros = 0
-        self.followers: list[_Sent] = []
+        self.dependents: list[_RequestNode] = []
 
-    def awaits(self, others: Iterable["_Sent"], pause_us: Micros) -> None:
-        """Make the request wait for the replies to all of `others`, and then for a pause."""
+    def add_dependencies(self, dependencies: Iterable["_RequestNode"], pause_us: Micros) -> None:
+        """Make the request wait for the replies to all of `dependencies`, and then for a pause."""
         self.pause_us = pause_us
-        for other in others:
-            other.followers.append(self)
-            self.num_awaited += 1
+        for other in dependencies:
+            other.dependents.append(self)
+            self.num_pending += 1
 
 
 class RecordedRounds:
@@ -131,42 +131,42 @@ class RecordedRounds:
     ) -> None:
         self.least_pause_us: Micros = CHUNK_US
         self._horizon_us = horizon_us
-        self._heap: list[tuple[Micros, int, _Sent]] = []
+        self._heap: list[tuple[Micros, int, _RequestNode]] = []
         self._order = 0
-        all_sent = [_Sent(arrival) for arrival in arrivals.arrivals]
+        nodes = [_RequestNode(arrival) for arrival in arrivals.arrivals]
         rows = [arrival.row for arrival in arrivals.arrivals if isinstance(arrival.row, TraceRow)]
-        waits = awaited(
+        waits = dependencies_of(
             rows, is_real=is_real, think_time_us=think_time_us, fixed_sessions=fixed_sessions, with_lag=is_real
         )
-        for place, its in waits.items():
-            all_sent[place].awaits([all_sent[each] for each in its.places], its.pause_us)
-            self.least_pause_us = min(self.least_pause_us, its.pause_us)
-        for place, sent in enumerate(all_sent):
+        for place, wait in waits.items():
+            nodes[place].add_dependencies([nodes[each] for each in wait.places], wait.pause_us)
+            self.least_pause_us = min(self.least_pause_us, wait.pause_us)
+        for place, node in enumerate(nodes):
             if place not in waits:
-                self._push(sent)
+                self._push(node)
 
     def next_at(self) -> Micros | None:
         """When the next request arrives; None when nothing is known to come."""
         return self._heap[0][0] if self._heap else None
 
-    def pop(self, _number: int) -> tuple[Arrival, _Sent | None]:
+    def pop(self, _number: int) -> tuple[Arrival, _RequestNode | None]:
         """Return the next request, and its node if other requests wait for its reply."""
-        _, _, sent = heapq.heappop(self._heap)
-        return sent.arrival, sent if sent.followers else None
+        _, _, node = heapq.heappop(self._heap)
+        return node.arrival, node if node.dependents else None
 
-    def follow_up(self, sent: _Sent, replied_at: Micros, _num_replied_tokens: int) -> None:
+    def on_reply(self, node: _RequestNode, replied_at: Micros, _num_replied_tokens: int) -> None:
         """Send the requests whose last missing reply this is, each after its pause."""
-        for each in sent.followers:
+        for each in node.dependents:
             each.ready_at = max(each.ready_at, replied_at)
-            each.num_awaited -= 1
+            each.num_pending -= 1
             at = each.ready_at + each.pause_us
-            if not each.num_awaited and (self._horizon_us is None or at <= self._horizon_us):
+            if not each.num_pending and (self._horizon_us is None or at <= self._horizon_us):
                 each.arrival = _moved(each.arrival, at)
                 self._push(each)
 
-    def _push(self, sent: _Sent) -> None:
+    def _push(self, node: _RequestNode) -> None:
         self._order += 1
-        heapq.heappush(self._heap, (sent.arrival.at, self._order, sent))
+        heapq.heappush(self._heap, (node.arrival.at, self._order, node))
 
 
 def _moved(arrival: Arrival, at: Micros) -> Arrival:
@@ -199,13 +199,13 @@ def simulate_workload(
         )
         return run_closed_loop(simulation, rounds, horizon_us, on_finished, on_tokens)
     if workload.sessions:
-        queue = _Queue(workload, config)
+        queue = _SessionQueue(workload, config)
         return run_closed_loop(simulation, queue, horizon_us, on_finished, on_tokens)
     arrivals = GeneratedArrivals(workload.requests, config)
     return simulate(simulation, arrivals, horizon_us, on_finished, on_tokens)
 
 
-class _Talk:
+class _SessionProgress:
     """The progress of a session: the request that was sent last, and the next round, None at the end."""
 
     __slots__ = ("_later", "next_round", "previous", "session")
@@ -216,7 +216,7 @@ class _Talk:
         self._later = iter(session.later)
         self.next_round = next(self._later, None)
 
-    def go_on(self, arrival_us: Micros, num_replied_tokens: int) -> WorkloadRequest:
+    def next_request(self, arrival_us: Micros, num_replied_tokens: int) -> WorkloadRequest:
         """The next request, after a reply of so many tokens."""
         assert self.next_round is not None
         self.previous = self.session.next_request(self.previous, num_replied_tokens, self.next_round, arrival_us)
@@ -224,7 +224,7 @@ class _Talk:
         return self.previous
 
 
-class _Queue:
+class _SessionQueue:
     """Requests in order of arrival, in order of entry where equal; sessions add to it as their replies come."""
 
     def __init__(self, workload: Workload, config: EngineConfig) -> None:
@@ -234,33 +234,33 @@ class _Queue:
         self._numbers = count()
         self._remaining = workload.max_requests
         self._horizon_us = workload.horizon_us
-        self._heap: list[tuple[Micros, int, WorkloadRequest, _Talk | None]] = []
+        self._heap: list[tuple[Micros, int, WorkloadRequest, _SessionProgress | None]] = []
         for request in workload.requests:
             self._push(request, None)
         for session in workload.sessions:
-            self._push(session.first, _Talk(session))
+            self._push(session.first, _SessionProgress(session))
 
     def next_at(self) -> Micros | None:
         """When the next request arrives; None when nothing is known to come."""
         return self._heap[0][0] if self._heap and self._remaining != 0 else None
 
-    def pop(self, number: int) -> tuple[Arrival, _Talk | None]:
+    def pop(self, number: int) -> tuple[Arrival, _SessionProgress | None]:
         """The next request, with its session if another round is to follow."""
         if self._remaining is not None:
             self._remaining -= 1
-        _, _, request, talk = heapq.heappop(self._heap)
-        return arrival_of(request, number, self._config), talk
+        _, _, request, conversation = heapq.heappop(self._heap)
+        return arrival_of(request, number, self._config), conversation
 
-    def follow_up(self, talk: _Talk, replied_at: Micros, num_replied_tokens: int) -> None:
+    def on_reply(self, conversation: _SessionProgress, replied_at: Micros, num_replied_tokens: int) -> None:
         """Send the next request of a session, a pause after its reply, unless that is after the workload's end."""
-        assert talk.next_round is not None
-        arrival_us = replied_at + max(1, talk.next_round.think_time_us)
+        assert conversation.next_round is not None
+        arrival_us = replied_at + max(1, conversation.next_round.think_time_us)
         if self._horizon_us is None or arrival_us <= self._horizon_us:
-            self._push(talk.go_on(arrival_us, num_replied_tokens), talk)
+            self._push(conversation.next_request(arrival_us, num_replied_tokens), conversation)
 
-    def _push(self, request: WorkloadRequest, talk: _Talk | None) -> None:
-        if talk is not None and talk.next_round is not None:
-            self.least_pause_us = min(self.least_pause_us, max(1, talk.next_round.think_time_us))
+    def _push(self, request: WorkloadRequest, conversation: _SessionProgress | None) -> None:
+        if conversation is not None and conversation.next_round is not None:
+            self.least_pause_us = min(self.least_pause_us, max(1, conversation.next_round.think_time_us))
         else:
-            talk = None
-        heapq.heappush(self._heap, (request.arrival_us, next(self._numbers), request, talk))
+            conversation = None
+        heapq.heappush(self._heap, (request.arrival_us, next(self._numbers), request, conversation))

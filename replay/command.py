@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.options import OptionError
 from replay.replay_options import ReplayOptions
-from traces.collector import no_cycle_search
+from traces.collector import gc_disabled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from blis_sim.engine.latency.model import LatencyModel
     from blis_sim.engine.ranks import RankGroup
     from blis_sim.engine.simulation import Simulation
-    from blis_sim.options.progress import Progress, Say
+    from blis_sim.options.progress import NoteCallback, Progress
     from blis_sim.options.provenance import Provenance
     from replay.arrivals import Arrivals, Origin
     from replay.output.findings import Outcome
@@ -37,11 +37,11 @@ def rewritten(arguments: list[str]) -> list[str]:
     return with_server_settings("blis replay", ReplayOptions, arguments)
 
 
-def place_of_fault(arguments: list[str], message: str) -> str | None:
+def locate_invalid_setting(arguments: list[str], message: str) -> str | None:
     """The file and key of the setting of the recorded server that an error message is about, or None."""
-    from replay.replay_options import place_of_fault
+    from replay.replay_options import locate_invalid_setting
 
-    return place_of_fault(ReplayOptions, arguments, message)
+    return locate_invalid_setting(ReplayOptions, arguments, message)
 
 
 def run(options: ReplayOptions) -> int:
@@ -56,21 +56,23 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
     from blis_sim.options.progress import progress_bar
     from replay.output.report import report
 
-    with no_cycle_search():
-        report(options.report, simulate_replay(options, ties, _say, progress_bar))
+    with gc_disabled():
+        report(options.report, simulate_replay(options, ties, _print_note, progress_bar))
     return 0
 
 
-@no_cycle_search()
-def simulate_replay(options: ReplayOptions, ties: "TieBreaker", say: "Say", progress: "Progress") -> "Outcome":
-    """Simulate a recording. `say` is called with each note. Raises BlisError."""
+@gc_disabled()
+def simulate_replay(
+    options: ReplayOptions, ties: "TieBreaker", on_note: "NoteCallback", progress: "Progress"
+) -> "Outcome":
+    """Simulate a recording. `on_note` is called with each note. Raises BlisError."""
     from blis_sim.engine.cluster.build import notes_on_cluster
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.deployment import resolve
     from replay.analysis.deadlines import with_deadlines
     from replay.arrivals import arrivals_of
-    from replay.output.findings import Outcome, Sending
-    from replay.output.report import questions_of, recording_tokens
+    from replay.output.findings import Outcome, SendPolicy
+    from replay.output.report import analysis_config_of, recording_tokens
     from replay.provenance import title_of
     from traces import read_trace
 
@@ -78,15 +80,15 @@ def simulate_replay(options: ReplayOptions, ties: "TieBreaker", say: "Say", prog
     header_path, model = options.header_path, options.cluster.deployment.model
     trace = read_trace(header_path, options.trace_data, distinct=True)
     if trace.header.kv_offload and trace.header.mode != "real":
-        say(f"{header_path}: its kv_offload is not simulated; --kv-cpu-blocks simulates one tier of CPU memory")
-    questions = questions_of(options.report, trace.header.goodput_slo_targets)
-    options = replace(options, cluster=with_deadlines(options.cluster, questions.targets))
+        on_note(f"{header_path}: its kv_offload is not simulated; --kv-cpu-blocks simulates one tier of CPU memory")
+    analysis_config = analysis_config_of(options.report, trace.header.goodput_slo_targets)
+    options = replace(options, cluster=with_deadlines(options.cluster, analysis_config.targets))
     deployment = resolve(options.cluster.deployment)
-    for note in (*questions.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
-        say(note)
+    for note in (*analysis_config.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
+        on_note(note)
     arrivals = arrivals_of(trace, model, deployment.config, options.include_failed, options.reissue)
-    _say_what_is_left_out(trace, arrivals, model, say)
-    _say_what_sending_is_missing(options, [arrival.row for arrival in arrivals.arrivals], say)
+    _note_omitted_rows(trace, arrivals, model, on_note)
+    _note_missing_client_cap(options, [arrival.row for arrival in arrivals.arrivals], on_note)
     with (
         recording_tokens(options.report) as on_tokens,
         progress("replaying", len(arrivals.arrivals) * options.phase_average) as advance,
@@ -105,14 +107,14 @@ def simulate_replay(options: ReplayOptions, ties: "TieBreaker", say: "Say", prog
         ]
     if options.intervals:
         for line in _intervals(options, deployment, arrivals, ties, runs[0]):
-            say(line)
+            on_note(line)
     num_unsent = 0 if options.horizon else len(arrivals.arrivals) - len(runs[0].requests)
-    _say_after_run(deployment, runs[0], questions.targets, num_unsent, say)
-    sending = Sending(is_decided_here=options.decides_sending, keeps_schedule=options.reissue)
+    _note_run_results(deployment, runs[0], analysis_config.targets, num_unsent, on_note)
+    sending = SendPolicy(is_chosen_by_run=options.decides_sending, keeps_schedule=options.reissue)
     origin = partial(_origin, options, deployment, trace.data_path)
-    header, title = _header_of(trace, questions.targets), title_of(options, deployment)
+    header, title = _header_of(trace, analysis_config.targets), title_of(options, deployment)
     outcome = Outcome(
-        questions=questions, simulated=runs[0], header=header, title=title, describe=origin, sending=sending
+        analysis_config=analysis_config, simulated=runs[0], header=header, title=title, describe=origin, sending=sending
     )
     return outcome if len(runs) == 1 else _averaged(outcome, runs)
 
@@ -125,8 +127,12 @@ def _header_of(trace: "Trace", targets: "Mapping[str, SloTargets]") -> "TraceHea
     return TraceHeader(mode="replayed", goodput_slo_targets=targets, kv_offload=offload, observed_kv_metrics=observed)
 
 
-def _say_after_run(
-    deployment: "Deployment", run: "Simulated", targets: "Mapping[str, SloTargets]", num_unsent: int, say: "Say"
+def _note_run_results(
+    deployment: "Deployment",
+    run: "Simulated",
+    targets: "Mapping[str, SloTargets]",
+    num_unsent: int,
+    on_note: "NoteCallback",
 ) -> None:
     """Note unsent requests, and print the notes on the step times, the cluster and the targets of a finished run."""
     from blis_sim.engine.cluster.build import notes_after_run
@@ -134,10 +140,10 @@ def _say_after_run(
     from replay.analysis.deadlines import notes_on_targets
 
     if num_unsent:
-        say(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
+        on_note(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
     after = (*notes_after(deployment), *notes_after_run(run.simulation))
     for note in (*after, *notes_on_targets(targets, run.requests)):
-        say(note)
+        on_note(note)
 
 
 def _averaged(first: "Outcome", runs: "list[Simulated]") -> "Outcome":
@@ -155,12 +161,12 @@ def _intervals(
 ) -> "Iterator[str]":
     """Replay with other coefficients, speeds and phases. Returns a line with the interval of each figure."""
     from blis_sim.engine.cluster.build import build_simulation
-    from replay.output.ensemble import drawn_latencies, figures_of, interval_lines, intervals_of
-    from replay.simulation.uncertainty import drawing
+    from replay.output.ensemble import figures_of, interval_lines, intervals_of, sampled_latency_models
+    from replay.simulation.uncertainty import latency_sampler
 
-    draw = drawing(deployment.latency, options.cluster.deployment.coefficients)
+    draw = latency_sampler(deployment.latency, options.cluster.deployment.coefficients)
     figures = []
-    for latency in drawn_latencies(draw, options.intervals, options.seed):
+    for latency in sampled_latency_models(draw, options.intervals, options.seed):
         simulation = build_simulation(options.cluster, deployment, ties=ties, adjusted=partial(_instead, latency))
         other = _simulate(simulation, options, arrivals, is_real=False, on_finished=None, on_tokens=None)
         figures.append(figures_of(other.requests))
@@ -217,7 +223,7 @@ def _simulation(
         ties=ties,
         adjusted=adjusted,
         decisions=decisions,
-        reports_batches=options.report.is_observed,
+        reports_batches=options.report.needs_events,
     )
 
 
@@ -247,12 +253,12 @@ def _simulate(
     return simulate(simulation, arrivals.arrivals, options.horizon, on_finished, on_tokens)
 
 
-def _say(line: str) -> None:
+def _print_note(line: str) -> None:
     with suppress(OSError):  # a full disk behind standard error takes no result away
         sys.stderr.write(f"blis replay: {line}\n")
 
 
-def _say_what_sending_is_missing(options: ReplayOptions, rows: "list[Origin]", say: "Say") -> None:
+def _note_missing_client_cap(options: ReplayOptions, rows: "list[Origin]", on_note: "NoteCallback") -> None:
     """Note the concurrency cap that a recording shows, unless flags give a cap or other rules of sending."""
     from traces import TraceRow
     from traces.client_cap import client_cap_of
@@ -261,16 +267,16 @@ def _say_what_sending_is_missing(options: ReplayOptions, rows: "list[Origin]", s
         return
     cap = client_cap_of([row for row in rows if isinstance(row, TraceRow)])
     if cap is not None:
-        say(f"warning: {cap}; --reissue --max-concurrency {cap.max_concurrency} sends as it did")
+        on_note(f"warning: {cap}; --reissue --max-concurrency {cap.max_concurrency} sends as it did")
 
 
-def _say_what_is_left_out(trace: "Trace", arrivals: "Arrivals", model: str, say: "Say") -> None:
+def _note_omitted_rows(trace: "Trace", arrivals: "Arrivals", model: str, on_note: "NoteCallback") -> None:
     """Note the rows that are not replayed, and refuse a trace without other rows."""
     if not trace.rows:
         raise OptionError(f"{trace.data_path} has no rows, so there is nothing to replay")
     if arrivals.num_failed_left_out:
-        say(f"left out {arrivals.num_failed_left_out} rows that failed (--include-failed replays them)")
+        on_note(f"left out {arrivals.num_failed_left_out} rows that failed (--include-failed replays them)")
     if arrivals.num_other_models_left_out:
-        say(f"left out {arrivals.num_other_models_left_out} rows recorded for another model than {model}")
+        on_note(f"left out {arrivals.num_other_models_left_out} rows recorded for another model than {model}")
     if not arrivals.arrivals:
         raise OptionError(f"no row of {trace.data_path} can be replayed: all were left out")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from replay.report_options import ReportOptions
 
 
-class Simulating(Protocol):
+class SimulationOptions(Protocol):
     """The options of a command that simulates."""
 
     @property
@@ -24,7 +24,7 @@ class Simulating(Protocol):
     def report(self) -> "ReportOptions": ...
 
 
-def title_of(options: Simulating, deployment: "Deployment") -> str:
+def title_of(options: SimulationOptions, deployment: "Deployment") -> str:
     """Return the title of a run's origin, without hashing its input files."""
     sure = sureness(deployment.latency_name, deployment.notes)
     return run_title(
@@ -39,7 +39,7 @@ def title_of(options: Simulating, deployment: "Deployment") -> str:
 
 
 def provenance_of(
-    program: str, options: Simulating, deployment: "Deployment", seed: int, also_read: Iterable[Path] = ()
+    program: str, options: SimulationOptions, deployment: "Deployment", seed: int, also_read: Iterable[Path] = ()
 ) -> "Provenance":
     """Return the origin of a run with these options; `also_read` are files that no setting names."""
     # Hashes and the package's metadata take 20 ms to load, which only a file with the origin needs.
@@ -55,7 +55,7 @@ def provenance_of(
         engine=options.cluster.deployment.engine,
         latency_model=sure.latency_model,
         step_error=sure.step_error,
-        step_error_source=sure.because,
+        step_error_source=sure.error_source,
         seed=seed,
         inputs=input_hashes(options, also_read),
     )

@@ -12,7 +12,7 @@ from blis_sim.engine.cluster.options import DEFAULT_MAX_CONCURRENCY, ClusterOpti
 from blis_sim.engine.cluster.settings import DEFAULT_SEED
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import OptionError, check_options, option, options_of, section
-from blis_sim.options.text import read_command_line
+from blis_sim.options.text import parse_command_line
 from replay.report_options import ReportOptions
 from traces import beside
 from traces.header import read_header
@@ -148,7 +148,7 @@ _ALSO_SET_BY = {
 """Settings of a recording that other flags make pointless: blocks that were counted hold for that memory alone."""
 
 
-def taken_settings(options_class: type, given: Mapping[str, Any], header_path: Path) -> dict[str, Any]:
+def inherited_settings(options_class: type, given: Mapping[str, Any], header_path: Path) -> dict[str, Any]:
     """Return the settings that a recording adds to the given settings, by name. Raises TraceError.
 
     BLIS's engine takes none: BLIS does not read them. Another model or GPU than that of the recording takes none of the
@@ -175,7 +175,7 @@ def _short(model: str) -> str:
 
 def with_server_settings(program: str, options_class: type, arguments: Sequence[str]) -> list[str]:
     """Return a command line with flags for the settings of a recording that it names; one line says which."""
-    header, taken = _taken_by(options_class, arguments)
+    header, taken = _inherited_by(options_class, arguments)
     if header is None or not taken:
         return list(arguments)
     flags = {setting.name: setting for setting in options_of(options_class)}
@@ -189,9 +189,9 @@ def with_server_settings(program: str, options_class: type, arguments: Sequence[
     return [*added, *arguments]
 
 
-def place_of_fault(options_class: type, arguments: Sequence[str], message: str) -> str | None:
+def locate_invalid_setting(options_class: type, arguments: Sequence[str], message: str) -> str | None:
     """The file and key of the setting taken from a recording that an error message is about, or None."""
-    header, taken = _taken_by(options_class, arguments)
+    header, taken = _inherited_by(options_class, arguments)
     flags = {setting.name: setting.spellings for setting in options_of(options_class)}
     for name, value in taken.items():
         if header is not None and _is_about(message, flags[name], value):
@@ -199,12 +199,12 @@ def place_of_fault(options_class: type, arguments: Sequence[str], message: str) 
     return None
 
 
-def _taken_by(options_class: type, arguments: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
+def _inherited_by(options_class: type, arguments: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
     """Return the header of the recording that a command line names, with the settings to take from it."""
-    read = read_command_line(options_class, arguments)
+    read = parse_command_line(options_class, arguments)
     given = read.values
     first = given.get("trace_header") or given.get("trace") or next(iter(given.get("traces", ())), None)
-    if read.asks_for_help or not first:
+    if read.requests_help or not first:
         return None, {}
     header = Path(first)
     if not header.exists() and "model" not in given:  # else a flag that it would have set would be missed first
@@ -217,7 +217,7 @@ def _taken_by(options_class: type, arguments: Sequence[str]) -> tuple[Path | Non
         if "model" not in given:
             raise
         return None, {}  # the command refuses the recording when it has checked what it would write over
-    return header, taken_settings(options_class, given, header)
+    return header, inherited_settings(options_class, given, header)
 
 
 def _is_about(message: str, spellings: Sequence[str], value: object) -> bool:

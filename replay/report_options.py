@@ -185,7 +185,7 @@ class ReportOptions:
         _ = self.slo_targets, self.detector_names, self.final_window_us, self.weights, self.itl_path
 
     @property
-    def is_observed(self) -> bool:
+    def needs_events(self) -> bool:
         """Whether a requested output needs the events of every batch."""
         return self.metrics_dir is not None or self.graph_output is not None
 
@@ -266,13 +266,13 @@ def _check_folder(path: str) -> None:
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise OptionError(f"--metrics-dir must be a folder, got the file {path}")
-    if folder.is_dir() and any(folder.iterdir()) and not _is_of_a_run(folder / METRICS_CONFIG):
+    if folder.is_dir() and any(folder.iterdir()) and not _is_run_config(folder / METRICS_CONFIG):
         raise OptionError(
             f"--metrics-dir must be a new or an empty folder, or one that an earlier run has written, got {path}"
         )
 
 
-def _is_of_a_run(config: Path) -> bool:
+def _is_run_config(config: Path) -> bool:
     """Return whether a file has the settings of a run, as a model's config.json has not."""
     try:
         with config.open("rb") as file:

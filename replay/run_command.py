@@ -12,7 +12,7 @@ from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import OptionError, check_options, option, options_of, section
 from blis_sim.options.limits import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
 from replay.report_options import ReportOptions
-from traces.collector import no_cycle_search
+from traces.collector import gc_disabled
 from traces.workload import DISTRIBUTION, PRESETS, Lengths, Preset
 from traces.workload.checks import problem_of_cv
 from traces.workload.sections import SCENARIO_NAMES
@@ -20,7 +20,7 @@ from traces.workload.spec import PROCESSES, Arrival
 
 if TYPE_CHECKING:
     from blis_sim.engine.deployment import Deployment
-    from blis_sim.options.progress import Progress, Say
+    from blis_sim.options.progress import NoteCallback, Progress
     from blis_sim.options.provenance import Provenance
     from replay.output.findings import Outcome
     from traces.workload import Workload, WorkloadSpec
@@ -187,14 +187,14 @@ def run(options: RunOptions) -> int:
     from blis_sim.options.progress import progress_bar
     from replay.output.report import report
 
-    with no_cycle_search():
-        report(options.report, simulate_run(options, _say, progress_bar))
+    with gc_disabled():
+        report(options.report, simulate_run(options, _print_note, progress_bar))
     return 0
 
 
-@no_cycle_search()
-def simulate_run(options: RunOptions, say: "Say", progress: "Progress") -> "Outcome":
-    """Generate the requests and simulate them. `say` is called with each note, `progress` shows the progress.
+@gc_disabled()
+def simulate_run(options: RunOptions, on_note: "NoteCallback", progress: "Progress") -> "Outcome":
+    """Generate the requests and simulate them. `on_note` is called with each note, `progress` shows the progress.
 
     Raises BlisError.
     """
@@ -206,19 +206,19 @@ def simulate_run(options: RunOptions, say: "Say", progress: "Progress") -> "Outc
     from replay.closed_loop import simulate_workload
     from replay.metrics_dir.observing import observing
     from replay.output.findings import Outcome
-    from replay.output.report import questions_of, recording_tokens
+    from replay.output.report import analysis_config_of, recording_tokens
     from replay.provenance import title_of
     from traces import TraceHeader
 
     options = dataclasses.replace(options, cluster=with_policies(options.cluster))
     spec = spec_of(options)
     options.report.check_files(options, *spec.files)
-    workload = _workload(options, spec, say)
-    questions = questions_of(options.report, workload.goodput_slo_targets)
-    cluster = with_deadlines(options.cluster, questions.targets)
+    workload = _workload(options, spec, on_note)
+    analysis_config = analysis_config_of(options.report, workload.goodput_slo_targets)
+    cluster = with_deadlines(options.cluster, analysis_config.targets)
     deployment = resolve(cluster.deployment)
-    for note in (*questions.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
-        say(note)
+    for note in (*analysis_config.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
+        on_note(note)
     total = workload.max_requests if workload.sessions else len(workload.requests) + len(workload.rows)
     with recording_tokens(options.report) as on_tokens, progress("simulating", total) as advance:
         ties, decisions = SeededTieBreaker(spec.seed), options.report.decision_log
@@ -227,21 +227,21 @@ def simulate_run(options: RunOptions, say: "Say", progress: "Progress") -> "Outc
             deployment,
             ties=ties,
             decisions=decisions,
-            reports_batches=options.report.is_observed,
+            reports_batches=options.report.needs_events,
         )
         with observing(options, deployment, simulation, "run") as observed:
             simulated = simulate_workload(observed, workload, options.horizon, advance, on_tokens)
         simulated = simulated._replace(simulation=simulation)
     num_unsent = 0 if workload.horizon_us or options.horizon else len(workload.rows) - len(simulated.requests)
     if workload.rows and num_unsent:
-        say(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
+        on_note(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
     after = (*notes_after(deployment), *notes_after_run(simulation))
-    for note in (*after, *notes_on_targets(questions.targets, simulated.requests)):
-        say(note)
-    header = TraceHeader(mode="generated", workload_seed=spec.seed, goodput_slo_targets=questions.targets)
+    for note in (*after, *notes_on_targets(analysis_config.targets, simulated.requests)):
+        on_note(note)
+    header = TraceHeader(mode="generated", workload_seed=spec.seed, goodput_slo_targets=analysis_config.targets)
     origin = partial(_origin, options, deployment, spec)
     title = title_of(options, deployment)
-    return Outcome(questions=questions, simulated=simulated, header=header, title=title, describe=origin)
+    return Outcome(analysis_config=analysis_config, simulated=simulated, header=header, title=title, describe=origin)
 
 
 def _origin(options: RunOptions, deployment: "Deployment", spec: "WorkloadSpec") -> "Provenance":
@@ -296,29 +296,29 @@ def _synthetic_spec(options: RunOptions) -> "WorkloadSpec":
     return dataclasses.replace(spec, horizon=options.horizon or 0)
 
 
-def _workload(options: RunOptions, spec: "WorkloadSpec", say: "Say") -> "Workload":
+def _workload(options: RunOptions, spec: "WorkloadSpec", on_note: "NoteCallback") -> "Workload":
     """The requests to simulate, with notes about omissions and unused settings. Raises BlisError when none is left."""
-    from replay.synthetic_arrivals import first_requests, served_by
+    from replay.synthetic_arrivals import first_requests, requests_for_model
     from traces.workload.generate import generate
 
     for flag in options.flags_without_effect:
-        say(f"{flag} has no effect, --workload-spec, --workload or --concurrency say it already")
+        on_note(f"{flag} has no effect, --workload-spec, --workload or --concurrency say it already")
     generated = generate(spec, options.timeout_us)
     for note in generated.notes:
-        say(f"{options.workload_spec}: {note}")
+        on_note(f"{options.workload_spec}: {note}")
     if generated.is_empty:
         raise OptionError("the workload has no requests: nothing arrives before its end")
     model = options.cluster.deployment.model
-    workload, num_left_out = served_by(model, generated)
+    workload, num_left_out = requests_for_model(model, generated)
     if num_left_out:
-        say(f"left out {num_left_out} requests or conversations for another model than {model}")
+        on_note(f"left out {num_left_out} requests or conversations for another model than {model}")
     if workload.is_empty:
         raise OptionError(f"no request of the workload is for {model}: all were left out")
     if any(request.adapter for request in first_requests(workload)):
-        say("adapters are noted in the trace, they do not change any time")
+        on_note("adapters are noted in the trace, they do not change any time")
     return workload
 
 
-def _say(line: str) -> None:
+def _print_note(line: str) -> None:
     with suppress(OSError):  # a full disk behind standard error takes no result away
         sys.stderr.write(f"blis run: {line}\n")

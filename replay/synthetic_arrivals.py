@@ -11,10 +11,10 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals import Arrival, ConversationBlocks
 from traces import TraceRow
-from traces.graph import without_others
+from traces.graph import restricted_to
 from traces.workload import Workload, WorkloadRequest
 
-MADE_AT_ONCE = 256
+CHUNK_SIZE = 256
 """How many requests are made when it is the turn of the first: enough to be cheap, few enough to be forgotten soon."""
 
 _DEFAULTS = Request._field_defaults
@@ -35,32 +35,32 @@ class GeneratedArrivals:
     def __iter__(self) -> Iterator[Arrival]:
         requests, config = self.requests, self.config
         return chain.from_iterable(
-            arrivals_of_some(requests[first : first + MADE_AT_ONCE], first, config)
-            for first in range(0, len(requests), MADE_AT_ONCE)
+            arrivals_of_chunk(requests[first : first + CHUNK_SIZE], first, config)
+            for first in range(0, len(requests), CHUNK_SIZE)
         )
 
 
-def served_by(model: str, workload: Workload) -> tuple[Workload, int]:
+def requests_for_model(model: str, workload: Workload) -> tuple[Workload, int]:
     """The workload without requests that name another model, whatever the case of letters, and how many those are.
 
     Model names are in small letters then.
     """
     if {request.model for request in first_requests(workload)} <= {"", model.lower()}:
         return workload, 0
-    requests = [_in_small_letters(request) for request in workload.requests if _asks_for(model, request)]
+    requests = [_in_small_letters(request) for request in workload.requests if _requests_model(model, request)]
     sessions = [
         replace(session, first=_in_small_letters(session.first))
         for session in workload.sessions
-        if _asks_for(model, session.first)
+        if _requests_model(model, session.first)
     ]
-    rows = [row for row in workload.rows if _asks_for(model, row)]
+    rows = [row for row in workload.rows if _requests_model(model, row)]
     num_left_out = len(workload.requests) - len(requests) + len(workload.sessions) - len(sessions)
     num_left_out += len(workload.rows) - len(rows)
-    rows = [replace(row, model=row.model.lower()) for row in without_others(workload.rows, rows)]
+    rows = [replace(row, model=row.model.lower()) for row in restricted_to(workload.rows, rows)]
     return replace(workload, requests=requests, sessions=sessions, rows=rows), num_left_out
 
 
-def _asks_for(model: str, request: WorkloadRequest | TraceRow) -> bool:
+def _requests_model(model: str, request: WorkloadRequest | TraceRow) -> bool:
     return request.model.lower() in ("", model.lower())
 
 
@@ -70,11 +70,11 @@ def _in_small_letters(request: WorkloadRequest) -> WorkloadRequest:
 
 def arrival_of(request: WorkloadRequest, number: int, config: EngineConfig) -> Arrival:
     """A generated request as the engine takes it."""
-    (arrival,) = arrivals_of_some([request], number, config)
+    (arrival,) = arrivals_of_chunk([request], number, config)
     return arrival
 
 
-def arrivals_of_some(requests: Sequence[WorkloadRequest], number: int, config: EngineConfig) -> Iterator[Arrival]:
+def arrivals_of_chunk(requests: Sequence[WorkloadRequest], number: int, config: EngineConfig) -> Iterator[Arrival]:
     """Generated requests as the engine takes them, numbered from `number` on.
 
     There are millions, so this goes by columns, and no function is called for each.

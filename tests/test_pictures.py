@@ -12,7 +12,7 @@ from blis_sim.options.provenance import Provenance
 from blis_sim.options.text_table import TextTable
 from blis_sim.pictures.page import figures_html, page, table_html
 from blis_sim.pictures.panels import Points, Target, bar_panel, cdf_panel, frontier_panel, heat_panel, time_panel
-from blis_sim.pictures.style import COLORS, DARK_COLORS, Panel, draw_panels, dress, panel_svg, settings
+from blis_sim.pictures.style import COLORS, DARK_COLORS, Panel, draw_panels, panel_svg, rc_params, style_axes
 
 pytest.importorskip("matplotlib")
 SVG = "{http://www.w3.org/2000/svg}text"
@@ -69,10 +69,10 @@ def test_a_legend_is_no_wider_than_its_panel(name: str) -> None:
 
     curves = [Points(f"{name}{number}", [1.0], [1.0], ["rate 1"]) for number in range(4)]
     panel = frontier_panel("Frontier", "output tokens/s", "p99 TTFT, ms", curves)
-    with rc_context(settings()):
+    with rc_context(rc_params()):
         figure = Figure(figsize=panel.inches, layout="constrained")
         axes = figure.add_subplot()
-        dress(axes, panel)
+        style_axes(axes, panel)
         figure.canvas.draw()
     legend = axes.get_legend()
     assert legend is not None

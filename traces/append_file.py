@@ -20,23 +20,23 @@ class AppendFile:
 
     A piece that does not fit on the disk raises OSError and leaves nothing of itself behind. Lone surrogates (bytes
     of a reply that were no UTF-8) are written as escapes, so that the row is not lost. Raises TraceError when the file
-    cannot be opened. With `joins` the file exists, is not gzipped, and other processes may append to it at the same
-    time. With `is_sole` no other process may have it open in this way, which is a TraceError, too.
+    cannot be opened. With `is_shared` the file exists, is not gzipped, and other processes may append to it at the same
+    time. With `is_exclusive` no other process may have it open in this way, which is a TraceError, too.
     """
 
-    def __init__(self, path: Path, *, joins: bool = False, is_sole: bool = False) -> None:
-        beginning = os.O_APPEND if joins else os.O_CREAT if is_sole else os.O_CREAT | os.O_TRUNC
+    def __init__(self, path: Path, *, is_shared: bool = False, is_exclusive: bool = False) -> None:
+        beginning = os.O_APPEND if is_shared else os.O_CREAT if is_exclusive else os.O_CREAT | os.O_TRUNC
         try:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | beginning, 0o666)
         except OSError as error:
             raise cannot_write(path, error) from error
-        if is_sole:
+        if is_exclusive:
             _lock(path, self._descriptor)
             with suppress(OSError):  # a device has no length
                 os.ftruncate(self._descriptor, 0)
-        self._joins = joins
+        self._joins = is_shared
         self._size = 0
-        self._encoding: _Encoding = _Gzip() if path.suffix == ".gz" and not joins else _Plain()
+        self._encoding: _Encoding = _Gzip() if path.suffix == ".gz" and not is_shared else _Plain()
         self._closed = False
 
     def write(self, text: str) -> None:
@@ -64,7 +64,7 @@ class AppendFile:
                 os.ftruncate(self._descriptor, self._size)
                 os.lseek(self._descriptor, self._size, os.SEEK_SET)
             raise
-        self._encoding.keep()
+        self._encoding.commit()
         self._size += length
 
     def close(self) -> None:
@@ -81,20 +81,20 @@ class AppendFile:
 
 
 def open_with_header(
-    path: Path, header: str, kept: Iterable[str] | None = None, *, is_sole: bool = False
+    path: Path, header: str, kept: Iterable[str] | None = None, *, is_exclusive: bool = False
 ) -> AppendFile:
     """A new file with its first line on disk; with `kept` the pieces of one that is there, whose place it takes.
 
-    The earlier file stays as it is until all of them are written, and a link to it stays a link. With `is_sole` no
+    The earlier file stays as it is until all of them are written, and a link to it stays a link. With `is_exclusive` no
     other process may be writing it in this way. Raises TraceError, and OSError when a piece cannot be written.
     """
     path = path.resolve() if kept is not None and path.is_symlink() else path
-    if is_sole and path.is_file():
-        with sole_writer(path):
+    if is_exclusive and path.is_file():
+        with exclusive_writer(path):
             pass
     has_place = kept is not None and (path.is_file() or not path.exists())  # not that of a device or a pipe
     written = path.with_name(f".resumed-{path.name}") if has_place else path
-    file = AppendFile(written, is_sole=is_sole)
+    file = AppendFile(written, is_exclusive=is_exclusive)
     try:
         file.write(header + "\n")
         for piece in kept or ():
@@ -111,7 +111,7 @@ def open_with_header(
 
 
 @contextmanager
-def sole_writer(path: Path) -> Iterator[None]:
+def exclusive_writer(path: Path) -> Iterator[None]:
     """Keep other processes from opening the file in this way while the context lasts; raises TraceError. The file is
     made if it is not there, and goes away again if nothing has been written to it."""
     is_new = not path.exists()
@@ -121,7 +121,7 @@ def sole_writer(path: Path) -> Iterator[None]:
         raise cannot_write(path, error) from error
     try:
         _lock(path, descriptor)
-        if not _is_still(path, descriptor):
+        if not _is_same_file(path, descriptor):
             raise TraceError(f"{path}: another process is writing it")
         yield
     finally:
@@ -130,7 +130,7 @@ def sole_writer(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _is_still(path: Path, descriptor: int) -> bool:
+def _is_same_file(path: Path, descriptor: int) -> bool:
     """Whether the file has not been moved since it was opened."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
@@ -150,7 +150,7 @@ def _lock(path: Path, descriptor: int) -> None:
         return
 
 
-def whole_records(path: Path) -> str:
+def complete_records(path: Path) -> str:
     """The complete records of a CSV file whose writer may have been killed; what follows the last one is left out.
 
     A record ends with a newline outside quotes. Raises TraceError when the file cannot be read.
@@ -166,7 +166,7 @@ def whole_records(path: Path) -> str:
         end = newline
 
 
-def whole_lines(path: Path) -> list[str]:
+def complete_lines(path: Path) -> list[str]:
     """Return the complete lines of a file whose writer may have been killed, each with its newline. Raises
     TraceError."""
     *lines, _ = _content(path).decode("utf-8", "replace").split("\n")
@@ -200,7 +200,7 @@ class _Encoding(Protocol):
     def encode(self, data: bytes) -> bytes:
         """The bytes of a piece, complete for a reader of all bytes so far."""
 
-    def keep(self) -> None:
+    def commit(self) -> None:
         """Mark the last encoded piece as written; without this call the piece is discarded."""
 
     def end(self) -> bytes:
@@ -211,7 +211,7 @@ class _Plain:
     def encode(self, data: bytes) -> bytes:
         return data
 
-    def keep(self) -> None:
+    def commit(self) -> None:
         pass
 
     def end(self) -> bytes:
@@ -220,18 +220,18 @@ class _Plain:
 
 class _Gzip:
     def __init__(self) -> None:
-        self._kept = zlib.compressobj(wbits=_GZIP)
-        self._tried = self._kept
+        self._committed = zlib.compressobj(wbits=_GZIP)
+        self._pending = self._committed
 
     def encode(self, data: bytes) -> bytes:
-        self._tried = self._kept.copy()
-        return self._tried.compress(data) + self._tried.flush(zlib.Z_SYNC_FLUSH)
+        self._pending = self._committed.copy()
+        return self._pending.compress(data) + self._pending.flush(zlib.Z_SYNC_FLUSH)
 
-    def keep(self) -> None:
-        self._kept = self._tried
+    def commit(self) -> None:
+        self._committed = self._pending
 
     def end(self) -> bytes:
-        return self._kept.flush(zlib.Z_FINISH)
+        return self._committed.flush(zlib.Z_FINISH)
 
 
 class JsonLinesWriter:
@@ -241,7 +241,7 @@ class JsonLinesWriter:
     """
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
-        earlier = whole_lines(path) if resume and path.is_file() else []
+        earlier = complete_lines(path) if resume and path.is_file() else []
         if earlier:
             self._file = open_with_header(path, earlier[0].rstrip("\n"), earlier[1:])
         else:

@@ -9,23 +9,23 @@ from pathlib import Path
 
 from traces.text_file import TraceError
 
-_LOOK_BYTES = 1 << 20
+_PROBE_BYTES = 1 << 20
 _GZIP = 31
 """The window bits that make zlib read gzip."""
 
 
-def holds_rows(path: Path) -> bool:
+def has_rows(path: Path) -> bool:
     """Whether there is anything behind the first line of a file, gzipped or not. Raises TraceError."""
     if not os.path.isfile(path):
         return False
     try:
         with path.open("rb") as file:
-            start = file.read(_LOOK_BYTES)
+            start = file.read(_PROBE_BYTES)
     except OSError as error:
         raise TraceError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     if path.suffix == ".gz":
         try:
-            start = zlib.decompressobj(_GZIP).decompress(start, _LOOK_BYTES)
+            start = zlib.decompressobj(_GZIP).decompress(start, _PROBE_BYTES)
         except zlib.error:  # a file that is no gzip file is not empty
             return True
     _, _, behind = start.partition(b"\n")
@@ -59,7 +59,7 @@ def back_up(name: Path, files: Sequence[Path], rows: Sequence[Path]) -> Path | N
     return folder
 
 
-def _folder(name: Path, there: Sequence[Path], awaited: Sequence[Path]) -> Path:
+def _folder(name: Path, there: Sequence[Path], expected_files: Sequence[Path]) -> Path:
     """First unused backup folder; reuse the last if no name collides."""
     parents = {name.parent, *(file.resolve().parent for file in there)}
 
@@ -68,7 +68,7 @@ def _folder(name: Path, there: Sequence[Path], awaited: Sequence[Path]) -> Path:
 
     number = next(number for number in count(1) if not any(map(os.path.lexists, numbered(number))))
     begun = numbered(number - 1)
-    if number > 1 and not any(os.path.lexists(each / file.name) for each in begun for file in awaited):
+    if number > 1 and not any(os.path.lexists(each / file.name) for each in begun for file in expected_files):
         number -= 1
     return name.parent / f"{name.name}.earlier-{number}"
 

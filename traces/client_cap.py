@@ -16,7 +16,7 @@ LATE_US = 50_000
 """Sent that much after they were due, requests have waited for something; a client that keeps up sends within 5 ms."""
 LATE_SHARE = 0.01
 """Fewer late requests than this do not make a recording a saturated one."""
-LEAST_LATE = 3
+MIN_LATE = 3
 FULL_SHARE = 0.9
 """Late requests are due to a cap if so many of them were sent right after a reply, with so many of the largest number
 in flight."""
@@ -63,7 +63,7 @@ def client_cap_of(rows: Sequence[TraceRow]) -> ClientCap | None:
     is_first = np.array([row.round_index == 0 for row in known], np.bool_)
     late = is_first & (wait_us >= LATE_US)
     num_late = int(late.sum())
-    if num_late < max(LEAST_LATE, LATE_SHARE * len(known)):
+    if num_late < max(MIN_LATE, LATE_SHARE * len(known)):
         return None
     in_flight, since_reply_us = _at(sent[late], np.sort(sent), np.sort(ended))
     full = (in_flight >= FULL_SHARE * in_flight.max()) & (since_reply_us < LATE_US)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
 
-from blis_sim.options.addition import added_up
+from blis_sim.options.addition import sequential_sum
 from traces.graph import renumbered
 from traces.header import TraceHeader
 from traces.rows import TraceRow
@@ -18,7 +18,7 @@ from traces.workload.spec import Client, Cohort, GoodputTargets, Traffic, Worklo
 T = TypeVar("T", Client, Cohort)
 
 
-def composed(named: Sequence[tuple[str, WorkloadSpec]]) -> tuple[WorkloadSpec, list[str]]:
+def merge_specs(named: Sequence[tuple[str, WorkloadSpec]]) -> tuple[WorkloadSpec, list[str]]:
     """One spec, and notes on what it could not take over. Raises TraceError for specs that do not go together."""
     for source, spec in named:
         if spec.scenario is not None:
@@ -28,7 +28,7 @@ def composed(named: Sequence[tuple[str, WorkloadSpec]]) -> tuple[WorkloadSpec, l
         if spec.inference_perf is not None:
             raise TraceError(f"{source}: has a section inference_perf, write it out with blis convert inference-perf")
     _check_rates(named)
-    total = added_up(spec.aggregate_rate for _, spec in named)
+    total = sequential_sum(spec.aggregate_rate for _, spec in named)
     notes = [*_notes(named)]
     result = WorkloadSpec(
         version="2",
@@ -61,7 +61,7 @@ def _scaled(traffic: T, spec: WorkloadSpec, total: float) -> T:
     """With its share of the sum of all rates; where all have rates of their own, as it is."""
     if not total or not traffic.rate_fraction:
         return traffic
-    fractions = added_up(each.rate_fraction for each in _at_a_rate(spec))
+    fractions = sequential_sum(each.rate_fraction for each in _at_a_rate(spec))
     return replace(traffic, rate_fraction=traffic.rate_fraction / fractions * (spec.aggregate_rate / total))
 
 
@@ -94,7 +94,7 @@ def _notes(named: Sequence[tuple[str, WorkloadSpec]]) -> list[str]:
     return notes
 
 
-def merged(traces: Sequence[Trace]) -> tuple[TraceHeader, list[TraceRow], list[str]]:
+def merge_traces(traces: Sequence[Trace]) -> tuple[TraceHeader, list[TraceRow], list[str]]:
     """Header and rows of one trace, and notes on what it could not take over. Raises TraceError.
 
     Each trace begins at 0. Sessions and prefix groups of one name in several traces stay separate: they get new names.
@@ -104,7 +104,7 @@ def merged(traces: Sequence[Trace]) -> tuple[TraceHeader, list[TraceRow], list[s
     rows: list[tuple[int, TraceRow]] = []
     for number, trace in enumerate(traces):
         start_us = min((row.arrival_time_us for row in trace.rows), default=0)
-        rows += [(number, _moved(row, number, start_us, names)) for row in trace.rows]
+        rows += [(number, _shifted(row, number, start_us, names)) for row in trace.rows]
     rows.sort(key=lambda each: each[1].arrival_time_us)
     ids: list[dict[int, int]] = [{} for _ in traces]
     for place, (number, row) in enumerate(rows):
@@ -129,7 +129,7 @@ def merged(traces: Sequence[Trace]) -> tuple[TraceHeader, list[TraceRow], list[s
     return header, [renumbered(row, place, ids[number]) for place, (number, row) in enumerate(rows)], notes
 
 
-def _moved(row: TraceRow, number: int, start_us: int, names: Mapping[str, set[str]]) -> TraceRow:
+def _shifted(row: TraceRow, number: int, start_us: int, names: Mapping[str, set[str]]) -> TraceRow:
     def own(field: str) -> str:
         name: str = getattr(row, field)
         return f"{number}-{name}" if name in names[field] else name

@@ -64,34 +64,34 @@ def _is_trace(loaded: Any) -> bool:
 
 
 def _compose_specs(options: ComposeOptions, texts: Mapping[str, str]) -> int:
-    from traces.compose import composed
+    from traces.compose import merge_specs
     from traces.convert_command import write_spec
     from traces.workload import parse_spec, spec_text
 
-    spec, notes = composed([(source, parse_spec(texts[source], source)) for source in options.sources])
+    spec, notes = merge_specs([(source, parse_spec(texts[source], source)) for source in options.sources])
     if options.output is not None:
         check_written([(options.output, "--output", "spec")], [])
     text = spec_text(spec)
     parse_spec(text, f"{', '.join(texts)}, as one spec,")
     write_spec(text, options.output)
-    _say(f"{len(spec.clients)} clients, {len(spec.cohorts)} cohorts", notes)
+    _print_note(f"{len(spec.clients)} clients, {len(spec.cohorts)} cohorts", notes)
     return 0
 
 
 def _compose_traces(options: ComposeOptions) -> int:
     from traces import columns_worth_writing, read_trace, write_trace
-    from traces.compose import merged
+    from traces.compose import merge_traces
 
     if options.output is None:
         raise OptionError("--output is required, a trace is several files")
     written = ((".yaml", "header"), (".csv", "rows"))
     check_written([(f"{options.output}{ending}", "--output", kind) for ending, kind in written], [])
-    header, rows, notes = merged([read_trace(source) for source in options.sources])
+    header, rows, notes = merge_traces([read_trace(source) for source in options.sources])
     write_trace(f"{options.output}.yaml", header, rows, columns_worth_writing(rows, header.mode))
-    _say(f"{len(rows)} requests written to {options.output}.yaml", notes)
+    _print_note(f"{len(rows)} requests written to {options.output}.yaml", notes)
     return 0
 
 
-def _say(first: str, notes: list[str]) -> None:
+def _print_note(first: str, notes: list[str]) -> None:
     for line in [first, *(f"note: {note}" for note in notes)]:
         sys.stderr.write(line + "\n")

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from traces.append_file import AppendFile, open_with_header, whole_lines
+from traces.append_file import AppendFile, complete_lines, open_with_header
 from traces.redaction import Redactor
 from traces.text_file import TraceError
 
@@ -124,9 +124,9 @@ class ContentWriter:
         self._file.close()
 
 
-def kept_lines(path: Path) -> list[str]:
+def complete_content_lines(path: Path) -> list[str]:
     """The whole lines of a file whose writer may have been killed, without the first one. Raises TraceError."""
-    return whole_lines(path)[1:]
+    return complete_lines(path)[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class ContentRecording:
 
 def read_content(path: Path) -> ContentRecording:
     """Read a file of exchanges; a last line that was cut is left out. Raises TraceError naming line and member."""
-    lines = whole_lines(path)
+    lines = complete_lines(path)
     first = _parsed(path, 1, lines[0]) if lines else {}
     if first.get(_FIRST_KEY) != VERSION:
         raise TraceError(f'{path} line 1: expected {{"{_FIRST_KEY}":{VERSION}, ...}}, the start of recorded contents')

@@ -18,15 +18,15 @@ def run(options: ConvertOptions) -> int:
         text = spec_text(imported.spec)
         parse_spec(text, f"{options.name}, as a spec")
         write_spec(text, options.output)
-        _say(f"{len(imported.spec.clients)} clients, {len(imported.spec.cohorts)} cohorts")
+        _print_note(f"{len(imported.spec.clients)} clients, {len(imported.spec.cohorts)} cohorts")
     elif options.to is not None:
         _export(options.to, Path(f"{options.output}"), imported)
     else:
         _write_trace(Path(f"{options.output}"), imported)
-        _say(f"{len(imported.rows)} requests written to {options.output}.yaml")
+        _print_note(f"{len(imported.rows)} requests written to {options.output}.yaml")
     print_left_out(imported.left_out)
     for note in imported.notes:
-        _say(f"note: {note}")
+        _print_note(f"note: {note}")
     return 0
 
 
@@ -44,7 +44,7 @@ def print_left_out(left_out: Mapping[str, int]) -> None:
     """One line for each kind of thing that was left out."""
     for reason, count in left_out.items():
         if count:
-            _say(f"left out: {count} {reason}")
+            _print_note(f"left out: {count} {reason}")
 
 
 def _export(name: str, path: Path, imported: Imported) -> None:
@@ -53,10 +53,10 @@ def _export(name: str, path: Path, imported: Imported) -> None:
     from traces.exporters.registry import exporter_of
 
     exported = exporter_of(name)(ToExport(header=imported.header, rows=imported.rows, path=path))
-    _say(f"{len(imported.rows)} requests written to {path}")
+    _print_note(f"{len(imported.rows)} requests written to {path}")
     print_left_out(exported.left_out)
     for note in exported.notes:
-        _say(f"note: {note}")
+        _print_note(f"note: {note}")
 
 
 def _write_trace(prefix: Path, imported: Imported) -> None:
@@ -72,5 +72,5 @@ def _write_trace(prefix: Path, imported: Imported) -> None:
                 writer.write(request_id, times)
 
 
-def _say(text: str) -> None:
+def _print_note(text: str) -> None:
     sys.stderr.write(text + "\n")

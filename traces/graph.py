@@ -48,7 +48,7 @@ def renumbered(row: TraceRow, request_id: int, ids: Mapping[int, int]) -> TraceR
     )
 
 
-def without_others(rows: Sequence[TraceRow], kept: Sequence[TraceRow]) -> Sequence[TraceRow]:
+def restricted_to(rows: Sequence[TraceRow], kept: Sequence[TraceRow]) -> Sequence[TraceRow]:
     """The kept rows, with what rows that are not kept stood for: their parents, and what they repeat of others.
 
     Returns `kept` itself where no row of a graph is missing.
@@ -122,21 +122,21 @@ def _with(row: TraceRow, parents: Sequence[int], context: int | None, tokens: in
     return replace(row, parents=named, context_of=str(context) if known else "", context_tokens=tokens if known else 0)
 
 
-class Awaited(NamedTuple):
+class Dependencies(NamedTuple):
     """The places of the rows that a row waits for, and its pause after the last reply to them, at least 1."""
 
     places: tuple[int, ...]
     pause_us: int
 
 
-def awaited(
+def dependencies_of(
     rows: Sequence[TraceRow],
     *,
     is_real: bool,
     think_time_us: int | None = None,
     fixed_sessions: Container[str] = frozenset(),
     with_lag: bool = False,
-) -> dict[int, Awaited]:
+) -> dict[int, Dependencies]:
     """The rows that each row waits for, by its place; rows that arrive when they did are not in it, as are those of
     `fixed_sessions`.
 
@@ -145,7 +145,7 @@ def awaited(
     by which the client was late included. Where a session without parents has none recorded it is that time, too, and
     without times of a real server the time between its arrivals.
     """
-    found: dict[int, Awaited] = {}
+    found: dict[int, Dependencies] = {}
     place_of = {row.request_id: place for place, row in enumerate(rows)}
     sessions: dict[str, list[int]] = defaultdict(list)
     for place, row in enumerate(rows):
@@ -158,7 +158,7 @@ def awaited(
                 is_measured = with_lag and think_time_us is None and len(parents) == len(named)
                 measured_us = _measured(row, [rows[each] for each in parents]) if is_measured else None
                 pause_us = row.think_time_us if think_time_us is None else think_time_us
-                found[place] = Awaited(parents, max(1, pause_us if measured_us is None else measured_us))
+                found[place] = Dependencies(parents, max(1, pause_us if measured_us is None else measured_us))
         if row.session_id:
             sessions[row.session_id].append(place)
     for places in sessions.values():
@@ -166,7 +166,7 @@ def awaited(
             in_turn = sorted(places, key=lambda place: rows[place].round_index)
             pauses_us = _pauses([rows[place] for place in in_turn], is_real, think_time_us, with_lag)
             for (before, place), pause_us in zip(pairwise(in_turn), pauses_us, strict=True):
-                found[place] = Awaited((before,), pause_us)
+                found[place] = Dependencies((before,), pause_us)
     return found
 
 

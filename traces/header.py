@@ -100,7 +100,7 @@ def checked(path: Path, where: str, values: Any, keys: Mapping[str, Key]) -> dic
     `where` is the path of keys that leads here, for the errors. Raises TraceError.
     """
     if not isinstance(values, Mapping):
-        raise _wrong(path, where, "keys and values", values)
+        raise _value_error(path, where, "keys and values", values)
     result: dict[str, Any] = {}
     for name, value in values.items():
         if name not in keys:
@@ -114,12 +114,12 @@ def checked(path: Path, where: str, values: Any, keys: Mapping[str, Key]) -> dic
 def _value(path: Path, where: str, value: Any, key: Key) -> Any:
     if key.each is dict:
         if not isinstance(value, Mapping):
-            raise _wrong(path, where, "names with keys and values", value)
+            raise _value_error(path, where, "names with keys and values", value)
         inner = Key(keys=key.keys)
         return {str(name): _value(path, f"{where}.{name}", each, inner) for name, each in value.items()}
     if key.each is list:
         if not isinstance(value, list):
-            raise _wrong(path, where, "a list", value)
+            raise _value_error(path, where, "a list", value)
         inner = Key(keys=key.keys)
         return [_value(path, f"{where}[{place}]", each, inner) for place, each in enumerate(value)]
     if key.keys is not None:
@@ -134,12 +134,12 @@ def _scalar(path: Path, where: str, value: Any, key: Key) -> Any:
         value = float(value)
     if type(value) is not key.kind:
         plain = _NOUNS[key.kind] if key.at_most < INT64_MAX else _expected(key._replace(choices=()))
-        raise _wrong(path, where, plain, value)
+        raise _value_error(path, where, plain, value)
     if key.choices and value not in key.choices:
-        raise _wrong(path, where, _expected(key), value)
+        raise _value_error(path, where, _expected(key), value)
     low = -INT64_MAX if key.at_least is None else key.at_least
     if isinstance(value, int | float) and not low <= value <= key.at_most:
-        raise _wrong(path, where, _expected(key), value)
+        raise _value_error(path, where, _expected(key), value)
     return value
 
 
@@ -155,7 +155,7 @@ def _expected(key: Key) -> str:
     return noun if key.at_least is None else f"{noun} of at least {key.at_least}"
 
 
-def _wrong(path: Path, where: str, expected: str, value: Any) -> TraceError:
+def _value_error(path: Path, where: str, expected: str, value: Any) -> TraceError:
     shown = repr(value)
     return TraceError(
         f"{path} key {where}: expected {expected}, got {shown if len(shown) <= 60 else shown[:57] + '...'}"

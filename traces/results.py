@@ -62,21 +62,21 @@ def _row(path: Path, place: int, item: Any) -> ResultRow:
     def number(key: str) -> float:
         value = item.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            raise _wrong(path, place, key, "a number of at least 0", item)
+            raise _value_error(path, place, key, "a number of at least 0", item)
         return value
 
     def count(key: str, default: int | None = None, negative: bool = False) -> int:
         value = item.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or int(value) != value:
-            raise _wrong(path, place, key, "a whole number", item)
+            raise _value_error(path, place, key, "a whole number", item)
         if value < 0 and not negative:
-            raise _wrong(path, place, key, "a whole number of at least 0", item)
+            raise _value_error(path, place, key, "a whole number of at least 0", item)
         return int(value)
 
     def text(key: str) -> str:
         value = item.get(key)
         if value is not None and not isinstance(value, str):
-            raise _wrong(path, place, key, "text", item)
+            raise _value_error(path, place, key, "text", item)
         return value or ""
 
     return ResultRow(
@@ -92,7 +92,7 @@ def _row(path: Path, place: int, item: Any) -> ResultRow:
     )
 
 
-def _wrong(path: Path, place: int, key: str, expected: str, item: Mapping[str, Any]) -> TraceError:
+def _value_error(path: Path, place: int, key: str, expected: str, item: Mapping[str, Any]) -> TraceError:
     got = f"got {item[key]!r}" if key in item else "but the key is missing"
     return TraceError(f"{path} item {place} key {key}: expected {expected}, {got}")
 

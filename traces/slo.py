@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 
 from blis_sim.options import OptionError
-from blis_sim.options.addition import added_up
+from blis_sim.options.addition import sequential_sum
 
 _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6}
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
@@ -24,7 +24,7 @@ def parse_duration_ms(text: str) -> float:
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"not a duration: {text!r}")
-    return added_up(float(number) * _UNITS_MS[unit] for number, unit in parts)
+    return sequential_sum(float(number) * _UNITS_MS[unit] for number, unit in parts)
 
 
 def slo_targets_from_flags(slo_ttft: str, slo_itl: str, slo_e2e: str) -> dict[str, SloTargets]:

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from traces.collector import no_cycle_search
+from traces.collector import gc_disabled
 from traces.text_file import TraceError, read_text
 
 INT64_MAX = 2**63 - 1
@@ -89,7 +89,7 @@ def read_table(path: Path, columns: Sequence[Column], text: str | None = None) -
     Raises TraceError naming the first cell that cannot be used.
     """
     table = Table(path, read_text(path) if text is None else text, {column.name: [] for column in columns})
-    with _long_cells_allowed(), no_cycle_search():
+    with _long_cells_allowed(), gc_disabled():
         reader = csv.reader(io.StringIO(table.text, newline=""), strict=True)
         names = _header(table, reader)
         places = _places(path, names, columns)

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from blis_sim.options.limits import LATEST_US
-from traces.append_file import AppendFile, open_with_header, whole_records
-from traces.collector import no_cycle_search
+from traces.append_file import AppendFile, complete_records, open_with_header
+from traces.collector import gc_disabled
 from traces.graph import check_graph
 from traces.header import TraceHeader, read_header, write_header
 from traces.rows import TRACE_COLUMNS, TraceRow
@@ -45,7 +45,7 @@ def read_itl(path: Path | str) -> dict[int, list[int]]:
 def read_cut_itl(path: Path | str) -> dict[int, list[int]]:
     """Read the chunk times of a file whose writer may have been killed. The last request may lack chunks. Raises
     TraceError."""
-    text = whole_records(Path(path))
+    text = complete_records(Path(path))
     return _chunks(read_table(Path(path), ITL_COLUMNS, text)) if text else {}
 
 
@@ -66,14 +66,14 @@ class ItlWriter:
     """Appends the chunk times of whole requests to a new file, each with the operating system before the next.
 
     With `kept` it takes the place of a file that has these chunks per request. Raises TraceError when the file cannot
-    be made. With `joins` it appends to a file that another writer has made, along with others.
+    be made. With `is_shared` it appends to a file that another writer has made, along with others.
     """
 
     def __init__(
-        self, path: Path | str, kept: Mapping[int, Sequence[int]] | None = None, *, joins: bool = False
+        self, path: Path | str, kept: Mapping[int, Sequence[int]] | None = None, *, is_shared: bool = False
     ) -> None:
-        if joins:
-            self._file = AppendFile(Path(path), joins=True)
+        if is_shared:
+            self._file = AppendFile(Path(path), is_shared=True)
             return
         pieces = None if kept is None else (_piece(*each) for each in kept.items())
         self._file = open_with_header(Path(path), _HEADER, pieces)
@@ -149,7 +149,7 @@ def read_rows(data_path: Path | str, *, distinct: bool = False, is_whole: bool =
 
 def read_cut_rows(data_path: Path | str) -> list[TraceRow]:
     """The complete rows of a file whose writer may have been killed; none when it has no header. Raises TraceError."""
-    text = whole_records(Path(data_path))
+    text = complete_records(Path(data_path))
     return _rows(read_table(Path(data_path), TRACE_COLUMNS, text)) if text else []
 
 
@@ -157,7 +157,7 @@ def _rows(table: Table) -> list[TraceRow]:
     _check_deadlines(table)
     names = list(table.columns)
     cells = zip(*table.columns.values(), strict=True)
-    with no_cycle_search():
+    with gc_disabled():
         return [TraceRow(**dict(zip(names, values, strict=True))) for values in cells]
 
 
@@ -180,7 +180,7 @@ class TraceWriter:
     `columns` names the columns written on request (vllm_priority, slo_target_us, x_request_id, adapter,
     think_time_us, context_tokens, slo_e2e_us, parents, context_of). With `kept` it takes the place of
     a file that has these rows. Raises TraceError when the file cannot be made or a column is not one of them. With
-    `joins` it appends to a file that another writer with the same columns has made, along with others.
+    `is_shared` it appends to a file that another writer with the same columns has made, along with others.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class TraceWriter:
         columns: Collection[str] = (),
         kept: Iterable[TraceRow] | None = None,
         *,
-        joins: bool = False,
+        is_shared: bool = False,
     ) -> None:
         on_request = [column.name for column in TRACE_COLUMNS if column.on_request]
         unknown = sorted(set(columns) - set(on_request))
@@ -198,8 +198,8 @@ class TraceWriter:
         names = [column.name for column in TRACE_COLUMNS if not column.on_request or column.name in columns]
         self._names = names
         self._values = attrgetter(*names)
-        if joins:
-            self._file = AppendFile(Path(path), joins=True)
+        if is_shared:
+            self._file = AppendFile(Path(path), is_shared=True)
             return
         pieces = None if kept is None else map(self.line, kept)
         self._file = open_with_header(Path(path), ",".join(names), pieces)

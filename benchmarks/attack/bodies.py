@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 from benchmarks.attack import memory
 from benchmarks.attack.generate import hostile_requests
 from benchmarks.attack.hostile import HostileRequest, Message
-from benchmarks.attack.judging import Attacked, Bounds, judged, read_errors
+from benchmarks.attack.judging import AttackResult, Bounds, judged, read_errors
 from benchmarks.attack.kinds import Measurement, rows
 from benchmarks.attack.samples import read_samples
 from benchmarks.attack.sending import Exchange, exchange
@@ -63,12 +63,12 @@ class Attack:
         self._given = given
         self._quiet_at_s = 0.0
         self._ends_at_s = time.monotonic() + given.time_limit_s
-        self.attacked = Attacked(setup.name)
+        self.attacked = AttackResult(setup.name)
 
-    async def run(self) -> Attacked:
+    async def run(self) -> AttackResult:
         """Send all requests that the time limit leaves time for; quiet times are in between."""
         attacked, server, given = self.attacked, self._server, self._given
-        await self._be_quiet()
+        await self._measure_quiet()
         if server.pid is not None:
             attacked.memory_before_mb = memory.anonymous_mb(server.pid)
         sampling = asyncio.create_task(self._sample_memory())
@@ -82,7 +82,7 @@ class Attack:
             if tasks and (request.runs_alone or time.monotonic() > self._quiet_at_s):
                 await asyncio.wait(tasks)
             if time.monotonic() > self._quiet_at_s:
-                await self._be_quiet()
+                await self._measure_quiet()
             task = asyncio.create_task(self._send(index, request))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -92,7 +92,7 @@ class Attack:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if tasks:
             await asyncio.wait(tasks)
-        await self._be_quiet()
+        await self._measure_quiet()
         sampling.cancel()
         return attacked
 
@@ -112,7 +112,7 @@ class Attack:
             num_prompt = num_prompt + 1 if found.ended_s - found.started_s < PROMPT_S else 0
             await asyncio.sleep(PROMPT_S)
 
-    async def _be_quiet(self) -> None:
+    async def _measure_quiet(self) -> None:
         await self._settle()
         started_s = time.monotonic()
         await asyncio.sleep(QUIET_S)

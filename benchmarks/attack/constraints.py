@@ -164,14 +164,14 @@ HOSTILE: Sequence[Hostile] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LatencySummary:
     """The milliseconds of one kind of sample: percentile 99 and the longest."""
 
     p99_ms: float
     longest_ms: float
 
     @classmethod
-    def of(cls, samples: Sequence[float]) -> "Seen":
+    def of(cls, samples: Sequence[float]) -> "LatencySummary":
         ordered = sorted(samples) or [0.0]
         return cls(ordered[int(0.99 * (len(ordered) - 1))], ordered[-1])
 
@@ -205,7 +205,7 @@ async def _watch_health(address: tuple[str, int], answers_ms: list[float]) -> No
         await asyncio.sleep(HEALTH_EVERY_S)
 
 
-async def _watch_itself(late_ms: list[float]) -> None:
+async def _measure_wakeup_delay(late_ms: list[float]) -> None:
     while True:
         began_s = time.monotonic()
         await asyncio.sleep(STEP_MS / 1e3)
@@ -220,13 +220,13 @@ def _watch(address: tuple[str, int], end: Connection) -> None:
 
         def report() -> None:
             end.recv()
-            end.send([Seen.of(each) for each in samples])
+            end.send([LatencySummary.of(each) for each in samples])
             for each in samples:
                 each.clear()
 
         asyncio.get_running_loop().add_reader(end.fileno(), report)
         streams = [_watch_streams(address, samples[0]) for _ in range(NUM_STREAMS)]
-        await asyncio.gather(*streams, _watch_health(address, samples[1]), _watch_itself(samples[2]))
+        await asyncio.gather(*streams, _watch_health(address, samples[1]), _measure_wakeup_delay(samples[2]))
 
     with suppress(EOFError, OSError, KeyboardInterrupt):
         asyncio.run(watch())
@@ -290,9 +290,9 @@ def _verdicts(only: str, times: int) -> Iterator[bool]:
         watcher = multiprocessing.get_context("spawn").Process(target=_watch, args=(server.address, far), daemon=True)
         watcher.start()
 
-        def seen() -> list[Seen]:
+        def seen() -> list[LatencySummary]:
             near.send("report")
-            found: list[Seen] = near.recv()
+            found: list[LatencySummary] = near.recv()
             return found
 
         time.sleep(2)
@@ -309,7 +309,12 @@ def _verdicts(only: str, times: int) -> Iterator[bool]:
 
 
 def _verdict(
-    hostile: Hostile, statuses: Sequence[str], took_s: float, before: Sequence[Seen], after: Sequence[Seen], mib: float
+    hostile: Hostile,
+    statuses: Sequence[str],
+    took_s: float,
+    before: Sequence[LatencySummary],
+    after: Sequence[LatencySummary],
+    mib: float,
 ) -> bool:
     """Print what one demand did; whether it kept within the bounds, what the watcher was late taken off."""
     (gap, health, late), (quiet, _, _) = after, before

@@ -168,7 +168,7 @@ def prepared() -> Iterator[Path]:
     here = Path.cwd()
     with (
         tempfile.TemporaryDirectory() as folder,
-        patch.object(server, "_until_it_must_end", stop),
+        patch.object(server, "_wait_for_stop", stop),
         patch.object(server, "keep_what_exists"),
     ):
         try:

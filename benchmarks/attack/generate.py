@@ -17,17 +17,17 @@ GENERATING_PREFIXES = ("/v1/c", "/v1/r", "/v1/m", "/inv", "/inf", "/v1/audio", "
 
 def hostile_requests(setup: Setup, seed: int, count: int, heavy_rounds: int) -> Iterator[HostileRequest]:
     """`count` requests, the heavy ones spread evenly among them."""
-    chance = random.Random(f"{setup.name}/{seed}")
+    rng = random.Random(f"{setup.name}/{seed}")
     others = {name: value for each in setup.routes if isinstance(each.body, dict) for name, value in each.body.items()}
     kinds = [each for each in HEAVY if each.needs in setup.heavy_needs] * heavy_rounds
-    chance.shuffle(kinds)
+    rng.shuffle(kinds)
     kinds = kinds[:count]
     every = max(count // max(len(kinds), 1), 1)
     for index in range(count):
         if kinds and index % every == every - 1:
             yield heavy_request(kinds.pop(), setup)
         else:
-            yield small_request(setup, chance, others)
+            yield small_request(setup, rng, others)
 
 
 def heavy_request(kind: Heavy, setup: Setup) -> HostileRequest:
@@ -40,29 +40,29 @@ def heavy_request(kind: Heavy, setup: Setup) -> HostileRequest:
     )  # fmt: skip
 
 
-def small_request(setup: Setup, chance: random.Random, others: Mapping[str, Any]) -> HostileRequest:
+def small_request(setup: Setup, rng: random.Random, others: Mapping[str, Any]) -> HostileRequest:
     """One mutation of a valid request of the set-up."""
-    valid = chance.choice(setup.routes)
-    share = chance.random()
+    valid = rng.choice(setup.routes)
+    share = rng.random()
     if setup.takes_uploads and share < 0.5:
-        kind, message = uploads.hostile_upload(chance)
-        return _request(f"upload: {kind}", valid, authorised(message, setup, chance))
+        kind, message = uploads.hostile_upload(rng)
+        return _request(f"upload: {kind}", valid, authorised(message, setup, rng))
     if share < 0.03:
-        kind, upload = uploads.hostile_upload(chance, (valid.path,))
-        return _request(f"upload: {kind}", valid, authorised(upload, setup, chance))
-    message = authorised(_message(valid, valid.body), setup, chance)
+        kind, upload = uploads.hostile_upload(rng, (valid.path,))
+        return _request(f"upload: {kind}", valid, authorised(upload, setup, rng))
+    message = authorised(_message(valid, valid.body), setup, rng)
     if share > 0.8:
-        kind, (pieces, is_complete) = http_tricks.hostile_message(message, chance)
+        kind, (pieces, is_complete) = http_tricks.hostile_message(message, rng)
         shown = pieces[0][:SHOWN_CHARS].decode("latin-1")
         return HostileRequest(
             kind=f"http: {kind}", route=valid.path, pieces=pieces, is_complete=is_complete, disturbs=valid.disturbs,
             runs_alone=valid.disturbs, may_generate=_generates(valid.path), shown=shown,
         )  # fmt: skip
     if share > 0.6 and valid.body is not None:
-        kind, text = json_texts.hostile_text(json_texts.dumped(valid.body), chance)
-        return _request(f"text: {kind}", valid, authorised(_message(valid, None, text), setup, chance))
-    body = mutations.mutated(valid.body, chance, others)
-    return _request("structure", valid, authorised(_message(valid, body), setup, chance))
+        kind, text = json_texts.hostile_text(json_texts.dumped(valid.body), rng)
+        return _request(f"text: {kind}", valid, authorised(_message(valid, None, text), setup, rng))
+    body = mutations.mutated(valid.body, rng, others)
+    return _request("structure", valid, authorised(_message(valid, body), setup, rng))
 
 
 def _message(valid: ValidRequest, body: Any, text: bytes | None = None) -> Message:
@@ -71,9 +71,9 @@ def _message(valid: ValidRequest, body: Any, text: bytes | None = None) -> Messa
     return Message(method=valid.method, path=valid.path, body=text)
 
 
-def authorised(message: Message, setup: Setup, chance: random.Random | None) -> Message:
+def authorised(message: Message, setup: Setup, rng: random.Random | None) -> Message:
     """A message with the key of the set-up; one in five lacks it."""
-    if setup.api_key is None or (chance is not None and chance.random() < 0.2):
+    if setup.api_key is None or (rng is not None and rng.random() < 0.2):
         return message
     return message.with_headers(Authorization=f"Bearer {setup.api_key}")
 

@@ -92,51 +92,51 @@ NOT_HTTP = (
 CHUNKED = b"Transfer-Encoding: chunked"
 
 
-def hostile_message(message: Message, chance: random.Random) -> tuple[str, Sent]:
+def hostile_message(message: Message, rng: random.Random) -> tuple[str, Sent]:
     """The name of a trick, and what is to be sent."""
-    trick = chance.choice(TRICKS)
-    return trick.__name__.removeprefix("_"), trick(message, chance)
+    trick = rng.choice(TRICKS)
+    return trick.__name__.removeprefix("_"), trick(message, rng)
 
 
-def _media_type(message: Message, chance: random.Random) -> Sent:
-    kind: str | None = chance.choice(MEDIA_TYPES)
+def _media_type(message: Message, rng: random.Random) -> Sent:
+    kind: str | None = rng.choice(MEDIA_TYPES)
     return (message.with_headers(Content_Type=kind or None).serialised(),), True
 
 
-def _header(message: Message, chance: random.Random) -> Sent:
-    name, value = chance.choice(HEADERS)
+def _header(message: Message, rng: random.Random) -> Sent:
+    name, value = rng.choice(HEADERS)
     return (replace(message, headers={**message.headers, name: value}).serialised(),), True
 
 
-def _header_twice(message: Message, chance: random.Random) -> Sent:
-    name, value = chance.choice(HEADERS)
+def _header_twice(message: Message, rng: random.Random) -> Sent:
+    name, value = rng.choice(HEADERS)
     line = f"{name}: {value}".encode("utf-8", "surrogateescape")
-    return (message.serialised([line] * chance.choice([2, 40, 300])),), True
+    return (message.serialised([line] * rng.choice([2, 40, 300])),), True
 
 
-def _broken_line(message: Message, chance: random.Random) -> Sent:
-    return (message.serialised([chance.choice(BROKEN_LINES)]),), False
+def _broken_line(message: Message, rng: random.Random) -> Sent:
+    return (message.serialised([rng.choice(BROKEN_LINES)]),), False
 
 
-def _query(message: Message, chance: random.Random) -> Sent:
-    return (replace(message, path=message.path.partition("?")[0] + chance.choice(QUERIES)).serialised(),), True
+def _query(message: Message, rng: random.Random) -> Sent:
+    return (replace(message, path=message.path.partition("?")[0] + rng.choice(QUERIES)).serialised(),), True
 
 
-def _path(message: Message, chance: random.Random) -> Sent:
-    path = chance.choice(PATHS).format(message.path.removeprefix("/"), message.path)
+def _path(message: Message, rng: random.Random) -> Sent:
+    path = rng.choice(PATHS).format(message.path.removeprefix("/"), message.path)
     return (replace(message, path=path).serialised(),), False
 
 
-def _method(message: Message, chance: random.Random) -> Sent:
-    return (replace(message, method=chance.choice(METHODS)).serialised(),), False
+def _method(message: Message, rng: random.Random) -> Sent:
+    return (replace(message, method=rng.choice(METHODS)).serialised(),), False
 
 
-def _version(message: Message, chance: random.Random) -> Sent:
-    return (replace(message, version=chance.choice(VERSIONS)).serialised(),), False
+def _version(message: Message, rng: random.Random) -> Sent:
+    return (replace(message, version=rng.choice(VERSIONS)).serialised(),), False
 
 
-def _compressed(message: Message, chance: random.Random) -> Sent:
-    kind = chance.choice(["gzip", "deflate", "bomb", "broken"])
+def _compressed(message: Message, rng: random.Random) -> Sent:
+    kind = rng.choice(["gzip", "deflate", "bomb", "broken"])
     if kind == "deflate":
         body = zlib.compress(message.body)
     elif kind == "bomb":
@@ -148,25 +148,25 @@ def _compressed(message: Message, chance: random.Random) -> Sent:
     return (replace(message, body=body).with_headers(Content_Encoding=encoding).serialised(),), True
 
 
-def _chunked(message: Message, chance: random.Random) -> Sent:
+def _chunked(message: Message, rng: random.Random) -> Sent:
     """Well-formed chunks in several packets."""
-    body, size = message.body, chance.choice([1, 7, 1000])
+    body, size = message.body, rng.choice([1, 7, 1000])
     parts = [body[at : at + size] for at in range(0, min(len(body), 40 * size), size)] + [body[40 * size :]]
-    extension = chance.choice([b"", b";a=b", b';q="x"'])
+    extension = rng.choice([b"", b";a=b", b';q="x"'])
     chunks = b"".join(b"%x%s\r\n%s\r\n" % (len(part), extension, part) for part in parts if part)
-    end = b"0\r\n" + chance.choice([b"", b"X-Trailer: y\r\n", b"Content-Length: 3\r\n"]) + b"\r\n"
+    end = b"0\r\n" + rng.choice([b"", b"X-Trailer: y\r\n", b"Content-Length: 3\r\n"]) + b"\r\n"
     head = replace(message, body=b"").serialised([CHUNKED], adds_length=False)
-    return ((head, chunks + end) if chance.random() < 0.5 else (head + chunks + end,)), True
+    return ((head, chunks + end) if rng.random() < 0.5 else (head + chunks + end,)), True
 
 
-def _broken_chunks(message: Message, chance: random.Random) -> Sent:
-    head = replace(message, body=b"").serialised([CHUNKED], adds_length=chance.random() < 0.3)
-    return (head, chance.choice(BROKEN_CHUNKS)), False
+def _broken_chunks(message: Message, rng: random.Random) -> Sent:
+    head = replace(message, body=b"").serialised([CHUNKED], adds_length=rng.random() < 0.3)
+    return (head, rng.choice(BROKEN_CHUNKS)), False
 
 
-def _wrong_length(message: Message, chance: random.Random) -> Sent:
+def _wrong_length(message: Message, rng: random.Random) -> Sent:
     size = len(message.body)
-    said = chance.choice([0, max(size - 1, 0), size // 2, size + 1, size + 10_000, 10**9, 10**18, 2**64])
+    said = rng.choice([0, max(size - 1, 0), size // 2, size + 1, size + 10_000, 10**9, 10**18, 2**64])
     return (message.serialised([b"Content-Length: %d" % said], adds_length=False),), said == 0
 
 
@@ -174,23 +174,23 @@ def _no_length(message: Message, _chance: random.Random) -> Sent:
     return (message.serialised(adds_length=False),), False
 
 
-def _in_pieces(message: Message, chance: random.Random) -> Sent:
+def _in_pieces(message: Message, rng: random.Random) -> Sent:
     data = message.serialised()
-    cuts = sorted(chance.randrange(1, len(data)) for _ in range(chance.randint(1, 4)))
+    cuts = sorted(rng.randrange(1, len(data)) for _ in range(rng.randint(1, 4)))
     return tuple(data[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True)), True
 
 
-def _half_sent(message: Message, chance: random.Random) -> Sent:
+def _half_sent(message: Message, rng: random.Random) -> Sent:
     data = message.serialised()
-    return (data[: chance.randrange(1, len(data))],), False
+    return (data[: rng.randrange(1, len(data))],), False
 
 
-def _pipelined(message: Message, chance: random.Random) -> Sent:
-    return (message.serialised() * chance.choice([2, 5]),), True
+def _pipelined(message: Message, rng: random.Random) -> Sent:
+    return (message.serialised() * rng.choice([2, 5]),), True
 
 
-def _not_http(_message: Message, chance: random.Random) -> Sent:
-    return (chance.choice(NOT_HTTP),), False
+def _not_http(_message: Message, rng: random.Random) -> Sent:
+    return (rng.choice(NOT_HTTP),), False
 
 
 TRICKS: tuple[HttpTrick, ...] = (

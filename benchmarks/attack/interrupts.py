@@ -40,7 +40,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class InterruptedRun:
     """End of a run: its exit code and its standard error; `code` is None for a run that had to be killed."""
 
     after_s: float
@@ -119,7 +119,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def interrupted(command: Command, after_s: float) -> Ended:
+def interrupted(command: Command, after_s: float) -> InterruptedRun:
     """Run a command and interrupt it."""
     with tempfile.TemporaryDirectory() as folder:
         process = started(command, Path(folder))
@@ -131,10 +131,10 @@ def interrupted(command: Command, after_s: float) -> Ended:
         except subprocess.TimeoutExpired:
             code = None
             end(process)
-        return Ended(after_s, code, (Path(folder) / "errors").read_text(errors="replace"))
+        return InterruptedRun(after_s, code, (Path(folder) / "errors").read_text(errors="replace"))
 
 
-def loud(command: Command, instants: int, rounds: int) -> Iterator[Ended]:
+def run_interrupted(command: Command, instants: int, rounds: int) -> Iterator[InterruptedRun]:
     """Interrupt a command at all instants, print the exit codes, and yield the runs that did not end quietly."""
     whole_s, codes = start_s(command), Counter[str]()
     for number in range(instants * rounds):
@@ -158,7 +158,7 @@ def main() -> int:
     num_loud = 0
     with running(SETUPS[0]) as server:
         for command in commands(given.url or f"http://{server.host}:{server.port}"):
-            for each in loud(command, given.instants, given.rounds) if given.only in command.name else ():
+            for each in run_interrupted(command, given.instants, given.rounds) if given.only in command.name else ():
                 num_loud += 1
                 last = "\n    ".join(each.errors.splitlines()[-LINES_SHOWN:])
                 print(f"  {command.name} after {each.after_s * 1000:.0f} ms: exit code {each.code}\n    {last}")

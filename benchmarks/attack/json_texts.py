@@ -43,64 +43,64 @@ def dumped(body: Any) -> bytes:
     return json.dumps(body).encode()
 
 
-def hostile_text(text: bytes, chance: random.Random) -> tuple[str, bytes]:
+def hostile_text(text: bytes, rng: random.Random) -> tuple[str, bytes]:
     """The name of a trick, and what it makes of a well-formed text."""
-    trick = chance.choice(TRICKS)
-    return trick.__name__.removeprefix("_"), trick(text, chance)
+    trick = rng.choice(TRICKS)
+    return trick.__name__.removeprefix("_"), trick(text, rng)
 
 
-def _with(pattern: re.Pattern[bytes], replacements: tuple[bytes, ...], text: bytes, chance: random.Random) -> bytes:
+def _with(pattern: re.Pattern[bytes], replacements: tuple[bytes, ...], text: bytes, rng: random.Random) -> bytes:
     """`text` with one match of a pattern replaced."""
     found = list(pattern.finditer(text))
     if not found:
-        return chance.choice(replacements)
-    match = chance.choice(found)
-    return text[: match.start()] + chance.choice(replacements) + text[match.end() :]
+        return rng.choice(replacements)
+    match = rng.choice(found)
+    return text[: match.start()] + rng.choice(replacements) + text[match.end() :]
 
 
-def _odd_number(text: bytes, chance: random.Random) -> bytes:
-    return _with(_NUMBER, ODD_NUMBERS, text, chance)
+def _odd_number(text: bytes, rng: random.Random) -> bytes:
+    return _with(_NUMBER, ODD_NUMBERS, text, rng)
 
 
-def _odd_string(text: bytes, chance: random.Random) -> bytes:
-    return _with(_STRING, ODD_STRINGS, text, chance)
+def _odd_string(text: bytes, rng: random.Random) -> bytes:
+    return _with(_STRING, ODD_STRINGS, text, rng)
 
 
-def _odd_value(text: bytes, chance: random.Random) -> bytes:
-    return _with(_VALUE, ODD_VALUES + ODD_NUMBERS + ODD_STRINGS, text, chance)
+def _odd_value(text: bytes, rng: random.Random) -> bytes:
+    return _with(_VALUE, ODD_VALUES + ODD_NUMBERS + ODD_STRINGS, text, rng)
 
 
-def _odd_number_as_new_field(text: bytes, chance: random.Random) -> bytes:
-    return b'{"new_field": ' + chance.choice(ODD_NUMBERS + ODD_VALUES) + b", " + text.removeprefix(b"{")
+def _odd_number_as_new_field(text: bytes, rng: random.Random) -> bytes:
+    return b'{"new_field": ' + rng.choice(ODD_NUMBERS + ODD_VALUES) + b", " + text.removeprefix(b"{")
 
 
-def _whole(_text: bytes, chance: random.Random) -> bytes:
-    return chance.choice(WHOLE_TEXTS)
+def _whole(_text: bytes, rng: random.Random) -> bytes:
+    return rng.choice(WHOLE_TEXTS)
 
 
-def _duplicate_keys(text: bytes, chance: random.Random) -> bytes:
-    extra = chance.choice([b'"model": "m"', b'"model": null', b'"messages": []', b'"prompt": 3', b'"input": "x"'])
-    return text.removesuffix(b"}") + b", " + b", ".join([extra] * chance.choice([1, 2, 50])) + b"}"
+def _duplicate_keys(text: bytes, rng: random.Random) -> bytes:
+    extra = rng.choice([b'"model": "m"', b'"model": null', b'"messages": []', b'"prompt": 3', b'"input": "x"'])
+    return text.removesuffix(b"}") + b", " + b", ".join([extra] * rng.choice([1, 2, 50])) + b"}"
 
 
-def _truncated(text: bytes, chance: random.Random) -> bytes:
-    return text[: chance.randrange(len(text) + 1)]
+def _truncated(text: bytes, rng: random.Random) -> bytes:
+    return text[: rng.randrange(len(text) + 1)]
 
 
-def _flipped_bytes(text: bytes, chance: random.Random) -> bytes:
+def _flipped_bytes(text: bytes, rng: random.Random) -> bytes:
     data = bytearray(text)
-    for _ in range(chance.randint(1, 4)):
+    for _ in range(rng.randint(1, 4)):
         if data:
-            data[chance.randrange(len(data))] = chance.randrange(256)
+            data[rng.randrange(len(data))] = rng.randrange(256)
     return bytes(data)
 
 
-def _trailing(text: bytes, chance: random.Random) -> bytes:
-    return text + chance.choice([b" ", b"\x00", b"}", b",", b"x", b"{}", b"\xff", b"\n\n", b"\xef\xbb\xbf"])
+def _trailing(text: bytes, rng: random.Random) -> bytes:
+    return text + rng.choice([b" ", b"\x00", b"}", b",", b"x", b"{}", b"\xff", b"\n\n", b"\xef\xbb\xbf"])
 
 
-def _other_encoding(text: bytes, chance: random.Random) -> bytes:
-    encoding = chance.choice(["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig", "utf-7", "cp500"])
+def _other_encoding(text: bytes, rng: random.Random) -> bytes:
+    encoding = rng.choice(["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig", "utf-7", "cp500"])
     return text.decode("latin-1").encode(encoding)
 
 

@@ -59,7 +59,7 @@ GENUINE_ERRORS = (
 
 
 @dataclass(slots=True)
-class Attacked:
+class AttackResult:
     """All that happened during one attack."""
 
     setup: str
@@ -120,7 +120,7 @@ class Verdict:
     broken: list[str] = field(default_factory=list)
 
 
-def judged(attacked: Attacked, samples: dict[str, list[Sample]], bounds: Bounds) -> Verdict:
+def judged(attacked: AttackResult, samples: dict[str, list[Sample]], bounds: Bounds) -> Verdict:
     """The report of one attack."""
     verdict = Verdict()
     _judge_answers(attacked, verdict)
@@ -133,7 +133,7 @@ def judged(attacked: Attacked, samples: dict[str, list[Sample]], bounds: Bounds)
     return verdict
 
 
-def _judge_answers(attacked: Attacked, verdict: Verdict) -> None:
+def _judge_answers(attacked: AttackResult, verdict: Verdict) -> None:
     statuses = Counter(each.status for _, each in attacked.exchanges if each.outcome is Outcome.ANSWERED)
     shown = ", ".join(
         f"{status} x {count:,}" for status, count in sorted(statuses.items(), key=lambda each: str(each[0]))
@@ -175,7 +175,7 @@ def _grouped(found: Sequence[tuple[HostileRequest, Exchange]]) -> list[str]:
     ]
 
 
-def _judge_times(attacked: Attacked, samples: dict[str, list[Sample]], bounds: Bounds, verdict: Verdict) -> None:
+def _judge_times(attacked: AttackResult, samples: dict[str, list[Sample]], bounds: Bounds, verdict: Verdict) -> None:
     for kind, is_bounded in ((GAP, True), (HEALTH, True), (OWN, False)):
         given = samples.get(kind, [])
         quiet = Spread.of([each for each in given if overlap(each.window, attacked.quiet)])

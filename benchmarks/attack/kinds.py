@@ -77,15 +77,15 @@ class Measurement:
         """Send all kinds that the time limit leaves time for."""
         kinds = kinds_of(self._setup, self._given.only, self._given.part)
         ends_at_s = time.monotonic() + self._given.time_limit_s
-        await self._be_quiet()
+        await self._measure_quiet()
         for number, kind in enumerate(kinds):
             if time.monotonic() > ends_at_s or not self._server.is_alive():
                 self.num_unsent = len(kinds) - number
                 break
             self.sent.append(await self._send(kind))
-            await self._be_quiet()
+            await self._measure_quiet()
 
-    async def _be_quiet(self) -> None:
+    async def _measure_quiet(self) -> None:
         began_s = time.monotonic()
         await asyncio.sleep(self._given.quiet_s)
         self.quiet.append((began_s + self._given.quiet_s / 3, time.monotonic()))

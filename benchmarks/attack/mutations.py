@@ -56,33 +56,33 @@ def _keys(body: Any) -> list[Any]:
     return list(range(len(body))) if isinstance(body, list) else []
 
 
-def odd_value(chance: random.Random) -> Any:
+def odd_value(rng: random.Random) -> Any:
     """A value that few fields expect."""
-    values = DEEP_VALUES if chance.random() < 0.05 else ODD_VALUES
-    return copy.deepcopy(chance.choice(values))
+    values = DEEP_VALUES if rng.random() < 0.05 else ODD_VALUES
+    return copy.deepcopy(rng.choice(values))
 
 
-def mutated(body: Any, chance: random.Random, others: Mapping[str, Any]) -> Any:
+def mutated(body: Any, rng: random.Random, others: Mapping[str, Any]) -> Any:
     """A copy of `body` with one to four mutations; `others` are fields of other routes that may be added."""
     found = copy.deepcopy(body)
-    for _ in range(chance.randint(1, MOST_MUTATIONS)):
+    for _ in range(rng.randint(1, MOST_MUTATIONS)):
         known = list(places(found))
-        if not known or chance.random() < 0.02:
-            found = odd_value(chance)
-        elif chance.random() < 0.15 and isinstance(found, dict):
-            name = chance.choice(sorted(others))
-            found[name] = odd_value(chance) if chance.random() < 0.7 else copy.deepcopy(others[name])
+        if not known or rng.random() < 0.02:
+            found = odd_value(rng)
+        elif rng.random() < 0.15 and isinstance(found, dict):
+            name = rng.choice(sorted(others))
+            found[name] = odd_value(rng) if rng.random() < 0.7 else copy.deepcopy(others[name])
         else:
             # Nodes near the root are few, and every one of them is a field that the server reads.
             near = [each for each in known if each[0] is found]
-            container, key = chance.choice(near if near and chance.random() < 0.5 else known)
-            chance.choice(_MUTATIONS)(container, key, chance)
-    return _kept_short(found, body, chance)
+            container, key = rng.choice(near if near and rng.random() < 0.5 else known)
+            rng.choice(_MUTATIONS)(container, key, rng)
+    return _kept_short(found, body, rng)
 
 
-def _kept_short(found: Any, body: Any, chance: random.Random) -> Any:
+def _kept_short(found: Any, body: Any, rng: random.Random) -> Any:
     """Put back the bounds of a reply's length, so that most replies end soon."""
-    if not isinstance(found, dict) or not isinstance(body, dict) or chance.random() < LONG_REPLIES:
+    if not isinstance(found, dict) or not isinstance(body, dict) or rng.random() < LONG_REPLIES:
         return found
     for name in LENGTH_FIELDS:
         value = found.get(name)
@@ -92,8 +92,8 @@ def _kept_short(found: Any, body: Any, chance: random.Random) -> Any:
     return found
 
 
-def _replace(container: Any, key: Any, chance: random.Random) -> None:
-    container[key] = odd_value(chance)
+def _replace(container: Any, key: Any, rng: random.Random) -> None:
+    container[key] = odd_value(rng)
 
 
 def _remove(container: Any, key: Any, _chance: random.Random) -> None:
@@ -108,8 +108,8 @@ def _wrap_in_list(container: Any, key: Any, _chance: random.Random) -> None:
     container[key] = [container[key]]
 
 
-def _wrap_in_object(container: Any, key: Any, chance: random.Random) -> None:
-    container[key] = {chance.choice(["", "a", "type", "text", "content", "value"]): container[key]}
+def _wrap_in_object(container: Any, key: Any, rng: random.Random) -> None:
+    container[key] = {rng.choice(["", "a", "type", "text", "content", "value"]): container[key]}
 
 
 def _unwrap(container: Any, key: Any, _chance: random.Random) -> None:
@@ -118,30 +118,30 @@ def _unwrap(container: Any, key: Any, _chance: random.Random) -> None:
     container[key] = inner[keys[0]] if keys else None
 
 
-def _repeat(container: Any, key: Any, chance: random.Random) -> None:
-    container[key] = [copy.deepcopy(container[key]) for _ in range(chance.choice([2, 3, 20]))]
+def _repeat(container: Any, key: Any, rng: random.Random) -> None:
+    container[key] = [copy.deepcopy(container[key]) for _ in range(rng.choice([2, 3, 20]))]
 
 
 def _stringify(container: Any, key: Any, _chance: random.Random) -> None:
     container[key] = str(container[key])
 
 
-def _add_unknown(container: Any, key: Any, chance: random.Random) -> None:
+def _add_unknown(container: Any, key: Any, rng: random.Random) -> None:
     if isinstance(container, dict):
-        container[f"{key}_{chance.randint(0, 9)}"] = odd_value(chance)
+        container[f"{key}_{rng.randint(0, 9)}"] = odd_value(rng)
     else:
-        container.insert(key, odd_value(chance))
+        container.insert(key, odd_value(rng))
 
 
-def _rename(container: Any, key: Any, chance: random.Random) -> None:
+def _rename(container: Any, key: Any, rng: random.Random) -> None:
     if isinstance(container, dict):
-        container[chance.choice(["", "\0", "\ud800", key.upper(), key + " ", "a" * 300])] = container.pop(key)
+        container[rng.choice(["", "\0", "\ud800", key.upper(), key + " ", "a" * 300])] = container.pop(key)
     else:
         container.reverse()
 
 
-def _swap(container: Any, key: Any, chance: random.Random) -> None:
-    other = chance.choice(_keys(container))
+def _swap(container: Any, key: Any, rng: random.Random) -> None:
+    other = rng.choice(_keys(container))
     container[key], container[other] = container[other], container[key]
 
 

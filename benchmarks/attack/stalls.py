@@ -35,7 +35,7 @@ MEMORY_LIMIT_MIB = 200.0
 
 
 @dataclass(slots=True)
-class Seen:
+class ProbeSamples:
     """Samples of the probes in one stretch of time."""
 
     gaps_ms: list[float] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Probe:
     def __init__(self, port: int, path: str = "/v1/completions") -> None:
         self._port = port
         self._path = path
-        self.seen = Seen()
+        self.seen = ProbeSamples()
         self._last_s: dict[int, float] = {}
         self._asked_s: float | None = None
 
@@ -160,10 +160,10 @@ async def measure(port: int, pid: int, attack: Attack, seconds: float, before_s:
     tasks = [asyncio.create_task(probe.stream()) for _ in range(NUM_STREAMS)] if attack.streams else []
     tasks.append(asyncio.create_task(probe.health()))
     await asyncio.sleep(before_s / 3)
-    before = probe.seen = Seen()
+    before = probe.seen = ProbeSamples()
     await asyncio.sleep(before_s)
     memory_mib = peak_mib = resident_mib(pid)
-    during = probe.seen = Seen()
+    during = probe.seen = ProbeSamples()
     status: dict[str, str] = {}
     began_s = time.monotonic()
     thread = threading.Thread(target=send, args=(port, attack, seconds, status), daemon=True)

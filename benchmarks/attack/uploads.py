@@ -99,68 +99,68 @@ def encoded(parts: Sequence[Part], boundary: bytes = BOUNDARY.encode(), ends: bo
     return b"\r\n".join(shown) + b"\r\n" + (b"--" + boundary + b"--\r\n" if ends else b"")
 
 
-def hostile_upload(chance: random.Random, paths: Sequence[str] = PATHS) -> tuple[str, Message]:
+def hostile_upload(rng: random.Random, paths: Sequence[str] = PATHS) -> tuple[str, Message]:
     """The name of what is wrong with a form, and the form."""
-    kind = chance.choice(list(_FORMS))
-    content_type, body = _FORMS[kind](chance)
+    kind = rng.choice(list(_FORMS))
+    content_type, body = _FORMS[kind](rng)
     headers = {"Content-Type": content_type} if content_type else {}
-    return kind, Message(method="POST", path=chance.choice(paths), body=body, headers=headers)
+    return kind, Message(method="POST", path=rng.choice(paths), body=body, headers=headers)
 
 
-def _odd_part(chance: random.Random) -> Form:
-    at = chance.randrange(len(VALID) + 1)
-    return MULTIPART, encoded((*VALID[:at], chance.choice(ODD_PARTS), *VALID[at:]))
+def _odd_part(rng: random.Random) -> Form:
+    at = rng.randrange(len(VALID) + 1)
+    return MULTIPART, encoded((*VALID[:at], rng.choice(ODD_PARTS), *VALID[at:]))
 
 
-def _odd_value(chance: random.Random) -> Form:
-    at = chance.randrange(1, len(VALID))
-    odd = Part(VALID[at].lines, chance.choice(ODD_FIELD_VALUES))
+def _odd_value(rng: random.Random) -> Form:
+    at = rng.randrange(1, len(VALID))
+    odd = Part(VALID[at].lines, rng.choice(ODD_FIELD_VALUES))
     return MULTIPART, encoded((*VALID[:at], odd, *VALID[at + 1 :]))
 
 
-def _missing_part(chance: random.Random) -> Form:
-    at = chance.randrange(len(VALID))
+def _missing_part(rng: random.Random) -> Form:
+    at = rng.randrange(len(VALID))
     return MULTIPART, encoded((*VALID[:at], *VALID[at + 1 :]))
 
 
-def _many_parts(chance: random.Random) -> Form:
-    return MULTIPART, encoded((*VALID, *(field(f"f{each}", b"x") for each in range(chance.choice([200, 1100, 3000])))))
+def _many_parts(rng: random.Random) -> Form:
+    return MULTIPART, encoded((*VALID, *(field(f"f{each}", b"x") for each in range(rng.choice([200, 1100, 3000])))))
 
 
-def _odd_recording(chance: random.Random) -> Form:
-    return MULTIPART, encoded((recording(chance.choice(ODD_RECORDINGS)), *VALID[1:]))
+def _odd_recording(rng: random.Random) -> Form:
+    return MULTIPART, encoded((recording(rng.choice(ODD_RECORDINGS)), *VALID[1:]))
 
 
-def _odd_content_type(chance: random.Random) -> Form:
-    return chance.choice(CONTENT_TYPES), encoded(VALID)
+def _odd_content_type(rng: random.Random) -> Form:
+    return rng.choice(CONTENT_TYPES), encoded(VALID)
 
 
 def _no_end(_chance: random.Random) -> Form:
     return MULTIPART, encoded(VALID, ends=False)
 
 
-def _broken_bytes(chance: random.Random) -> Form:
+def _broken_bytes(rng: random.Random) -> Form:
     data = bytearray(encoded(VALID))
-    for _ in range(chance.randint(1, 6)):
-        data[chance.randrange(len(data))] = chance.randrange(256)
+    for _ in range(rng.randint(1, 6)):
+        data[rng.randrange(len(data))] = rng.randrange(256)
     return MULTIPART, bytes(data)
 
 
-def _cut(chance: random.Random) -> Form:
+def _cut(rng: random.Random) -> Form:
     body = encoded(VALID)
-    return MULTIPART, body[: chance.randrange(len(body))]
+    return MULTIPART, body[: rng.randrange(len(body))]
 
 
-def _urlencoded(chance: random.Random) -> Form:
-    return "application/x-www-form-urlencoded", chance.choice(URLENCODED)
+def _urlencoded(rng: random.Random) -> Form:
+    return "application/x-www-form-urlencoded", rng.choice(URLENCODED)
 
 
-def _bare_lines(chance: random.Random) -> Form:
-    return MULTIPART, encoded(VALID).replace(b"\r\n", chance.choice([b"\n", b"\r"]))
+def _bare_lines(rng: random.Random) -> Form:
+    return MULTIPART, encoded(VALID).replace(b"\r\n", rng.choice([b"\n", b"\r"]))
 
 
-def _preamble(chance: random.Random) -> Form:
-    return MULTIPART, chance.choice([b"preamble\r\n", b"\r\n", b"--", bytes(100)]) + encoded(VALID) + b"epilogue"
+def _preamble(rng: random.Random) -> Form:
+    return MULTIPART, rng.choice([b"preamble\r\n", b"\r\n", b"--", bytes(100)]) + encoded(VALID) + b"epilogue"
 
 
 _FORMS: Mapping[str, Callable[[random.Random], Form]] = {

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.day.clients import MODEL, Heard, load
+from benchmarks.day.clients import MODEL, LoadReplies, load
 from benchmarks.day.processes import judged, running, stopped
 from traces import read_rows
 
@@ -22,20 +22,20 @@ COUNTED_BEFORE_S = 1.0
 """Requests that ended so long before the proxy was killed must be recorded."""
 
 
-def recorded(folder: Path, url: str, name: str, num_requests: int, rate: float) -> Heard:
+def recorded(folder: Path, url: str, name: str, num_requests: int, rate: float) -> LoadReplies:
     """Send a load through a proxy of its own; its recording is `name`."""
     with running(folder, "observe", "--proxy", "0", "--url", url, *RECORDING, "-o", name) as (proxy, through):
-        heard = asyncio.run(load(through, num_requests, rate))
+        replies = asyncio.run(load(through, num_requests, rate))
         summary = stopped(proxy)
-    assert summary["recorded"] == num_requests == len(heard.words), summary
+    assert summary["recorded"] == num_requests == len(replies.words), summary
     assert summary["by_status"] == {"ok": num_requests}, summary
-    return heard
+    return replies
 
 
 def killed(folder: Path, url: str, num_requests: int, rate: float) -> tuple[int, int]:
     """Kill a proxy in the midst of a load; how many requests had ended a second before, and how many are recorded."""
 
-    async def load_and_kill(through: str, proxy: Any) -> tuple[Heard, float]:
+    async def load_and_kill(through: str, proxy: Any) -> tuple[LoadReplies, float]:
         loading = asyncio.create_task(load(through, num_requests, rate, ends_when_cut=True))
         await asyncio.sleep(num_requests / rate / 2)
         proxy.kill()
@@ -43,8 +43,8 @@ def killed(folder: Path, url: str, num_requests: int, rate: float) -> tuple[int,
         return await loading, at
 
     with running(folder, "observe", "--proxy", "0", "--url", url, *RECORDING, "-o", "killed") as (proxy, through):
-        heard, at = asyncio.run(load_and_kill(through, proxy))
-    num_due = sum(ended < at - COUNTED_BEFORE_S for _, ended in heard.times_s.values())
+        replies, at = asyncio.run(load_and_kill(through, proxy))
+    num_due = sum(ended < at - COUNTED_BEFORE_S for _, ended in replies.times_s.values())
     return num_due, sum(row.status == "ok" for row in read_rows(folder / "killed.csv"))
 
 

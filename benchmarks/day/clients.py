@@ -33,7 +33,7 @@ TOOLS = [
 
 
 @dataclass(slots=True)
-class Heard:
+class LoadReplies:
     """Replies of one load: their words by conversation and round, and when each request was sent and ended."""
 
     words: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Clients:
         self._openai: Any = None
         self._anthropic: Any = None
         self._langchain: Any = None
-        self.speakers: list[Callable[[Plan], AsyncIterator[str]]] = []
+        self.client_kinds: list[Callable[[Plan], AsyncIterator[str]]] = []
         """One way to hold a conversation for each kind of client; a text for each round."""
 
     async def begin(self) -> None:
@@ -95,7 +95,7 @@ class Clients:
             self._langchain = ChatOpenAI(
                 base_url=self._url + "/v1", api_key="sk-lang", model=MODEL, stream_usage=True, max_retries=0
             )
-        self.speakers = [
+        self.client_kinds = [
             self._chat if self._openai else self._bare_chat,
             self._completion if self._openai else self._bare_completion,
             self._message if self._anthropic else self._bare_message,
@@ -147,24 +147,24 @@ class Clients:
             if number:
                 await asyncio.sleep(AGENT_PAUSE_S)
             body = {"model": MODEL, "messages": messages, "max_tokens": plan.most_tokens, "tools": TOOLS}
-            said = await self._said("/v1/chat/completions", {**body, "tool_choice": "none"})
+            said = await self._streamed_text("/v1/chat/completions", {**body, "tool_choice": "none"})
             yield said
             result = {"role": "user", "content": f"search found: {plan_of(plan.number * 10 + number).words[:200]}"}
             messages = [*messages, {"role": "assistant", "content": said}, result]
 
     async def _bare_chat(self, plan: Plan) -> AsyncIterator[str]:
         body = {"model": MODEL, "messages": plan.messages, "max_tokens": plan.most_tokens}
-        yield await self._said("/v1/chat/completions", body)
+        yield await self._streamed_text("/v1/chat/completions", body)
 
     async def _bare_completion(self, plan: Plan) -> AsyncIterator[str]:
         body = {"model": MODEL, "prompt": plan.words, "max_tokens": plan.most_tokens}
-        yield await self._said("/v1/completions", body)
+        yield await self._streamed_text("/v1/completions", body)
 
     async def _bare_message(self, plan: Plan) -> AsyncIterator[str]:
         body = {"model": MODEL, "messages": plan.messages, "max_tokens": plan.most_tokens}
-        yield await self._said("/v1/messages", body)
+        yield await self._streamed_text("/v1/messages", body)
 
-    async def _said(self, path: str, body: dict[str, Any]) -> str:
+    async def _streamed_text(self, path: str, body: dict[str, Any]) -> str:
         """The words of a stream."""
         if not path.endswith("/messages"):
             body = {**body, "stream_options": {"include_usage": True}}
@@ -174,11 +174,11 @@ class Clients:
                 raise RuntimeError(f"status {reply.status}: {await reply.text()}")
             async for line in reply.content:
                 if line.startswith(b"data:") and b"[DONE]" not in line:
-                    words += _words_of(json.loads(line[5:]))
+                    words += _event_text(json.loads(line[5:]))
         return words
 
 
-def _words_of(event: dict[str, Any]) -> str:
+def _event_text(event: dict[str, Any]) -> str:
     if event.get("choices"):
         choice = event["choices"][0]
         return str(choice.get("text") or (choice.get("delta") or {}).get("content") or "")
@@ -191,9 +191,9 @@ def num_conversations(num_requests: int) -> int:
     return whole * 6 + min(rest, 5)
 
 
-async def load(url: str, num_requests: int, rate: float, ends_when_cut: bool = False) -> Heard:
+async def load(url: str, num_requests: int, rate: float, ends_when_cut: bool = False) -> LoadReplies:
     """Send conversations at `rate` requests per second; with `ends_when_cut` failed ones are counted."""
-    heard = Heard()
+    replies = LoadReplies()
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         clients = Clients(url, session, stack)
@@ -207,22 +207,22 @@ async def load(url: str, num_requests: int, rate: float, ends_when_cut: bool = F
         for number in range(total):
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             due += chance.expovariate(1 / pause_s)
-            tasks.append(asyncio.create_task(_converse(clients, number, heard, ends_when_cut)))
+            tasks.append(asyncio.create_task(_converse(clients, number, replies, ends_when_cut)))
         await asyncio.gather(*tasks)
-    return heard
+    return replies
 
 
-async def _converse(clients: Clients, number: int, heard: Heard, ends_when_cut: bool) -> None:
+async def _converse(clients: Clients, number: int, replies: LoadReplies, ends_when_cut: bool) -> None:
     plan = plan_of(number)
     began = time.time()
     index = 0
     try:
-        async for words in clients.speakers[number % len(clients.speakers)](plan):
-            heard.words[number, index] = words
-            heard.times_s[number, index] = (began, time.time())
+        async for words in clients.client_kinds[number % len(clients.client_kinds)](plan):
+            replies.words[number, index] = words
+            replies.times_s[number, index] = (began, time.time())
             began = time.time()
             index += 1
     except Exception:
         if not ends_when_cut:
             raise
-        heard.num_cut += 1
+        replies.num_cut += 1

@@ -27,7 +27,14 @@ from benchmarks.vllm_oracle.pipeline import with_pipeline
 from benchmarks.vllm_oracle.simulated import changes, simulated_story
 from benchmarks.vllm_oracle.speculation import with_speculation
 from benchmarks.vllm_oracle.table import block_rows, composition_rows, content_rows
-from benchmarks.vllm_oracle.workload import Composed, HungUp, Processed, Reported, Workload, draw_workload
+from benchmarks.vllm_oracle.workload import (
+    AbortedRequest,
+    ProcessedOutputs,
+    Reported,
+    ScheduledStep,
+    Workload,
+    draw_workload,
+)
 
 ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
 """No GPU is asked for and no model hub."""
@@ -135,7 +142,7 @@ def _print_difference(
         (i for i, (their, our) in enumerate(zip(theirs, ours, strict=False)) if their != our),
         min(len(theirs), len(ours)),
     )
-    step = sum(isinstance(line, Composed) for line in theirs[:index])
+    step = sum(isinstance(line, ScheduledStep) for line in theirs[:index])
     print(f"{kind}, seed {seed}: line {index} (step {step}) differs\n{workload.config}\n{workload.latency}")
     for line in theirs[max(0, index - 3) : index]:
         print(f"  both   {line}")
@@ -146,15 +153,15 @@ def _print_difference(
 def _count(seen: Counter[str], workload: Workload, lines: list[Reported]) -> None:
     seen["requests"] += len(workload.arrivals)
     for line in lines:
-        if isinstance(line, Composed):
+        if isinstance(line, ScheduledStep):
             seen["preemptions"] += len(line.preempted)
             seen["hit tokens"] += line.hit_tokens
-        if isinstance(line, Processed):
+        if isinstance(line, ProcessedOutputs):
             seen["steps"] += 1
             num_drafts, _, num_accepted, *_ = line.drafts or (0, 0, 0)
             seen["drafts"] += num_drafts
             seen["accepted tokens"] += num_accepted
-        seen["hang-ups"] += isinstance(line, HungUp)
+        seen["hang-ups"] += isinstance(line, AbortedRequest)
 
 
 if __name__ == "__main__":

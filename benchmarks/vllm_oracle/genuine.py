@@ -40,9 +40,16 @@ from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[im
 
 from benchmarks.vllm_oracle.content import Contents
 from benchmarks.vllm_oracle.genuine_groups import attention_block_tokens, kv_cache_config
-from benchmarks.vllm_oracle.workload import Arrival, Composed, HungUp, Processed, Story, Workload
+from benchmarks.vllm_oracle.workload import (
+    AbortedRequest,
+    Arrival,
+    ProcessedOutputs,
+    RunRecord,
+    ScheduledStep,
+    Workload,
+)
 from blis_sim.engine.pipeline import Pipeline
-from blis_sim.engine.speculation import DRAFTERS, Acceptance, Speculation
+from blis_sim.engine.speculation import DRAFTERS, AcceptanceSampler, Speculation
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -63,7 +70,7 @@ class Drafts:
 
     def __init__(self, speculation: Speculation | None) -> None:
         self.num_tokens = speculation.num_tokens if speculation else 0
-        self._acceptance = Acceptance(speculation) if speculation else None
+        self._acceptance = AcceptanceSampler(speculation) if speculation else None
 
     def num_accepted(self, request_number: int, num_output_tokens: int, scheduled: Any, name: str) -> int:
         """Return the number of accepted drafts; 0 for a newcomer, whose places are only filled."""
@@ -77,7 +84,7 @@ class Drafts:
 
 
 @dataclass(slots=True)
-class Promise:
+class DelayedResult:
     """The result that the executor returns at once; waiting for it lets virtual time pass."""
 
     wait: Callable[[], Any]
@@ -109,7 +116,7 @@ class Oracle:
         self._structured_output = StructuredOutputManager(self._config)
         init_none_hash(sha256)
 
-    def story(self, workload: Workload) -> Story:
+    def story(self, workload: Workload) -> RunRecord:
         """Return vLLM's record, from the first arrival until it is idle."""
         return VirtualRun(self._scheduler(workload), self._config, workload).story()
 
@@ -195,7 +202,7 @@ class VirtualRun:
         self._executing: tuple[Any, list[str]] | None = None
         self._samples: list[str] = []
         self._drafts = Drafts(workload.config.speculation)
-        self._story = Story()
+        self._story = RunRecord()
         self._num_sampled: dict[str, int] = {}
         self._by_id = {arrival.id: arrival for arrival in workload.arrivals}
         self._arrivals = deque(workload.arrivals)
@@ -203,7 +210,7 @@ class VirtualRun:
         # vLLM takes in those of one step as a set, whose order is arbitrary, so here it is ours.
         self._aborts = deque(sorted(workload.hang_ups + deadlines, key=lambda abort: abort[0]))
 
-    def story(self) -> Story:
+    def story(self) -> RunRecord:
         """vLLM's busy loop: take in what has come, step, and sleep only when there is nothing to do."""
         core = self._core
         while not self._story.is_endless:
@@ -231,7 +238,7 @@ class VirtualRun:
             return output
         blocks = self._blocks_of(output)
         self._story.lines.append(
-            Composed(
+            ScheduledStep(
                 self._now,
                 tuple(tokens.items()),
                 tuple((name, blocks[name]) for name in tokens),
@@ -268,17 +275,17 @@ class VirtualRun:
                 for output in of_client.outputs
             ]
             self._story.lines.append(
-                Processed(self._now, tuple(reported), self._queues()[0], self._num_free(), _drafts(outputs))
+                ProcessedOutputs(self._now, tuple(reported), self._queues()[0], self._num_free(), _drafts(outputs))
             )
         return outputs
 
-    def execute_model(self, scheduled: Any, non_block: bool = False) -> Promise:
+    def execute_model(self, scheduled: Any, non_block: bool = False) -> DelayedResult:
         """The executor's first half, which the core calls with each composition."""
         if not scheduled.num_scheduled_tokens:
             self._executing = None
-            return Promise(lambda: ModelRunnerOutput(req_ids=[], req_id_to_index={}))
+            return DelayedResult(lambda: ModelRunnerOutput(req_ids=[], req_id_to_index={}))
         self._executing = (scheduled, self._samples)
-        return Promise(lambda: None)
+        return DelayedResult(lambda: None)
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
         """The executor's second half: one step after the other, each as long as the latency model predicts."""
@@ -303,7 +310,7 @@ class VirtualRun:
                 sampled_token_ids=[self._next_tokens(name, scheduled) if name in samples else [] for name in names],
             )
 
-        return Promise(wait) if non_block else wait()
+        return DelayedResult(wait) if non_block else wait()
 
     def take_draft_token_ids(self) -> Any:
         """The drafts that follow the latest step, when steps are not composed ahead of them.
@@ -365,7 +372,7 @@ class VirtualRun:
         # One after the other: vLLM takes them as a set, whose order is arbitrary.
         for name in names:
             for request in self._scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED):
-                self._story.hung_up.append(HungUp(self._now, request.request_id))
+                self._story.aborted.append(AbortedRequest(self._now, request.request_id))
 
     def _next_tokens(self, name: str, scheduled: Any) -> list[int]:
         """Return the tokens that the model samples for a request in a step: the drafts that hold, and one token."""

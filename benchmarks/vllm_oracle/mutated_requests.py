@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
-from benchmarks.vllm_oracle.replies import Ask, answer
+from benchmarks.vllm_oracle.replies import HttpRequest, answer
 from benchmarks.vllm_oracle.route_search import VALID, VALUES
 from benchmarks.vllm_oracle.wire_search.exchange import Reply, Server, differences
 from benchmarks.vllm_oracle.wire_search.fields import field_questions
@@ -67,7 +67,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the draws")
     parser.add_argument("--only", default="", help="paths that begin with this alone")
     given = parser.parse_args()
-    document = json.loads(answer(given.genuine, Ask("GET", "/openapi.json")).body)
+    document = json.loads(answer(given.genuine, HttpRequest("GET", "/openapi.json")).body)
     genuine, ours = Server.at(given.genuine), Server.at(given.ours)
     random = Random(given.seed)
     bodies = [each for each in _bodies(given.case_files) if each.path in document["paths"]]

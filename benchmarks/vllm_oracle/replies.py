@@ -18,7 +18,7 @@ _ID = re.compile(r"\b(?:[0-9a-f]{16}|[0-9a-f]{32})\b|0x[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class HttpRequest:
     """One request. `body` is sent as it is if it is bytes, else as JSON."""
 
     method: str
@@ -32,7 +32,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpReply:
     """A whole reply, or why there is none, as status 0."""
 
     status: int
@@ -40,7 +40,7 @@ class Answer:
     body: str
 
 
-def answer(url: str, ask: Ask) -> Answer:
+def answer(url: str, ask: HttpRequest) -> HttpReply:
     """Send one request on a connection of its own."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port, timeout=TIMEOUT_S)
@@ -50,14 +50,14 @@ def answer(url: str, ask: Ask) -> Answer:
         connection.request(ask.method, ask.path, data, {**kind, **ask.headers})
         reply = connection.getresponse()
         headers = {name.lower(): value for name, value in reply.getheaders()}
-        return Answer(reply.status, headers, reply.read().decode("utf-8", "replace"))
+        return HttpReply(reply.status, headers, reply.read().decode("utf-8", "replace"))
     except (OSError, http.client.HTTPException) as error:
-        return Answer(0, {}, type(error).__name__)
+        return HttpReply(0, {}, type(error).__name__)
     finally:
         connection.close()
 
 
-def differences(path: str, theirs: Answer, ours: Answer) -> Iterator[str]:
+def differences(path: str, theirs: HttpReply, ours: HttpReply) -> Iterator[str]:
     """Yield each place at which the replies differ; where the status does, that alone."""
     if theirs.status != ours.status:
         yield f"status {theirs.status} {theirs.body[:300]!r}, ours {ours.status} {ours.body[:300]!r}"

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 from urllib.parse import quote
 
-from benchmarks.vllm_oracle.replies import Ask, answer, differences
+from benchmarks.vllm_oracle.replies import HttpRequest, answer, differences
 
 MESSAGES = [{"role": "user", "content": "hello there"}]
 VALID: Mapping[str, Any] = {
@@ -99,11 +99,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the draws")
     parser.add_argument("--only", default="", help="paths that begin with this alone")
     given = parser.parse_args()
-    document = json.loads(answer(given.genuine, Ask("GET", "/openapi.json")).body)
+    document = json.loads(answer(given.genuine, HttpRequest("GET", "/openapi.json")).body)
     random = Random(given.seed)
     asked: Counter[str] = Counter()
     num_different = 0
-    for ask in _asks(document, random, given.count, given.only):
+    for ask in _requests(document, random, given.count, given.only):
         asked[ask.path.partition("?")[0]] += 1
         found = list(differences(ask.path, answer(given.genuine, ask), answer(given.ours, ask)))
         if found:
@@ -112,12 +112,12 @@ def main() -> int:
         if ask.path.startswith(SUSPENDING):
             for path in RESTORING:
                 for url in (given.genuine, given.ours):
-                    answer(url, Ask("POST", path))
+                    answer(url, HttpRequest("POST", path))
     sys.stdout.write(f"{asked.total()} requests to {len(asked)} paths, {num_different} answered differently\n")
     return 1 if num_different else 0
 
 
-def _asks(document: Mapping[str, Any], random: Random, count: int, only: str) -> Iterator[Ask]:
+def _requests(document: Mapping[str, Any], random: Random, count: int, only: str) -> Iterator[HttpRequest]:
     operations = [
         (method.upper(), path, operation)
         for path, methods in document["paths"].items()
@@ -134,12 +134,12 @@ def _asks(document: Mapping[str, Any], random: Random, count: int, only: str) ->
 
 def _with_body(
     document: Mapping[str, Any], random: Random, method: str, path: str, operation: Mapping[str, Any]
-) -> Ask:
+) -> HttpRequest:
     drawn = random.random()
     if drawn < 0.04:
-        return Ask(method, path, random.choice(UNTYPED_BODIES))
+        return HttpRequest(method, path, random.choice(UNTYPED_BODIES))
     if drawn < 0.06:
-        return Ask(
+        return HttpRequest(
             method, path, VALID[path], {"content-type": random.choice(("text/plain", "application/x", "a/json"))}
         )
     body = dict(VALID[path])
@@ -149,7 +149,7 @@ def _with_body(
             body.pop(random.choice(list(body)), None) if body else None
         else:
             body[random.choice(fields)] = random.choice(VALUES)
-    return Ask(method, path, body, {"x-request-id": "rid"} if random.random() < 0.05 else {})
+    return HttpRequest(method, path, body, {"x-request-id": "rid"} if random.random() < 0.05 else {})
 
 
 def _fields(document: Mapping[str, Any], operation: Mapping[str, Any]) -> list[str]:
@@ -162,13 +162,13 @@ def _fields(document: Mapping[str, Any], operation: Mapping[str, Any]) -> list[s
     return list(names)
 
 
-def _without_body(random: Random, method: str, path: str, operation: Mapping[str, Any]) -> Ask:
+def _without_body(random: Random, method: str, path: str, operation: Mapping[str, Any]) -> HttpRequest:
     named = path.replace("{response_id}", "resp_x").replace("{adapter_name}", "ad")
     if random.random() < 0.3:
         method = random.choice(METHODS)
     names = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"] or ["tags", "x"]
     pairs = [f"{random.choice(names)}={quote(random.choice(QUERY_VALUES))}" for _ in range(random.randint(0, 2))]
-    return Ask(method, named + ("?" + "&".join(pairs) if pairs else ""), b"" if method == "POST" else None)
+    return HttpRequest(method, named + ("?" + "&".join(pairs) if pairs else ""), b"" if method == "POST" else None)
 
 
 if __name__ == "__main__":

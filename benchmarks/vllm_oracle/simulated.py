@@ -3,7 +3,15 @@
 from collections import Counter
 
 from benchmarks.vllm_oracle.content import Contents
-from benchmarks.vllm_oracle.workload import MANY_LINES, Arrival, Composed, HungUp, Processed, Story, Workload
+from benchmarks.vllm_oracle.workload import (
+    MANY_LINES,
+    AbortedRequest,
+    Arrival,
+    ProcessedOutputs,
+    RunRecord,
+    ScheduledStep,
+    Workload,
+)
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.core import Engine
@@ -16,7 +24,7 @@ from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
 
-def simulated_story(workload: Workload) -> Story:
+def simulated_story(workload: Workload) -> RunRecord:
     """Return our engine's record, from the first arrival until it is idle."""
     engine = _engine(workload, reports_steps=True)
     scheduler = _reporting(engine._context, workload)
@@ -54,7 +62,7 @@ class ReportingScheduler(VllmScheduler):
 
     def __init__(self, instance: EngineContext, workload: Workload) -> None:
         super().__init__(instance, has_cohort=False)
-        self.story = Story()
+        self.story = RunRecord()
         self._workload = workload
 
     def schedule(self, at: Micros) -> bool:
@@ -63,14 +71,14 @@ class ReportingScheduler(VllmScheduler):
         is_scheduled = super().schedule(at)
         if not is_scheduled and not self.preempted:
             return False
-        grants = self.flight[-1][2] if is_scheduled else []
+        grants = self.in_flight[-1][2] if is_scheduled else []
         new_from = {grant.sequence: owned[grant.sequence] for grant in grants if grant.sequence not in self.admitted}
         blocks = [
             (grant.sequence.request.id, self._blocks_of(grant.sequence, new_from.get(grant.sequence, 0)))
             for grant in grants
         ]
         self.story.lines.append(
-            Composed(
+            ScheduledStep(
                 at,
                 tuple((grant.sequence.request.id, grant.num_tokens) for grant in grants),
                 tuple(blocks),
@@ -101,7 +109,7 @@ class ReportingScheduler(VllmScheduler):
                 reasons[event.sequence.request.id] = _reason(event)
         counted = tuple(now - then for now, then in zip(_drafts(self._context), before, strict=True))
         self.story.lines.append(
-            Processed(
+            ProcessedOutputs(
                 at,
                 tuple((name, count, reasons.get(name)) for name, count in tokens.items()),
                 self._queues()[0],
@@ -113,7 +121,7 @@ class ReportingScheduler(VllmScheduler):
 
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         super()._take_out(sequence, outcome, at)
-        self.story.hung_up.append(HungUp(at, sequence.request.id))
+        self.story.aborted.append(AbortedRequest(at, sequence.request.id))
 
     def _queues(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         waiting = list(self.waiting)

@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
 from benchmarks.attack.uploads import MULTIPART, PATHS, Part, encoded, field
-from benchmarks.vllm_oracle.replies import Answer, Ask, answer, differences
+from benchmarks.vllm_oracle.replies import HttpReply, HttpRequest, answer, differences
 
 NUMBERS = ("0", "1", "-1", "0.5", "2.5", "1e400", "nan", "x", "", "3", "100000", "-0.5")
 FLAGS = ("true", "false", "1", "0", "yes", "x", "", "True")
@@ -78,41 +78,41 @@ def main() -> int:
     asked: Counter[str] = Counter()
     num_different = 0
     for _ in range(given.count):
-        spoken = drawn(random)
-        asked[spoken.path] += 1
-        theirs = answer(given.genuine, spoken.ask())
+        speech_request = drawn(random)
+        asked[speech_request.path] += 1
+        theirs = answer(given.genuine, speech_request.ask())
         if given.record:
-            _record(given.record, spoken, theirs)
+            _record(given.record, speech_request, theirs)
             continue
-        found = found_differences(spoken, theirs, answer(given.ours, spoken.ask()))
+        found = found_differences(speech_request, theirs, answer(given.ours, speech_request.ask()))
         if found:
             num_different += 1
-            sys.stdout.write(f"{spoken}\n" + "".join(f"    {each[:SHOWN_CHARS]}\n" for each in found))
+            sys.stdout.write(f"{speech_request}\n" + "".join(f"    {each[:SHOWN_CHARS]}\n" for each in found))
             sys.stdout.flush()
     sys.stdout.write(f"{asked.total()} requests to {len(asked)} paths, {num_different} answered differently\n")
     return 1 if num_different else 0
 
 
-class Spoken(NamedTuple):
+class SpeechRequest(NamedTuple):
     """A request: its path, its recording, and the other fields of its form."""
 
     path: str
     sound: Sound
     fields: Sequence[tuple[str, str]]
 
-    def ask(self) -> Ask:
+    def ask(self) -> HttpRequest:
         """The request as it is sent."""
         lines = (b'Content-Disposition: form-data; name="file"; filename="a.wav"', b"Content-Type: audio/wav")
         parts = [field(name, value.encode()) for name, value in self.fields]
         if self.sound is not None:
             data = bytes.fromhex(self.sound) if isinstance(self.sound, str) else wave(*self.sound)
             parts.insert(0, Part(lines, data))
-        return Ask("POST", self.path, encoded(parts), {"content-type": MULTIPART})
+        return HttpRequest("POST", self.path, encoded(parts), {"content-type": MULTIPART})
 
 
-def _record(file: Path, spoken: Spoken, theirs: Answer) -> None:
+def _record(file: Path, speech_request: SpeechRequest, theirs: HttpReply) -> None:
     row = {
-        **spoken._asdict(),
+        **speech_request._asdict(),
         "status": theirs.status,
         "type": theirs.headers.get("content-type"),
         "reply": theirs.body,
@@ -121,7 +121,7 @@ def _record(file: Path, spoken: Spoken, theirs: Answer) -> None:
         table.write(json.dumps(row) + "\n")
 
 
-def drawn(random: Random) -> Spoken:
+def drawn(random: Random) -> SpeechRequest:
     """A request with one to three fields of any value."""
     fields = {"model": "m", "max_completion_tokens": "2", "vllm_xargs": ENDS}
     if random.random() < 0.7:
@@ -135,7 +135,7 @@ def drawn(random: Random) -> Spoken:
     if random.random() < 0.1:
         name = random.choice(list(VALUES))
         pairs.append((name, random.choice(VALUES[name])))
-    return Spoken(random.choice(PATHS), sound_of(random), pairs)
+    return SpeechRequest(random.choice(PATHS), sound_of(random), pairs)
 
 
 def sound_of(random: Random) -> Sound:
@@ -154,9 +154,9 @@ def sound_of(random: Random) -> Sound:
     return random.choice((b"", b"RIFF", b"hello", whole[:20], whole[:44], whole[:3000], bytes(500))).hex()
 
 
-def found_differences(spoken: Spoken, theirs: Answer, ours: Answer) -> list[str]:
+def found_differences(speech_request: SpeechRequest, theirs: HttpReply, ours: HttpReply) -> list[str]:
     """Each place at which two replies to a request differ."""
-    return [*differences(spoken.path, theirs, ours), *event_differences(theirs, ours)]
+    return [*differences(speech_request.path, theirs, ours), *event_differences(theirs, ours)]
 
 
 def wave(seconds: float, rate: int = 16_000, channels: int = 1, bits: int = 16) -> bytes:
@@ -169,7 +169,7 @@ def wave(seconds: float, rate: int = 16_000, channels: int = 1, bits: int = 16) 
     )
 
 
-def event_differences(theirs: Answer, ours: Answer) -> list[str]:
+def event_differences(theirs: HttpReply, ours: HttpReply) -> list[str]:
     """How the events of two streams differ in form; equal ones in a row count once.
 
     Events with text alone are left out, since all tokens may come with the end on a busy machine.

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from benchmarks.vllm_oracle.workload import Composed, Reported
+from benchmarks.vllm_oracle.workload import Reported, ScheduledStep
 
 
 def composition_rows(num_stages: int, async_scheduling: bool, seed: int, lines: Iterable[Reported]) -> Iterator[str]:
     """Yield a row for each composition: stages, kind, seed, instant, tokens by request in batch order, preempted."""
     kind = "async" if async_scheduling else "sync"
     for line in lines:
-        if isinstance(line, Composed):
+        if isinstance(line, ScheduledStep):
             tokens = " ".join(f"{name}:{count}" for name, count in line.tokens)
             yield f"{num_stages},{kind},{seed},{line.at},{tokens},{' '.join(line.preempted)}"
 
@@ -22,7 +22,7 @@ def block_rows(kind: str, async_scheduling: bool, seed: int, lines: Iterable[Rep
     """
     scheduling = "async" if async_scheduling else "sync"
     for line in lines:
-        if isinstance(line, Composed):
+        if isinstance(line, ScheduledStep):
             tokens = " ".join(f"{name}:{count}" for name, count in line.tokens)
             preempted = " ".join(line.preempted)
             yield f"{kind},{scheduling},{seed},{line.at},{tokens},{preempted},{line.free_blocks},{line.hit_tokens}"

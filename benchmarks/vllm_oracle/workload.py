@@ -101,7 +101,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Composed:
+class ScheduledStep:
     """One composition that granted or preempted something."""
 
     at: Micros
@@ -117,7 +117,7 @@ class Composed:
 
 
 @dataclass(frozen=True, slots=True)
-class Processed:
+class ProcessedOutputs:
     """The outputs of one step: tokens by request, and why it ended, or None."""
 
     at: Micros
@@ -129,26 +129,26 @@ class Processed:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class HungUp:
+class AbortedRequest:
     """A request that ended at `at` because its client is gone."""
 
     at: Micros
     id: str
 
 
-Reported = Composed | Processed | HungUp
+Reported = ScheduledStep | ProcessedOutputs | AbortedRequest
 
 
 @dataclass(slots=True)
-class Story:
+class RunRecord:
     """The record of a scheduler: its steps in order, and apart from them the requests that left before the end.
 
     Apart, because the order among things of one instant differs: ours sees a request that comes while a step executes
     at once, vLLM only when it has processed that step.
     """
 
-    lines: list[Composed | Processed] = field(default_factory=list)
-    hung_up: list[HungUp] = field(default_factory=list)
+    lines: list[ScheduledStep | ProcessedOutputs] = field(default_factory=list)
+    aborted: list[AbortedRequest] = field(default_factory=list)
     content: list[tuple[Any, ...]] = field(default_factory=list)
     """The changes of what the prefix cache holds, where these are recorded."""
 
@@ -158,7 +158,7 @@ class Story:
         return len(self.lines) >= MANY_LINES
 
     def reported(self) -> list[Reported]:
-        return list(self.lines[:MANY_LINES]) if self.is_endless else [*self.lines, *sorted(self.hung_up)]
+        return list(self.lines[:MANY_LINES]) if self.is_endless else [*self.lines, *sorted(self.aborted)]
 
 
 def draw_workload(seed: int, async_scheduling: bool) -> Workload:

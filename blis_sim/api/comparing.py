@@ -7,7 +7,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from blis_sim.api.given import options_given, signature_of
+from blis_sim.api.given import options_from_kwargs, signature_of
 from blis_sim.api.settings import CalibrateSettings, FitSettings
 from blis_sim.api.simulating import RunResult
 from blis_sim.api.tables import Table, table_of
@@ -40,7 +40,7 @@ class CalibrationResult:
     metrics: Mapping[str, MetricError]
     noise_floor: Mapping[str, MetricError]
     """Errors of a second recording as a prediction of the first; empty without a second recording."""
-    in_words: tuple[str, ...]
+    summary_sentences: tuple[str, ...]
     """Findings as sentences."""
     notes: tuple[str, ...]
     document: Mapping[str, Any] = field(repr=False)
@@ -85,14 +85,14 @@ def calibrate(
     if simulated is not None and "sim_results" in settings:
         raise TypeError("calibrate() takes either the result of replay() or sim_results, got both")
     more = {} if simulated is None else {"sim_results": "the simulation"}
-    options = options_given(CalibrateOptions, settings, "calibrate", trace=fspath(trace), **more)
+    options = options_from_kwargs(CalibrateOptions, settings, "calibrate", trace=fspath(trace), **more)
     notes: list[str] = []
     found, floor = compare_runs(options, None if simulated is None else _results(simulated), notes.append)
     document = json_content(found, floor, compat=False)
     return CalibrationResult(
         metrics={name: _error(each) for name, each in found.metrics.items()},
         noise_floor={name: _error(each) for name, each in (floor or {}).items()},
-        in_words=tuple(document["in_words"]),
+        summary_sentences=tuple(document["in_words"]),
         notes=tuple(notes),
         document=document,
         calibration=found,
@@ -151,7 +151,7 @@ def fit(traces: str | PathLike[str] | Sequence[str | PathLike[str]], **settings:
     from calibrate.fit.command import FitOptions, learn_coefficients
 
     given = [traces] if isinstance(traces, str | PathLike) else traces
-    options = options_given(FitOptions, settings, "fit", traces=tuple(map(fspath, given)))
+    options = options_from_kwargs(FitOptions, settings, "fit", traces=tuple(map(fspath, given)))
     notes: list[str] = []
     fitted = learn_coefficients(options, notes.append, no_progress)
     terms, estimate = fitted.deployed.terms, fitted.learned.estimate
@@ -176,7 +176,7 @@ def _results(simulated: RunResult) -> list[Any]:
     from replay.output.metrics import result_rows
 
     outcome = simulated.outcome
-    return list(result_rows(outcome.simulated.requests, outcome.sending.is_decided_here))
+    return list(result_rows(outcome.simulated.requests, outcome.sending.is_chosen_by_run))
 
 
 def _error(found: "Comparison") -> MetricError:

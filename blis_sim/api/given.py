@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from blis_sim.options import OptionError, options_from, options_of
 from blis_sim.options.option import Setting
-from blis_sim.options.text import value_of_yaml
+from blis_sim.options.text import parse_yaml_value
 
 Options = TypeVar("Options")
 
@@ -25,19 +25,30 @@ KINDS: Mapping[str, str] = {
 }
 """Command to the class of its keyword arguments."""
 
-WITHOUT = ("json", "format", "summarize_trace", "vary", "config", "compat", "adapter_reference", "sim_metrics_blind")
+OMITTED_SETTINGS = (
+    "json",
+    "format",
+    "summarize_trace",
+    "vary",
+    "config",
+    "compat",
+    "adapter_reference",
+    "sim_metrics_blind",
+)
 """Settings of what a command prints, and of other ways to name what a function has a parameter for."""
 
 
-def options_given(options_class: type[Options], given: Mapping[str, Any], function: str, **more: Any) -> Options:
+def options_from_kwargs(options_class: type[Options], kwargs: Mapping[str, Any], function: str, **more: Any) -> Options:
     """The options of keyword arguments; `more` holds values by name as they are.
 
     Raises TypeError for a name that is no setting, and OptionError for a value that is not allowed.
     """
-    return options_from(options_class, **values_given([options_class], given, function)[0], **more)
+    return options_from(options_class, **values_from_kwargs([options_class], kwargs, function)[0], **more)
 
 
-def values_given(options_classes: Sequence[type], given: Mapping[str, Any], function: str) -> Sequence[dict[str, Any]]:
+def values_from_kwargs(
+    options_classes: Sequence[type], kwargs: Mapping[str, Any], function: str
+) -> Sequence[dict[str, Any]]:
     """Return the values of keyword arguments by setting, in one mapping for each class; the first class wins.
 
     Raises TypeError for a name that is a setting of none, or given twice, and OptionError for a value that cannot be
@@ -45,26 +56,26 @@ def values_given(options_classes: Sequence[type], given: Mapping[str, Any], func
     """
     tables = [_by_name(each) for each in options_classes]
     values: list[dict[str, Any]] = [{} for _ in tables]
-    for name, value in given.items():
+    for name, value in kwargs.items():
         place = next((number for number, table in enumerate(tables) if name in table), None)
         if place is None:
-            raise TypeError(_unexpected(function, name, [each for table in tables for each in table]))
+            raise TypeError(_unexpected_argument(function, name, [each for table in tables for each in table]))
         setting = tables[place][name]
         if setting.name in values[place]:
             raise TypeError(f"{function}() got {setting.name!r} under two names, the second is {name!r}")
-        values[place][setting.name] = value_given(setting, value)
+        values[place][setting.name] = value_from_python(setting, value)
     return values
 
 
-def setting_of(options_class: type, name: str, function: str) -> Setting:
+def find_setting(options_class: type, name: str, function: str) -> Setting:
     """The setting of this name. Raises TypeError for a name that is no setting."""
     table = _by_name(options_class)
     if name not in table:
-        raise TypeError(_unexpected(function, name, list(table)))
+        raise TypeError(_unexpected_argument(function, name, list(table)))
     return table[name]
 
 
-def value_given(setting: Setting, value: Any) -> Any:
+def value_from_python(setting: Setting, value: Any) -> Any:
     """The value of a setting for one of Python. Raises OptionError."""
     if value is None and setting.default is None:
         return None
@@ -73,10 +84,10 @@ def value_given(setting: Setting, value: Any) -> Any:
     if isinstance(value, Mapping):
         return json.dumps(value, default=str)
     if setting.option.open_to is not None and callable(value):
-        return name_of_policy(setting, value)
+        return policy_reference(setting, value)
     if setting.is_list and not isinstance(value, str):
         return tuple(_items(setting, value))
-    return value_of_yaml(setting, value)
+    return parse_yaml_value(setting, value)
 
 
 def _items(setting: Setting, value: Any) -> list[Any]:
@@ -87,10 +98,10 @@ def _items(setting: Setting, value: Any) -> list[Any]:
         raise OptionError(f"{setting.label} must be a list, got {value!r}") from None
     if all(isinstance(each, str) for each in items):
         return items
-    return list(value_of_yaml(setting, items))
+    return list(parse_yaml_value(setting, items))
 
 
-def name_of_policy(setting: Setting, value: Callable[..., Any]) -> str:
+def policy_reference(setting: Setting, value: Callable[..., Any]) -> str:
     """The name by which a class or a function is found again, in other processes too. Raises OptionError."""
     module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     found: Any = sys.modules.get(module)
@@ -119,14 +130,14 @@ def _by_name(options_class: type) -> dict[str, Setting]:
     """The settings by each of their names: their own, and those of their flags."""
     found: dict[str, Setting] = {}
     for setting in options_of(options_class):
-        if setting.name not in WITHOUT:
+        if setting.name not in OMITTED_SETTINGS:
             flags = [] if setting.option.positional else setting.flags
             names = (flag.lstrip("-").replace("-", "_") for flag in flags if flag.startswith("--"))
             found |= dict.fromkeys((setting.name, *names), setting)
     return found
 
 
-def _unexpected(function: str, name: str, known: Sequence[str]) -> str:
+def _unexpected_argument(function: str, name: str, known: Sequence[str]) -> str:
     alike = get_close_matches(name, known, n=1)
     question = f", did you mean {alike[0]!r}?" if alike else ""
     return f"{function}() got an unexpected keyword argument {name!r}{question}"

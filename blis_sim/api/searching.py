@@ -9,13 +9,13 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from blis_sim.api.given import setting_of, signature_of, value_given, values_given
+from blis_sim.api.given import find_setting, signature_of, value_from_python, values_from_kwargs
 from blis_sim.api.settings import PlanSettings, SweepSettings
 from blis_sim.api.tables import Table, table_of
 from blis_sim.options import OptionError, options_from
 
 if TYPE_CHECKING:
-    from blis_sim.bench.capacity.answer import Answer
+    from blis_sim.bench.capacity.answer import CapacityPlan
     from blis_sim.bench.runner.commands import Simulation
     from blis_sim.bench.sweep.rows import Row
 
@@ -119,7 +119,7 @@ class PlanResult:
     """The command line of `vllm serve` of each pool of the cheapest deployment."""
     document: Mapping[str, Any] = field(repr=False)
     notes: tuple[str, ...] = ()
-    answer: "Answer" = field(repr=False)
+    answer: "CapacityPlan" = field(repr=False)
     """The answer with all of its parts. Its attributes are not stable."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def _simulation(
     from blis_sim.bench.runner.commands import simulation
 
     found = simulation("run" if trace is None else "replay")
-    own, shared = values_given([options_class, found.options], given, function)
+    own, shared = values_from_kwargs([options_class, found.options], given, function)
     return found, (own, shared if trace is None else {**shared, "trace": fspath(trace)})
 
 
@@ -210,11 +210,11 @@ def _varied(
     together: dict[tuple[str, ...], Sequence[tuple[Any, ...]]] = {}
     for names, values in vary.items():
         if isinstance(names, str):
-            setting = setting_of(options_class, names, "sweep")
-            alone[setting.name] = _distinct(names, [value_given(setting, each) for each in values])
+            setting = find_setting(options_class, names, "sweep")
+            alone[setting.name] = _distinct(names, [value_from_python(setting, each) for each in values])
             continue
-        settings = [setting_of(options_class, name, "sweep") for name in names]
-        rows = [tuple(map(value_given, settings, each)) for each in values]
+        settings = [find_setting(options_class, name, "sweep") for name in names]
+        rows = [tuple(map(value_from_python, settings, each)) for each in values]
         if any(len(each) != len(names) for each in rows):
             raise OptionError(f"vary must have {len(names)} values for each point of {names}")
         together[tuple(each.name for each in settings)] = _distinct(str(names), rows)

@@ -8,7 +8,7 @@ from functools import cached_property
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Unpack
 
-from blis_sim.api.given import options_given, signature_of, values_given
+from blis_sim.api.given import options_from_kwargs, signature_of, values_from_kwargs
 from blis_sim.api.serve_settings import ServeSettings
 from blis_sim.api.settings import ReplaySettings, RunSettings
 from blis_sim.api.tables import Table
@@ -77,7 +77,7 @@ class RunResult:
     @property
     def slo_attainment(self) -> float | None:
         """The share of requests within the targets, None without targets."""
-        if not self.outcome.questions.targets:
+        if not self.outcome.analysis_config.targets:
             return None
         return float(self.metrics.get("slo_attainment", 0.0))
 
@@ -115,7 +115,7 @@ def run(**settings: Unpack[RunSettings]) -> RunResult:
     from blis_sim.options.progress import no_progress
     from replay.run_command import RunOptions, simulate_run
 
-    options = options_given(RunOptions, settings, "run")
+    options = options_from_kwargs(RunOptions, settings, "run")
     notes: list[str] = []
     return _result(options, simulate_run(options, notes.append, no_progress), notes)
 
@@ -130,7 +130,7 @@ def replay(trace: str | PathLike[str], **settings: Unpack[ReplaySettings]) -> Ru
     from replay.command import simulate_replay
     from replay.replay_options import ReplayOptions
 
-    options = options_given(ReplayOptions, settings, "replay", trace=fspath(trace))
+    options = options_from_kwargs(ReplayOptions, settings, "replay", trace=fspath(trace))
     notes: list[str] = []
     outcome = simulate_replay(options, SeededTieBreaker(options.seed), notes.append, no_progress)
     return _result(options, outcome, notes)
@@ -195,7 +195,7 @@ def _ms(value_us: int | None) -> float | None:
     return None if value_us is None else value_us / 1000
 
 
-_CHOSEN: Mapping[str, Any] = {"host": "127.0.0.1", "port": 0, "enable_fault_control": True}
+_SERVER_DEFAULTS: Mapping[str, Any] = {"host": "127.0.0.1", "port": 0, "enable_fault_control": True}
 
 
 @contextmanager
@@ -206,11 +206,11 @@ def server(model: str | PathLike[str] = "", /, **settings: Unpack[ServeSettings]
     """
     from mockserve.options.serve import ServeOptions
 
-    (values,) = values_given([ServeOptions], settings, "server")
-    for name in _CHOSEN:
+    (values,) = values_from_kwargs([ServeOptions], settings, "server")
+    for name in _SERVER_DEFAULTS:
         if name in values:
             raise TypeError(f"server() chooses the {name}: read the address from the url of the server")
-    values |= {"model_argument": fspath(model), **_CHOSEN}
+    values |= {"model_argument": fspath(model), **_SERVER_DEFAULTS}
     options_from(ServeOptions, **values)  # which raises OptionError here, not in the process
     with serving(["-m", "blis_sim.testing"], json.dumps(values).encode()) as running:
         yield running

@@ -108,7 +108,7 @@ _BURSTGPT_MODEL = "GPT-4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class SampleRequest:
     """One request: the shared start of `prefix_group`, `prefix_tokens` long, and `input_tokens` of its own.
 
     With a `text` its length is an estimate until a server has counted it.
@@ -126,13 +126,13 @@ class Sample:
         return self.prefix_tokens + self.input_tokens
 
 
-def samples_of(options: DatasetOptions) -> list[Sample]:
+def samples_of(options: DatasetOptions) -> list[SampleRequest]:
     """The requests of the options, in order. A seed determines them. Raises BlisError."""
     if options.dataset_name == "random":
         return list(_random(options, Random(f"{options.seed}/lengths")))
     if options.dataset_name == "prefix_repetition":
         return _prefix_repetition(options)
-    readers: dict[str, Callable[[DatasetOptions, Path], Sequence[Sample]]] = {
+    readers: dict[str, Callable[[DatasetOptions, Path], Sequence[SampleRequest]]] = {
         "sharegpt": _sharegpt,
         "custom": _custom,
         "burstgpt": _burstgpt,
@@ -141,13 +141,13 @@ def samples_of(options: DatasetOptions) -> list[Sample]:
     found = readers[options.dataset_name](options, Path(options.dataset_path))
     if not found:
         raise BenchError(f"{options.dataset_path}: has no request that can be sent as {options.dataset_name}")
-    return _as_many_as_wanted(options, found)
+    return _shuffle_and_oversample(options, found)
 
 
-def _random(options: DatasetOptions, random: Random) -> Iterator[Sample]:
+def _random(options: DatasetOptions, random: Random) -> Iterator[SampleRequest]:
     ratio = options.random_range_ratio
     for _ in range(options.num_prompts):
-        yield Sample(
+        yield SampleRequest(
             input_tokens=_around(options.input_len or options.random_input_len, ratio, random),
             output_tokens=_around(options.output_len or options.random_output_len, ratio, random),
             prefix_group="shared" if options.random_prefix_len else "",
@@ -159,10 +159,10 @@ def _around(mean: int, ratio: float, random: Random) -> int:
     return max(1, random.randint(floor(mean * (1 - ratio)), ceil(mean * (1 + ratio))))
 
 
-def _prefix_repetition(options: DatasetOptions) -> list[Sample]:
+def _prefix_repetition(options: DatasetOptions) -> list[SampleRequest]:
     num_prefixes = options.prefix_repetition_num_prefixes
     samples = [
-        Sample(
+        SampleRequest(
             input_tokens=options.prefix_repetition_suffix_len,
             output_tokens=options.output_len or options.prefix_repetition_output_len,
             prefix_group=f"prefix-{number}" if options.prefix_repetition_prefix_len else "",
@@ -175,7 +175,7 @@ def _prefix_repetition(options: DatasetOptions) -> list[Sample]:
     return samples
 
 
-def _custom(options: DatasetOptions, path: Path) -> list[Sample]:
+def _custom(options: DatasetOptions, path: Path) -> list[SampleRequest]:
     from observe.requests import read_prompts
 
     count, samples = _counter(options), []
@@ -185,11 +185,11 @@ def _custom(options: DatasetOptions, path: Path) -> list[Sample]:
             if prompt.output_tokens is None:
                 raise BenchError(f"{path} prompt {number}: has no output_tokens, which --custom-output-len -1 needs")
             length = prompt.output_tokens
-        samples.append(Sample(input_tokens=count(prompt.text), output_tokens=length, text=prompt.text))
+        samples.append(SampleRequest(input_tokens=count(prompt.text), output_tokens=length, text=prompt.text))
     return samples
 
 
-def _sharegpt(options: DatasetOptions, path: Path) -> list[Sample]:
+def _sharegpt(options: DatasetOptions, path: Path) -> list[SampleRequest]:
     """The first question of each conversation, with the length of its answer; very short and long ones are left out."""
     from traces.text_file import read_json
 
@@ -202,21 +202,21 @@ def _sharegpt(options: DatasetOptions, path: Path) -> list[Sample]:
         turns = entry.get("conversations") if isinstance(entry, dict) else None
         if not isinstance(turns, list) or len(turns) < 2:
             continue
-        question, answer = (_said(f"{path} entry {place} turn {turn}", turns[turn]) for turn in (0, 1))
-        sample = Sample(input_tokens=count(question), output_tokens=length or count(answer), text=question)
-        if _is_ordinary(sample, has_length=length is not None):
+        question, answer = (_turn_text(f"{path} entry {place} turn {turn}", turns[turn]) for turn in (0, 1))
+        sample = SampleRequest(input_tokens=count(question), output_tokens=length or count(answer), text=question)
+        if _is_valid_sequence(sample, has_length=length is not None):
             samples.append(sample)
     return samples
 
 
-def _said(place: str, turn: Any) -> str:
+def _turn_text(place: str, turn: Any) -> str:
     said = turn.get("value") if isinstance(turn, dict) else None
     if not isinstance(said, str):
         raise BenchError(f"{place}: expected an object with text under the key value")
     return said
 
 
-def _is_ordinary(sample: Sample, *, has_length: bool) -> bool:
+def _is_valid_sequence(sample: SampleRequest, *, has_length: bool) -> bool:
     """Whether lengths are within the bounds of vLLM's benchmarks."""
     return (
         _SHAREGPT_LEAST_TOKENS <= sample.input_tokens <= _SHAREGPT_MOST_PROMPT_TOKENS
@@ -225,20 +225,20 @@ def _is_ordinary(sample: Sample, *, has_length: bool) -> bool:
     )
 
 
-def _burstgpt(options: DatasetOptions, path: Path) -> list[Sample]:
+def _burstgpt(options: DatasetOptions, path: Path) -> list[SampleRequest]:
     """The lengths of the GPT-4 requests that were answered."""
     from traces.importers.burstgpt import convert
     from traces.importers.registry import ConvertOptions
 
     rows = convert(ConvertOptions(format="burstgpt", file=str(path), output="-")).rows
     return [
-        Sample(input_tokens=max(1, row.input_tokens), output_tokens=options.output_len or row.output_tokens)
+        SampleRequest(input_tokens=max(1, row.input_tokens), output_tokens=options.output_len or row.output_tokens)
         for row in rows
         if row.client_id == _BURSTGPT_MODEL and row.output_tokens > 0
     ]
 
 
-def _as_many_as_wanted(options: DatasetOptions, found: Sequence[Sample]) -> list[Sample]:
+def _shuffle_and_oversample(options: DatasetOptions, found: Sequence[SampleRequest]) -> list[SampleRequest]:
     """Samples in random order unless a flag turns that off; too few samples are repeated."""
     samples = list(found)
     if not options.disable_shuffle:

@@ -58,12 +58,12 @@ def run(options: LatencyOptions) -> int:
     """Simulate, print what vLLM prints, write the results."""
     import numpy as np
 
-    from blis_sim.bench.datasets import Sample
+    from blis_sim.bench.datasets import SampleRequest
     from blis_sim.bench.offline import check_fits, longest_s, offline_engine, write_results
 
     offline = offline_engine("blis bench latency", options.deployment)
     batch = [
-        Sample(
+        SampleRequest(
             input_tokens=0,
             output_tokens=options.output_len,
             prefix_group=f"prompt-{number}",

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.bench import BenchError
-from blis_sim.bench.datasets import Sample
-from blis_sim.engine.config import EngineConfig, refusal
+from blis_sim.bench.datasets import SampleRequest
+from blis_sim.engine.config import EngineConfig, refusal_reason
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
@@ -25,13 +25,13 @@ from traces.text_file import write_text
 
 
 @dataclass(frozen=True, slots=True)
-class Offline:
+class OfflineEngine:
     """An engine that computes batches of requests, one after the other."""
 
     simulation: Engine | RankGroup
     config: EngineConfig
 
-    def run(self, samples: Sequence[Sample], first_number: int = 0) -> Record:
+    def run(self, samples: Sequence[SampleRequest], first_number: int = 0) -> Record:
         """Run all samples, which arrive together once the batch before has ended, until all of them have ended.
 
         Requests are distinguished by their numbers, of which no two runs may have the same.
@@ -42,7 +42,7 @@ class Offline:
         return simulate(self.simulation, arrivals).requests
 
 
-def offline_engine(program: str, options: DeploymentOptions) -> Offline:
+def offline_engine(program: str, options: DeploymentOptions) -> OfflineEngine:
     """Return an engine that takes many steps at once where possible; notes on its settings go to stderr.
 
     Raises BlisError.
@@ -52,14 +52,14 @@ def offline_engine(program: str, options: DeploymentOptions) -> Offline:
         sys.stderr.write(f"{program}: {note}\n")
     if deployment.rank is not None and deployment.has_own_ranks:
         ranks = new_ranks(deployment.rank, deployment.latency, deployment.dp, partial(Engine, reports_steps=False))
-        return Offline(ranks, deployment.rank)
-    return Offline(Engine(deployment.config, deployment.latency, reports_steps=False), deployment.config)
+        return OfflineEngine(ranks, deployment.rank)
+    return OfflineEngine(Engine(deployment.config, deployment.latency, reports_steps=False), deployment.config)
 
 
-def check_fits(samples: Sequence[Sample], config: EngineConfig) -> None:
+def check_fits(samples: Sequence[SampleRequest], config: EngineConfig) -> None:
     """Raise BenchError for a request that is longer than the engine allows."""
     for sample in samples:
-        if refusal(config, sample.prompt_tokens, sample.output_tokens) is not None:
+        if refusal_reason(config, sample.prompt_tokens, sample.output_tokens) is not None:
             raise BenchError(
                 f"a request of {sample.prompt_tokens} + {sample.output_tokens} tokens is above the longest context,"
                 f" {config.limit_tokens} tokens: shorten the prompts or raise --max-model-len"
@@ -71,7 +71,7 @@ def longest_s(record: Record) -> float:
     return float(record.e2e_us.max()) / 1e6
 
 
-def _arrival(sample: Sample, at: Micros, number: int, config: EngineConfig) -> Arrival:
+def _arrival(sample: SampleRequest, at: Micros, number: int, config: EngineConfig) -> Arrival:
     request_id = f"request_{number}"
     shared_blocks = config.num_identified_blocks(sample.prefix_tokens)
     request = Request(

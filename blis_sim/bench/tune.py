@@ -33,7 +33,7 @@ class SearchJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class Combination:
     """A combination of settings with all of its trials."""
 
     point: Point
@@ -56,7 +56,7 @@ class Setup:
         return any(trial.found.is_unexpected for trial in self.trials)
 
 
-def search(job: SearchJob) -> Setup:
+def search(job: SearchJob) -> Combination:
     """Find the highest rate for a combination."""
 
     def attempt(rate: float | None) -> Outcome:
@@ -77,7 +77,7 @@ def search(job: SearchJob) -> Setup:
     def judge(outcome: Outcome) -> Verdict:
         return Verdict(is_good(outcome), requests_per_s(outcome))
 
-    return Setup(job.point, search_rate(attempt, judge, job.tolerance))
+    return Combination(job.point, search_rate(attempt, judge, job.tolerance))
 
 
 def requests_per_s(outcome: Outcome) -> float:
@@ -93,62 +93,69 @@ _TITLES = (
 )
 
 
-def table_of(setups: Sequence[Setup], varied: Sequence[str]) -> TextTable:
+def table_of(combinations: Sequence[Combination], varied: Sequence[str]) -> TextTable:
     """A line per combination with the highest rate it can keep up, the best one marked."""
     lines = []
-    winner = best_of(setups)
-    for setup in setups:
-        settings = [str(setup.point.varied[name]) for name in varied]
-        best = setup.best
+    winner = best_of(combinations)
+    for combination in combinations:
+        settings = [str(combination.point.varied[name]) for name in varied]
+        best = combination.best
         if best is None:
-            reason = "cannot be simulated" if setup.error else "never within the limits"
+            reason = "cannot be simulated" if combination.error else "never within the limits"
             lines.append([*settings, *[""] * (len(_TITLES) - 1), reason])
             continue
         known = best.found.figures
         values = [known.get(name) for name in (*_SHOWN, *_SHOWN_LATENCIES)]
         figures = ["-" if value is None else f"{value:,.2f}" for value in values]
-        lines.append([*settings, rate_text(best.rate), *figures, "best" if setup is winner else ""])
-    return TextTable([*varied, *_TITLES], lines, num_left=0)
+        lines.append([*settings, rate_text(best.rate), *figures, "best" if combination is winner else ""])
+    return TextTable([*varied, *_TITLES], lines, num_left_aligned=0)
 
 
-def printed(setups: Sequence[Setup], varied: Sequence[str], form: str, origin: Provenance) -> str:
+def printed(combinations: Sequence[Combination], varied: Sequence[str], form: str, origin: Provenance) -> str:
     """The best rate of each combination as a table, Markdown, CSV or JSON, with a newline at the end."""
     if form == "csv":
-        return csv_text([list(row) for row in _rows(setups, varied)])
+        return csv_text([list(row) for row in _rows(combinations, varied)])
     if form == "json":
-        titles, *rows = _rows(setups, varied)
-        combinations = [dict(zip(titles, row, strict=True)) for row in rows]
-        return dump_json({"provenance": asdict(origin), "combinations": combinations}) + "\n"
+        titles, *rows = _rows(combinations, varied)
+        rows_by_title = [dict(zip(titles, row, strict=True)) for row in rows]
+        return dump_json({"provenance": asdict(origin), "combinations": rows_by_title}) + "\n"
     if form == "markdown":
         origins = "".join(f"- {name}: `{value}`\n" for name, value in origin.rows)
-        return f"{table_of(setups, varied).markdown}\n{origins}\n{best_line(setups)}\n"
-    return "\n".join([*table_of(setups, varied).lines, *([best_line(setups)] if best_of(setups) else [])]) + "\n"
+        return f"{table_of(combinations, varied).markdown}\n{origins}\n{best_line(combinations)}\n"
+    return (
+        "\n".join(
+            [*table_of(combinations, varied).lines, *([best_line(combinations)] if best_of(combinations) else [])]
+        )
+        + "\n"
+    )
 
 
-def best_line(setups: Sequence[Setup]) -> str:
+def best_line(combinations: Sequence[Combination]) -> str:
     """Return a line that names the best combination, or states that no combination is within the limits."""
-    winner = best_of(setups)
+    winner = best_of(combinations)
     if winner is None or winner.best is None:
         return "nothing stays within the limits at any rate"
     served = winner.best.found.figures["responses_per_sec"]
     return f"best: {winner.point.label} at rate {rate_text(winner.best.rate)}, {served:.2f} requests/s"
 
 
-def _rows(setups: Sequence[Setup], varied: Sequence[str]) -> Iterator[list[Any]]:
+def _rows(combinations: Sequence[Combination], varied: Sequence[str]) -> Iterator[list[Any]]:
     yield [*varied, "rate", "is_best", *FIGURES, "error"]
-    winner = best_of(setups)
-    for setup in setups:
-        settings = [setup.point.varied[name] for name in varied]
-        best = setup.best
+    winner = best_of(combinations)
+    for combination in combinations:
+        settings = [combination.point.varied[name] for name in varied]
+        best = combination.best
         figures: Figures = {} if best is None else best.found.figures
         rate = None if best is None else "inf" if best.rate is None else best.rate
-        yield [*settings, rate, setup is winner, *(figures.get(name) for name in FIGURES), setup.error]
+        yield [*settings, rate, combination is winner, *(figures.get(name) for name in FIGURES), combination.error]
 
 
-def best_of(setups: Sequence[Setup]) -> Setup | None:
+def best_of(combinations: Sequence[Combination]) -> Combination | None:
     """The combination that serves most requests per second within the limits, the first one of equals."""
-    able = [(setup, setup.best) for setup in setups]
-    found = [(setup, best.found.figures["responses_per_sec"] or 0) for setup, best in able if best is not None]
+    able = [(combination, combination.best) for combination in combinations]
+    found = [
+        (combination, best.found.figures["responses_per_sec"] or 0) for combination, best in able if best is not None
+    ]
     return max(found, key=lambda each: each[1])[0] if found else None
 
 
@@ -157,32 +164,32 @@ def rate_text(rate: float | None) -> str:
     return "inf" if rate is None else f"{rate:.2f}"
 
 
-def write_trials(path: str, setups: Sequence[Setup], varied: Sequence[str]) -> None:
+def write_trials(path: str, combinations: Sequence[Combination], varied: Sequence[str]) -> None:
     """Write every simulation of the search, in order. Raises TraceError."""
     with writing(Path(path)) as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow([*varied, "rate", "within_limits", *FIGURES, "error"])
-        for setup in setups:
-            settings = [setup.point.varied[name] for name in varied]
-            for trial in setup.trials:
+        for combination in combinations:
+            settings = [combination.point.varied[name] for name in varied]
+            for trial in combination.trials:
                 figures: list[Any] = [trial.found.figures.get(name) for name in FIGURES]
                 rate = "inf" if trial.rate is None else trial.rate
                 rows.writerow([*settings, rate, str(trial.is_good).lower(), *figures, trial.found.error])
 
 
-def draw(path: str, setups: Sequence[Setup], limits_ms: Mapping[str, float]) -> None:
+def draw(path: str, combinations: Sequence[Combination], limits_ms: Mapping[str, float]) -> None:
     """Draw all simulations, a colour per combination. Raises TraceError."""
-    draw_panels(tune_panels(setups, limits_ms), path)
+    draw_panels(tune_panels(combinations, limits_ms), path)
 
 
 def tune_page(
-    setups: Sequence[Setup], varied: Sequence[str], limits_ms: Mapping[str, float], origin: Provenance
+    combinations: Sequence[Combination], varied: Sequence[str], limits_ms: Mapping[str, float], origin: Provenance
 ) -> str:
     """Return the page of a search in which a simulation served requests."""
-    remarks = [best_line(setups)]
+    remarks = [best_line(combinations)]
     lead = [f"limits: {', '.join(_limits(limits_ms).values())}"] if limits_ms else []
-    parts = ["<h2>The highest rate of each combination</h2>", table_html(table_of(setups, varied))]
-    parts += ["<h2>All simulations of the search</h2>", figures_html(tune_panels(setups, limits_ms))]
+    parts = ["<h2>The highest rate of each combination</h2>", table_html(table_of(combinations, varied))]
+    parts += ["<h2>All simulations of the search</h2>", figures_html(tune_panels(combinations, limits_ms))]
     return page(f"Engine settings for {origin.model}", origin, remarks, parts, lead)
 
 
@@ -195,7 +202,7 @@ def _limits(limits_ms: Mapping[str, float]) -> dict[str, str]:
     }
 
 
-def tune_panels(setups: Sequence[Setup], limits_ms: Mapping[str, float]) -> list[Panel]:
+def tune_panels(combinations: Sequence[Combination], limits_ms: Mapping[str, float]) -> list[Panel]:
     """Return p99 latencies against throughput, with the limits that hold for the 99th percentile."""
     words = _limits(limits_ms)
     targets = {
@@ -203,16 +210,16 @@ def tune_panels(setups: Sequence[Setup], limits_ms: Mapping[str, float]) -> list
         for name in ("ttft", "itl")
         if (figure := f"{name}_p99_ms") in limits_ms
     }
-    return frontier_panels([curve for curve in map(_curve, setups) if curve.throughput], targets)
+    return frontier_panels([curve for curve in map(_curve, combinations) if curve.throughput], targets)
 
 
-def _curve(setup: Setup) -> Curve:
-    tries = [trial for trial in setup.trials if trial.found.figures.get("tokens_per_sec")]
+def _curve(combination: Combination) -> Curve:
+    tries = [trial for trial in combination.trials if trial.found.figures.get("tokens_per_sec")]
     figures = [trial.found.figures for trial in tries]
     return Curve(
-        name=setup.point.label,
+        name=combination.point.label,
         throughput=[each["tokens_per_sec"] or 0 for each in figures],
         ttft_ms=[each["ttft_p99_ms"] or 0 for each in figures],
         itl_ms=[each["itl_p99_ms"] or 0 for each in figures],
-        labels=[f"{rate_text(trial.rate)}/s" if trial is setup.best else "" for trial in tries],
+        labels=[f"{rate_text(trial.rate)}/s" if trial is combination.best else "" for trial in tries],
     )

@@ -13,7 +13,7 @@ from blis_sim.options.extras import check_page, check_plot
 
 if TYPE_CHECKING:
     from blis_sim.bench.runner.plan import Plan
-    from blis_sim.bench.tune import Setup
+    from blis_sim.bench.tune import Combination
     from blis_sim.options.provenance import Provenance
 
 __all__ = ["TuneOptions", "rewritten", "run"]
@@ -102,9 +102,9 @@ class TuneOptions:
 
 def rewritten(arguments: list[str]) -> list[str]:
     """A command line with the flags of the simulation behind those of the search."""
-    from blis_sim.bench.runner.commands import own_flags_first
+    from blis_sim.bench.runner.commands import split_own_flags
 
-    return own_flags_first(arguments, TuneOptions)
+    return split_own_flags(arguments, TuneOptions)
 
 
 def run(options: TuneOptions) -> int:
@@ -116,26 +116,26 @@ def run(options: TuneOptions) -> int:
     for note in plan.notes:
         sys.stderr.write(f"blis bench tune: {note}\n")
     check_outputs(options, *plan.paths_read())
-    setups = _searched(options, plan)
+    combinations = _searched(options, plan)
     try:
         if options.output is not None:  # before printing, since the reader of the output may have gone
-            write_trials(options.output, setups, plan.varied)
+            write_trials(options.output, combinations, plan.varied)
     finally:
         form = "json" if options.json else options.format
-        sys.stdout.write(printed(setups, plan.varied, form, _origin(options, plan)))
-    for setup in setups:
-        if setup.error:
-            sys.stderr.write(f"blis bench tune: {setup.point.label}: {setup.error}\n")
-    if any(trial.found.figures for setup in setups for trial in setup.trials):
-        _draw(options, plan, setups)
-    winner = best_of(setups)
+        sys.stdout.write(printed(combinations, plan.varied, form, _origin(options, plan)))
+    for combination in combinations:
+        if combination.error:
+            sys.stderr.write(f"blis bench tune: {combination.point.label}: {combination.error}\n")
+    if any(trial.found.figures for combination in combinations for trial in combination.trials):
+        _draw(options, plan, combinations)
+    winner = best_of(combinations)
     if winner is None or winner.best is None:
         sys.stderr.write("blis bench tune: error: nothing stays within the limits at any rate\n")
         return 1
-    return int(any(setup.is_unexpected for setup in setups))
+    return int(any(combination.is_unexpected for combination in combinations))
 
 
-def _draw(options: TuneOptions, plan: "Plan", setups: "list[Setup]") -> None:
+def _draw(options: TuneOptions, plan: "Plan", combinations: "list[Combination]") -> None:
     """Draw the picture and write the page that are requested."""
     if options.plot is None and options.html is None:
         return
@@ -143,9 +143,9 @@ def _draw(options: TuneOptions, plan: "Plan", setups: "list[Setup]") -> None:
     from blis_sim.pictures.page import write_page
 
     if options.plot is not None:
-        draw(options.plot, setups, options.limits_ms)
+        draw(options.plot, combinations, options.limits_ms)
     if options.html is not None:
-        write_page(options.html, tune_page(setups, plan.varied, options.limits_ms, _origin(options, plan)))
+        write_page(options.html, tune_page(combinations, plan.varied, options.limits_ms, _origin(options, plan)))
 
 
 def _origin(options: TuneOptions, plan: "Plan") -> "Provenance":
@@ -172,10 +172,10 @@ def _plan(options: TuneOptions) -> "Plan":
     return plan
 
 
-def _searched(options: TuneOptions, plan: "Plan") -> "list[Setup]":
+def _searched(options: TuneOptions, plan: "Plan") -> "list[Combination]":
     """All combinations, in order."""
     from blis_sim.bench.runner.simulate import step_time_warnings
-    from blis_sim.bench.runner.workers import on_processes
+    from blis_sim.bench.runner.workers import run_on_processes
     from blis_sim.bench.tune import SearchJob, search
     from blis_sim.options.progress import progress_bar
 
@@ -185,13 +185,13 @@ def _searched(options: TuneOptions, plan: "Plan") -> "list[Setup]":
         sys.stderr.write(f"blis bench tune: {line}\n")
     limits = (options.limits_ms, options.min_attainment, options.tolerance)
     jobs = [SearchJob(point, plan.simulation.name, *limits) for point in points]
-    setups = []
+    combinations = []
     with (
-        closing(on_processes(search, jobs, options.processes)) as results,
+        closing(run_on_processes(search, jobs, options.processes)) as results,
         progress_bar("tuning", len(jobs)) as step,
     ):
-        for _, setup in results:
-            setups.append(setup)
+        for _, combination in results:
+            combinations.append(combination)
             if step is not None:
                 step()
-    return sorted(setups, key=lambda setup: setup.point.number)
+    return sorted(combinations, key=lambda combination: combination.point.number)

@@ -8,7 +8,7 @@ class CommandRow(NamedTuple):
 
     The module offers the options class under `options` and `run(options) -> int`, the exit code. With
     `has_other_syntax` it also offers `rewritten(arguments) -> arguments`, for command lines of another program. With
-    `takes_settings` it also offers `place_of_fault(arguments, message)`, which returns the file and key of the
+    `takes_settings` it also offers `locate_invalid_setting(arguments, message)`, which returns the file and key of the
     setting that an error message is about, or None. `examples` are command lines for the help. With `main` the help
     explains the settings below these headings, and only names all other settings.
     """
@@ -246,6 +246,6 @@ COMMANDS: dict[str, CommandRow] = {
 }
 
 
-def members(group: str) -> list[str]:
+def commands_in(group: str) -> list[str]:
     """Return the commands whose names begin with this word; all commands for an empty word."""
     return [name for name in COMMANDS if not group or name.startswith(f"{group} ")]

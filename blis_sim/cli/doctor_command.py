@@ -164,7 +164,7 @@ _LATE_SHARE = 0.01
 _BUSY = 0.8
 """Share of a core above which a process that has one thread is near its limit."""
 _PATIENCE_S = 120.0
-_LAG = "blis_send_lag_seconds"
+_SEND_LAG_METRIC = "blis_send_lag_seconds"
 
 
 def try_load(rate: float, num_streams: int, itl_ms: float, duration_s: float) -> list[Finding]:
@@ -179,13 +179,13 @@ def try_load(rate: float, num_streams: int, itl_ms: float, duration_s: float) ->
     try:
         with server("qwen/qwen3-14b", *times, *limits) as running, tempfile.TemporaryDirectory() as folder:
             before_s = _cpu_s(running)
-            summary = _observed(running, Path(folder), *words, "--prompt-tokens", "64")
-            return [Finding("tried", name), *_judged(running, summary, _cpu_s(running) - before_s, number)]
+            summary = _run_observe(running, Path(folder), *words, "--prompt-tokens", "64")
+            return [Finding("tried", name), *_load_findings(running, summary, _cpu_s(running) - before_s, number)]
     except (ServerError, subprocess.SubprocessError, ValueError) as error:
         return [Finding("tried", name, FAILED, " ".join(str(error).split())[-200:])]
 
 
-def _observed(running: Server, folder: Path, *words: str) -> dict[str, Any]:
+def _run_observe(running: Server, folder: Path, *words: str) -> dict[str, Any]:
     """The summary of `blis observe`. Raises SubprocessError, and ValueError without a summary."""
     command = [sys.executable, "-m", "blis_sim.cli", "observe", "--url", running.url, *words]
     done = subprocess.run(
@@ -197,9 +197,11 @@ def _observed(running: Server, folder: Path, *words: str) -> dict[str, Any]:
     return found
 
 
-def _judged(running: Server, summary: dict[str, Any], server_cpu_s: float, number: int) -> list[Finding]:
+def _load_findings(running: Server, summary: dict[str, Any], server_cpu_s: float, number: int) -> list[Finding]:
     num_ok = int(summary["completed"])
-    late = 1 - running.count(f"{_LAG}_bucket", le=_LATE_S) / max(1.0, running.count(f"{_LAG}_count"))
+    late = 1 - running.count(f"{_SEND_LAG_METRIC}_bucket", le=_LATE_S) / max(
+        1.0, running.count(f"{_SEND_LAG_METRIC}_count")
+    )
     send_lag_ms = float(summary["send_lag_ms"]["p99"])
     busy = server_cpu_s / max(1e-3, float(summary["duration_s"]))
     findings = [
@@ -261,14 +263,14 @@ class DoctorOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.tries_load and self.num_streams / self.request_rate < self.itl_ms / 1000:
+        if self.has_load and self.num_streams / self.request_rate < self.itl_ms / 1000:
             raise OptionError(
                 f"--streams {self.num_streams} at --rate {self.request_rate:g} leave a request "
                 f"{self.num_streams / self.request_rate:.3g} s, less than a token of --itl-ms {self.itl_ms:g}"
             )
 
     @property
-    def tries_load(self) -> bool:
+    def has_load(self) -> bool:
         """Whether a load is given."""
         return self.rate is not None or self.streams is not None
 
@@ -286,8 +288,8 @@ class DoctorOptions:
 def run(options: DoctorOptions) -> int:
     """Run the checks and print the findings. Exit codes: 0 no check failed, 1 a check failed."""
 
-    found = findings(options.num_streams if options.tries_load else None)
-    if options.tries_load:
+    found = findings(options.num_streams if options.has_load else None)
+    if options.has_load:
         found += try_load(options.request_rate, options.num_streams, options.itl_ms, options.duration)
     sys.stdout.write(_as_json(found) if options.json else _as_table(found))
     return int(any(each.verdict == FAILED for each in found))

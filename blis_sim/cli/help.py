@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from blis_sim.cli.commands import COMMANDS, FIRST_STEPS, GROUPS, CommandRow, members
+from blis_sim.cli.commands import COMMANDS, FIRST_STEPS, GROUPS, CommandRow, commands_in
 from blis_sim.options import OptionError, options_of
 from blis_sim.options.option import Setting
 from blis_sim.options.text import NUMBERS
@@ -87,7 +87,7 @@ def candidates(words: Sequence[str]) -> list[str]:
     name = next((each for each in (" ".join(words[:2]), " ".join(words[:1])) if each in COMMANDS), None)
     if name is None:
         depth = len(words)
-        known = [each.split() for each in (members(words[0]) if words else COMMANDS)]
+        known = [each.split() for each in (commands_in(words[0]) if words else COMMANDS)]
         return list(dict.fromkeys(each[depth] for each in known if len(each) > depth))
     row = COMMANDS[name]
     settings = options_of(getattr(importlib.import_module(row.module), row.options))
@@ -103,7 +103,7 @@ DESCRIPTION = """Develop and test around vLLM without a GPU, and measure how clo
 Serve a vLLM look-alike, plan and predict deployments, record any server, replay the recording, compare the two.
 """
 
-OTHERS = "Options"
+DEFAULT_HEADING = "Options"
 """Heading of settings without one."""
 
 _WIDEST, _NARROWEST = 120, 52
@@ -128,9 +128,11 @@ def command_page(options_class: type, row: CommandRow, program: str, topic: str 
     """
     sections = _sections(options_class)
     if topic and topic != ALL:
-        return _page("", "", _about(options_class, sections, topic))
+        return _page("", "", _topic_section(options_class, sections, topic))
     arguments = map(_usage, by_heading(options_class).get("", ()))
-    required = [_spelled(each) for each in options_of(options_class) if each.required and not each.option.positional]
+    required = [
+        _flag_syntax(each) for each in options_of(options_class) if each.required and not each.option.positional
+    ]
     usage = " ".join([program, "[OPTIONS]", *required, *arguments])
     end = ""
     if row.main and topic != ALL:
@@ -146,7 +148,7 @@ def _names(rows: Iterable[Row]) -> str:
     return ", ".join(name.split(" ")[0].rstrip(",") for name, _ in rows)
 
 
-def _about(options_class: type, sections: Mapping[str, list[Row]], topic: str) -> Mapping[str, list[Row]]:
+def _topic_section(options_class: type, sections: Mapping[str, list[Row]], topic: str) -> Mapping[str, list[Row]]:
     """Return the section of a group, or the row of a flag. Raises OptionError for any other topic."""
     groups = {slug(heading): heading for heading in sections}
     alike = [topic] if topic in groups else [group for group in groups if topic in group]
@@ -155,7 +157,7 @@ def _about(options_class: type, sections: Mapping[str, list[Row]], topic: str) -
     for setting in options_of(options_class):
         flags = () if setting.option.positional else setting.spellings
         if topic.lstrip("-") in {flag.lstrip("-") for flag in flags}:
-            return {setting.heading or OTHERS: [(_spelled(setting), _explained(setting))]}
+            return {setting.heading or DEFAULT_HEADING: [(_flag_syntax(setting), _help_with_default(setting))]}
     raise OptionError(f"{_HELP}={topic}: no such group or flag, known are {', '.join([ALL, *groups])}")
 
 
@@ -174,12 +176,12 @@ def overview_page(group: str, program: str) -> str:
         ),
         HELP_ROW,
     ]
-    commands = [(name.removeprefix(f"{group} "), COMMANDS[name].help) for name in members(group)]
+    commands = [(name.removeprefix(f"{group} "), COMMANDS[name].help) for name in commands_in(group)]
     examples = [(example, "") for example in FIRST_STEPS] if not group else []
     return _page(
         f"{program} [OPTIONS] COMMAND [ARGS]...",
         GROUPS.get(group, DESCRIPTION),
-        {"First steps": examples, OTHERS: options, "Commands": commands},
+        {"First steps": examples, DEFAULT_HEADING: options, "Commands": commands},
         f"Run `{program} COMMAND --help` for its options.",
     )
 
@@ -190,7 +192,7 @@ def by_heading(options_class: type) -> Mapping[str, list[Setting]]:
     found: dict[str, list[Setting]] = {"": [each for each in settings if each.option.positional]}
     for setting in sorted(settings, key=lambda each: bool(each.path and each.heading)):
         if not setting.option.positional:
-            found.setdefault(setting.heading or OTHERS, []).append(setting)
+            found.setdefault(setting.heading or DEFAULT_HEADING, []).append(setting)
     return found
 
 
@@ -234,8 +236,10 @@ def _sections(options_class: type) -> Mapping[str, list[Row]]:
     for heading, settings in by_heading(options_class).items():
         for setting in settings:
             if not setting.option.hidden:
-                sections.setdefault(heading or "Arguments", []).append((_spelled(setting), _explained(setting)))
-    sections.setdefault(OTHERS, []).append(HELP_ROW)
+                sections.setdefault(heading or "Arguments", []).append(
+                    (_flag_syntax(setting), _help_with_default(setting))
+                )
+    sections.setdefault(DEFAULT_HEADING, []).append(HELP_ROW)
     return sections
 
 
@@ -244,7 +248,7 @@ def _usage(argument: Setting) -> str:
     return f"{name if argument.required else f'[{name}]'}{'...' if argument.is_repeated else ''}"
 
 
-def _spelled(setting: Setting) -> str:
+def _flag_syntax(setting: Setting) -> str:
     known, kind = setting.option, setting.kind
     if known.positional:
         return known.metavar or setting.label
@@ -255,7 +259,7 @@ def _spelled(setting: Setting) -> str:
     return f"{spellings} {known.metavar or name}"
 
 
-def _explained(setting: Setting) -> str:
+def _help_with_default(setting: Setting) -> str:
     known = setting.option
     text = f"{known.help} One of: {', '.join(filter(None, known.choices))}." if known.choices else known.help
     if setting.required:

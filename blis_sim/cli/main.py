@@ -43,9 +43,9 @@ def _start(program: str) -> NoReturn:
         gc.set_threshold(_NEW_OBJECTS_BEFORE_A_COLLECTION, *gc.get_threshold()[1:])
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupted)
-        from blis_sim.cli.search_path import put_foreign_folders_last
+        from blis_sim.cli.search_path import move_foreign_folders_last
 
-        put_foreign_folders_last(sys.path)
+        move_foreign_folders_last(sys.path)
         code = run(sys.argv[1:], program)
         # At exit the process frees all memory; searching it for garbage first takes as long as a simulation.
         gc.freeze()

@@ -7,10 +7,10 @@ import sys
 from contextlib import suppress
 from types import ModuleType
 
-from blis_sim.cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow, members
-from blis_sim.cli.search_path import blaming_foreign_modules
+from blis_sim.cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow, commands_in
+from blis_sim.cli.search_path import explain_import_errors
 from blis_sim.options import BlisError, OptionError, options_from
-from blis_sim.options.text import check_required, read_command_line
+from blis_sim.options.text import check_required, parse_command_line
 
 CANDIDATES_FLAG = "--complete"
 """Prints the candidates for the word after its arguments; shell scripts for completion use it."""
@@ -21,36 +21,38 @@ EXIT_INTERRUPTED = 130
 _STDERR = 2
 _MOST_CHARACTERS = 1900
 """Most characters of an error message, which may quote a file at length."""
-_NO_MEMORY = ("failed to map segment", "annot allocate memory")
+_OUT_OF_MEMORY_MESSAGES = ("failed to map segment", "annot allocate memory")
 """Messages of the dynamic loader when memory runs out."""
-_OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_RESOURCE_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Error numbers for a resource of the machine, or of the user's limits, that is used up."""
 
 
 def run_program(arguments: list[str], program: str) -> int:
     """Run a program with these arguments and return the exit code."""
     _open_standard_streams()
-    name, given = ("", arguments) if program in PROGRAMS else _split(_asked(arguments))
+    name, given = ("", arguments) if program in PROGRAMS else _split_command(_expand_help(arguments))
     row = PROGRAMS.get(program) or COMMANDS.get(name)
     program = f"{program} {name}" if name else program
     try:
-        code = _answer(row, name, given, program)
+        code = _run_or_show_help(row, name, given, program)
         sys.stdout.flush()
     except (BlisError, ImportError, KeyboardInterrupt, MemoryError, OSError) as error:
-        failed = _explained(program, error)
+        failed = _exit_code_of(program, error)
         if failed is None:
             raise
         return failed
     return code
 
 
-def _answer(row: CommandRow | None, name: str, given: list[str], program: str) -> int:
+def _run_or_show_help(row: CommandRow | None, name: str, given: list[str], program: str) -> int:
     """Run the command, or print requested help, completions or an overview."""
     if row is not None:
-        with blaming_foreign_modules():
+        with explain_import_errors():
             return _run_command(row, given, program)
     if given and not given[0].startswith("-"):
-        raise OptionError(_unknown(given[0], [each.removeprefix(f"{name} ") for each in members(name)]))
+        raise OptionError(
+            _unknown_command_message(given[0], [each.removeprefix(f"{name} ") for each in commands_in(name)])
+        )
     if given[:1] == [CANDIDATES_FLAG]:
         return _print_candidates(given[1:])
     from blis_sim.cli.help import show_overview
@@ -58,18 +60,18 @@ def _answer(row: CommandRow | None, name: str, given: list[str], program: str) -
     return show_overview(name, given, program)
 
 
-def _explained(program: str, error: BaseException) -> int | None:
+def _exit_code_of(program: str, error: BaseException) -> int | None:
     """Print one line about an error that ended a command, and return the exit code; None for a bug, which is raised."""
     if isinstance(error, BlisError):
-        return _complain(program, str(error))
+        return _print_error(program, str(error))
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED
-    if _lacks_memory(error):
-        return _complain(program, "out of memory", code=1)
+    if _is_out_of_memory(error):
+        return _print_error(program, "out of memory", code=1)
     if not isinstance(error, OSError):
         return None
-    if error.errno in _OUT_OF:
-        return _complain(program, os.strerror(error.errno).lower(), code=1)
+    if error.errno in _RESOURCE_ERRNOS:
+        return _print_error(program, os.strerror(error.errno).lower(), code=1)
     return _cannot_print(program, error) if _is_about_stdout(error) else None
 
 
@@ -79,7 +81,7 @@ def _run_command(row: CommandRow, arguments: list[str], program: str) -> int:
     try:
         return _run_module(module, row, module.rewritten(arguments) if row.has_other_syntax else arguments, program)
     except BlisError as error:
-        place = module.place_of_fault(arguments, str(error)) if row.takes_settings else None
+        place = module.locate_invalid_setting(arguments, str(error)) if row.takes_settings else None
         if place is None:
             raise
         raise OptionError(f"{place}: {error}") from error
@@ -87,8 +89,8 @@ def _run_command(row: CommandRow, arguments: list[str], program: str) -> int:
 
 def _run_module(module: ModuleType, row: CommandRow, arguments: list[str], program: str) -> int:
     options_class = getattr(module, row.options)
-    found = read_command_line(options_class, arguments)
-    if found.asks_for_help:
+    found = parse_command_line(options_class, arguments)
+    if found.requests_help:
         from blis_sim.cli.help import command_page
 
         sys.stdout.write(command_page(options_class, row, program, found.help_topic))
@@ -115,12 +117,12 @@ def _print_candidates(words: list[str]) -> int:
     return 0
 
 
-def _asked(arguments: list[str]) -> list[str]:
+def _expand_help(arguments: list[str]) -> list[str]:
     """`blis help serve` is `blis serve --help`."""
     return [*arguments[1:], "--help"] if arguments[:1] == ["help"] else arguments
 
 
-def _unknown(word: str, known: list[str]) -> str:
+def _unknown_command_message(word: str, known: list[str]) -> str:
     from difflib import get_close_matches
 
     alike = get_close_matches(word.lower(), known, n=1)
@@ -128,7 +130,7 @@ def _unknown(word: str, known: list[str]) -> str:
     return f"unknown command {word!r}{question} known are {', '.join(known)}"
 
 
-def _split(arguments: list[str]) -> tuple[str, list[str]]:
+def _split_command(arguments: list[str]) -> tuple[str, list[str]]:
     """Return the named command, of one word or two, and its arguments; or as much of its name as there is.
 
     A second word that is a flag, as in `calibrate --watch`, may stand anywhere.
@@ -144,10 +146,10 @@ def _split(arguments: list[str]) -> tuple[str, list[str]]:
     return "", arguments
 
 
-def _lacks_memory(error: BaseException | None) -> bool:
+def _is_out_of_memory(error: BaseException | None) -> bool:
     """Whether memory ran out, also while a library was imported."""
     while error is not None:
-        is_refused = isinstance(error, ImportError) and any(each in str(error) for each in _NO_MEMORY)
+        is_refused = isinstance(error, ImportError) and any(each in str(error) for each in _OUT_OF_MEMORY_MESSAGES)
         if is_refused or isinstance(error, MemoryError):
             return True
         error = error.__cause__ or error.__context__
@@ -163,11 +165,11 @@ def _cannot_print(program: str, error: OSError) -> int:
     # At exit Python would flush the rest once more, and print an error.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(error, BrokenPipeError):  # a closed reader, as with `| head`, is no error
-        _complain(program, f"cannot write to standard output: {error.strerror}")
+        _print_error(program, f"cannot write to standard output: {error.strerror}")
     return 1
 
 
-def _complain(program: str, message: str, code: int = EXIT_BAD_INPUT) -> int:
+def _print_error(program: str, message: str, code: int = EXIT_BAD_INPUT) -> int:
     one_line = " ".join(message.split())
     if len(one_line) > _MOST_CHARACTERS:
         one_line = f"{one_line[:_MOST_CHARACTERS]}..."

@@ -20,7 +20,7 @@ class BrokenInstallationError(BlisError):
     """A module of `blis` is missing, or another module has its name."""
 
 
-def put_foreign_folders_last(path: list[str]) -> None:
+def move_foreign_folders_last(path: list[str]) -> None:
     """Move folders of a search path that hide our packages behind the one that ours are in.
 
     `python -m` puts the working folder first and PYTHONPATH any folder. What else is in them can still be imported. The
@@ -42,9 +42,9 @@ def load_own_packages() -> None:
     of such a name has been imported before.
     """
     before = list(sys.path)
-    put_foreign_folders_last(sys.path)
+    move_foreign_folders_last(sys.path)
     try:
-        with blaming_foreign_modules():
+        with explain_import_errors():
             for name in PACKAGES:
                 import_module(name)
     finally:
@@ -59,7 +59,7 @@ def load_own_packages() -> None:
 
 
 @contextmanager
-def blaming_foreign_modules() -> Iterator[None]:
+def explain_import_errors() -> Iterator[None]:
     """Turn the ImportError of a module of `blis` into BrokenInstallationError, whose message is one line."""
     try:
         yield

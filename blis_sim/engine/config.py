@@ -216,7 +216,7 @@ def _at_least(name: str, value: int, least: int) -> None:
         raise EngineError(f"{name} must be at least {least}, got {value}")
 
 
-def refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> str | None:
+def refusal_reason(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> str | None:
     """Return why a request can never be served; None if it can.
 
     Only declared figures count, never the true output length (INV-9). Order and rules are BLIS's (EnqueueRequest).
@@ -224,7 +224,7 @@ def refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> 
     if max_output_tokens < 0:
         return f"the output budget is negative ({max_output_tokens})"
     if config.engine != "blis":
-        return _vllm_refusal(config, input_tokens, max_output_tokens)
+        return _vllm_refusal_reason(config, input_tokens, max_output_tokens)
     limit = config.max_model_len
     if limit and input_tokens >= limit:
         return f"the prompt has {input_tokens} tokens, max_model_len is {limit}"
@@ -236,7 +236,7 @@ def refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> 
     return None
 
 
-def num_surely_served(config: EngineConfig) -> int:
+def max_always_accepted_tokens(config: EngineConfig) -> int:
     """Return the most tokens n with which a prompt of 1 to n tokens and a budget of up to n tokens is never refused."""
     if config.engine != "blis":
         return (config.max_model_len or config.limit_tokens) - 1
@@ -244,7 +244,7 @@ def num_surely_served(config: EngineConfig) -> int:
     return min(num_tokens, config.max_model_len // 2) if config.max_model_len else num_tokens
 
 
-def _vllm_refusal(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> str | None:
+def _vllm_refusal_reason(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> str | None:
     """Return vLLM's reason to refuse a prompt or a budget, each too long alone; vLLM cuts a budget too long beside its
     prompt."""
     limit = config.max_model_len or config.limit_tokens

@@ -23,6 +23,7 @@ class EngineContext:
     """The shared state of an engine and its scheduler: both report events and plan entries of the queue here."""
 
     __slots__ = (
+        "allows_multi_step",
         "cache_changes",
         "catch_up",
         "clock",
@@ -31,7 +32,6 @@ class EngineContext:
         "events",
         "last_shape",
         "latency",
-        "leaps",
         "live",
         "queue",
         "recent_prompts",
@@ -72,7 +72,7 @@ class EngineContext:
         """Whether an event is logged when requests join the running batch."""
         self.reports_batches = False
         """Whether an event is logged with the batch of each step; steps must be reported, too."""
-        self.leaps = False
+        self.allows_multi_step = False
         """Whether the driver accepts steps that are reported together."""
         self.last_shape = BatchShape()
         """Shape of the latest step."""
@@ -83,7 +83,7 @@ class EngineContext:
         self.counters.ended[outcome] += 1
         del self.live[sequence.request.id]
 
-    def end_now(self, sequence: Sequence, outcome: Outcome, at: Micros, detail: str = "") -> None:
+    def end_and_report(self, sequence: Sequence, outcome: Outcome, at: Micros, detail: str = "") -> None:
         """Count a request's end and report it."""
         sequence.outcome = outcome  # as in `end`
         self.counters.ended[outcome] += 1

@@ -10,13 +10,13 @@ from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.config import EngineConfig, num_surely_served, refusal
+from blis_sim.engine.config import EngineConfig, max_always_accepted_tokens, refusal_reason
 from blis_sim.engine.context import EngineContext, nothing_due
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Event
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.wrapped import queueing_timer
-from blis_sim.engine.queue import Due, Payload
+from blis_sim.engine.queue import EventKind, Payload
 from blis_sim.engine.request import Request
 from blis_sim.engine.scheduler.interface import KVUsage, PauseState
 from blis_sim.engine.scheduler.policies import PRIORITIES
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from blis_sim.engine.scheduler.batch_queue import BatchQueueScheduler
     from blis_sim.engine.scheduler.blis import BlisScheduler
 
-_STEP_END, _QUEUED, _DEADLINE = Due.STEP_END, Due.QUEUED, Due.DEADLINE
+_STEP_END, _QUEUED, _DEADLINE = EventKind.STEP_END, EventKind.QUEUED, EventKind.DEADLINE
 
 
 class Engine:
@@ -63,7 +63,7 @@ class Engine:
         self._queue = self._context.queue
         self._scheduler = ENGINES[config.engine](self._context, reports_steps)
         self._reports_steps, self._ends_late_requests = reports_steps, config.urgency.ends_late_requests
-        self._num_surely_served = num_surely_served(config)
+        self._max_always_accepted_tokens = max_always_accepted_tokens(config)
         self._priority = PRIORITIES[config.priority_policy](config.slo_priorities)
 
     def submit(self, request: Request, at: Micros) -> Sequence:
@@ -97,7 +97,7 @@ class Engine:
                 if request.external is not None:
                     queued_at += request.external.transfer_us
                 if queued_at <= now:
-                    self._demand_future(queued_at)
+                    self._check_is_ahead(queued_at)
                 request_id = request.id
                 if request_id in live:
                     raise ValueError(f"request {request_id!r} is still in the engine")
@@ -114,7 +114,7 @@ class Engine:
         """
         request, live = sequence.request, self._context.live
         queued_at = at + self.queueing_time(request)
-        self._demand_future(queued_at)
+        self._check_is_ahead(queued_at)
         request_id = request.id
         if request_id in live:
             raise ValueError(f"request {request_id!r} is still in the engine")
@@ -133,22 +133,22 @@ class Engine:
 
         `outcome` is the outcome of the request.
         """
-        self._demand_future(at)
-        self._queue.push(at, Due.ABORT, (request_id, outcome))
+        self._check_is_ahead(at)
+        self._queue.push(at, EventKind.ABORT, (request_id, outcome))
 
     def hold(self, hold: PauseState, at: Micros) -> None:
         """Suspend scheduling to the extent of `hold`, or resume it, from `at` on, which must be ahead."""
-        self._demand_steps()
-        self._demand_future(at)
-        self._scheduler.set_hold(hold, at)
+        self._check_reports_steps()
+        self._check_is_ahead(at)
+        self._scheduler.set_pause_state(hold, at)
 
     def reset_prefix_cache(self, at: Micros, preempts_running: bool = False) -> bool:
         """Empty the prefix cache. Returns False, and changes nothing, while any block is held.
 
         With `preempts_running` all running requests are preempted first, at `at`, which must be ahead.
         """
-        self._demand_steps()
-        self._demand_future(at)
+        self._check_reports_steps()
+        self._check_is_ahead(at)
         if preempts_running:
             self._scheduler.preempt_all(at)
         return self._scheduler.kv.forget()
@@ -158,8 +158,8 @@ class Engine:
 
         0 gives all blocks back. Raises EngineError with BLIS's scheduling.
         """
-        self._demand_steps()
-        self._demand_future(at)
+        self._check_reports_steps()
+        self._check_is_ahead(at)
         from blis_sim.engine.scheduler.fixed_timing import FixedTimingScheduler  # loaded on demand
         from blis_sim.engine.scheduler.vllm import VllmScheduler
 
@@ -175,39 +175,39 @@ class Engine:
         """
         return self._blis_scheduler.reserve(sequence)
 
-    def give_up(self, sequence: Sequence) -> None:
+    def release_reservation(self, sequence: Sequence) -> None:
         """Free the blocks of a `reserve`d prompt that will not arrive."""
-        self._blis_scheduler.give_up(sequence)
+        self._blis_scheduler.release_reservation(sequence)
 
-    def take_over(self, sequence: Sequence, at: Micros) -> None:
+    def enqueue_reserved(self, sequence: Sequence, at: Micros) -> None:
         """Let a request join the wait queue at `at`, which must be ahead, with the prompt that was reserved for it.
 
         The request has waited out its overheads and passed the admission checks where its prompt was computed, and has
         no deadline here.
         """
-        self._demand_future(at)
-        self._queue.push(at, Due.TAKEN_OVER, sequence)
+        self._check_is_ahead(at)
+        self._queue.push(at, EventKind.RESERVED_QUEUED, sequence)
 
     def next_event_at(self) -> Micros | None:
         """The next instant at which something is due; None when idle."""
         return self._queue.next_at()
 
     @property
-    def rests(self) -> bool:
+    def takes_only_empty_steps(self) -> bool:
         """Whether every step is empty until something other than a step is due."""
-        return self._scheduler.rests
+        return self._scheduler.takes_only_empty_steps
 
     def next_change_at(self) -> Micros | None:
         """The next instant at which something other than an empty step is due; None if nothing is."""
-        return self._queue.next_but_steps_at() if self._scheduler.rests else self._queue.next_at()
+        return self._queue.next_but_steps_at() if self._scheduler.takes_only_empty_steps else self._queue.next_at()
 
-    def advance(self, until: Micros, leaps: bool = False) -> list[Event]:
+    def advance(self, until: Micros, allows_multi_step: bool = False) -> list[Event]:
         """Do everything due up to and including `until`; return the events in the order they happened.
 
-        With `leaps` steps in which every request decodes may be reported together, as `StepsDone`.
+        With `allows_multi_step` steps in which every request decodes may be reported together, as `StepsDone`.
         """
         context = self._context
-        context.leaps = leaps
+        context.allows_multi_step = allows_multi_step
         events = context.events  # some there already when a reset preempted
         context.until = until
         self._catch_up(until)
@@ -216,7 +216,7 @@ class Engine:
         context.events = []
         return events
 
-    def forwards(self) -> "BatchQueueScheduler":
+    def lockstep_scheduler(self) -> "BatchQueueScheduler":
         """Return the scheduler, whose steps the caller composes, begins and ends from then on.
 
         Raises EngineError with pipeline stages and for other scheduling than vLLM's.
@@ -225,7 +225,7 @@ class Engine:
 
         if not isinstance(self._scheduler, BatchQueueScheduler) or self.config.pipeline is not None:
             raise EngineError("only steps of vLLM's scheduling without pipeline stages can be taken together")
-        self._scheduler.step_from_outside()
+        self._scheduler.enable_lockstep()
         return self._scheduler
 
     @property
@@ -300,7 +300,7 @@ class Engine:
         self._context.steps = StepLog()
         self._context.catch_up = nothing_due
 
-    def _demand_future(self, at: Micros) -> None:
+    def _check_is_ahead(self, at: Micros) -> None:
         if self.now is not None and at <= self.now:
             raise ValueError(f"the engine has already done everything up to {self.now} us, so not at {at} us")
 
@@ -312,7 +312,7 @@ class Engine:
             raise EngineError(f"blocks can only be reserved with BLIS's scheduling, not with {self.config.engine}")
         return self._scheduler
 
-    def _demand_steps(self) -> None:
+    def _check_reports_steps(self) -> None:
         if not self._reports_steps:
             raise ValueError("an engine that does not report its steps takes many at once and cannot be interrupted")
 
@@ -333,8 +333,8 @@ class Engine:
     def _execute(self, at: Micros, due: int, payload: Payload) -> None:
         if isinstance(payload, tuple):
             request_id, outcome = payload
-            self._hang_up(request_id, outcome, at)
-        elif due == Due.TAKEN_OVER:
+            self._execute_abort(request_id, outcome, at)
+        elif due == EventKind.RESERVED_QUEUED:
             assert isinstance(payload, Sequence)
             self._accept(payload, at)
         elif isinstance(payload, Sequence):
@@ -342,36 +342,36 @@ class Engine:
             self._scheduler.remove(payload, Outcome.TIMED_OUT, at)
         else:
             self._context.clock = at
-            if due == Due.STEP:
+            if due == EventKind.STEP:
                 self._scheduler.step(at)
 
     def _enqueue(self, sequence: Sequence, at: Micros) -> None:
         if sequence.outcome is not None:
             return
         context, request, priority = self._context, sequence.request, self._priority
-        counters, input_tokens, most = context.counters, sequence.input_tokens, self._num_surely_served
+        counters, input_tokens, most = context.counters, sequence.input_tokens, self._max_always_accepted_tokens
         counters.num_enqueued += 1
         is_usual = 0 < input_tokens <= most and 0 < sequence.max_output_tokens <= most
-        if not is_usual and not self._is_let_in(sequence, at):
+        if not is_usual and not self._passes_admission_checks(sequence, at):
             return
         counters.input_tokens += input_tokens
         if self._ends_late_requests and (deadline_us := request.deadline_us) > 0:
             if deadline_us <= at:
-                context.end_now(sequence, Outcome.TIMED_OUT, at)
+                context.end_and_report(sequence, Outcome.TIMED_OUT, at)
                 return
             self._queue.push(deadline_us, _DEADLINE, sequence)
         sequence.priority = priority(request, sequence.arrived_at)
         sequence.queued_at = at
         self._scheduler.enqueue(sequence, at)
 
-    def _is_let_in(self, sequence: Sequence, at: Micros) -> bool:
+    def _passes_admission_checks(self, sequence: Sequence, at: Micros) -> bool:
         """Whether a request passes the admission checks; max_model_len gives a budget to one without."""
         input_tokens, max_model_len = sequence.input_tokens, self.config.max_model_len
         if sequence.max_output_tokens == 0 and input_tokens < max_model_len:
             sequence.max_output_tokens = max_model_len - input_tokens
-        reason = refusal(self.config, input_tokens, sequence.max_output_tokens)
+        reason = refusal_reason(self.config, input_tokens, sequence.max_output_tokens)
         if reason is not None:
-            self._context.end_now(sequence, Outcome.DROPPED, at, reason)
+            self._context.end_and_report(sequence, Outcome.DROPPED, at, reason)
         return reason is None
 
     def _accept(self, sequence: Sequence, at: Micros) -> None:
@@ -383,13 +383,13 @@ class Engine:
         sequence.queued_at = at
         self._scheduler.enqueue(sequence, at)
 
-    def _hang_up(self, request_id: str, outcome: Outcome, at: Micros) -> None:
+    def _execute_abort(self, request_id: str, outcome: Outcome, at: Micros) -> None:
         sequence = self._context.live.get(request_id)
         if sequence is None or at < sequence.arrived_at:
             return
         self._context.clock = at
         if sequence.queued_at is None:
             self.counters.num_enqueued += 1  # it never reached the queue, yet it ends here and must be counted
-            self._context.end_now(sequence, outcome, at)
+            self._context.end_and_report(sequence, outcome, at)
         else:
             self._scheduler.remove(sequence, outcome, at)

@@ -109,7 +109,7 @@ BLIS_LIMITS = BatchLimits(2048, 256)
 ADAPTIVE_LIMITS = BatchLimits(2048, 32)
 
 
-def _of_vidur(max_num_batched_tokens: int, block_size_tokens: int = 16) -> EngineDefaults:
+def _vidur_defaults(max_num_batched_tokens: int, block_size_tokens: int = 16) -> EngineDefaults:
     return EngineDefaults(
         gpu_memory_utilization=0.9,
         latency_model=AUTO,
@@ -125,12 +125,12 @@ ENGINE_DEFAULTS = {
     "blis": EngineDefaults(
         gpu_memory_utilization=0.9, latency_model="trained-physics", limits=BLIS_LIMITS, keeps_block=False
     ),
-    "sarathi": _of_vidur(512),
-    "vidur-vllm": _of_vidur(4096),
-    "orca": _of_vidur(4096),
-    "lightllm": _of_vidur(4096, block_size_tokens=1),
-    "faster-transformer": _of_vidur(4096),
-    "splitwise": _of_vidur(4096),
+    "sarathi": _vidur_defaults(512),
+    "vidur-vllm": _vidur_defaults(4096),
+    "orca": _vidur_defaults(4096),
+    "lightllm": _vidur_defaults(4096, block_size_tokens=1),
+    "faster-transformer": _vidur_defaults(4096),
+    "splitwise": _vidur_defaults(4096),
     "adaptive": EngineDefaults(gpu_memory_utilization=0.92, latency_model="adaptive-toy", limits=ADAPTIVE_LIMITS),
     "adaptive-fifo": EngineDefaults(gpu_memory_utilization=0.92, latency_model="adaptive-toy", limits=ADAPTIVE_LIMITS),
 }

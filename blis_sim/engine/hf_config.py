@@ -9,7 +9,7 @@ from typing import Any
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.specs import Checkpoint, ModelSpec
 
-_MOST = 10**9
+_MAX_COUNT = 10**9
 _SHOWN_CHARACTERS = 60
 
 
@@ -37,9 +37,9 @@ class ConfigKeys:
             if value is None:
                 continue
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not 0 <= value <= _MOST or value != int(value):
+            if not is_number or not 0 <= value <= _MAX_COUNT or value != int(value):
                 raise EngineError(
-                    f"{self.model}: {name} must be a whole number from 0 to {_MOST}, got {_shown_value(value)}"
+                    f"{self.model}: {name} must be a whole number from 0 to {_MAX_COUNT}, got {_shown_value(value)}"
                 )
             return int(value)
         if default is None:
@@ -113,16 +113,16 @@ BYTES_OF_DTYPE: Mapping[str, float] = {
     "nf4": 1.0,
 }
 
-MOST_LAYERS = 10_000
+MAX_LAYERS = 10_000
 """Most layers of a model: the memory of each is planned on its own."""
-MOST_SIZE = 10**7
+MAX_SIZE = 10**7
 """No width, number of layers, heads or experts of a model is larger."""
-MOST_TOKENS = 10**12
+MAX_TOKENS = 10**12
 """No vocabulary and no context window has more tokens."""
 _BYTES_WITHOUT_DTYPE = 2.0
 """vLLM runs a checkpoint that states no type in 16 bits."""
-_MOST_ROPE_FACTOR = 10**6
-_MOST_BITS = 1024
+_MAX_ROPE_FACTOR = 10**6
+_MAX_BITS = 1024
 
 _EXPERT_COUNTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts", "num_routed_experts")
 _CHOSEN_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k", "experts_per_token")
@@ -159,7 +159,7 @@ def parse_hf_config(
         num_heads=num_heads,
         num_kv_heads=_first_count(keys, name, "num_key_value_heads", "num_kv_heads", "multi_query_group_num")
         or num_heads,
-        vocab_size=_count(keys, name, "vocab_size", MOST_TOKENS),
+        vocab_size=_count(keys, name, "vocab_size", MAX_TOKENS),
         intermediate_size=intermediate_size,
         head_dim=_count(keys, name, "head_dim") or None,
         hidden_act=hidden_act if isinstance(hidden_act, str) else "",
@@ -205,7 +205,7 @@ def _number(keys: Mapping[str, Any], name: str, key: str) -> float:
     return value
 
 
-def _count(keys: Mapping[str, Any], name: str, key: str, at_most: int = MOST_SIZE) -> int:
+def _count(keys: Mapping[str, Any], name: str, key: str, at_most: int = MAX_SIZE) -> int:
     """The whole number under `key`, 0 when absent. A list that gives each layer the same number is that number."""
     value = keys.get(key)
     if isinstance(value, list) and value and value[0] is not None and value.count(value[0]) == len(value):
@@ -244,7 +244,7 @@ def _num_layers(keys: Mapping[str, Any], name: str) -> int:
     listed = keys.get("hybrid_override_pattern") or keys.get("layers_block_type")
     if keys.get("num_hidden_layers") is None and isinstance(listed, str | list):
         return len(listed)
-    _count(keys, name, "num_hidden_layers", MOST_LAYERS)
+    _count(keys, name, "num_hidden_layers", MAX_LAYERS)
     return _positive(keys, name, "num_hidden_layers")
 
 
@@ -314,7 +314,7 @@ def _bits(value: object) -> float:
     if isinstance(value, str):
         value = float(value) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value.strip(), re.ASCII) else 0
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and 0 < value <= _MOST_BITS else 0.0  # type: ignore[operator, arg-type]
+    return float(value) if is_number and 0 < value <= _MAX_BITS else 0.0  # type: ignore[operator, arg-type]
 
 
 def _weight_bytes_in_name(name: str) -> float:
@@ -327,7 +327,7 @@ def _weight_bytes_in_name(name: str) -> float:
 
 def _context_window(keys: Mapping[str, Any], name: str) -> int:
     """`max_position_embeddings`, stretched by rope scaling where the config's number does not include it yet."""
-    base = _count(keys, name, "max_position_embeddings", MOST_TOKENS)
+    base = _count(keys, name, "max_position_embeddings", MAX_TOKENS)
     rope = _mapping(keys, name, "rope_scaling")
     if "gemma3" in str(keys.get("model_type", "")) or not rope:
         return base
@@ -335,8 +335,8 @@ def _context_window(keys: Mapping[str, Any], name: str) -> int:
     factor = _number(rope, f"{name}: rope_scaling", "factor")
     if kind in _UNSCALED_ROPE or not factor > 1:
         return base
-    if not factor <= _MOST_ROPE_FACTOR:
-        raise EngineError(f"{name}: rope_scaling: factor must be at most {_MOST_ROPE_FACTOR}, got {_shown(factor)}")
+    if not factor <= _MAX_ROPE_FACTOR:
+        raise EngineError(f"{name}: rope_scaling: factor must be at most {_MAX_ROPE_FACTOR}, got {_shown(factor)}")
     scaling = f"{name}: rope_scaling"
-    original = _count(rope, scaling, "original_max_position_embeddings", MOST_TOKENS) if kind == "yarn" else 0
+    original = _count(rope, scaling, "original_max_position_embeddings", MAX_TOKENS) if kind == "yarn" else 0
     return int((original or base) * factor)

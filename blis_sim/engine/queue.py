@@ -17,7 +17,7 @@ Entry: TypeAlias = tuple[Micros, int, Micros, int, Payload]
 """Instant, kind, rank among those of one kind, number of entry, payload."""
 
 
-class Due(IntEnum):
+class EventKind(IntEnum):
     """Kind of an entry of the queue. Its value orders entries of the same instant, smaller first.
 
     The order of queueing, step, departure and deadline is BLIS's (sim/event.go): all requests that arrive at an instant
@@ -26,7 +26,7 @@ class Due(IntEnum):
     """
 
     STEP_END = -1
-    TAKEN_OVER = 0
+    RESERVED_QUEUED = 0
     QUEUED = 1
     ABORT = 2
     STEP = 3
@@ -51,7 +51,7 @@ class EventQueue:
         self.num_aborts = 0
         """Hang-ups among the entries."""
 
-    def push(self, at: Micros, due: Due, payload: Payload = None, rank: Micros = 0) -> None:
+    def push(self, at: Micros, due: EventKind, payload: Payload = None, rank: Micros = 0) -> None:
         entry = (at, due, rank, next(self._numbers), payload)
         deadlines = self._deadlines
         if due == _DEADLINE and (not deadlines or deadlines[-1] < entry):
@@ -115,10 +115,10 @@ class EventQueue:
         others = (entry[0] for entry in self._heap if entry[1] != _STEP and entry[1] != _STEP_END)
         return min(chain(lines, others), default=None)
 
-    def ranks(self, due: Due) -> Iterator[Micros]:
+    def ranks(self, due: EventKind) -> Iterator[Micros]:
         """The ranks of all entries of a kind, in no order."""
         return (entry[2] for entry in chain(self._heap, self._arrivals, self._deadlines) if entry[1] == due)
 
 
-_DEADLINE, _ABORT, _QUEUED = int(Due.DEADLINE), int(Due.ABORT), int(Due.QUEUED)
-_STEP, _STEP_END = int(Due.STEP), int(Due.STEP_END)
+_DEADLINE, _ABORT, _QUEUED = int(EventKind.DEADLINE), int(EventKind.ABORT), int(EventKind.QUEUED)
+_STEP, _STEP_END = int(EventKind.STEP), int(EventKind.STEP_END)

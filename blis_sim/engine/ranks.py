@@ -16,14 +16,14 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.dp_balance import LockstepReports, RankBalancer, load_of
 from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.wrapped import DUMMY_SHAPE, JointSteps, joined
+from blis_sim.engine.latency.wrapped import DUMMY_SHAPE, JointSteps, with_joint_steps
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.units import Micros
 
 SYNC_INTERVAL = 16
 """Forward passes between two all-reduces that may end a wave."""
-_MOST_EMPTY = 4 * SYNC_INTERVAL
+_MAX_EMPTY_FORWARDS = 4 * SYNC_INTERVAL
 """Empty forward passes in a row after which nothing changes until something other than a forward pass is due."""
 
 
@@ -36,13 +36,13 @@ class RankGroup:
         """The instant up to which the group has been advanced; None before the first time."""
         self._engines = tuple(engines)
         self._steps = steps
-        self._ranks = [engine.forwards() for engine in engines]
+        self._ranks = [engine.lockstep_scheduler() for engine in engines]
         self._runs_ahead = engines[0].config.async_scheduling
         self._balancer = RankBalancer(len(engines))
         self._reports = LockstepReports(len(engines))
         self._arriving: list[tuple[Micros, Micros, int, Sequence, int | None]] = []
         """Requests without a rank: instant of the assignment, arrival, number, sequence, and the rank they name."""
-        self._hang_ups: list[tuple[Micros, int, str, Outcome]] = []
+        self._aborts: list[tuple[Micros, int, str, Outcome]] = []
         self._numbers = count()
         self._rank_of: dict[str, int] = {}
         """The rank of each request that has not ended, `NOWHERE` before it is assigned."""
@@ -86,7 +86,7 @@ class RankGroup:
         Raises ValueError if it would have been assigned by now, and for an id still in use.
         """
         queued_at = at + self.queueing_time(request)
-        self._demand_future(queued_at)
+        self._check_is_ahead(queued_at)
         if request.id in self._rank_of:
             raise ValueError(f"request {request.id!r} is still in the engine")
         sequence = Sequence(request, at, NOWHERE)
@@ -101,12 +101,12 @@ class RankGroup:
 
     def abort(self, request_id: str, at: Micros, outcome: Outcome = Outcome.ABORTED) -> None:
         """Let the client of `request_id` hang up at `at`; ids without a live request are ignored."""
-        self._demand_future(at)
+        self._check_is_ahead(at)
         rank = self._rank_of.get(request_id)
         if rank is None:
             return
         if rank == NOWHERE:
-            heappush(self._hang_ups, (at, next(self._numbers), request_id, outcome))
+            heappush(self._aborts, (at, next(self._numbers), request_id, outcome))
         else:
             self._engines[rank].abort(request_id, at, outcome)
 
@@ -117,7 +117,7 @@ class RankGroup:
     def next_event_at(self) -> Micros | None:
         """The next instant at which something is due; None when idle."""
         dues = [engine.next_event_at() for engine in self._engines]
-        dues += [line[0][0] for line in (self._arriving, self._hang_ups) if line]
+        dues += [line[0][0] for line in (self._arriving, self._aborts) if line]
         dues.append(self._ends_at)
         return min((due for due in dues if due is not None), default=None)
 
@@ -132,7 +132,7 @@ class RankGroup:
         if self.now is None or until > self.now:
             self.now = until
         events, self._events = self._events, []
-        events.sort(key=_at_of)
+        events.sort(key=_instant_of)
         return events
 
     def _do_due(self, at: Micros) -> None:
@@ -140,14 +140,14 @@ class RankGroup:
         ends = at == self._ends_at
         if ends:
             self._end_forward(at)
-        self._let_arrive(at)
+        self._process_arrivals(at)
         for number, engine in enumerate(self._engines):
             due_at = engine.next_event_at()
             if due_at is not None and due_at <= at:
                 self._note(number, engine.advance(at))
         if ends:
             self._report(self._num_processed + 1, at)
-            self._go_on(at)
+            self._begin_next_forward(at)
         elif self._ends_at is None:
             self._begin_wave(at)
         for number, engine in enumerate(self._engines):
@@ -160,9 +160,9 @@ class RankGroup:
                 self._balancer.finished(rank)
             self._events.append((rank, event))
 
-    def _let_arrive(self, at: Micros) -> None:
+    def _process_arrivals(self, at: Micros) -> None:
         """Assign the requests that are due to their ranks, and process the hang-ups that are due."""
-        arriving, hang_ups = self._arriving, self._hang_ups
+        arriving, hang_ups = self._arriving, self._aborts
         while arriving and arriving[0][0] <= at:
             _, _, _, sequence, named = heappop(arriving)
             if sequence.outcome is not None:
@@ -179,9 +179,9 @@ class RankGroup:
             self._engines[named].enter(sequence, sequence.arrived_at)
         while hang_ups and hang_ups[0][0] <= at:
             _, _, request_id, outcome = heappop(hang_ups)
-            self._hang_up(request_id, outcome, at)
+            self._execute_abort(request_id, outcome, at)
 
-    def _hang_up(self, request_id: str, outcome: Outcome, at: Micros) -> None:
+    def _execute_abort(self, request_id: str, outcome: Outcome, at: Micros) -> None:
         rank, sequence = self._rank_of.get(request_id), self._sequences.pop(request_id, None)
         if sequence is not None:
             del self._rank_of[request_id]
@@ -222,11 +222,11 @@ class RankGroup:
                 rank.end_forward(at)
         self._report(self._num_processed, at)
 
-    def _go_on(self, at: Micros) -> None:
+    def _begin_next_forward(self, at: Micros) -> None:
         """Begin the forward pass after the one that ended, or the next wave."""
         if not self._runs_ahead:
-            self._is_last = self._finds_none()
-        if self._is_last or self._num_empty > _MOST_EMPTY:
+            self._is_last = self._is_wave_over()
+        if self._is_last or self._num_empty > _MAX_EMPTY_FORWARDS:
             self._ends_at = None
             if self._is_last:
                 self._begin_wave(at)
@@ -238,7 +238,7 @@ class RankGroup:
     def _has_work(self) -> bool:
         return any(rank.has_work for rank in self._ranks)
 
-    def _finds_none(self) -> bool:
+    def _is_wave_over(self) -> bool:
         """Whether an all-reduce follows the latest forward pass and finds no request on any rank."""
         return self._num_forwards % SYNC_INTERVAL == 0 and not self._has_work()
 
@@ -275,15 +275,15 @@ class RankGroup:
                 rank.record_forward(at, ends_at)
         self._ends_at = ends_at
         if self._runs_ahead:
-            self._is_last = self._finds_none()
+            self._is_last = self._is_wave_over()
             self._composed = self._compose(at)
 
-    def _demand_future(self, at: Micros) -> None:
+    def _check_is_ahead(self, at: Micros) -> None:
         if self.now is not None and at <= self.now:
             raise ValueError(f"the engine has already done everything up to {self.now} us, so not at {at} us")
 
 
-def _at_of(numbered: tuple[int, Event]) -> Micros:
+def _instant_of(numbered: tuple[int, Event]) -> Micros:
     return numbered[1].at
 
 
@@ -294,5 +294,5 @@ def new_ranks(
     new_engine: Callable[[EngineConfig, LatencyModel], Engine] = Engine,
 ) -> RankGroup:
     """Return `num_ranks` engines of one configuration whose steps are timed together by `latency`."""
-    shared, steps = joined(latency)
+    shared, steps = with_joint_steps(latency)
     return RankGroup([new_engine(config, shared) for _ in range(num_ranks)], steps)

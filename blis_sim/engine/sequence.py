@@ -67,7 +67,7 @@ class DecodeSpan:
     first_step: int
     last_step: int
     """The step that brings its last token."""
-    is_foreseen: bool
+    has_known_end: bool
     """Whether its end is known when steps are composed; otherwise steps include it until its last token has come."""
     is_over: bool = False
     """Whether no further step is composed with it."""
@@ -189,7 +189,7 @@ class Sequence:
         self.num_shareable_blocks = request.blocks.num_shareable  # read once, because many callers need it
         self.num_preemptions = 0
 
-    def change(self, request: Request) -> None:
+    def replace_request(self, request: Request) -> None:
         """Replace the request, which must not have entered an engine yet."""
         self.request = request
         self.input_tokens, self.output_tokens = request.input_tokens, request.output_tokens

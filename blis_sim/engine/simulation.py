@@ -61,9 +61,9 @@ class Simulation(Protocol):
         ...
 
 
-LOOK_EVERY = 64
+CHECK_EVERY = 64
 """Calls of `advance` per check in runs that advance by short stretches."""
-MOST_PREEMPTIONS = 1000
+MAX_PREEMPTIONS = 1000
 """Preemptions per unfinished request, plus one, between two ends: more show that the run will not end."""
 
 
@@ -76,7 +76,7 @@ class ProgressWatch:
     """
 
     def __init__(self, simulation: Simulation, every: int = 1) -> None:
-        """`every` is the number of calls of `look` for one check."""
+        """`every` is the number of calls of `check` for one check."""
         self._simulation = simulation
         self._every = every
         self._num_calls = 0
@@ -84,7 +84,7 @@ class ProgressWatch:
         self._num_preemptions = 0
         """Number of preemptions when a request ended last."""
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Raise EngineError if the run will not end."""
         self._num_calls += 1
         if self._num_calls % self._every:
@@ -97,7 +97,7 @@ class ProgressWatch:
             return
         num_live = sum(len(engine.live) for engine in engines)
         num_new = num_preemptions - self._num_preemptions
-        if num_new > MOST_PREEMPTIONS * (1 + num_live):
+        if num_new > MAX_PREEMPTIONS * (1 + num_live):
             now_us = self._simulation.now
             raise EngineError(
                 f"the run does not end: {num_live} requests were preempted {num_new} times since one ended; at "
@@ -176,4 +176,4 @@ def _run_out(simulation: Simulation, horizon_us: Micros | None) -> Iterator[list
             until = min(until, horizon_us)
         yield simulation.advance(until)
         if horizon_us is None:
-            watch.look()
+            watch.check()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blis_sim.engine.draws import RANGE, mixed
+from blis_sim.engine.draws import DRAW_RANGE, splitmix64
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.units import Micros
 
@@ -44,7 +44,7 @@ DRAFTERS: Mapping[str, Drafter] = {
 """vLLM's methods by name. Facts: vllm/config/vllm.py `num_lookahead_tokens`, vllm/config/speculative.py."""
 
 
-MOST_DRAFTS = 1024
+MAX_DRAFTS = 1024
 """Upper limit of drafts per request and step. Each position has an acceptance rate and a counter of its own."""
 
 
@@ -66,7 +66,7 @@ class SpeculationGates:
             if (value := getattr(self, name)) is not None and value < 0:
                 raise EngineError(f"{name} must be at least 0, got {value}")
 
-    def lets_pass(self, priority: int, slack_us: Micros, num_tokens_left: int, utilization: float) -> bool:
+    def allows_drafts(self, priority: int, slack_us: Micros, num_tokens_left: int, utilization: float) -> bool:
         """Whether a request gets drafts for its next step."""
         return (
             (self.max_utilization is None or utilization < self.max_utilization)
@@ -107,8 +107,8 @@ class Speculation:
     def __post_init__(self) -> None:
         if self.method not in DRAFTERS:
             raise EngineError(f"method must be one of {', '.join(DRAFTERS)}, got {self.method!r}")
-        if not 1 <= self.num_tokens <= MOST_DRAFTS:
-            raise EngineError(f"num_tokens must be from 1 to {MOST_DRAFTS}, got {self.num_tokens}")
+        if not 1 <= self.num_tokens <= MAX_DRAFTS:
+            raise EngineError(f"num_tokens must be from 1 to {MAX_DRAFTS}, got {self.num_tokens}")
         if self.parallel_drafting and not DRAFTERS[self.method].writes_kv:
             raise EngineError(f"parallel_drafting needs a model that drafts, and {self.method} has none")
         if len(self.acceptance_rates) != self.num_tokens:
@@ -175,21 +175,21 @@ class Speculation:
         return DRAFTERS[self.method].reads_next_token and not self.hashes_next_token and not self.keeps_last_hit_block
 
 
-class Acceptance:
+class AcceptanceSampler:
     """The number of drafts that each request accepts, drawn from the seed alone.
 
     Each token of each request has one draw, so when and beside which requests it is computed changes nothing.
     """
 
     def __init__(self, speculation: Speculation) -> None:
-        self._seed = mixed(speculation.seed)
-        self._limits = [int(rate * RANGE) for rate in speculation.acceptance_rates]
+        self._seed = splitmix64(speculation.seed)
+        self._limits = [int(rate * DRAW_RANGE) for rate in speculation.acceptance_rates]
 
     def num_accepted(self, request_number: int, num_output_tokens: int, num_drafts: int) -> int:
         """Return how many of the drafts after the first `num_output_tokens` output tokens come before the first
         miss."""
-        request = mixed(self._seed + request_number)
+        request = splitmix64(self._seed + request_number)
         for position in range(num_drafts):
-            if mixed(request + num_output_tokens + position) >= self._limits[position]:
+            if splitmix64(request + num_output_tokens + position) >= self._limits[position]:
                 return position
         return num_drafts

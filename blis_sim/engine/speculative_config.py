@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from blis_sim.engine.speculation import DRAFTERS, MOST_DRAFTS, Speculation, SpeculationGates
+from blis_sim.engine.speculation import DRAFTERS, MAX_DRAFTS, Speculation, SpeculationGates
 from blis_sim.options import OptionError
 from blis_sim.options.text import load_json
 
@@ -152,7 +152,7 @@ class _Fields:
 
     def number_of_tokens(self, method: str) -> int:
         """Return the drafts of a step; for suffixes vLLM takes the depth of their trees where no number is given."""
-        allowed = f"a whole number from 1 to {MOST_DRAFTS}"
+        allowed = f"a whole number from 1 to {MAX_DRAFTS}"
         count: int | None = self.of_type("num_speculative_tokens", allowed, _is_number_of_drafts)
         if count is None and method == "suffix":
             count = self.of_type("suffix_decoding_max_tree_depth", allowed, _is_number_of_drafts) or _SUFFIX_TREE_DEPTH
@@ -262,7 +262,7 @@ def _conditional(rates: list[float], num_tokens: int) -> tuple[float, ...]:
 
 
 def _is_number_of_drafts(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_DRAFTS
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_DRAFTS
 
 
 def _is_number(value: Any) -> bool:

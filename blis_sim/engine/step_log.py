@@ -53,7 +53,7 @@ class StepLog:
         self._begin(started_at, shift)
         self._ends += ends
 
-    def move_touching(self, instants: list[Micros]) -> None:
+    def move_contiguous(self, instants: list[Micros]) -> None:
         """`extend` by steps given as the start of each and the end of the last, which alone stays in the list."""
         if len(instants) < 2:
             return
@@ -173,8 +173,8 @@ class RecentSteps(StepLog):
         super().extend_shifted(started_at, ends, shift)
         self._forget()
 
-    def move_touching(self, instants: list[Micros]) -> None:
-        super().move_touching(instants)
+    def move_contiguous(self, instants: list[Micros]) -> None:
+        super().move_contiguous(instants)
         self._forget()
 
     def start(self, index: int) -> Micros:

@@ -167,7 +167,7 @@ def _is_waiting(sequence: Sequence) -> bool:
 
 DEFAULT_TIMER_US: Micros = 1080
 """asyncio waits in whole milliseconds on Linux, and wakes a little later."""
-RESUMES = ("recompute", "keep")
+RESUME_MODES = ("recompute", "keep")
 LATE_ACTIONS = ("", "count", "end")
 COMPATIBILITY = ("", "adaptive")
 _PUBLISHED_INTERVAL_US: Micros = 1000
@@ -227,10 +227,10 @@ class UrgencyOptions:
         at_least=1,
     )
     preemption_resume: str = option(
-        RESUMES[0],
+        RESUME_MODES[0],
         "With --preemption-policy gap, how a request that lost its place continues: it computes its tokens anew, or it "
         "keeps its KV blocks, as long as no other request needs them.",
-        choices=RESUMES,
+        choices=RESUME_MODES,
     )
     timer_resolution: int = option(
         DEFAULT_TIMER_US,

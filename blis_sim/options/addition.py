@@ -5,6 +5,6 @@ from functools import reduce
 from operator import add
 
 
-def added_up(values: Iterable[float]) -> float:
+def sequential_sum(values: Iterable[float]) -> float:
     """Return the sum of numbers, added left to right: the built-in `sum` rounds floats otherwise since Python 3.12."""
     return reduce(add, values, 0)

@@ -21,16 +21,16 @@ def check_plot(flag: str, path: str | None) -> None:
         raise OptionError(f"{flag} must be a file that ends in {', '.join(PICTURE_SUFFIXES)}, got {path}")
     if not Path(path).parent.is_dir():
         raise OptionError(f"{flag} must be in a folder that exists, got {path}")
-    _need_matplotlib(flag)
+    _require_matplotlib(flag)
 
 
 def check_page(flag: str, path: str | None) -> None:
     """Raise OptionError when the page of a flag, which has pictures, cannot be written; None means no page."""
     if path is not None:
-        _need_matplotlib(flag)
+        _require_matplotlib(flag)
 
 
-def _need_matplotlib(flag: str) -> None:
+def _require_matplotlib(flag: str) -> None:
     if find_spec("matplotlib") is None:
         raise OptionError(f"{flag} needs matplotlib: pip install 'blis-mockserve[plots]'")
 

@@ -77,7 +77,7 @@ _PAGES = ("page", "comparison page", "run page", "sweep page", "plan page", "tun
 _ACROSS_LINES = ("run metrics", "calibration", "benchmark results", *_PAGES)
 
 
-def obstacle(path: str, kind: str) -> str | None:
+def reason_not_writable(path: str, kind: str) -> str | None:
     """Return the reason why a file of this kind cannot be written to `path`; None where it can.
 
     An earlier file of the same kind and an empty one may be replaced, and so may devices and pipes be written.
@@ -156,7 +156,7 @@ def check_written(written: Iterable[Output], read: Iterable[tuple[str, str]]) ->
         if file in labels:
             raise OptionError(f"{labels[file]} and {label} would both write {path}")
         labels[file] = label
-        problem = obstacle(path, kind[0]) if kind else None
+        problem = reason_not_writable(path, kind[0]) if kind else None
         if problem is not None:
             raise OptionError(f"{label} would write over {problem}")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeAlias
 
-__all__ = ["Progress", "Say", "no_progress", "progress_bar"]
+__all__ = ["NoteCallback", "Progress", "no_progress", "progress_bar"]
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def progress_bar(label: str, total: int | None) -> Iterator[Callable[[], None] |
         yield lambda: progress.advance(task)
 
 
-Say: TypeAlias = Callable[[str], None]
+NoteCallback: TypeAlias = Callable[[str], None]
 """Takes a note on a run, one line."""
 Progress: TypeAlias = Callable[[str, int | None], AbstractContextManager[Callable[[], None] | None]]
 """Takes a label and a total, as `progress_bar` does."""

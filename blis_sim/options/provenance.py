@@ -85,11 +85,11 @@ def command_line(program: str, options: Any) -> str:
         if setting.option.positional and (setting.option.metavar or "").startswith("-- "):
             arguments += [f"-- {each}" for each in value]  # each is a command line of its own
         else:
-            words += _words(setting, value)
+            words += _flag_words(setting, value)
     return " ".join([shlex.join(words), *arguments])
 
 
-def _words(setting: Setting, value: Any) -> list[str]:
+def _flag_words(setting: Setting, value: Any) -> list[str]:
     if setting.name in _SECRETS:
         return [setting.flags[0], "..."]
     if setting.kind is bool:

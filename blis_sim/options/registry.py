@@ -34,17 +34,17 @@ class Registry(dict[str, Row], Generic[Row]):
         return table
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or (isinstance(name, str) and _outside(self.group, name) is not None)
+        return super().__contains__(name) or (isinstance(name, str) and _load_external(self.group, name) is not None)
 
     def __missing__(self, name: str) -> Row:
-        found: Row | None = _outside(self.group, name)
+        found: Row | None = _load_external(self.group, name)
         if found is None:
             raise KeyError(name)
         return found
 
 
 @cache
-def _outside(group: str, name: str) -> Any | None:
+def _load_external(group: str, name: str) -> Any | None:
     """Return the object of a name from another package, None if there is none. Raises OptionError if loading fails."""
     if _ATTRIBUTE.fullmatch(name):
         return _attribute(name)

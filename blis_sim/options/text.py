@@ -23,7 +23,7 @@ _SWITCHES = {"true": True, "yes": True, "on": True, "false": False, "no": False,
 _NONE = "none"
 
 
-def read_number(kind: Callable[[Any], Any], label: str, text: Any, infinity: str | None = None) -> Any:
+def parse_number(kind: Callable[[Any], Any], label: str, text: Any, infinity: str | None = None) -> Any:
     """A number of this kind, or the word for one without limit. Raises OptionError."""
     if infinity is not None and text == infinity:
         return math.inf
@@ -34,7 +34,7 @@ def read_number(kind: Callable[[Any], Any], label: str, text: Any, infinity: str
         raise OptionError(f"{label} must be {expected}, got {text!r}") from error
 
 
-def read_list(element: Callable[[str], Any], label: str, text: str) -> tuple[Any, ...]:
+def parse_list(element: Callable[[str], Any], label: str, text: str) -> tuple[Any, ...]:
     """A list, comma-separated or in JSON. Raises OptionError."""
     try:
         parts = load_json(text) if text.startswith("[") else text.split(",")
@@ -43,14 +43,14 @@ def read_list(element: Callable[[str], Any], label: str, text: str) -> tuple[Any
         raise OptionError(f"{label} must be a list, comma-separated or in JSON, got {text!r}") from error
 
 
-def value_of_flag(setting: Setting, text: str) -> Any:
+def parse_flag_value(setting: Setting, text: str) -> Any:
     """Return the value of a text behind a flag, for a setting that is no switch. Raises OptionError."""
     if setting.kind in NUMBERS:
-        return read_number(setting.kind, setting.label, text, setting.option.infinity)
-    return read_list(typing.get_args(setting.kind)[0], setting.label, text) if setting.is_list else text
+        return parse_number(setting.kind, setting.label, text, setting.option.infinity)
+    return parse_list(typing.get_args(setting.kind)[0], setting.label, text) if setting.is_list else text
 
 
-def value_of(setting: Setting, text: str) -> Any:
+def parse_value(setting: Setting, text: str) -> Any:
     """Return the value of a text for a setting; `none` means "not given" where that is possible. Raises OptionError."""
     kind = setting.kind
     if text.lower() == _NONE and kind is not setting.type:
@@ -60,22 +60,22 @@ def value_of(setting: Setting, text: str) -> Any:
             raise OptionError(f"{setting.label} must be true or false, got {text!r}")
         return _SWITCHES[text.lower()]
     if kind in NUMBERS:
-        return read_number(kind, setting.label, text, setting.option.infinity)
+        return parse_number(kind, setting.label, text, setting.option.infinity)
     if setting.is_list:
-        return read_list(typing.get_args(kind)[0], setting.label, text)
+        return parse_list(typing.get_args(kind)[0], setting.label, text)
     return text
 
 
-def value_of_yaml(setting: Setting, value: Any) -> Any:
+def parse_yaml_value(setting: Setting, value: Any) -> Any:
     """Return the value of a YAML value for a setting. Raises OptionError."""
     if isinstance(value, list):
-        return value_of(setting, json.dumps(value))
+        return parse_value(setting, json.dumps(value))
     if isinstance(value, bool):
-        return value_of(setting, str(value))
-    return value_of(setting, _NONE if value is None else str(value))
+        return parse_value(setting, str(value))
+    return parse_value(setting, _NONE if value is None else str(value))
 
 
-def setting_named(options_class: type, name: str) -> Setting:
+def find_setting(options_class: type, name: str) -> Setting:
     """The setting of this name, or with this flag, dashes or underscores alike. Raises OptionError."""
     spelling = name.replace("_", "-").removeprefix("--")
     for setting in options_of(options_class):
@@ -92,7 +92,7 @@ HELP, HELP_LETTER = "--help", "-h"
 
 _LETTER = len("-o")
 
-Spelled: TypeAlias = tuple[Setting | None, str, str | None]
+ParsedFlag: TypeAlias = tuple[Setting | None, str, str | None]
 """A setting, None for --help, the flag that names it, empty for an argument, and its text, None for a switch alone."""
 
 
@@ -105,26 +105,26 @@ class CommandLine:
 
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    asks_for_help: bool = False
+    requests_help: bool = False
     help_topic: str = ""
 
 
-def read_command_line(
+def parse_command_line(
     options_class: type,
     arguments: Sequence[str],
-    read: Callable[[Setting, str], Any] = value_of_flag,
-    known_beside: Iterable[str] = (),
+    read: Callable[[Setting, str], Any] = parse_flag_value,
+    other_flags: Iterable[str] = (),
 ) -> CommandLine:
     """Parse a command line, each value by `read`; a command line with a help flag has no values.
 
-    `known_beside` are further flags, which a message on a misspelt flag may suggest. Raises OptionError for invalid
+    `other_flags` are further flags, which a message on a misspelt flag may suggest. Raises OptionError for invalid
     arguments. Bounds are checked where the options are made.
     """
     settings = options_of(options_class)
     found = CommandLine()
-    for setting, flag, text in _spelled(settings, arguments, known_beside):
+    for setting, flag, text in _parsed_flags(settings, arguments, other_flags):
         if setting is None:
-            return CommandLine(asks_for_help=True, help_topic=text or "")
+            return CommandLine(requests_help=True, help_topic=text or "")
         if flag in setting.former_flags:
             found.notes.append(f"{flag} is the former name of {setting.flags[0]}")
         if text is None:
@@ -148,7 +148,9 @@ def flags_of(options_class: type) -> set[str]:
     return {flag for setting in options_of(options_class) for flag in (*setting.flags, *setting.former_flags)}
 
 
-def _spelled(settings: Sequence[Setting], arguments: Sequence[str], known_beside: Iterable[str]) -> Iterator[Spelled]:
+def _parsed_flags(
+    settings: Sequence[Setting], arguments: Sequence[str], other_flags: Iterable[str]
+) -> Iterator[ParsedFlag]:
     """Yield every named setting in order, arguments last. Raises OptionError for an argument of no setting.
 
     A flag takes the next word for its value, whatever that looks like; after `--` there are only arguments.
@@ -165,7 +167,7 @@ def _spelled(settings: Sequence[Setting], arguments: Sequence[str], known_beside
         elif argument.partition("=")[0] == HELP or (argument == HELP_LETTER and argument not in by_flag):
             yield None, HELP, argument.partition("=")[2]
         else:
-            yield _flag(by_flag, argument, rest, known_beside)
+            yield _match_flag(by_flag, argument, rest, other_flags)
     positional = [each for each in settings if each.option.positional]
     if words and len(positional) == 1 and positional[0].is_repeated:
         positional *= len(words)
@@ -174,7 +176,9 @@ def _spelled(settings: Sequence[Setting], arguments: Sequence[str], known_beside
     yield from ((setting, "", word) for setting, word in zip(positional, words, strict=False))
 
 
-def _flag(by_flag: Mapping[str, Setting], argument: str, rest: Iterator[str], known_beside: Iterable[str]) -> Spelled:
+def _match_flag(
+    by_flag: Mapping[str, Setting], argument: str, rest: Iterator[str], other_flags: Iterable[str]
+) -> ParsedFlag:
     """The setting that a word names, with its value: after `=`, next to a flag of one letter, or the next word."""
     flag, equals, value = argument.partition("=")
     text = value if equals else None
@@ -185,7 +189,7 @@ def _flag(by_flag: Mapping[str, Setting], argument: str, rest: Iterator[str], kn
         from difflib import get_close_matches  # a flag that exists does without it
 
         named = argument.partition("=")[0]
-        (alike,) = get_close_matches(named, [*by_flag, *known_beside], n=1) or ("",)
+        (alike,) = get_close_matches(named, [*by_flag, *other_flags], n=1) or ("",)
         raise OptionError(f"no such option: {named}{f', did you mean {alike}?' if alike else ''}")
     if setting.kind is not bool:
         return setting, flag, _next(rest, flag) if text is None else text

@@ -37,7 +37,7 @@ class TextTable(NamedTuple):
 
     titles: Sequence[str]
     rows: Sequence[Sequence[str]]
-    num_left: int = 1
+    num_left_aligned: int = 1
     """Columns from the left whose cells begin at the left edge; all others end at the right edge."""
 
     @property
@@ -49,14 +49,14 @@ class TextTable(NamedTuple):
 
     def _aligned(self, row: Sequence[str], widths: Sequence[int]) -> list[str]:
         return [
-            cell.ljust(width) if place < self.num_left else cell.rjust(width)
+            cell.ljust(width) if place < self.num_left_aligned else cell.rjust(width)
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
 
     @property
     def markdown(self) -> str:
         """The table in GitHub's Markdown, with a newline at the end."""
-        rule = [":--" if place < self.num_left else "--:" for place in range(len(self.titles))]
+        rule = [":--" if place < self.num_left_aligned else "--:" for place in range(len(self.titles))]
         rows = [[cell.replace("|", "\\|") for cell in row] for row in (self.titles, *self.rows)]
         return "".join(f"| {' | '.join(row)} |\n" for row in (rows[0], rule, *rows[1:]))
 

@@ -81,7 +81,7 @@ def page(
     style = f":root {{ color-scheme: light dark; {_LIGHT} }}\n"
     style += f"@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}"
     style += Template(_STYLE).substitute({name: f"var(--{name})" for name in _NAMES})
-    items = "".join(f'<li class="{_mood(line)}">{escape(line)}</li>' for line in remarks)
+    items = "".join(f'<li class="{_remark_class(line)}">{escape(line)}</li>' for line in remarks)
     facts = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in origin.rows)
     body = [
         f"<h1>{escape(title)}</h1>",
@@ -97,7 +97,7 @@ def page(
     )
 
 
-def _mood(line: str) -> str:
+def _remark_class(line: str) -> str:
     """Return the CSS class of a remark: bad, good or neutral."""
     bad = ("overloaded", "targets MISSED", "none meets", "no deployment", "nothing stays", "DRIFT")
     if line.startswith(bad) or ": missed, " in line:
@@ -124,7 +124,7 @@ def table_html(table: TextTable, heading: str = "") -> str:
 
     def row(cells: Sequence[str], tag: str) -> str:
         left, plain = f'<{tag} class="left">', f"<{tag}>"
-        starts = [left if place < table.num_left else plain for place in range(len(cells))]
+        starts = [left if place < table.num_left_aligned else plain for place in range(len(cells))]
         return (
             f"<tr>{''.join(f'{start}{escape(cell)}</{tag}>' for start, cell in zip(starts, cells, strict=True))}</tr>"
         )

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.pictures.style import COLORS, INK, MUTED, Panel, draw_panels, from_zero, log_where_wide, target_line
+from blis_sim.pictures.style import (
+    COLORS,
+    INK,
+    MUTED,
+    Panel,
+    draw_panels,
+    start_axis_at_zero,
+    target_line,
+    use_log_scale_if_wide,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +48,7 @@ def cdf_panel(title: str, x_label: str, samples: Mapping[str, Floats], targets: 
         for target in targets:
             target_line(axes, target.value, target.words, is_vertical=True)
         drawn = [float(each) for values in samples.values() if len(values) for each in (values.min(), values.max())]
-        log_where_wide(axes, "x", drawn)
+        use_log_scale_if_wide(axes, "x", drawn)
         axes.set_ylim(0, 1.02)
 
     return Panel(title=title, x_label=x_label, y_label="share of requests", draw=draw)
@@ -71,10 +80,10 @@ def time_panel(
             target_line(axes, target.value, target.words)
         drawn = np.concatenate([values[np.isfinite(values)] for _, values in lines.values()])
         if may_be_log:
-            log_where_wide(axes, "y", drawn.tolist())
+            use_log_scale_if_wide(axes, "y", drawn.tolist())
         else:
-            from_zero(axes, "y")
-        from_zero(axes, "x")
+            start_axis_at_zero(axes, "y")
+        start_axis_at_zero(axes, "x")
 
     return Panel(title=title, x_label="seconds since the start", y_label=y_label, draw=draw)
 
@@ -148,17 +157,17 @@ def frontier_panel(
         axes.plot(*zip(*best, strict=True), "-", color=MUTED, linewidth=1.0, zorder=1, label="frontier")
         for curve in curves:
             axes.plot(curve.x, curve.y, "o", markersize=4.5, label=curve.name or None)
-        _name_points(axes, curves, best)
+        _label_points(axes, curves, best)
         for target in targets:
             target_line(axes, target.value, target.words)
         axes.margins(0.14)
-        from_zero(axes, "x")
-        log_where_wide(axes, "y", [y for _, y in points])
+        start_axis_at_zero(axes, "x")
+        use_log_scale_if_wide(axes, "y", [y for _, y in points])
 
     return Panel(title=title, x_label=x_label, y_label=y_label, draw=draw)
 
 
-def _name_points(axes: "Axes", curves: Sequence[Points], best: Sequence[tuple[float, float]]) -> None:
+def _label_points(axes: "Axes", curves: Sequence[Points], best: Sequence[tuple[float, float]]) -> None:
     """Name the points on the frontier: by their labels, or by their curves, whose colours the legend names, too.
 
     Names of points on the right stand left of them, and so within the panel, which they do not narrow. Points beside

@@ -43,7 +43,7 @@ class Panel:
     inches: tuple[float, float] = field(default=PANEL_INCHES)
 
 
-def settings(salt: str = "blis") -> Any:
+def rc_params(salt: str = "blis") -> Any:
     """Return matplotlib's settings for all pictures; `salt` keeps the ids of two SVGs in one page apart."""
     from matplotlib.rcsetup import cycler
 
@@ -87,11 +87,11 @@ def draw_panels(panels: Sequence[Panel], paths: str | Sequence[str], title: str 
     width, height = panels[0].inches
     num_columns = min(_COLUMNS if width < 2 * PANEL_INCHES[0] else 1, len(panels))
     num_rows = ceil(len(panels) / num_columns)
-    with rc_context(settings()):
+    with rc_context(rc_params()):
         figure = Figure(figsize=(width * num_columns, height * num_rows + 0.3 * bool(title)), layout="constrained")
         axes = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
         for each, panel in zip(axes, panels, strict=False):
-            dress(each, panel)
+            style_axes(each, panel)
         for each in axes[len(panels) :]:
             each.set_axis_off()
         if title:
@@ -107,12 +107,12 @@ def panel_svg(panel: Panel) -> str:
     from matplotlib.figure import Figure
 
     picture = BytesIO()
-    with rc_context(settings(panel.title)):
+    with rc_context(rc_params(panel.title)):
         figure = Figure(figsize=panel.inches, layout="constrained")
-        dress(figure.add_subplot(), panel, with_title=False)
+        style_axes(figure.add_subplot(), panel, with_title=False)
         figure.savefig(picture, format="svg", metadata={"Date": None}, transparent=True, dpi=_DOTS_PER_INCH)
     text = compact(picture.getvalue().decode())
-    return themed(text[text.index("<svg") :])
+    return use_css_variables(text[text.index("<svg") :])
 
 
 def compact(svg: str) -> str:
@@ -120,7 +120,7 @@ def compact(svg: str) -> str:
     return re.sub(r' d="[^"]*"', lambda path: re.sub(r"([.][0-9]{2})[0-9]+", r"\1", path[0]), svg)
 
 
-def themed(svg: str) -> str:
+def use_css_variables(svg: str) -> str:
     """Replace the colours of the style by CSS variables."""
     names = {INK: "ink", MUTED: "muted", GRID: "grid", TARGET: "target"}
     names |= {color: f"c{number}" for number, color in enumerate(COLORS)}
@@ -129,7 +129,7 @@ def themed(svg: str) -> str:
     return svg
 
 
-def dress(axes: "Axes", panel: Panel, with_title: bool = True) -> None:
+def style_axes(axes: "Axes", panel: Panel, with_title: bool = True) -> None:
     """Draw a panel with its labels, and its legend above the data."""
     panel.draw(axes)
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
@@ -156,7 +156,7 @@ def _num_legend_columns(labels: Sequence[str]) -> int:
     return 1
 
 
-def log_where_wide(axes: "Axes", name: str, values: Sequence[float]) -> None:
+def use_log_scale_if_wide(axes: "Axes", name: str, values: Sequence[float]) -> None:
     """Make the axis `x` or `y` logarithmic where its values span decades; a linear y axis begins at 0."""
     positive = [value for value in values if value > 0]
     if positive and max(positive) / min(positive) > _SPREAD_OF_LOG and len(positive) == len(values):
@@ -169,10 +169,10 @@ def log_where_wide(axes: "Axes", name: str, values: Sequence[float]) -> None:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
         axis.set_minor_formatter(NullFormatter())
     else:
-        from_zero(axes, name)
+        start_axis_at_zero(axes, name)
 
 
-def from_zero(axes: "Axes", name: str) -> None:
+def start_axis_at_zero(axes: "Axes", name: str) -> None:
     """Begin the axis `x` or `y` at zero, with thousands separated."""
     from matplotlib.ticker import FuncFormatter
 
@@ -198,7 +198,7 @@ def save(figure: "Figure", path: str) -> None:
     metadata: dict[str, Any] = {} if kind == "png" else {"CreationDate" if kind == "pdf" else "Date": None}
     # Drawn in memory first: matplotlib handles a file that cannot be written badly.
     picture = BytesIO()
-    with rc_context(settings()):
+    with rc_context(rc_params()):
         figure.savefig(picture, format=kind, metadata=metadata, dpi=_DOTS_PER_INCH)
     content = picture.getvalue()
     write_content(Path(path), compact(content.decode()).encode() if kind == "svg" else content)

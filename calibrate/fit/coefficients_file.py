@@ -12,7 +12,7 @@ from blis_sim.engine.latency.wrapped import WATCHED
 from blis_sim.options.yaml_text import Dumper, dump_yaml
 from calibrate.compare import Comparison
 from calibrate.fit.estimate import Estimate
-from calibrate.fit.learn import Learned, Score
+from calibrate.fit.learn import LearningResult, Score
 from calibrate.fit.recording import Recording
 from calibrate.fit.terms import Learnable
 
@@ -34,7 +34,7 @@ _SECTIONS = {
 _ENGINE_SETTINGS = ("total_kv_blocks", "block_size_tokens", "max_num_seqs", "max_num_batched_tokens", "engine")
 
 
-class _OnOneLine(list[float]):
+class _FlowList(list[float]):
     """A list that is written without a line for each number."""
 
 
@@ -42,15 +42,15 @@ class _Dumper(Dumper):
     """Plain YAML, and lists on one line."""
 
 
-def _written(dumper: _Dumper, numbers: _OnOneLine) -> yaml.Node:
+def _written(dumper: _Dumper, numbers: _FlowList) -> yaml.Node:
     return dumper.represent_sequence("tag:yaml.org,2002:seq", numbers, flow_style=True)
 
 
-_Dumper.add_representer(_OnOneLine, _written)
+_Dumper.add_representer(_FlowList, _written)
 
 
 def content(
-    learned: Learned, recordings: Sequence[Recording], deployed: Learnable, config: EngineConfig, seed: int
+    learned: LearningResult, recordings: Sequence[Recording], deployed: Learnable, config: EngineConfig, seed: int
 ) -> dict[str, Any]:
     """The content of the file."""
     values = dict(zip(deployed.terms.names, map(float, learned.estimate.values), strict=True))
@@ -77,7 +77,7 @@ def content(
                 "file": recording.name,
                 "requests": len(recording.arrivals),
                 "token_times": recording.stretches is not None,
-                "slower_than_usual": _OnOneLine(_rounded(each, 2) for each in slower.tolist()),
+                "slower_than_usual": _FlowList(_rounded(each, 2) for each in slower.tolist()),
             }
             for recording, slower in zip(recordings, learned.spans.of_each(learned.estimate.slower), strict=True)
         ],
@@ -93,7 +93,7 @@ def correlation_of(estimate: Estimate) -> list[list[float]]:
         return []
     scale = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
     rows = covariance / np.outer(scale, scale)
-    return [_OnOneLine(_rounded(each, 3) for each in row[: place + 1].tolist()) for place, row in enumerate(rows)]
+    return [_FlowList(_rounded(each, 3) for each in row[: place + 1].tolist()) for place, row in enumerate(rows)]
 
 
 def servers_of(estimate: Estimate) -> dict[str, dict[str, float]]:

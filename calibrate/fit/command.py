@@ -11,8 +11,8 @@ from blis_sim.options import OptionError, check_options, check_outputs, option, 
 
 if TYPE_CHECKING:
     from blis_sim.engine.deployment import Deployment
-    from blis_sim.options.progress import Progress, Say
-    from calibrate.fit.learn import Learned
+    from blis_sim.options.progress import NoteCallback, Progress
+    from calibrate.fit.learn import LearningResult
     from calibrate.fit.recording import Recording
     from calibrate.fit.terms import Learnable
     from traces import Trace
@@ -106,29 +106,29 @@ def rewritten(arguments: list[str]) -> list[str]:
     return with_server_settings("blis fit", FitOptions, arguments)
 
 
-def place_of_fault(arguments: list[str], message: str) -> str | None:
+def locate_invalid_setting(arguments: list[str], message: str) -> str | None:
     """The file and key of the setting of the recorded server that an error message is about, or None."""
-    from replay.replay_options import place_of_fault
+    from replay.replay_options import locate_invalid_setting
 
-    return place_of_fault(FitOptions, arguments, message)
+    return locate_invalid_setting(FitOptions, arguments, message)
 
 
 def run(options: FitOptions) -> int:
     """Learn, write the file, print what was learned on stdout; all else goes to stderr."""
     if options.design is not None:
         return _write_design(options, options.design)
-    _need_scipy()
+    _require_scipy()
     from blis_sim.options.progress import progress_bar
     from calibrate.fit.coefficients_file import text_of
     from calibrate.fit.table import print_learned, print_unidentified
     from traces.text_file import write_text
 
-    fitted = learn_coefficients(options, _say, progress_bar)
+    fitted = learn_coefficients(options, _print_note, progress_bar)
     write_text(Path(options.output), text_of(fitted.content))
     print_learned(fitted.learned, fitted.deployed, sys.stdout)
     if options.check:
         print_unidentified(fitted.learned, sys.stdout)
-    _say(f"wrote {options.output}")
+    _print_note(f"wrote {options.output}")
     return 0
 
 
@@ -136,17 +136,17 @@ def run(options: FitOptions) -> int:
 class Fitted:
     """The result of learning: coefficients with their latency model, and the content of their file."""
 
-    learned: "Learned"
+    learned: "LearningResult"
     deployed: "Learnable"
     content: dict[str, Any]
 
 
-def learn_coefficients(options: FitOptions, say: "Say", progress: "Progress") -> Fitted:
-    """Learn coefficients from recordings; `say` is called with each note, and `progress` with the progress.
+def learn_coefficients(options: FitOptions, on_note: "NoteCallback", progress: "Progress") -> Fitted:
+    """Learn coefficients from recordings; `on_note` is called with each note, and `progress` with the progress.
 
     Raises BlisError.
     """
-    _need_scipy()
+    _require_scipy()
     from blis_sim.engine.deployment import resolve
     from calibrate.fit.coefficients_file import content
     from calibrate.fit.learn import learn, num_trials
@@ -154,18 +154,18 @@ def learn_coefficients(options: FitOptions, say: "Say", progress: "Progress") ->
 
     deployment = resolve(_with_default_step_times(options.deployment))
     for note in deployment.notes:
-        say(note)
+        on_note(note)
     traces = [read_trace(path, distinct=True) for path in options.traces]
-    _say_what_sending_is_missing(traces, options, say)
+    _note_missing_client_cap(traces, options, on_note)
     recordings = [_recording(trace, options, deployment) for trace in traces]
     for recording in recordings:
         if refusals := recording.refusals(deployment.config):
             of_all = f"{len(refusals)} of {len(recording.arrivals)} requests"
-            say(f"{recording.name}: {of_all} are left out, for the server as described refuses them: {refusals[0]}")
+            on_note(f"{recording.name}: {of_all} are left out, for the server as described refuses them: {refusals[0]}")
     num_answered = sum(each.num_answered for each in recordings)
     if num_answered < FEW_REQUESTS:
-        say(f"few requests to learn from, {num_answered}: what is expected decides most, see the last columns")
-    deployed = _deployed(options.deployment, deployment)
+        on_note(f"few requests to learn from, {num_answered}: what is expected decides most, see the last columns")
+    deployed = _learnable_deployment(options.deployment, deployment)
     with progress("learning", num_trials(recordings, deployed)) as advance:
         learned = learn(recordings, deployed, deployment.config, seed=options.seed, on_progress=advance)
     return Fitted(learned, deployed, content(learned, recordings, deployed, deployment.config, options.seed))
@@ -179,7 +179,7 @@ def _write_design(options: FitOptions, file: str) -> int:
 
     deployment = resolve(_with_default_step_times(options.deployment))
     write_text(Path(file), design(deployment.config, deployment.latency))
-    _say(f"wrote {file}")
+    _print_note(f"wrote {file}")
     return 0
 
 
@@ -189,19 +189,19 @@ def _with_default_step_times(options: RecordedDeploymentOptions) -> DeploymentOp
     return DeploymentOptions(**{**settings, "latency_model": DEFAULT_LATENCY_MODEL})
 
 
-def _deployed(options: RecordedDeploymentOptions, deployment: "Deployment") -> "Learnable":
+def _learnable_deployment(options: RecordedDeploymentOptions, deployment: "Deployment") -> "Learnable":
     """Return the latency model to learn, of a deployment. Raises EngineError for kernels that were not measured."""
-    from calibrate.fit.terms import Deployed
+    from calibrate.fit.terms import FittedDeployment
 
     if options.latency_model == "fitted":
-        return Deployed(deployment.model, deployment.gpu, deployment.tp)
-    from calibrate.fit.kernel_terms import kernels_deployed
+        return FittedDeployment(deployment.model, deployment.gpu, deployment.tp)
+    from calibrate.fit.kernel_terms import kernels_deployment
 
     placement = options.kernel_placement(deployment.tp)
-    return kernels_deployed(deployment.model, deployment.gpu, placement, deployment.config.max_num_seqs)
+    return kernels_deployment(deployment.model, deployment.gpu, placement, deployment.config.max_num_seqs)
 
 
-def _need_scipy() -> None:
+def _require_scipy() -> None:
     from importlib.util import find_spec
 
     from calibrate.pair import CalibrateError
@@ -210,7 +210,7 @@ def _need_scipy() -> None:
         raise CalibrateError("blis fit needs scipy: pip install 'blis-mockserve[fit]'")
 
 
-def _say_what_sending_is_missing(traces: "list[Trace]", options: FitOptions, say: "Say") -> None:
+def _note_missing_client_cap(traces: "list[Trace]", options: FitOptions, on_note: "NoteCallback") -> None:
     """Name the caps that show in recordings if none is given, and warn if all recordings have one."""
     from traces.client_cap import client_cap_of
 
@@ -218,9 +218,9 @@ def _say_what_sending_is_missing(traces: "list[Trace]", options: FitOptions, say
     for trace, cap in zip(traces, caps, strict=True):
         if cap is not None and not options.max_concurrency:
             sending = f"--reissue --max-concurrency {cap.max_concurrency} sends as it did"
-            say(f"warning: {trace.header_path}: {cap}; {sending}")
+            on_note(f"warning: {trace.header_path}: {cap}; {sending}")
     if all(caps):
-        say("warning: all recordings are of a saturated server, which teach little alone; add one at a lower load")
+        on_note("warning: all recordings are of a saturated server, which teach little alone; add one at a lower load")
 
 
 def _recording(trace: "Trace", options: FitOptions, deployment: "Deployment") -> "Recording":
@@ -239,5 +239,5 @@ def _recording(trace: "Trace", options: FitOptions, deployment: "Deployment") ->
     )
 
 
-def _say(line: str) -> None:
+def _print_note(line: str) -> None:
     sys.stderr.write(f"blis fit: {line}\n")

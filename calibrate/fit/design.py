@@ -11,7 +11,7 @@ from blis_sim.options.yaml_text import Dumper, dump_yaml
 
 OUTPUT_TOKENS = 128
 SHORTEST_PROMPT = 32
-MOST_PROMPT = 8_000
+MAX_PROMPT = 8_000
 """Longer prompts teach nothing more: attention shows in these."""
 LONE_SHARE = 0.1
 """Load of requests that mostly find an idle server."""
@@ -47,7 +47,7 @@ def design(config: EngineConfig, latency: LatencyModel) -> str:
 
 
 def _phases(config: EngineConfig, latency: LatencyModel) -> Iterator[Phase]:
-    longest = max(SHORTEST_PROMPT + 1, min(MOST_PROMPT, config.limit_tokens - OUTPUT_TOKENS - 1))
+    longest = max(SHORTEST_PROMPT + 1, min(MAX_PROMPT, config.limit_tokens - OUTPUT_TOKENS - 1))
     mean = min(1_000, longest // 2)
     any_length = {"type": "lognormal", "params": {"mu": 6.5, "sigma": 1.0, "min": SHORTEST_PROMPT, "max": longest}}
     short = {

@@ -24,10 +24,10 @@ Ints = npt.NDArray[np.int64]
 INDEPENDENT_SHARE = 0.3
 """Requests that run together share their steps and so their errors: they weigh as much as this share of independent
 ones. Requests of a recording with n times as many in flight as the least busy recording has weigh at most an n-th."""
-MOST_INDEPENDENT = 1_200
+MAX_INDEPENDENT = 1_200
 """More requests make chance smaller, but not the errors of the model itself. Without this limit, small effects that no
 term describes would be forced upon terms that the recordings hardly determine."""
-MOST_INDEPENDENT_STRETCHES = 100
+MAX_INDEPENDENT_STRETCHES = 100
 """The error of each recording: its stretches are independent, but from one server, and servers differ."""
 OUTLIER_SPREADS = 3.0
 """Beyond so many spreads an error counts less, the less the larger it is (Huber)."""
@@ -43,10 +43,10 @@ SPREAD_TURN = 0.05
 """Relative error of a time between two tokens of a step, for clients take time, too."""
 MIN_FOR_SPREAD = 20
 MAD_TO_SPREAD = 1.4826
-LEAST_SPREAD = 0.02
+MIN_SPREAD = 0.02
 SPEED_SPREAD = 0.005
 """Two servers of the same kind differ in speed by as much, and one server at different times."""
-LEAST_SPEED_SPREAD = 0.001
+MIN_SPEED_SPREAD = 0.001
 """Servers differ by less most of the time: large differences are rare, and so the usual speed is that of most requests
 (a Laplace distribution that is round at its top)."""
 
@@ -84,7 +84,9 @@ class Errors:
     instruments: Floats
 
 
-def improved(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, share: float, spans: Spans) -> Estimate:
+def improved_estimate(
+    pairs: Sequence[Pair], deployed: Learnable, current: Estimate, share: float, spans: Spans
+) -> Estimate:
     """Return the coefficients that explain most of the remaining errors, approached by `share` of the way.
 
     Each is held to its expectation as far as measurements do not determine it, and none falls below its least value.
@@ -92,40 +94,42 @@ def improved(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, share: f
     terms = deployed.terms
     places = learned_places(deployed)
     num_terms, least = len(places), terms.least_values()[places]
-    information, pull = expectations(terms, places, now)
-    add_turns(information, pull, pairs, terms, places, now)
-    for _, errors in errors_by_recording(pairs, deployed, now, spans):
-        add_errors(information, pull, errors)
+    information, gradient = expectations(terms, places, current)
+    add_turns(information, gradient, pairs, terms, places, current)
+    for _, errors in errors_by_recording(pairs, deployed, current, spans):
+        add_errors(information, gradient, errors)
     # The two directions of each pair are each other's transpose but for the weights.
     information = (information + information.T) / 2
-    change = share * bounded(information, pull, np.concatenate([now.values[places] - least, np.full(spans.total, 0.5)]))
-    values, spreads = now.values.copy(), now.spreads.copy()
+    change = share * bounded(
+        information, gradient, np.concatenate([current.values[places] - least, np.full(spans.total, 0.5)])
+    )
+    values, spreads = current.values.copy(), current.spreads.copy()
     values[places] = np.maximum(values[places] + change[:num_terms], least)
     covariance = np.asarray(np.linalg.pinv(information)[:num_terms, :num_terms], dtype=np.float64)
     spreads[places] = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    return Estimate(values, spreads, now.slower + change[num_terms:], covariance)
+    return Estimate(values, spreads, current.slower + change[num_terms:], covariance)
 
 
 def errors_by_recording(
-    pairs: Sequence[Pair], deployed: Learnable, now: Estimate, spans: Spans
+    pairs: Sequence[Pair], deployed: Learnable, current: Estimate, spans: Spans
 ) -> Iterator[tuple[int, Errors]]:
     """Yield the errors of each pair of trials, with the number of its recording."""
     terms = deployed.terms
     places = learned_places(deployed)
     num_requests = sum(int(np.isfinite(pair.recording.ttft_us).sum()) for pair in pairs)
-    independent = min(INDEPENDENT_SHARE, MOST_INDEPENDENT / max(1, num_requests))
+    independent = min(INDEPENDENT_SHARE, MAX_INDEPENDENT / max(1, num_requests))
     least_in_flight = min((pair.recording.mean_in_flight for pair in pairs), default=1.0)
     for number, pair in enumerate(pairs):
         members = spans.memberships(number, len(pair.recording.arrivals))
         weight = min(independent, least_in_flight / pair.recording.mean_in_flight)
-        for errors in _all_errors(pair, now, members, weight, places, len(terms.step)):
+        for errors in _all_errors(pair, current, members, weight, places, len(terms.step)):
             yield number, errors
 
 
-def add_errors(information: Floats, pull: Floats, errors: Errors) -> None:
+def add_errors(information: Floats, gradient: Floats, errors: Errors) -> None:
     """Add the equations of errors of one kind to a least-squares problem."""
     information += errors.instruments.T @ (errors.slopes * errors.weights[:, None])
-    pull += errors.instruments.T @ (errors.weights * errors.errors_us)
+    gradient += errors.instruments.T @ (errors.weights * errors.errors_us)
 
 
 def learned_places(deployed: Learnable) -> Ints:
@@ -133,24 +137,24 @@ def learned_places(deployed: Learnable) -> Ints:
     return np.array([deployed.terms.place(name) for name in deployed.learnable()], np.int64)
 
 
-def expectations(terms: Terms, places: Ints, now: Estimate) -> tuple[Floats, Floats]:
+def expectations(terms: Terms, places: Ints, current: Estimate) -> tuple[Floats, Floats]:
     """Prior of the coefficients, as information and pull."""
     spreads, means = terms.expected_spreads()[places], terms.expected_values()[places]
-    size = len(places) + len(now.slower)
-    certainty = 1 / (SPEED_SPREAD * np.maximum(np.abs(now.slower), LEAST_SPEED_SPREAD))
+    size = len(places) + len(current.slower)
+    certainty = 1 / (SPEED_SPREAD * np.maximum(np.abs(current.slower), MIN_SPEED_SPREAD))
     information = np.diag(np.concatenate([1 / spreads**2, certainty]))
-    pull = np.concatenate([(means - now.values[places]) / spreads**2, -now.slower * certainty])
+    gradient = np.concatenate([(means - current.values[places]) / spreads**2, -current.slower * certainty])
     for names, expected in terms.together:
         among = np.zeros(size)
         among[: len(places)] = np.isin(places, [terms.place(name) for name in names])
-        missing = expected.mean - among[: len(places)] @ now.values[places]
+        missing = expected.mean - among[: len(places)] @ current.values[places]
         information += np.outer(among, among) / expected.spread**2
-        pull = pull + among * missing / expected.spread**2
-    return information, pull
+        gradient = gradient + among * missing / expected.spread**2
+    return information, gradient
 
 
 def add_turns(
-    information: Floats, pull: Floats, pairs: Sequence[Pair], terms: Terms, places: Ints, now: Estimate
+    information: Floats, gradient: Floats, pairs: Sequence[Pair], terms: Terms, places: Ints, current: Estimate
 ) -> None:
     """Add what token times show directly: how long the API server process takes to hand out a token."""
     if "output_turn_us" not in terms.request:
@@ -161,13 +165,13 @@ def add_turns(
         if stretches is not None and (turn_us := stretches.steps.turn_us):
             certainty = 1 / (SPREAD_TURN * turn_us) ** 2
             information[at, at] += certainty
-            pull[at] += certainty * (turn_us - now.values[places[at]])
+            gradient[at] += certainty * (turn_us - current.values[places[at]])
 
 
 def _all_errors(
-    pair: Pair, now: Estimate, members: Floats, independent: float, places: Ints, num_step_terms: int
+    pair: Pair, current: Estimate, members: Floats, independent: float, places: Ints, num_step_terms: int
 ) -> Iterator[Errors]:
-    speeds = _Speeds(now, members, places, num_step_terms)
+    speeds = _Speeds(current, members, places, num_step_terms)
     has_phase = ~(pair.one.found_idle & pair.other.found_idle & pair.recording.found_idle)
     for trial, other in ((pair.one, pair.other), (pair.other, pair.one)):
         step_us = PHASE_SPREAD * trial.typical_step_us
@@ -180,8 +184,8 @@ def _all_errors(
         if stretches is not None and trial.stretches is not None and other.stretches is not None:
             durations_us = stretches.durations_us
             spread_us = SPREAD_STRETCH * np.sqrt(durations_us * float(np.median(durations_us)))
-            share = min(1.0, MOST_INDEPENDENT_STRETCHES / len(stretches)) / 2
-            within = _Speeds(now, members[stretches.requests], places, num_step_terms)
+            share = min(1.0, MAX_INDEPENDENT_STRETCHES / len(stretches)) / 2
+            within = _Speeds(current, members[stretches.requests], places, num_step_terms)
             yield _errors(durations_us, trial.stretches, other.stretches, spread_us, share, within)
 
 
@@ -189,7 +193,7 @@ def _all_errors(
 class _Speeds:
     """Dependence of each measurement on the speed of the server in each span."""
 
-    now: Estimate
+    current: Estimate
     members: Floats
     """A row per measurement: its share in each span."""
     places: Ints
@@ -198,7 +202,7 @@ class _Speeds:
 
     def step_us(self, slopes: Slopes) -> Floats:
         """Contribution of steps to each simulated duration."""
-        steps_us: Floats = slopes.per_term[:, : self.num_step_terms] @ self.now.values[: self.num_step_terms]
+        steps_us: Floats = slopes.per_term[:, : self.num_step_terms] @ self.current.values[: self.num_step_terms]
         return steps_us
 
     def slopes(self, slopes: Slopes) -> Floats:
@@ -210,23 +214,25 @@ class _Speeds:
 def _errors(
     measured_us: Floats, slopes: Slopes, others: Slopes, spread_us: Floats, share: float, speeds: _Speeds
 ) -> Errors:
-    errors_us = measured_us - slopes.simulated_us - (speeds.members @ speeds.now.slower) * speeds.step_us(slopes)
+    errors_us = measured_us - slopes.simulated_us - (speeds.members @ speeds.current.slower) * speeds.step_us(slopes)
     known = np.isfinite(errors_us) & np.isfinite(others.simulated_us)
     own, instruments = speeds.slopes(slopes)[known], speeds.slopes(others)[known]
     errors_us, spread_us = errors_us[known], spread_us[known]
     if len(errors_us) >= MIN_FOR_SPREAD:
-        spread_us = spread_us * MAD_TO_SPREAD * max(float(np.median(np.abs(errors_us) / spread_us)), LEAST_SPREAD)
+        spread_us = spread_us * MAD_TO_SPREAD * max(float(np.median(np.abs(errors_us) / spread_us)), MIN_SPREAD)
     robust = np.minimum(1.0, OUTLIER_SPREADS * spread_us / np.maximum(np.abs(errors_us), 1e-9))
     return Errors(errors_us, share * robust / spread_us**2, own, instruments)
 
 
-def bounded(information: Floats, pull: Floats, room: Floats) -> Floats:
-    """The change `d` that minimises d'Id/2 - p'd and takes nothing further down than by its `room`."""
+def bounded(information: Floats, gradient: Floats, max_decrease: Floats) -> Floats:
+    """The change `d` that minimises d'Id/2 - p'd and takes nothing further down than by its `max_decrease`."""
     scale = 1 / np.sqrt(np.maximum(np.diag(information), 1e-300))
     powers, directions = eigh(information * np.outer(scale, scale))
     roots = np.sqrt(np.maximum(powers, 1e-9))
     root = roots[:, None] * directions.T
-    target = (directions.T @ (pull * scale)) / roots
-    solved = lsq_linear(root, target, bounds=(-room / scale - 1e-12, np.full(len(room), np.inf)), tol=1e-12)
+    target = (directions.T @ (gradient * scale)) / roots
+    solved = lsq_linear(
+        root, target, bounds=(-max_decrease / scale - 1e-12, np.full(len(max_decrease), np.inf)), tol=1e-12
+    )
     change: Floats = solved.x * scale
     return change

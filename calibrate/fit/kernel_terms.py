@@ -17,7 +17,7 @@ from blis_sim.engine.latency.kernel_steps import (
 )
 from blis_sim.engine.latency.kernels.grids import TOKEN_CLASSES, KernelGrids, graph_sizes
 from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
-from blis_sim.engine.latency.kernels.sources import decode_rows, grids_of, has_one_call
+from blis_sim.engine.latency.kernels.sources import decode_rows, grids_of, has_one_attention_call
 from blis_sim.engine.specs import GpuSpec, ModelSpec
 from calibrate.fit.terms import EXPECTED_OF_HOST, Expectation, Terms
 
@@ -34,14 +34,14 @@ EXPECTED: dict[str, Expectation] = {
     "burst_again": Expectation(0.08, 0.04),
     **EXPECTED_OF_HOST,
 }
-LEAST_SCALE = 0.8
+MIN_SCALE = 0.8
 """Least scale of a class of kernels: what a recording seems to show beyond it belongs to terms that recordings hardly
 separate from kernels."""
-TERMS = Terms((*SCALES, *_HOST_OF_STEPS), _HOST_OF_REQUESTS, EXPECTED, least=dict.fromkeys(SCALES, LEAST_SCALE))
+TERMS = Terms((*SCALES, *_HOST_OF_STEPS), _HOST_OF_REQUESTS, EXPECTED, least=dict.fromkeys(SCALES, MIN_SCALE))
 
 
 @dataclass(frozen=True, slots=True)
-class KernelsDeployed:
+class KernelsDeployment:
     """The deployment that scales and host overheads are learned for."""
 
     model: ModelSpec
@@ -51,7 +51,7 @@ class KernelsDeployed:
     sizes: tuple[int, ...]
     launch_us: float = 0.0
     decode_rows: int = 0
-    has_one_call: bool = False
+    has_one_attention_call: bool = False
 
     @property
     def latency_model(self) -> str:
@@ -65,7 +65,7 @@ class KernelsDeployed:
     def growth_requests(self) -> int:
         return 0
 
-    def alternatives(self) -> "tuple[KernelsDeployed, ...]":
+    def alternatives(self) -> "tuple[KernelsDeployment, ...]":
         return (self,)
 
     def learnable(self) -> tuple[str, ...]:
@@ -78,7 +78,13 @@ class KernelsDeployed:
         scales = KernelScales(**{name: named.pop(name) for name in SCALES})
         host = HostOverheads(**named)
         return KernelSteps(
-            self.grids, host, scales, self.sizes, self.launch_us, self.decode_rows, has_one_call=self.has_one_call
+            self.grids,
+            host,
+            scales,
+            self.sizes,
+            self.launch_us,
+            self.decode_rows,
+            has_one_attention_call=self.has_one_attention_call,
         )
 
     def sections(self, values: Mapping[str, float]) -> dict[str, dict[str, float]]:
@@ -108,11 +114,13 @@ class KernelsDeployed:
         return np.column_stack([columns[name] for name in TERMS.step])
 
 
-def kernels_deployed(model: ModelSpec, gpu: GpuSpec, placement: KernelPlacement, max_num_seqs: int) -> KernelsDeployed:
+def kernels_deployment(
+    model: ModelSpec, gpu: GpuSpec, placement: KernelPlacement, max_num_seqs: int
+) -> KernelsDeployment:
     """Return a deployment with its kernel times. Raises EngineError where there are none."""
     grids = grids_of(model, gpu, placement)
     operations = operations_of(model, placement)
-    return KernelsDeployed(
+    return KernelsDeployment(
         model,
         gpu,
         placement.tp,
@@ -120,5 +128,5 @@ def kernels_deployed(model: ModelSpec, gpu: GpuSpec, placement: KernelPlacement,
         () if placement.eager else graph_sizes(gpu.compute_capability, max_num_seqs),
         launch_us=EAGER_LAUNCH_US if placement.eager else 0.0,
         decode_rows=decode_rows(operations, gpu),
-        has_one_call=has_one_call(operations, gpu),
+        has_one_attention_call=has_one_attention_call(operations, gpu),
     )

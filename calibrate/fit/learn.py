@@ -12,7 +12,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.wrapped import PhaseShifted
 from calibrate.compare import Comparison, compare
-from calibrate.fit.estimate import Estimate, Pair, improved
+from calibrate.fit.estimate import Estimate, Pair, improved_estimate
 from calibrate.fit.recording import Recording, Spans, spans_of
 from calibrate.fit.servers import server_spread
 from calibrate.fit.terms import Learnable
@@ -74,7 +74,7 @@ ROUNDS = (1.0, 1.0, 1.0, 0.7, 0.7)
 FINAL_ROUNDS = (0.7, 0.5, 0.4, 0.33, 0.28, 0.25, 0.22, 0.2, 0.18, 0.17, 0.15, 0.14)
 """Step share of each of the last rounds, of which long recordings get fewer: ever shorter steps average out the chance
 of single runs."""
-LEAST_FINAL_ROUNDS = 3
+MIN_FINAL_ROUNDS = 3
 REQUESTS_PER_ROUND = 8_000
 REQUESTS_PER_FINAL_ROUND = 24_000
 REQUESTS_IN_FINAL_ROUNDS = 60_000
@@ -99,7 +99,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
+class LearningResult:
     """The result of learning: the estimate, the largest sums of all steps simulated, and the scores on requests that it
     was not learned from: the last fifth of each recording, predicted by coefficients learned from the others."""
 
@@ -118,14 +118,14 @@ def learn(
     seed: int = 0,
     budget: Budget = Budget(),
     on_progress: Callable[[], None] | None = None,
-) -> Learned:
+) -> LearningResult:
     """Learn from all but the last fifth of each recording, score on that, then learn from all.
 
     `on_progress` is called `num_trials` times. Equal seeds give equal coefficients.
     """
-    done = on_progress or _nothing
+    done = on_progress or _no_progress
     spans = spans_of(recordings)
-    work = _Work(deployed, config, spans, seed, done)
+    work = _LearningState(deployed, config, spans, seed, done)
     terms = deployed.terms
     estimate = Estimate(terms.expected_values(), terms.expected_spreads(), np.zeros(spans.total))
     for share in ROUNDS:
@@ -138,7 +138,7 @@ def learn(
         estimate = work.round(_cut(recordings, budget.per_final_round), estimate, share)
     scores = [each for each in held_out if each is not None]
     estimate = work.with_servers(estimate)
-    return Learned(deployed=work.deployed, estimate=estimate, spans=spans, largest=work.largest, held_out=scores)
+    return LearningResult(deployed=work.deployed, estimate=estimate, spans=spans, largest=work.largest, held_out=scores)
 
 
 def relearn(
@@ -157,7 +157,7 @@ def relearn(
     The speeds of `start`, which belong to parts of other recordings, are not used.
     """
     spans = spans_of(recordings)
-    work = _Work(deployed, config, spans, seed, _nothing)
+    work = _LearningState(deployed, config, spans, seed, _no_progress)
     estimate = Estimate(start.values, start.spreads, np.zeros(spans.total))
     estimate = work.choose(recordings, estimate, budget)
     for share in (1.0, *_final_rounds(recordings, budget)):
@@ -175,10 +175,10 @@ def num_trials(recordings: Sequence[Recording], deployed: Learnable, budget: Bud
 
 def _final_rounds(recordings: Sequence[Recording], budget: Budget) -> tuple[float, ...]:
     num_requests = min(sum(len(each.arrivals) for each in recordings), budget.per_final_round)
-    return FINAL_ROUNDS[: max(LEAST_FINAL_ROUNDS, budget.in_final_rounds // max(1, num_requests))]
+    return FINAL_ROUNDS[: max(MIN_FINAL_ROUNDS, budget.in_final_rounds // max(1, num_requests))]
 
 
-def _nothing() -> None:
+def _no_progress() -> None:
     """No-op default for progress."""
 
 
@@ -192,7 +192,7 @@ def _cut(recordings: Sequence[Recording], num_requests: int) -> list[Recording]:
     return [recording.head(lengths[place]) for place, recording in enumerate(recordings)]
 
 
-def _score(recording: Recording, work: "_Work", estimate: Estimate) -> Score | None:
+def _score(recording: Recording, work: "_LearningState", estimate: Estimate) -> Score | None:
     held_out = recording.only_tail(HELD_OUT_SHARE)
     scored = score(held_out, work.deployed.latency(estimate.values), work.config, SCORED_PHASES)
     work.done()
@@ -209,7 +209,7 @@ def _loss(recordings: Sequence[Recording], deployed: Learnable, config: EngineCo
     return total
 
 
-class _Work:
+class _LearningState:
     """State shared by all rounds."""
 
     def __init__(
@@ -258,7 +258,7 @@ class _Work:
         # Steps simulated in the first rounds, with poor coefficients, are unlike the batches of the real server.
         self.largest = BatchShape(*map(max, *(trial.largest for pair in pairs for trial in (pair.one, pair.other))))
         self._latest = pairs, estimate
-        return improved(pairs, deployed, estimate, share, self.spans)
+        return improved_estimate(pairs, deployed, estimate, share, self.spans)
 
     def with_servers(self, estimate: Estimate) -> Estimate:
         """Return the estimate with how much servers differ, by the trials of the latest round."""

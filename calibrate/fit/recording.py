@@ -7,13 +7,13 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.engine.config import EngineConfig, refusal
+from blis_sim.engine.config import EngineConfig, refusal_reason
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished, Scheduled
 from blis_sim.engine.sequence import Sequence as RunningSequence
 from blis_sim.engine.simulation import run_virtual
 from calibrate.fit.steps import Stretches, steps_of, stretches_of
-from calibrate.pair import OK_STATUSES, CalibrateError, came_in_one_piece
+from calibrate.pair import OK_STATUSES, CalibrateError, is_single_chunk
 from replay.arrivals import Arrival, arrivals_of
 from replay.simulation.record import Record
 from replay.simulation.simulate import reissued, simulate, simulate_reissued
@@ -70,7 +70,7 @@ class Recording:
     def refusals(self, config: EngineConfig) -> list[str]:
         """Return the reason of each refused request of a server with this configuration."""
         requests = (arrival.request for arrival in self.arrivals)
-        reasons = (refusal(config, each.input_tokens, each.max_output_tokens) for each in requests)
+        reasons = (refusal_reason(config, each.input_tokens, each.max_output_tokens) for each in requests)
         return [reason for reason in reasons if reason is not None]
 
     def simulated(self, engine: Engine) -> Record:
@@ -169,14 +169,14 @@ def _sent_us(arrival: Arrival) -> int:
 
 def _measured(row: TraceRow) -> tuple[float, float]:
     in_order = 0 < row.send_time_us <= row.first_chunk_time_us <= row.last_chunk_time_us
-    if row.status not in OK_STATUSES or not in_order or came_in_one_piece(row):
+    if row.status not in OK_STATUSES or not in_order or is_single_chunk(row):
         return np.nan, np.nan
     decode_us = row.last_chunk_time_us - row.first_chunk_time_us if row.output_tokens > 1 else np.nan
     return row.first_chunk_time_us - row.send_time_us, decode_us
 
 
-MOST_SPANS = 12
-LEAST_REQUESTS = 200
+MAX_SPANS = 12
+MIN_REQUESTS = 200
 """Least requests of a span: with fewer its speed would depend more on chance than on the server."""
 
 
@@ -209,5 +209,5 @@ class Spans:
 def spans_of(recordings: Sequence[Recording]) -> Spans:
     """Up to a dozen parts of equal length in each recording."""
     sizes = [len(each.arrivals) for each in recordings]
-    counts = tuple(min(MOST_SPANS, max(1, size // LEAST_REQUESTS)) for size in sizes)
+    counts = tuple(min(MAX_SPANS, max(1, size // MIN_REQUESTS)) for size in sizes)
     return Spans(tuple(max(1, -(-size // count)) for size, count in zip(sizes, counts, strict=True)), counts)

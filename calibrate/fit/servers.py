@@ -28,7 +28,7 @@ from replay.simulation.uncertainty import ARITHMETIC, ARITHMETIC_SPREAD, SPEED_S
 
 Floats = npt.NDArray[np.float64]
 
-LEAST_RECORDINGS = 3
+MIN_RECORDINGS = 3
 """With fewer recordings the usual spreads are more accurate than an estimate from the remaining errors."""
 USUAL_RECORDINGS = 2.0
 """The usual spreads of servers of one kind count as much as so many recordings."""
@@ -50,17 +50,17 @@ class _LeftOut:
     """The relative differences between two trials."""
 
 
-def server_spread(pairs: Sequence[Pair], deployed: Learnable, now: Estimate, spans: Spans) -> ServerSpread | None:
+def server_spread(pairs: Sequence[Pair], deployed: Learnable, current: Estimate, spans: Spans) -> ServerSpread | None:
     """Return the spreads that explain the errors of recordings that are left out, each predicted from the others.
 
-    `pairs` are trials with the values of `now`. Recordings of clients with a cap count for the coefficients only:
+    `pairs` are trials with the values of `current`. Recordings of clients with a cap count for the coefficients only:
     latencies of a saturated server are those of its queue. None with too few recordings without a cap, and for a
     latency model without coefficients of arithmetic.
     """
     open_loops = [number for number, pair in enumerate(pairs) if _is_open_loop(pair)]
-    if len(open_loops) < LEAST_RECORDINGS or not set(ARITHMETIC) <= set(deployed.terms.step):
+    if len(open_loops) < MIN_RECORDINGS or not set(ARITHMETIC) <= set(deployed.terms.step):
         return None
-    left_out = _left_out(pairs, open_loops, deployed, now, spans)
+    left_out = _left_out(pairs, open_loops, deployed, current, spans)
     # Chance is in the recorded run and, halved, in the mean of two trials; half a squared difference is one variance.
     chance = 1.5 * np.mean([each.phase_differences**2 for each in left_out], axis=0) / 2
     usual = np.log([SPEED_SPREAD, ARITHMETIC_SPREAD])
@@ -85,28 +85,28 @@ def _is_open_loop(pair: Pair) -> bool:
 
 
 def _left_out(
-    pairs: Sequence[Pair], numbers: Sequence[int], deployed: Learnable, now: Estimate, spans: Spans
+    pairs: Sequence[Pair], numbers: Sequence[int], deployed: Learnable, current: Estimate, spans: Spans
 ) -> list[_LeftOut]:
     terms, places = deployed.terms, learned_places(deployed)
-    prior = expectations(terms, places, now)
+    prior = expectations(terms, places, current)
     size = len(prior[1])
-    information, pull = np.zeros((len(pairs), size, size)), np.zeros((len(pairs), size))
+    information, gradient = np.zeros((len(pairs), size, size)), np.zeros((len(pairs), size))
     for number, pair in enumerate(pairs):
-        add_turns(information[number], pull[number], [pair], terms, places, now)
-    for number, errors in errors_by_recording(pairs, deployed, now, spans):
-        add_errors(information[number], pull[number], errors)
-    room = np.concatenate([now.values[places] - terms.least_values()[places], np.full(spans.total, 0.5)])
+        add_turns(information[number], gradient[number], [pair], terms, places, current)
+    for number, errors in errors_by_recording(pairs, deployed, current, spans):
+        add_errors(information[number], gradient[number], errors)
+    room = np.concatenate([current.values[places] - terms.least_values()[places], np.full(spans.total, 0.5)])
     found = []
     for number in numbers:
         others = prior[0] + information.sum(axis=0) - information[number]
         others = (others + others.T) / 2
-        change = bounded(others, prior[1] + pull.sum(axis=0) - pull[number], room)[: len(places)]
+        change = bounded(others, prior[1] + gradient.sum(axis=0) - gradient[number], room)[: len(places)]
         covariance = np.linalg.pinv(others)[: len(places), : len(places)]
-        found.append(_errors_of(pairs[number], change, covariance, deployed, now))
+        found.append(_errors_of(pairs[number], change, covariance, deployed, current))
     return found
 
 
-def _errors_of(pair: Pair, change: Floats, covariance: Floats, deployed: Learnable, now: Estimate) -> _LeftOut:
+def _errors_of(pair: Pair, change: Floats, covariance: Floats, deployed: Learnable, current: Estimate) -> _LeftOut:
     terms, places = deployed.terms, learned_places(deployed)
     arithmetic = [terms.place(name) for name in ARITHMETIC]
     rows = []
@@ -123,8 +123,8 @@ def _errors_of(pair: Pair, change: Floats, covariance: Floats, deployed: Learnab
             (
                 predicted_us / real_us - 1 + float(slopes[places] @ change),
                 float(slopes[places] @ covariance @ slopes[places]),
-                float(slopes[: len(terms.step)] @ now.values[: len(terms.step)]),
-                float(slopes[arithmetic] @ now.values[arithmetic]),
+                float(slopes[: len(terms.step)] @ current.values[: len(terms.step)]),
+                float(slopes[arithmetic] @ current.values[arithmetic]),
                 (trials[0][0] - trials[1][0]) / real_us,
             )
         )

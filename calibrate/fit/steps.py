@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape, RecentPrompts
 from blis_sim.engine.config import EngineConfig
-from calibrate.itl import HAIR, content_chunks
+from calibrate.itl import SAME_INSTANT_SHARE, content_chunks
 from replay.arrivals import Arrival
 from traces import TraceRow
 
@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-LEAST_STEPS_WITH_TURNS = 100
+MIN_STEPS_WITH_TURNS = 100
 """With fewer steps that brought several tokens, the time between these is not known."""
 
 
@@ -88,7 +88,7 @@ def _turn_us(times: Floats, steps: Ints, num_steps: int) -> float:
     np.minimum.at(firsts, steps, times)
     np.maximum.at(lasts, steps, times)
     several = counts > 1
-    if several.sum() < LEAST_STEPS_WITH_TURNS:
+    if several.sum() < MIN_STEPS_WITH_TURNS:
         return 0.0
     gaps_us, weights = (lasts - firsts)[several] / (counts[several] - 1), counts[several] - 1
     order = np.argsort(gaps_us)
@@ -111,7 +111,7 @@ def _clustered(times: Floats, starts: Ints) -> tuple[Ints, Floats]:
     """The step of each token, and when steps ended: the tokens of one come almost together."""
     gaps = np.diff(times)
     within = np.delete(gaps, starts[1:] - 1)
-    apart_us = HAIR * float(np.median(within)) if len(within) else 0.0
+    apart_us = SAME_INSTANT_SHARE * float(np.median(within)) if len(within) else 0.0
     order = np.argsort(times, kind="stable")
     begins = np.concatenate([[True], np.diff(times[order]) > apart_us])
     steps = np.empty(len(times), np.int64)
@@ -167,9 +167,9 @@ def _in_pieces(num_tokens: Ints, first: Ints, input_tokens: Ints, config: Engine
 
 STEPS_BEFORE = 2
 """A stretch begins so many steps before its first prompt."""
-LEAST_STEPS_AFTER = 3
+MIN_STEPS_AFTER = 3
 """Least steps of a stretch after its last prompt, unless another prompt comes sooner, which then belongs to it."""
-MOST_STEPS_AFTER = 8
+MAX_STEPS_AFTER = 8
 _FIELDS = len(BatchShape._fields)
 _DECODES, _CONTEXT = BatchShape._fields.index("decode_requests"), BatchShape._fields.index("decode_context_tokens")
 
@@ -236,11 +236,11 @@ def stretches_of(steps: Steps) -> Stretches:
 
 def _cut(prompt_steps: Ints, num_steps: int) -> Iterator[tuple[int, int, int, int]]:
     """First and last step, first and last prompt of each stretch."""
-    apart = np.diff(prompt_steps) > STEPS_BEFORE + LEAST_STEPS_AFTER
+    apart = np.diff(prompt_steps) > STEPS_BEFORE + MIN_STEPS_AFTER
     begins = np.concatenate([[0], np.flatnonzero(apart) + 1])
     for first, end in zip(begins.tolist(), [*begins[1:].tolist(), len(prompt_steps)], strict=True):
         next_step = int(prompt_steps[end]) - STEPS_BEFORE if end < len(prompt_steps) else num_steps
-        last_step = min(int(prompt_steps[end - 1]) + MOST_STEPS_AFTER, next_step - 1, num_steps - 1)
+        last_step = min(int(prompt_steps[end - 1]) + MAX_STEPS_AFTER, next_step - 1, num_steps - 1)
         yield int(prompt_steps[first]) - STEPS_BEFORE, last_step, first, end - 1
 
 

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from calibrate.compare import Comparison
-from calibrate.fit.learn import Learned
+from calibrate.fit.learn import LearningResult
 from calibrate.fit.terms import Learnable
 from calibrate.table import new_console, percent, print_table
 
 IDENTIFIED_SHARE = 0.7
 """A coefficient whose spread is still this share of what was expected has not been learned from the recordings."""
 
-WANTED: dict[str, str] = {
+RECORDINGS_TO_ADD: dict[str, str] = {
     "weights": "one request at a time with a long output, and batches of many sizes",
     "layer_us": "the same server with another model: recordings of one model do not separate it from weights",
     "tokens": "prompts of many lengths, 100 to 8,000 tokens",
@@ -43,21 +43,23 @@ class Unidentified:
 
     name: str
     share: float
-    wanted: str
+    to_record: str
 
 
-def unidentified(learned: Learned) -> list[Unidentified]:
+def unidentified(learned: LearningResult) -> list[Unidentified]:
     """Return the coefficients that recordings did not determine, those that they determine least first."""
     terms = learned.deployed.terms
     found = []
     for name in learned.deployed.learnable():
         share = float(learned.estimate.spreads[terms.place(name)] / terms.expected[name].spread)
         if share > IDENTIFIED_SHARE:
-            found.append(Unidentified(name, min(share, 1.0), WANTED.get(name, "prompts and batches of many sizes")))
+            found.append(
+                Unidentified(name, min(share, 1.0), RECORDINGS_TO_ADD.get(name, "prompts and batches of many sizes"))
+            )
     return sorted(found, key=lambda each: -each.share)
 
 
-def print_learned(learned: Learned, deployed: Learnable, file: TextIO) -> None:
+def print_learned(learned: LearningResult, deployed: Learnable, file: TextIO) -> None:
     """Each coefficient beside what was expected of it, and the errors on requests that were held out."""
     console = new_console(file)
     estimate, terms = learned.estimate, deployed.terms
@@ -74,9 +76,9 @@ def print_learned(learned: Learned, deployed: Learnable, file: TextIO) -> None:
     print_table(console, ["held out", "requests", "TTFT MAPE / r", "E2E MAPE / r", "ITL MAPE / r"], rows)
 
 
-def print_unidentified(learned: Learned, file: TextIO) -> None:
+def print_unidentified(learned: LearningResult, file: TextIO) -> None:
     """Each coefficient that the recordings do not determine, and what to record."""
-    rows = [[each.name, percent(each.share), each.wanted] for each in unidentified(learned)]
+    rows = [[each.name, percent(each.share), each.to_record] for each in unidentified(learned)]
     if not rows:
         file.write("the recordings determine all coefficients\n")
         return

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.latency.fitted import (
-    HOT_BY_ITSELF_US,
+    FULLY_HOT_US,
     LONGEST_BURST_US,
     REQUEST_TERMS,
     SMALL_TILE_TOKENS,
@@ -166,7 +166,7 @@ TERMS = Terms(STEP_TERMS, REQUEST_TERMS, EXPECTED, ((COMPUTE_TERMS, EXPECTED_COM
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
+class FittedDeployment:
     """The deployment that the coefficients of the fitted latency model are learned for."""
 
     model: ModelSpec
@@ -182,7 +182,7 @@ class Deployed:
     def terms(self) -> Terms:
         return TERMS
 
-    def alternatives(self) -> "tuple[Deployed, ...]":
+    def alternatives(self) -> "tuple[FittedDeployment, ...]":
         other = 0 if self.growth_requests else GROWTH_REQUESTS
         return self, replace(self, growth_requests=other)
 
@@ -224,7 +224,7 @@ class Deployed:
             "all_reduce": all_reduce_us(work, 0) + work.all_reduce(1) * num_tokens,
             "decodes": token_us * shape["decode_requests"],
             "burst": np.minimum(prompt_compute_us, LONGEST_BURST_US),
-            "burst_again": np.minimum(prompt_compute_us, HOT_BY_ITSELF_US) * recent,
+            "burst_again": np.minimum(prompt_compute_us, FULLY_HOT_US) * recent,
             "sustained": token_us * np.maximum(num_tokens - SUSTAINED_TOKENS, 0.0),
             "step_us": np.ones(len(shapes)),
             "prompt_us": shape["prefill_requests"],

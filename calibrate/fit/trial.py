@@ -165,7 +165,7 @@ def run_trial(recording: Recording, deployed: Learnable, config: EngineConfig, v
         decode=_decode(steps, requests, values, turns),
         stretches=_stretches(recording, run, deployed, values),
         typical_step_us=float(np.median(steps.ends - steps.starts)),
-        found_idle=requests.known & (steps.starts[steps.under_way(requests)] >= requests.queued),
+        found_idle=requests.has_token & (steps.starts[steps.under_way(requests)] >= requests.queued),
         largest=BatchShape(*shapes.max(axis=0).tolist()),
     )
 
@@ -198,11 +198,11 @@ class _Steps:
 
 
 class _Requests:
-    """The requests of a run as arrays; those that never got a token stand at step 0 and are not `known`."""
+    """The requests of a run as arrays; those that never got a token stand at step 0 and are not `has_token`."""
 
     def __init__(self, recording: Recording, run: Run) -> None:
         sequences = run.sequences
-        self.known = np.array([each is not None and each.first_token_step is not None for each in sequences])
+        self.has_token = np.array([each is not None and each.first_token_step is not None for each in sequences])
         self.arrived = np.array([0 if each is None else each.arrived_at for each in sequences], np.int64)
         self.queued = np.array([_queued_at(each) for each in sequences], np.int64)
         self.first = np.array([_first_step(each) for each in sequences], np.int64)
@@ -211,8 +211,8 @@ class _Requests:
         self.running_numbers = np.array([0 if each is None else each.running_number for each in sequences], np.int64)
         self.input_tokens = np.array([arrival.request.input_tokens for arrival in recording.arrivals], np.float64)
 
-    def only_known(self, slopes: Slopes) -> Slopes:
-        return Slopes(np.where(self.known, slopes.simulated_us, np.nan), slopes.per_term)
+    def only_with_token(self, slopes: Slopes) -> Slopes:
+        return Slopes(np.where(self.has_token, slopes.simulated_us, np.nan), slopes.per_term)
 
 
 def _queued_at(sequence: Sequence | None) -> int:
@@ -263,7 +263,7 @@ def _ttft(steps: _Steps, requests: _Requests, values: Floats, turns: OutputSeria
     if turns is not None:
         per_term[:, terms.place("output_turn_us")] = turns.first_turns
         after_us = after_us + turns.first_us
-    return requests.only_known(Slopes(requests.first_token_at - requests.arrived + after_us, per_term))
+    return requests.only_with_token(Slopes(requests.first_token_at - requests.arrived + after_us, per_term))
 
 
 def _decode(steps: _Steps, requests: _Requests, values: Floats, turns: OutputSerialization | None) -> Slopes:
@@ -278,7 +278,7 @@ def _decode(steps: _Steps, requests: _Requests, values: Floats, turns: OutputSer
     if turns is not None:
         per_term[:, terms.place("output_turn_us")] = turns.last_turns - turns.first_turns
         decode_us = decode_us + turns.last_us - turns.first_us
-    return requests.only_known(Slopes(decode_us, per_term))
+    return requests.only_with_token(Slopes(decode_us, per_term))
 
 
 def _stretches(recording: Recording, run: Run, deployed: Learnable, values: Floats) -> Slopes | None:

@@ -26,10 +26,11 @@ from mockserve.api_servers.channel import (
     Channel,
     DeathReported,
     Fail,
-    FaultsAre,
-    FaultsChanged,
+    FaultSettingsChanged,
+    FaultsResult,
     Finish,
-    FromAnswering,
+    FromApiServer,
+    GetCounts,
     Listening,
     MetricsPage,
     Refused,
@@ -40,12 +41,11 @@ from mockserve.api_servers.channel import (
     Submit,
     Tokens,
     UsesBackend,
-    WantFigures,
     open_channel,
 )
 from mockserve.api_servers.remote_faults import RemoteFaults
-from mockserve.engines import Backend, StructuredOutputBackend, deployment_of, with_features
-from mockserve.in_flight_request import InFlightRequest, Reply, Siblings, new_siblings
+from mockserve.engines import Backend, StructuredOutputBackend, deployment_of, engine_settings
+from mockserve.in_flight_request import InFlightRequest, ParentRequest, Reply, new_parent
 from mockserve.listening import RunningServer, fastest_loop, keep_what_exists, listen
 from mockserve.metrics.engine import Lateness
 from mockserve.options.environment import ServerEnvironment
@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class EngineView:
+class RemoteEngineInfo:
     """An engine in another process: its configuration, and its latest reported stats."""
 
     config: EngineConfig
@@ -83,9 +83,9 @@ class RemoteDriver:
         speed: float,
         origin_s: float,
         wire: WriteCoalescer,
-        send: Callable[[FromAnswering], None],
+        send: Callable[[FromApiServer], None],
     ) -> None:
-        self.engine = EngineView(config, EngineStats(0, 0, config.total_kv_blocks, 0, 0, 0))
+        self.engine = RemoteEngineInfo(config, EngineStats(0, 0, config.total_kv_blocks, 0, 0, 0))
         self.failure: BaseException | None = None
         """The error that broke the engines; from then on every request fails."""
         self._us_per_s = speed * 1e6
@@ -96,19 +96,19 @@ class RemoteDriver:
         self._number_of: dict[str, int] = {}
         self._numbers = itertools.count()
         self._prompt_numbers = itertools.count()
-        self._prompt: tuple[Siblings | None, int] = (None, 0)
+        self._prompt: tuple[ParentRequest | None, int] = (None, 0)
         """The latest submitted choices, and the number of their prompt."""
-        self._elsewhere = State(self.engine.stats, 0, 0)
+        self._engine_state = State(self.engine.stats, 0, 0)
 
     @property
     def num_unfinished_requests(self) -> int:
         """Unfinished requests of all processes, as of the latest report."""
-        return max(len(self._flights), self._elsewhere.num_unfinished_requests)
+        return max(len(self._flights), self._engine_state.num_unfinished_requests)
 
     @property
     def num_waiting_tokens(self) -> int:
         """Prompt tokens of requests without a first token in all processes, as of the latest report."""
-        return self._elsewhere.num_waiting_tokens
+        return self._engine_state.num_waiting_tokens
 
     @property
     def request_ids(self) -> Collection[str]:
@@ -128,20 +128,20 @@ class RemoteDriver:
         request: Request,
         reply: Reply,
         arrived_at: Micros | None = None,
-        siblings: Siblings | None = None,
+        parent: ParentRequest | None = None,
         rank: int | None = None,
     ) -> InFlightRequest:
         """Submit `request`; its tokens go to `reply`. Raises EngineFailedError if the engines have failed."""
         if self.failure is not None:
             raise EngineFailedError("the engine has failed") from self.failure
         at = self.clock() if arrived_at is None else arrived_at
-        siblings = siblings or new_siblings(1)
-        if siblings is not self._prompt[0]:
-            self._prompt = (siblings, next(self._prompt_numbers))
+        parent = parent or new_parent(1)
+        if parent is not self._prompt[0]:
+            self._prompt = (parent, next(self._prompt_numbers))
         number = next(self._numbers)
-        flight = self._flights[number] = InFlightRequest(request, reply, at, at, siblings=siblings)
+        flight = self._flights[number] = InFlightRequest(request, reply, at, at, parent=parent)
         self._number_of[request.id] = number
-        self._send(Submit(number, request, at, reply.finish_reason, self._prompt[1], siblings.number, rank))
+        self._send(Submit(number, request, at, reply.finish_reason, self._prompt[1], parent.number, rank))
         return flight
 
     def abort(self, request_id: str) -> None:
@@ -151,7 +151,7 @@ class RemoteDriver:
             del self._flights[number]
             self._send(Abort(number))
 
-    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
+    def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
         """Raise ApiError: engines in another process cannot be called."""
         _refuse()
 
@@ -159,7 +159,7 @@ class RemoteDriver:
         """Raise ApiError: engines in another process cannot be awaited."""
         _refuse()
 
-    async def until(self, is_so: Callable[[Engine], bool]) -> None:
+    async def until(self, condition: Callable[[Engine], bool]) -> None:
         """Raise ApiError: engines in another process cannot be awaited."""
         _refuse()
 
@@ -186,10 +186,10 @@ class RemoteDriver:
 
     def finish(self, message: Finish) -> None:
         """Complete a request."""
-        flight = self._leave(message.number)
+        flight = self._remove_request(message.number)
         if flight is not None:
             flight.num_tokens = message.num_tokens
-            for name, value in message.facts._asdict().items():
+            for name, value in message.stats._asdict().items():
                 setattr(flight, name, value)
             wire = self._wire
             wire.due_s = message.due_s
@@ -203,7 +203,7 @@ class RemoteDriver:
 
     def fail(self, message: Fail) -> None:
         """Fail a request."""
-        flight = self._leave(message.number)
+        flight = self._remove_request(message.number)
         if flight is not None:
             flight.reply.fail(message.message, message.status)
 
@@ -215,10 +215,10 @@ class RemoteDriver:
 
     def state(self, message: State) -> None:
         """Store the reported state of the engines."""
-        self._elsewhere = message
+        self._engine_state = message
         self.engine.stats = message.stats
 
-    def _leave(self, number: int) -> InFlightRequest | None:
+    def _remove_request(self, number: int) -> InFlightRequest | None:
         flight = self._flights.pop(number, None)
         if flight is not None:
             del self._number_of[flight.request.id]
@@ -241,14 +241,14 @@ class Assignment:
 
     options: ServeOptions
     environment: ServerEnvironment
-    place: int
+    process_index: int
     num_processes: int
     origin_s: float
     """Reading of the monotonic clock at the simulated instant 0."""
     engines: socket.socket
 
 
-def answer_until_stopped(assignment: Assignment) -> None:
+def run_api_server(assignment: Assignment) -> None:
     """Serve until the engine process sends a stop message; only the engine process handles signals."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -267,7 +267,7 @@ async def _serve(assignment: Assignment) -> None:
         server = await _listening(assignment, channel, handlers)
     except BlisError as error:
         channel.send(Refused(str(error)))
-        await channel.leave()
+        await channel.close_when_sent()
         return
     channel.send(Listening(server.host, server.port))
     keep_what_exists()
@@ -281,7 +281,7 @@ async def _serve(assignment: Assignment) -> None:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-    await channel.leave()
+    await channel.close_when_sent()
 
 
 async def _listening(
@@ -290,7 +290,7 @@ async def _listening(
     """Start a server whose engines are at the other end of `channel`, and register handlers of their messages."""
     options = assignment.options
     deployment = deployment_of(options)
-    config, _ = with_features(options, deployment)
+    config, _ = engine_settings(options, deployment)
     wire, slow_readers = WriteCoalescer(Lateness()), SlowReaders(options.network.max_unsent_kib * 1024)
     driver = RemoteDriver(config, options.speed, assignment.origin_s, wire, channel.send)
     metrics = RemoteMetrics(wire.lateness, slow_readers, channel.send)
@@ -313,22 +313,22 @@ async def _listening(
             Fail: driver.fail,
             Broken: driver.broken,
             State: state,
-            FaultsChanged: faults.changed,
+            FaultsResult: faults.changed,
             UsesBackend: lambda message: structured_outputs.set_name(message.name),
-            WantFigures: metrics.figures,
+            GetCounts: metrics.counts,
             MetricsPage: metrics.answered,
         }
     )
-    numbers = itertools.count(assignment.place, assignment.num_processes)
+    numbers = itertools.count(assignment.process_index, assignment.num_processes)
     backend = Backend(
         wire, driver, metrics, slow_readers, request_numbers=numbers, structured_outputs=structured_outputs
     )
     service = build_service(options, deployment, assignment.environment, backend, fault_control=faults)
-    handlers[FaultsAre] = lambda message: setattr(service.faults, "settings", message.settings)
-    return await listen(service, shares_port=True)
+    handlers[FaultSettingsChanged] = lambda message: setattr(service.faults, "settings", message.settings)
+    return await listen(service, reuse_port=True)
 
 
-async def _report_death(server: RunningServer, send: Callable[[FromAnswering], None]) -> None:
+async def _report_death(server: RunningServer, send: Callable[[FromApiServer], None]) -> None:
     await server.service.lifecycle.death_reported.wait()
     send(DeathReported())
 

@@ -33,7 +33,7 @@ class Channel(asyncio.Protocol):
         self._on_message = on_message
         self._ended = ended
         self._transport: asyncio.Transport | None = None
-        self.sent: Callable[[], None] = _nothing
+        self.on_sent: Callable[[], None] = _nothing
         """Called before queued messages are sent, after which they must not be extended."""
         self._waiting: list[Any] = []
         self._received = bytearray()
@@ -53,14 +53,14 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    async def leave(self) -> None:
+    async def close_when_sent(self) -> None:
         """Close, and return after all messages have been sent."""
         self.close()
         await self._gone.wait()
 
     def _send(self) -> None:
         messages, self._waiting = self._waiting, []
-        self.sent()
+        self.on_sent()
         if messages and self._transport is not None and not self._transport.is_closing():
             data = pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
             self._transport.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
@@ -116,14 +116,14 @@ class Refused(NamedTuple):
 
 
 class Submit(NamedTuple):
-    """Submits a request. The `num_siblings` choices of one prompt have equal `prompt_number`."""
+    """Submits a request. The `num_choices` choices of one prompt have equal `prompt_number`."""
 
     number: int
     request: Request
     arrived_at: Micros
     finish_reason: str
     prompt_number: int
-    num_siblings: int
+    num_choices: int
     rank: int | None
 
 
@@ -133,20 +133,20 @@ class Abort(NamedTuple):
     number: int
 
 
-class WantMetrics(NamedTuple):
+class GetMetricsPage(NamedTuple):
     """Requests the metrics page, or only the named samples, in the format selected by an `Accept` header."""
 
-    question: int
+    query_id: int
     names: tuple[str, ...]
     accept: str
-    is_live: bool = False
+    is_history: bool = False
     """Whether the metrics over time are requested instead, as JSON."""
 
 
-class Figures(NamedTuple):
-    """The counts of one process, in reply to `WantFigures`."""
+class ProcessCounts(NamedTuple):
+    """The counts of one process, in reply to `GetCounts`."""
 
-    question: int
+    query_id: int
     http: HttpMetrics
     rejections: Mapping[str, int]
     lag_s: Histogram
@@ -167,7 +167,7 @@ class UsesBackend(NamedTuple):
 class ChangeFaults(NamedTuple):
     """Changes the fault settings, and starts and ends engine faults."""
 
-    question: int
+    query_id: int
     settings: FaultSettings
     changes: Changes
 
@@ -189,7 +189,7 @@ class Tokens(NamedTuple):
     counts: list[int]
 
 
-class Facts(NamedTuple):
+class RequestStateStats(NamedTuple):
     """Timings and counts of a complete request, copied to fields of `InFlightRequest` with equal names."""
 
     arrived_at: Micros
@@ -210,7 +210,7 @@ class Finish(NamedTuple):
     due_s: float
     number: int
     num_tokens: int
-    facts: Facts
+    stats: RequestStateStats
 
 
 class Fail(NamedTuple):
@@ -236,29 +236,29 @@ class State(NamedTuple):
     engine_faults: tuple[str, ...] = ()
 
 
-class FaultsAre(NamedTuple):
+class FaultSettingsChanged(NamedTuple):
     """The fault settings of all processes have changed."""
 
     settings: FaultSettings
 
 
-class FaultsChanged(NamedTuple):
+class FaultsResult(NamedTuple):
     """The reply to `ChangeFaults`: an error message if nothing was changed, else an empty text."""
 
-    question: int
+    query_id: int
     problem: str
 
 
-class WantFigures(NamedTuple):
+class GetCounts(NamedTuple):
     """Requests the counts of a process for a metrics page."""
 
-    question: int
+    query_id: int
 
 
 class MetricsPage(NamedTuple):
-    """The reply to `WantMetrics`."""
+    """The reply to `GetMetricsPage`."""
 
-    question: int
+    query_id: int
     page: bytes
 
 
@@ -268,11 +268,30 @@ class Stop(NamedTuple):
     at_once: bool = False
 
 
-FromAnswering: TypeAlias = (
-    Listening | Refused | Submit | Abort | WantMetrics | Figures | DeathReported | UsesBackend | ChangeFaults | Stopping
+FromApiServer: TypeAlias = (
+    Listening
+    | Refused
+    | Submit
+    | Abort
+    | GetMetricsPage
+    | ProcessCounts
+    | DeathReported
+    | UsesBackend
+    | ChangeFaults
+    | Stopping
 )
 FromEngines: TypeAlias = (
-    Tokens | Finish | Fail | Broken | State | UsesBackend | WantFigures | MetricsPage | FaultsAre | FaultsChanged | Stop
+    Tokens
+    | Finish
+    | Fail
+    | Broken
+    | State
+    | UsesBackend
+    | GetCounts
+    | MetricsPage
+    | FaultSettingsChanged
+    | FaultsResult
+    | Stop
 )
 
 
@@ -286,86 +305,86 @@ class RemoteMetrics:
 
     lateness: Lateness
     slow_readers: SlowReaders
-    send: Callable[[FromAnswering], None]
+    send: Callable[[FromApiServer], None]
     http: HttpMetrics = field(default_factory=HttpMetrics)
     tool_parsing: ToolParsing = field(default_factory=ToolParsing)
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
     operations: Operations = field(default_factory=Operations)
     """Never on the page: operations are timed in development mode only, which requires a single process."""
-    _questions: "itertools.count[int]" = field(default_factory=itertools.count)
-    _asked: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
+    _query_ids: "itertools.count[int]" = field(default_factory=itertools.count)
+    _pending: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
 
     async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:
         """Return the metrics page of all processes, or only the named samples, in the format selected by `accept`."""
-        return await self._answer_to(tuple(names), accept, is_live=False)
+        return await self._answer_to(tuple(names), accept, is_history=False)
 
-    async def live(self) -> bytes:
+    async def history_json(self) -> bytes:
         """Return the metrics of all processes over time as JSON."""
-        return await self._answer_to((), "", is_live=True)
+        return await self._answer_to((), "", is_history=True)
 
-    def watch(self, is_watched: bool) -> None:
+    def record_history(self, is_recording: bool) -> None:
         """Do nothing: the engine process records the metrics."""
 
-    async def _answer_to(self, names: tuple[str, ...], accept: str, *, is_live: bool) -> bytes:
-        question = next(self._questions)
+    async def _answer_to(self, names: tuple[str, ...], accept: str, *, is_history: bool) -> bytes:
+        query_id = next(self._query_ids)
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._asked[question] = answer
-        self.send(WantMetrics(question, names, accept, is_live))
+        self._pending[query_id] = answer
+        self.send(GetMetricsPage(query_id, names, accept, is_history))
         try:
             return await answer
         finally:
-            del self._asked[question]
+            del self._pending[query_id]
 
     def answered(self, message: MetricsPage) -> None:
         """Resolve the wait for a page."""
-        answer = self._asked.get(message.question)
+        answer = self._pending.get(message.query_id)
         if answer is not None and not answer.done():
             answer.set_result(message.page)
 
-    def figures(self, message: WantFigures) -> None:
+    def counts(self, message: GetCounts) -> None:
         """Send the counts of this process."""
         lag_s, num_cut = self.lateness.histogram, self.slow_readers.num_cut
-        self.send(Figures(message.question, self.http, self.rejections, lag_s, num_cut, self.tool_parsing))
+        self.send(ProcessCounts(message.query_id, self.http, self.rejections, lag_s, num_cut, self.tool_parsing))
 
 
-class Gathering:
+class MetricsGatherer:
     """Collects the counts of all processes. An ended process contributes its last counts."""
 
     def __init__(self, source: MetricsSource) -> None:
         self._source = source
-        self._questions = itertools.count()
-        self._known: dict[int, Figures] = {}
+        self._query_ids = itertools.count()
+        self._known: dict[int, ProcessCounts] = {}
         """Latest counts by process."""
         self._missing: dict[int, set[int]] = {}
         """Processes whose reply to a query is missing."""
         self._complete: dict[int, asyncio.Event] = {}
 
-    async def page(self, asked: Mapping[int, Callable[[WantFigures], None]], message: WantMetrics) -> bytes:
-        """Return the metrics page or the metrics over time; `asked` has a send function for each running process."""
-        question = next(self._questions)
-        self._missing[question] = set(asked)
-        complete = self._complete[question] = asyncio.Event()
-        for ask in asked.values():
-            ask(WantFigures(question))
+    async def page(self, senders: Mapping[int, Callable[[GetCounts], None]], message: GetMetricsPage) -> bytes:
+        """Return the metrics page or the metrics over time; `senders` has a send function for each running process."""
+        query_id = next(self._query_ids)
+        self._missing[query_id] = set(senders)
+        complete = self._complete[query_id] = asyncio.Event()
+        for send in senders.values():
+            send(GetCounts(query_id))
         with suppress(TimeoutError):
             await asyncio.wait_for(complete.wait(), WAIT_S)
-        del self._missing[question], self._complete[question]
+        del self._missing[query_id], self._complete[query_id]
         found = sum_of_parts(self._source, list(self._known.values()))
-        return await found.live() if message.is_live else found.exposition(message.names, message.accept)
+        return await found.history_json() if message.is_history else found.exposition(message.names, message.accept)
 
-    def on_message(self, place: int, figures: Figures) -> None:
+    def on_message(self, process_index: int, counts: ProcessCounts) -> None:
         """Store the counts of one process."""
-        self._known[place] = figures
-        self._no_longer_missing(place, figures.question)
+        self._known[process_index] = counts
+        self._no_longer_missing(process_index, counts.query_id)
 
-    def gone(self, place: int) -> None:
+    def on_closed(self, process_index: int) -> None:
         """Stop waiting for a process that has ended."""
-        for question in list(self._missing):
-            self._no_longer_missing(place, question)
+        for query_id in list(self._missing):
+            self._no_longer_missing(process_index, query_id)
 
-    def _no_longer_missing(self, place: int, question: int) -> None:
-        missing = self._missing.get(question)
+    def _no_longer_missing(self, process_index: int, query_id: int) -> None:
+        missing = self._missing.get(query_id)
         if missing is not None:
-            missing.discard(place)
+            missing.discard(process_index)
             if not missing:
-                self._complete[question].set()
+                self._complete[query_id].set()

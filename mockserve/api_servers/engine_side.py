@@ -8,13 +8,13 @@ from mockserve.api_servers.channel import (
     Abort,
     Broken,
     ChangeFaults,
-    Facts,
     Fail,
-    FaultsAre,
-    FaultsChanged,
+    FaultSettingsChanged,
+    FaultsResult,
     Finish,
-    FromAnswering,
+    FromApiServer,
     FromEngines,
+    RequestStateStats,
     State,
     Submit,
     Tokens,
@@ -22,7 +22,7 @@ from mockserve.api_servers.channel import (
 )
 from mockserve.engines import RankEngine, driver_of
 from mockserve.faults.engine import EngineFaults
-from mockserve.in_flight_request import InFlightRequest, Siblings, new_siblings
+from mockserve.in_flight_request import InFlightRequest, ParentRequest, new_parent
 from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.realtime.driver import EngineFailedError
 
@@ -32,7 +32,7 @@ class RemoteReply:
 
     __slots__ = ("_end", "_number", "finish_reason", "flight", "is_streamed")
 
-    def __init__(self, end: "AnsweringEnd", number: int, finish_reason: str) -> None:
+    def __init__(self, end: "ApiServerConnection", number: int, finish_reason: str) -> None:
         self._end = end
         self._number = number
         self.finish_reason = finish_reason
@@ -56,7 +56,7 @@ class RemoteReply:
         self._end.fail(self._number, message, status)
 
 
-class AnsweringEnd:
+class ApiServerConnection:
     """One API server process, as seen by the engine process."""
 
     def __init__(self, engines: "EngineSide", send: Callable[[FromEngines], None]) -> None:
@@ -66,16 +66,16 @@ class AnsweringEnd:
         """The unsent message that further tokens of its step can join."""
         self._ids: dict[int, str] = {}
         """Engine request ids by the process's request numbers."""
-        self._prompt: tuple[int, Siblings] = (-1, new_siblings(1))
+        self._prompt: tuple[int, ParentRequest] = (-1, new_parent(1))
 
-    def on_message(self, message: FromAnswering) -> None:
+    def on_message(self, message: FromApiServer) -> None:
         """Handle messages for the engines; other messages are ignored."""
         if isinstance(message, Submit):
             self._submit(message)
         elif isinstance(message, Abort) and (request_id := self._ids.pop(message.number, None)) is not None:
             self._engines.driver.abort(request_id)
 
-    def gone(self) -> None:
+    def on_closed(self) -> None:
         """Abort the requests of the process after its end."""
         ids, self._ids = self._ids, {}
         for request_id in ids.values():
@@ -86,7 +86,7 @@ class AnsweringEnd:
         self._tokens = None
         self._send(message)
 
-    def sent(self) -> None:
+    def on_sent(self) -> None:
         """Begin a new message of tokens, since queued messages are being sent."""
         self._tokens = None
 
@@ -104,8 +104,8 @@ class AnsweringEnd:
         """Send the end of a request."""
         assert flight is not None  # set before the first token
         self._ids.pop(number, None)
-        facts = Facts._make(getattr(flight, name) for name in Facts._fields)
-        self.send(Finish(self._engines.wire.due_s, number, num_tokens, facts))
+        stats = RequestStateStats._make(getattr(flight, name) for name in RequestStateStats._fields)
+        self.send(Finish(self._engines.wire.due_s, number, num_tokens, stats))
 
     def fail(self, number: int, message: str, status: int) -> None:
         """Send the failure of a request."""
@@ -116,7 +116,7 @@ class AnsweringEnd:
         number = message.number
         reply = RemoteReply(self, number, message.finish_reason)
         if message.prompt_number != self._prompt[0]:
-            self._prompt = (message.prompt_number, new_siblings(message.num_siblings))
+            self._prompt = (message.prompt_number, new_parent(message.num_choices))
         self._ids[number] = message.request.id
         try:
             reply.flight = self._engines.driver.submit(
@@ -137,14 +137,14 @@ class EngineSide:
         self.driver = driver_of(engines)
         self._faults = faults
         self.wire = wire
-        self.ends: list[AnsweringEnd] = []
+        self.ends: list[ApiServerConnection] = []
         self._reported: State | None = None
         self._backend: UsesBackend | None = None
         self.driver.on_failure = self._broken
 
-    def add(self, send: Callable[[FromEngines], None]) -> AnsweringEnd:
+    def add(self, send: Callable[[FromEngines], None]) -> ApiServerConnection:
         """Add an API server process with the function that sends messages to it."""
-        end = AnsweringEnd(self, send)
+        end = ApiServerConnection(self, send)
         self.ends.append(end)
         return end
 
@@ -162,7 +162,7 @@ class EngineSide:
             self._reported = state
             self.send_all(state)
 
-    def welcome(self, end: AnsweringEnd) -> None:
+    def send_initial_state(self, end: ApiServerConnection) -> None:
         """Send the shared state to a process that has begun to listen."""
         end.send(self.state)
         if self._backend is not None:
@@ -174,7 +174,7 @@ class EngineSide:
             self._backend = message
         self.send_all(self._backend)
 
-    async def change_faults(self, end: AnsweringEnd, message: ChangeFaults) -> None:
+    async def change_faults(self, end: ApiServerConnection, message: ChangeFaults) -> None:
         """Change faults of engines in this process and of replies in all processes, then reply."""
         assert self._faults is not None
         problem = ""
@@ -183,9 +183,9 @@ class EngineSide:
         except OptionError as error:
             problem = str(error)
         else:
-            self.send_all(FaultsAre(message.settings))
+            self.send_all(FaultSettingsChanged(message.settings))
             self.send_state()
-        end.send(FaultsChanged(message.question, problem))
+        end.send(FaultsResult(message.query_id, problem))
 
     def send_all(self, message: FromEngines) -> None:
         """Send one message to every process."""

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from blis_sim.options import OptionError
-from mockserve.api_servers.channel import ChangeFaults, FaultsChanged, FromAnswering, State
+from mockserve.api_servers.channel import ChangeFaults, FaultsResult, FromApiServer, State
 from mockserve.faults.engine import Changes
 from mockserve.options.faults import FaultSettings, TimedFault
 
@@ -13,11 +13,11 @@ from mockserve.options.faults import FaultSettings, TimedFault
 class RemoteFaults:
     """Shows the latest reported engine faults, and sends changes for all processes to the engine process."""
 
-    def __init__(self, send: Callable[[FromAnswering], None]) -> None:
+    def __init__(self, send: Callable[[FromApiServer], None]) -> None:
         self._send = send
         self._active: tuple[str, ...] = ()
-        self._questions = itertools.count()
-        self._asked: dict[int, asyncio.Future[str]] = {}
+        self._query_ids = itertools.count()
+        self._pending: dict[int, asyncio.Future[str]] = {}
 
     @property
     def active(self) -> Sequence[str]:
@@ -29,14 +29,14 @@ class RemoteFaults:
 
     async def change(self, settings: FaultSettings, changes: Changes) -> None:
         """Change fault settings, and start and end engine faults. Raises OptionError without any change."""
-        question = next(self._questions)
+        query_id = next(self._query_ids)
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._asked[question] = answer
-        self._send(ChangeFaults(question, settings, changes))
+        self._pending[query_id] = answer
+        self._send(ChangeFaults(query_id, settings, changes))
         try:
             problem = await answer
         finally:
-            del self._asked[question]
+            del self._pending[query_id]
         if problem:
             raise OptionError(problem)
 
@@ -49,8 +49,8 @@ class RemoteFaults:
         """Store the reported engine faults."""
         self._active = message.engine_faults
 
-    def changed(self, message: FaultsChanged) -> None:
+    def changed(self, message: FaultsResult) -> None:
         """Resolve the wait for a change."""
-        answer = self._asked.get(message.question)
+        answer = self._pending.get(message.query_id)
         if answer is not None and not answer.done():
             answer.set_result(message.problem)

@@ -13,21 +13,21 @@ from typing import Any
 
 from blis_sim.engine.deployment import Deployment
 from blis_sim.options import OptionError, with_settings
-from mockserve.api_servers.answering_process import Assignment, answer_until_stopped
+from mockserve.api_servers.answering_process import Assignment, run_api_server
 from mockserve.api_servers.channel import (
     ChangeFaults,
     Channel,
     DeathReported,
-    Figures,
-    FromAnswering,
-    Gathering,
+    FromApiServer,
+    GetMetricsPage,
     Listening,
+    MetricsGatherer,
     MetricsPage,
+    ProcessCounts,
     Refused,
     Stop,
     Stopping,
     UsesBackend,
-    WantMetrics,
     open_channel,
 )
 from mockserve.api_servers.engine_side import EngineSide
@@ -40,22 +40,22 @@ from mockserve.options.environment import ServerEnvironment
 from mockserve.options.observability import fields
 from mockserve.options.serve import ServeOptions
 from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.serving.lifecycle import LOOK_EVERY_S
+from mockserve.serving.lifecycle import ENGINE_CHECK_INTERVAL_S
 from mockserve.transport.clients import SlowReaders
 
 
-class Answering:
+class ApiServerProcess:
     """One API server process: its control messages and its end."""
 
-    def __init__(self, place: int, engines: EngineSide, gathering: Gathering, answer: "Answer") -> None:
-        self.place = place
+    def __init__(self, process_index: int, engines: EngineSide, gatherer: MetricsGatherer, answer: "Answer") -> None:
+        self.process_index = process_index
         self.listening: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
         self.stopping: asyncio.Future[Stopping] = asyncio.get_running_loop().create_future()
         self.death_reported = asyncio.Event()
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Resolved with the exit code of the process."""
         self._engines = engines
-        self._gathering = gathering
+        self._gatherer = gatherer
         self._answer = answer
         self._process: SpawnProcess | None = None
         self._channel: Channel | None = None
@@ -64,11 +64,11 @@ class Answering:
         """Start the process and a channel to it."""
         self._channel = await open_channel(near_end, self._on_message, _ignore)
         self.end = self._engines.add(self._channel.send)
-        self._channel.sent = self.end.sent
+        self._channel.on_sent = self.end.on_sent
         process = multiprocessing.get_context("spawn").Process(
-            target=answer_until_stopped, args=(assignment,), name=f"answering {self.place}"
+            target=run_api_server, args=(assignment,), name=f"answering {self.process_index}"
         )
-        with _deaf_from_birth():
+        with _signals_blocked():
             process.start()
         far_end.close()
         self._process = process
@@ -90,16 +90,16 @@ class Answering:
         if self._process is not None and not self.ended.done():
             self._process.kill()
 
-    def _on_message(self, message: FromAnswering) -> None:
+    def _on_message(self, message: FromApiServer) -> None:
         if isinstance(message, Listening):
             self.listening.set_result(message)
-            self._engines.welcome(self.end)
+            self._engines.send_initial_state(self.end)
         elif isinstance(message, Refused):
             self.listening.set_exception(OptionError(message.message))
-        elif isinstance(message, WantMetrics | ChangeFaults):
+        elif isinstance(message, GetMetricsPage | ChangeFaults):
             self._answer(self, message)
-        elif isinstance(message, Figures):
-            self._gathering.on_message(self.place, message)
+        elif isinstance(message, ProcessCounts):
+            self._gatherer.on_message(self.process_index, message)
         elif isinstance(message, DeathReported):
             self.death_reported.set()
         elif isinstance(message, UsesBackend):
@@ -114,16 +114,16 @@ class Answering:
         assert process is not None
         asyncio.get_running_loop().remove_reader(process.sentinel)
         process.join()
-        self.end.gone()
-        self._gathering.gone(self.place)
+        self.end.on_closed()
+        self._gatherer.on_closed(self.process_index)
         self.ended.set_result(process.exitcode or 0)
 
 
-Answer = Callable[[Answering, WantMetrics | ChangeFaults], None]
+Answer = Callable[[ApiServerProcess, GetMetricsPage | ChangeFaults], None]
 
 
 @contextmanager
-def _deaf_from_birth() -> Iterator[None]:
+def _signals_blocked() -> Iterator[None]:
     """Block signals in processes started within the block, until they have set their handlers.
 
     Ctrl-C reaches all processes of a terminal, and would end a starting process with a traceback.
@@ -193,7 +193,7 @@ async def serve_in_processes(options: ServeOptions, deployment: Deployment, envi
     if stopping.is_set():
         return 0
     with reserved_port(options.network.host, options.network.port) as holder:
-        server = Processes(options, deployment, environment, holder.getsockname()[1])
+        server = ApiServerGroup(options, deployment, environment, holder.getsockname()[1])
         try:
             await server.start()
             await server.until_listening_or(stopping)
@@ -202,7 +202,7 @@ async def serve_in_processes(options: ServeOptions, deployment: Deployment, envi
             await server.stop(at_once)
 
 
-class Processes:
+class ApiServerGroup:
     """The engines and their API server processes."""
 
     def __init__(
@@ -218,8 +218,8 @@ class Processes:
         slow_readers = SlowReaders(options.network.max_unsent_kib * 1024)
         source = source_of(options, deployment, self._ranks, wire.lateness, slow_readers)
         self._metrics_source = source
-        self._gathering = Gathering(source)
-        self._answering: list[Answering] = []
+        self._gatherer = MetricsGatherer(source)
+        self._api_servers: list[ApiServerProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -228,27 +228,27 @@ class Processes:
         origin_s = self._ranks[0].driver.seconds_at(0)
         # Engine faults are planned in this process only.
         options = with_settings(self._options, fault_engine=())
-        for place in range(number):
+        for process_index in range(number):
             near_end, far_end = socket.socketpair()
-            answering = Answering(place, self._engines, self._gathering, self._answer)
-            assignment = Assignment(options, self._environment, place, number, origin_s, far_end)
-            await answering.start(assignment, far_end, near_end)
-            self._answering.append(answering)
+            api_server = ApiServerProcess(process_index, self._engines, self._gatherer, self._answer)
+            assignment = Assignment(options, self._environment, process_index, number, origin_s, far_end)
+            await api_server.start(assignment, far_end, near_end)
+            self._api_servers.append(api_server)
         self._keep(self._send_state())
-        self._metrics_source.watch(is_watched=True)
+        self._metrics_source.record_history(is_recording=True)
 
     async def until_listening_or(self, stopping: asyncio.Event) -> None:
         """Return when all processes listen, and log it. Return earlier after a signal or the end of a process.
 
         Raises OptionError if a process cannot serve with its settings.
         """
-        listening = asyncio.gather(*(each.listening for each in self._answering))
-        await _first_of(listening, asyncio.ensure_future(stopping.wait()), *(each.ended for each in self._answering))
+        listening = asyncio.gather(*(each.listening for each in self._api_servers))
+        await _first_of(listening, asyncio.ensure_future(stopping.wait()), *(each.ended for each in self._api_servers))
         if listening.done():
             first, *_ = listening.result()
             keep_what_exists()
             self._faults.plan(self._options.faults.timed)
-            options, number = self._options, len(self._answering)
+            options, number = self._options, len(self._api_servers)
             where = address(options, first.host, first.port)
             stops = fields(model=options.model_names[0], address=where, processes=number)
             _logger.info("%s, %d processes answer", startup_line(options, self._deployment, where), number, extra=stops)
@@ -257,24 +257,24 @@ class Processes:
         """Return when the server must end, with its exit code."""
         dying = asyncio.ensure_future(self._engine_death())
         stopped = asyncio.ensure_future(stopping.wait())
-        await _first_of(stopped, dying, *(each.ended for each in self._answering))
-        gone = [each for each in self._answering if each.ended.done()]
-        for each in gone:
+        await _first_of(stopped, dying, *(each.ended for each in self._api_servers))
+        on_closed = [each for each in self._api_servers if each.ended.done()]
+        for each in on_closed:
             _logger.error("stopping: process %d has ended with code %d", each.pid, each.ended.result())
         if dying.done():
             _logger.error("stopping: the engine has failed: %s", dying.result())
         dying.cancel()
-        return FAILED if gone else 0
+        return FAILED if on_closed else 0
 
     async def stop(self, at_once: asyncio.Event) -> None:
         """Wait for open replies within --shutdown-timeout or until `at_once`, then end all processes."""
-        running = [each for each in self._answering if not each.ended.done()]
+        running = [each for each in self._api_servers if not each.ended.done()]
         for each in running:
             if each.listening.done():
                 each.stop(at_once=at_once.is_set())
             else:  # it has no open replies
                 each.kill()
-        self._keep(self._say_what_is_open(running))
+        self._keep(self._log_open_replies(running))
         self._keep(self._hurry(running, at_once))
         if running:
             await asyncio.wait(
@@ -287,14 +287,14 @@ class Processes:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._faults.close()
-        self._metrics_source.watch(is_watched=False)
+        self._metrics_source.record_history(is_recording=False)
         self._engines.driver.close()
 
     async def _engine_death(self) -> BaseException:
         """Return the failure of an engine, once a client has received the error or at the next periodic check."""
-        stops = [asyncio.ensure_future(each.death_reported.wait()) for each in self._answering]
+        stops = [asyncio.ensure_future(each.death_reported.wait()) for each in self._api_servers]
         while (failure := self._engines.driver.failure) is None:
-            await asyncio.wait(stops, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(stops, timeout=ENGINE_CHECK_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
         return failure
 
     async def _send_state(self) -> None:
@@ -302,25 +302,25 @@ class Processes:
             self._engines.send_state()
             await asyncio.sleep(STATE_EVERY_S)
 
-    async def _say_what_is_open(self, running: Sequence[Answering]) -> None:
+    async def _log_open_replies(self, running: Sequence[ApiServerProcess]) -> None:
         stops = await asyncio.gather(*(each.stopping for each in running))
         if num_open := sum(each.num_open for each in stops):
             within_s = self._options.network.shutdown_timeout
             _logger.info("stopping: open replies: %d, cut after %d s", num_open, within_s, extra=fields(open=num_open))
 
-    async def _hurry(self, running: Sequence[Answering], at_once: asyncio.Event) -> None:
+    async def _hurry(self, running: Sequence[ApiServerProcess], at_once: asyncio.Event) -> None:
         await at_once.wait()
         for each in running:
             each.stop(at_once=True)
 
-    def _answer(self, asking: Answering, message: WantMetrics | ChangeFaults) -> None:
+    def _answer(self, sender: ApiServerProcess, message: GetMetricsPage | ChangeFaults) -> None:
         async def answer() -> None:
             if isinstance(message, ChangeFaults):
-                await self._engines.change_faults(asking.end, message)
+                await self._engines.change_faults(sender.end, message)
                 return
-            asked = {each.place: each.end.send for each in self._answering if not each.ended.done()}
-            page = await self._gathering.page(asked, message)
-            asking.end.send(MetricsPage(message.question, page))
+            senders = {each.process_index: each.end.send for each in self._api_servers if not each.ended.done()}
+            page = await self._gatherer.page(senders, message)
+            sender.end.send(MetricsPage(message.query_id, page))
 
         self._keep(answer())
 

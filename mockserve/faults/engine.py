@@ -130,14 +130,14 @@ class EngineFaults:
     @property
     def _has_died(self) -> bool:
         dead = [engine.driver.failure is not None for engine in self._engines.values()]
-        return all(dead) if self._die_alone else any(dead)
+        return all(dead) if self._fail_alone else any(dead)
 
     @property
-    def _die_alone(self) -> bool:
-        return all(engine.dies_alone for engine in self._engines.values())
+    def _fail_alone(self) -> bool:
+        return all(engine.fails_alone for engine in self._engines.values())
 
     @property
-    def _chosen(self) -> Collection[RankEngine]:
+    def _target_engines(self) -> Collection[RankEngine]:
         """The engines of the rank in the settings. Raises OptionError for an unknown rank."""
         return self._of_rank(self._source.settings.rank)
 
@@ -152,15 +152,15 @@ class EngineFaults:
         return [self._engines[rank]]
 
     def _hang(self) -> None:
-        for each in self._chosen:
+        for each in self._target_engines:
             each.driver.call_engine(lambda engine, at: engine.hold(PauseState.EVERYTHING, at))
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         for each in self._engines.values():
             each.driver.call_engine(lambda engine, at: engine.hold(PauseState.NONE, at))
 
     def _die(self) -> None:
-        for each in list(self._chosen if self._die_alone else self._engines.values()):
+        for each in list(self._target_engines if self._fail_alone else self._engines.values()):
             each.driver.fail(EngineDeathError("the engine died on purpose"))
 
     def _exhaust(self) -> None:
@@ -170,7 +170,7 @@ class EngineFaults:
             free = engine.kv.num_blocks - engine.kv.num_used_blocks
             engine.shrink_cache(int(free * fraction), at)
 
-        for each in self._chosen:
+        for each in self._target_engines:
             each.driver.call_engine(withhold)
 
     def _replenish(self) -> None:
@@ -178,7 +178,7 @@ class EngineFaults:
             each.driver.call_engine(lambda engine, at: engine.shrink_cache(0, at))
 
     def _slow_down(self) -> None:
-        for each in self._chosen:
+        for each in self._target_engines:
             each.latency.factor = self._source.settings.slow_factor
 
     def _speed_up(self) -> None:
@@ -193,7 +193,7 @@ _STARTS: Mapping[str, Callable[[EngineFaults], None]] = {
     "slow": EngineFaults._slow_down,
 }
 _ENDS: Mapping[str, Callable[[EngineFaults], None]] = {
-    "hang": EngineFaults._go_on,
+    "hang": EngineFaults._resume,
     "kv_exhaustion": EngineFaults._replenish,
     "slow": EngineFaults._speed_up,
 }

@@ -31,9 +31,9 @@ class FaultSource:
 
         `by_chance` is False for requests that only get a fault requested by header.
         """
-        asked = headers.get(HEADER) or headers.get(STATUS_HEADER)
-        if asked is not None:
-            return self._asked(asked)
+        requested = headers.get(HEADER) or headers.get(STATUS_HEADER)
+        if requested is not None:
+            return self._requested_fault(requested)
         if not by_chance or not self.settings.rates:
             return None
         point = self._random.random()
@@ -43,7 +43,7 @@ class FaultSource:
                 return kind, self.settings
         return None
 
-    def _asked(self, text: str) -> tuple[str, FaultSettings]:
+    def _requested_fault(self, text: str) -> tuple[str, FaultSettings]:
         kind, *parts = (part.strip() for part in text.split(";"))
         kind = _BY_STATUS.get(kind, kind)
         if kind not in REPLY_FAULTS:
@@ -62,7 +62,7 @@ _END_OF_HEAD = b"\r\n\r\n"
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PendingBytes:
     """Bytes to send in pieces, with a pause before each piece."""
 
     pause_s: float
@@ -84,7 +84,7 @@ class ShapedTransport(asyncio.Transport):
         self._kind = kind
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_PendingBytes] = deque()
         """Delayed bytes."""
         self._num_events = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -142,7 +142,7 @@ class ShapedTransport(asyncio.Transport):
         if pause_s == 0 and not self._waiting:
             self._inner.write(data)
             return
-        self._waiting.append(_Waiting(pause_s, memoryview(data), piece_bytes or len(data)))
+        self._waiting.append(_PendingBytes(pause_s, memoryview(data), piece_bytes or len(data)))
         self._drained.clear()
         if self._timer is None:
             self._timer = self._loop.call_later(pause_s, self._pause_over)

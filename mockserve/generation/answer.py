@@ -92,9 +92,9 @@ def as_beam(answer: Answer, eos_token_id: int, keeps_end: bool) -> Answer:
     )
 
 
-LEAST_TOP_PROBABILITY = 0.2
-MOST_TOP_PROBABILITY = 0.98
-MOST_RANK = 20
+MIN_TOP_PROBABILITY = 0.2
+MAX_TOP_PROBABILITY = 0.98
+MAX_RANK = 20
 """Lowest rank of a drawn token, as with the usual top-k sampling."""
 
 
@@ -117,20 +117,20 @@ def token_logprobs(
     num_top: int,
     candidates: Sequence[int],
     is_greedy: bool = False,
-    most_rank: int = MOST_RANK,
+    max_rank: int = MAX_RANK,
 ) -> TokenLogprobs:
     """The likeliest `num_top` tokens of the step that chose `token_id`; the other ids come from `candidates`.
 
     Probabilities fall geometrically, so that all of a step add up to less than 1, and a token is ranked as if drawn
-    by them: first when greedy, `most_rank` at most. Equal arguments give equal values, and a longer list begins with
+    by them: first when greedy, `max_rank` at most. Equal arguments give equal values, and a longer list begins with
     the shorter one. Values have single precision, as a GPU's. Cost: about 5 us, and 1 us more per id of the list.
     """
     draw = Random(seed * 1_000_003 + token_id)
-    top = draw.uniform(LEAST_TOP_PROBABILITY, MOST_TOP_PROBABILITY)
+    top = draw.uniform(MIN_TOP_PROBABILITY, MAX_TOP_PROBABILITY)
     falloff = 1 - top
     drawn = 1 + int(math.log(1 - draw.random()) / math.log(falloff))
-    rank = 1 if is_greedy else min(drawn, most_rank)
-    ids = _others(draw, token_id, max(0, num_top - (rank <= num_top)), candidates)
+    rank = 1 if is_greedy else min(drawn, max_rank)
+    ids = _draw_other_ids(draw, token_id, max(0, num_top - (rank <= num_top)), candidates)
     if rank <= num_top:
         ids.insert(min(rank - 1, len(ids)), token_id)
     listed = [(each, _logprob(top, falloff, place)) for place, each in enumerate(ids, start=1)]
@@ -143,7 +143,7 @@ def _logprob(top: float, falloff: float, rank: int) -> float:
     return value
 
 
-def _others(draw: Random, token_id: int, count: int, candidates: Sequence[int]) -> list[int]:
+def _draw_other_ids(draw: Random, token_id: int, count: int, candidates: Sequence[int]) -> list[int]:
     """Return `count` different ids other than `token_id`, or fewer if there are not as many."""
     if len(candidates) < 2 * (count + 1):
         few = [each for each in dict.fromkeys(candidates) if each != token_id]
@@ -157,9 +157,9 @@ def _others(draw: Random, token_id: int, count: int, candidates: Sequence[int]) 
     return list(chosen)[1:]
 
 
-SPREAD = 6.0
+LOGIT_SPREAD = 6.0
 """Logits of labels lie between -SPREAD and 0."""
-NORMALIZER = 130.0
+LOGIT_NORMALIZER = 130.0
 """Keeps the sum of 128 labels, the most that a request may name, below 1."""
 
 
@@ -167,66 +167,66 @@ def label_score(prompt_digest: object, label_ids: Sequence[int], seed: int, appl
     """Return the probability of the first label: among the labels with `applies_softmax`, else in the whole
     vocabulary."""
     weights = {label: math.exp(_logit(prompt_digest, label, seed)) for label in label_ids}
-    total = sum(weights.values()) if applies_softmax else NORMALIZER
+    total = sum(weights.values()) if applies_softmax else LOGIT_NORMALIZER
     return weights[label_ids[0]] / total
 
 
 def _logit(prompt_digest: object, label: int, seed: int) -> float:
     drawn = blake2b(f"{seed} {prompt_digest!r} {label}".encode(), digest_size=8).digest()
-    return -SPREAD * int.from_bytes(drawn, "big") / 2**64
+    return -LOGIT_SPREAD * int.from_bytes(drawn, "big") / 2**64
 
 
-def stopped(said: Split, ending: Ending, sampling: SamplingParams) -> Answer:
+def apply_stops(tokens: Split, ending: Ending, sampling: SamplingParams) -> Answer:
     """Return the answer cut by stop tokens, stop strings and repetition. None of them applies before `min_tokens`."""
     if sampling.repetition is not None:
-        said, ending = _cut_at_repetition(said, ending, sampling, sampling.repetition)
+        tokens, ending = _cut_at_repetition(tokens, ending, sampling, sampling.repetition)
     if sampling.stop_token_ids:
-        said, ending = _cut_at_stop_token(said, ending, sampling, frozenset(sampling.stop_token_ids))
+        tokens, ending = _cut_at_stop_token(tokens, ending, sampling, frozenset(sampling.stop_token_ids))
     if not sampling.stop:
-        return Answer(said.pieces, ending, said.pieces, said.ids)
-    return _cut_at_stop_string(said, ending, sampling)
+        return Answer(tokens.pieces, ending, tokens.pieces, tokens.ids)
+    return _cut_at_stop_string(tokens, ending, sampling)
 
 
 def _cut_at_repetition(
-    said: Split, ending: Ending, sampling: SamplingParams, repetition: Repetition
+    tokens: Split, ending: Ending, sampling: SamplingParams, repetition: Repetition
 ) -> tuple[Split, Ending]:
-    num_tokens = first_repetition(said.ids, repetition)
-    if num_tokens is None or not sampling.min_tokens <= num_tokens < said.num_tokens:
-        return said, ending
-    return said.first(num_tokens), Ending("repetition", STOP_REASON)
+    num_tokens = first_repetition(tokens.ids, repetition)
+    if num_tokens is None or not sampling.min_tokens <= num_tokens < tokens.num_tokens:
+        return tokens, ending
+    return tokens.first(num_tokens), Ending("repetition", STOP_REASON)
 
 
 def _cut_at_stop_token(
-    said: Split, ending: Ending, sampling: SamplingParams, stop_ids: frozenset[int]
+    tokens: Split, ending: Ending, sampling: SamplingParams, stop_ids: frozenset[int]
 ) -> tuple[Split, Ending]:
     """A stop token is counted; its text is shown only with `include_stop_str_in_output`."""
     # The end marker of an answer that ends by itself is never a stop token, even if the client lists it.
-    last = len(said.ids) - (ending.finish_reason == "stop")
+    last = len(tokens.ids) - (ending.finish_reason == "stop")
     for index in range(sampling.min_tokens, last):
-        if said.ids[index] in stop_ids:
-            pieces = [*said.pieces[: index + 1]]
+        if tokens.ids[index] in stop_ids:
+            pieces = [*tokens.pieces[: index + 1]]
             if not sampling.include_stop_str_in_output:
                 pieces[-1] = ""
-            return Split(said.ids[: index + 1], pieces), Ending("stop", said.ids[index])
-    return said, ending
+            return Split(tokens.ids[: index + 1], pieces), Ending("stop", tokens.ids[index])
+    return tokens, ending
 
 
-def _cut_at_stop_string(said: Split, ending: Ending, sampling: SamplingParams) -> Answer:
-    text = "".join(said.pieces)
-    ends = list(accumulate(map(len, said.pieces)))
+def _cut_at_stop_string(tokens: Split, ending: Ending, sampling: SamplingParams) -> Answer:
+    text = "".join(tokens.pieces)
+    ends = list(accumulate(map(len, tokens.pieces)))
     match = _first_match(text, ends, sampling)
     kept = len(text)
     if match is not None:
         start, end, stop = match
         ending = Ending("stop", stop)
         num_tokens = bisect_left(ends, end) + 1
-        said = Split(said.ids[:num_tokens], said.pieces[:num_tokens])
+        tokens = Split(tokens.ids[:num_tokens], tokens.pieces[:num_tokens])
         kept = end if sampling.include_stop_str_in_output else start
     held_back = 0 if sampling.include_stop_str_in_output else max(map(len, sampling.stop)) - 1
-    shown = [max(0, min(end - held_back, kept)) for end in ends[: said.num_tokens]]
+    shown = [max(0, min(end - held_back, kept)) for end in ends[: tokens.num_tokens]]
     shown[-1] = kept
     texts = [text[start:end] for start, end in zip([0, *shown], shown, strict=False)]
-    return Answer(texts, ending, said.pieces, said.ids)
+    return Answer(texts, ending, tokens.pieces, tokens.ids)
 
 
 def _first_match(text: str, ends: list[int], sampling: SamplingParams) -> tuple[int, int, str] | None:

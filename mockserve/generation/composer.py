@@ -14,14 +14,14 @@ from random import Random
 from typing import Any
 
 from blis_sim.options import OptionError
-from mockserve.generation.answer import Answer, Kind, is_slow, stopped
-from mockserve.generation.chat_templates.conversations import Conversations, open_conversations
+from mockserve.generation.answer import Answer, Kind, apply_stops, is_slow
+from mockserve.generation.chat_templates.conversations import ChatRenderer, load_chat_renderer
 from mockserve.generation.prose import Dataset, Prose, open_dataset, tokens_of
-from mockserve.generation.script import RenderOptions, Segment, render_tokens, sorted_by_kind, thoughts
+from mockserve.generation.script import RenderOptions, Segment, reasoning_segments, render_tokens, sorted_by_kind
 from mockserve.generation.structured_outputs.kinds import VERBOSITIES
 from mockserve.generation.tokenizer import Split, Tokenizer
 from mockserve.generation.tokenizer_file import load_tokenizer, read_json_object
-from mockserve.generation.writing import PLAIN, OutputSpec, Steps, Written, advanced, calls_job, content_job
+from mockserve.generation.writing import PLAIN, OutputSpec, ScriptResult, Steps, calls_job, content_job, next_job
 from mockserve.options.content import ContentOptions, json_object
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.sampling import (
@@ -29,7 +29,7 @@ from mockserve.protocol.sampling import (
     SAMPLING_NAMES,
     GenerationDefaults,
     SamplingParams,
-    raised_temperature,
+    clamp_temperature,
 )
 from mockserve.workers import Job
 
@@ -57,7 +57,7 @@ class Composer:
     dataset: Dataset | None = None
 
     @property
-    def quotes(self) -> bool:
+    def uses_prompt_text(self) -> bool:
         """Whether answers may depend on the text of the prompt."""
         return self.echoes or self.dataset is not None
 
@@ -66,22 +66,22 @@ class Composer:
         random: Random,
         sampling: SamplingParams,
         budget: int,
-        form: OutputSpec = PLAIN,
+        output_spec: OutputSpec = PLAIN,
         prompt: Sequence[int] = (),
     ) -> Answer:
-        """Run `composing` with all of its jobs in place, and return the answer."""
-        steps = self.composing(random, sampling, budget, form, prompt)
-        found = advanced(steps, None)
+        """Run `compose_in_steps` with all of its jobs in place, and return the answer."""
+        steps = self.compose_in_steps(random, sampling, budget, output_spec, prompt)
+        found = next_job(steps, None)
         while isinstance(found, Job):
-            found = advanced(steps, found.done())
+            found = next_job(steps, found.done())
         return found
 
-    def composing(
+    def compose_in_steps(
         self,
         random: Random,
         sampling: SamplingParams,
         budget: int,
-        form: OutputSpec = PLAIN,
+        output_spec: OutputSpec = PLAIN,
         prompt: Sequence[int] = (),
     ) -> Steps:
         """Compose an answer of 1 to `budget` tokens; yield a job for each script that is to be written.
@@ -90,75 +90,79 @@ class Composer:
         Raises ApiError for a constraint that no text meets.
         """
         thought: list[Segment] = []
-        if form.thinking is not None:
-            thought = thoughts(form.thinking, random, self.prose, budget)
+        if output_spec.thinking is not None:
+            thought = reasoning_segments(output_spec.thinking, random, self.prose, budget)
         left = budget - self._count(thought)
-        said = yield from self._said(random, sampling, left, form, prompt)
-        if said is None and not thought:
-            return self._plain(random, sampling, budget, form)
-        if said is None:
-            said = [Segment(Kind.CONTENT, "".join(self._prose(random, sampling, left, form)[0].pieces))]
-        names_function = form.tools is not None and form.tools.is_named
-        how = RenderOptions(self.tokenizer, sampling, budget, names_function)
-        return render_tokens([*thought, *said], how)
+        output = yield from self._write_script(random, sampling, left, output_spec, prompt)
+        if output is None and not thought:
+            return self._compose_prose(random, sampling, budget, output_spec)
+        if output is None:
+            output = [Segment(Kind.CONTENT, "".join(self._write_prose(random, sampling, left, output_spec)[0].pieces))]
+        names_function = output_spec.tools is not None and output_spec.tools.is_named
+        render_options = RenderOptions(self.tokenizer, sampling, budget, names_function)
+        return render_tokens([*thought, *output], render_options)
 
-    def is_long(self, sampling: SamplingParams, budget: int, form: OutputSpec, prompt: Sequence[int]) -> bool:
+    def is_long(self, sampling: SamplingParams, budget: int, output_spec: OutputSpec, prompt: Sequence[int]) -> bool:
         """Whether an answer takes more than a few milliseconds, not counting its jobs."""
         allowed = sampling.allowed_token_ids
         can_end = not sampling.ignore_eos and (allowed is None or self.tokenizer.eos_token_id in allowed)
-        least = max(sampling.min_tokens, self.fixed_tokens or 0, form.natural_tokens or 0) if can_end else budget
-        if self.quotes:
+        least = max(sampling.min_tokens, self.fixed_tokens or 0, output_spec.natural_tokens or 0) if can_end else budget
+        if self.uses_prompt_text:
             least = max(least, len(prompt))
         return least > MOST_TOKENS_AT_ONCE or (sampling.repetition is not None and is_slow(sampling.repetition))
 
-    def _said(
-        self, random: Random, sampling: SamplingParams, left: int, form: OutputSpec, prompt: Sequence[int]
-    ) -> Generator[Job[Written], Written | None, list[Segment] | None]:
+    def _write_script(
+        self, random: Random, sampling: SamplingParams, left: int, output_spec: OutputSpec, prompt: Sequence[int]
+    ) -> Generator[Job[ScriptResult], ScriptResult | None, list[Segment] | None]:
         """Write the part after the reasoning, in at most `left` tokens if possible; return None for prose."""
-        known = self._known_text(form, prompt)
-        tools = form.tools
-        constraint = form.constraint
+        known = self._canned_text(output_spec, prompt)
+        tools = output_spec.tools
+        constraint = output_spec.constraint
         # A constraint leaves no room for a call unless calls take its place.
         is_free = tools is not None and constraint is None and (tools.is_forced or known is None)
-        may_call = tools is not None and (tools.replaces_form or is_free)
+        may_call = tools is not None and (tools.overrides_constraint or is_free)
         num_calls = tools.num_calls(random) if tools is not None and may_call else 0
         if tools is not None and num_calls:
             functions = random.choices(tools.functions, k=num_calls)
-            return (yield from self._fitting(left, random, partial(calls_job, tools, functions)))
+            return (yield from self._write_within_budget(left, random, partial(calls_job, tools, functions)))
         if constraint is not None:
-            return (yield from self._fitting(left, random, partial(content_job, constraint)))
+            return (yield from self._write_within_budget(left, random, partial(content_job, constraint)))
         if known is None:
             return None
-        return [Segment(Kind.CONTENT, self._filled(known, left if sampling.ignore_eos else sampling.min_tokens))]
+        return [
+            Segment(Kind.CONTENT, self._repeat_to_length(known, left if sampling.ignore_eos else sampling.min_tokens))
+        ]
 
-    def _plain(self, random: Random, sampling: SamplingParams, budget: int, form: OutputSpec) -> Answer:
+    def _compose_prose(self, random: Random, sampling: SamplingParams, budget: int, output_spec: OutputSpec) -> Answer:
         """Return prose only, token by token as it was written."""
-        answer = stopped(*self._prose(random, sampling, budget, form), sampling)
-        if not form.is_parsed:
+        answer = apply_stops(*self._write_prose(random, sampling, budget, output_spec), sampling)
+        if not output_spec.is_parsed:
             return answer
         script = [Segment(Kind.CONTENT, "".join(answer.texts))]
         return answer._replace(deltas=sorted_by_kind(answer.texts, script))
 
-    def _prose(self, random: Random, sampling: SamplingParams, budget: int, form: OutputSpec) -> tuple[Split, Ending]:
-        num_tokens = self.fixed_tokens or form.natural_tokens or natural_length(random)
+    def _write_prose(
+        self, random: Random, sampling: SamplingParams, budget: int, output_spec: OutputSpec
+    ) -> tuple[Split, Ending]:
+        num_tokens = self.fixed_tokens or output_spec.natural_tokens or natural_length(random)
         num_tokens = max(num_tokens, sampling.min_tokens + 1)
         allowed = sampling.allowed_token_ids
         can_end = allowed is None or self.tokenizer.eos_token_id in allowed
         if sampling.ignore_eos or num_tokens > budget or not can_end:
-            return self._words(random, sampling, budget, form.goes_on), Ending("length")
-        said = self._words(random, sampling, num_tokens - 1, form.goes_on)
-        return Split([*said.ids, self.tokenizer.eos_token_id], [*said.pieces, ""]), Ending("stop")
+            return self._write_words(random, sampling, budget, output_spec.continues_word), Ending("length")
+        output = self._write_words(random, sampling, num_tokens - 1, output_spec.continues_word)
+        return Split([*output.ids, self.tokenizer.eos_token_id], [*output.pieces, ""]), Ending("stop")
 
-    def _words(self, random: Random, sampling: SamplingParams, num_tokens: int, goes_on: bool) -> Split:
+    def _write_words(self, random: Random, sampling: SamplingParams, num_tokens: int, continues_word: bool) -> Split:
         """Return words: any, or only the tokens that the request allows."""
         if sampling.allowed_token_ids is not None:
             return tokens_of(sampling.allowed_token_ids, self.tokenizer, random, num_tokens)
         prose = self.prose.without(sampling.bad_words) if sampling.bad_words else self.prose
-        return prose.write(random, num_tokens, goes_on)
+        return prose.write(random, num_tokens, continues_word)
 
-    def _fitting(
-        self, left: int, random: Random, new_job: Callable[[Random, int, int], Job[Written]]
-    ) -> Generator[Job[Written], Written | None, list[Segment]]:
+    def _write_within_budget(
+        self, left: int, random: Random, new_job: Callable[[Random, int, int], Job[ScriptResult]]
+    ) -> Generator[Job[ScriptResult], ScriptResult | None, list[Segment]]:
         """Write the largest script that leaves room for the end marker; write the smallest one if none does."""
         script: list[Segment] = []
         most_chars = (left + 1) * self.tokenizer.longest_piece_chars
@@ -173,19 +177,19 @@ class Composer:
     def _count(self, script: Sequence[Segment]) -> int:
         return self.tokenizer.count("".join(each.text for each in script)) if script else 0
 
-    def _known_text(self, form: OutputSpec, prompt: Sequence[int]) -> str | None:
+    def _canned_text(self, output_spec: OutputSpec, prompt: Sequence[int]) -> str | None:
         """Return the text of a recording, an echo or the data set; None when the answer must be generated."""
         scripted = SCRIPTED_TEXT.get()
         if scripted is not None:
             return scripted
-        if not self.quotes:
+        if not self.uses_prompt_text:
             return None
-        asked = form.asked or (self.tokenizer.decode(prompt),)
+        asked = output_spec.asked or (self.tokenizer.decode(prompt),)
         if self.echoes:
             return asked[0]
         return None if self.dataset is None else self.dataset.answer(asked, prompt)
 
-    def _filled(self, text: str, least: int) -> str:
+    def _repeat_to_length(self, text: str, least: int) -> str:
         """Return `text`, repeated until it has at least `least` tokens."""
         num_tokens = self.tokenizer.count(text)
         if not num_tokens or num_tokens >= least:
@@ -259,7 +263,7 @@ def parser_problem(
     return f"{' and '.join(flags)} cannot be used with the tokenizer of {model!r}: {missing[0]}"
 
 
-def open_vocabulary(options: ContentOptions, model: str, vocabulary_size: int) -> tuple[Tokenizer, Conversations]:
+def open_vocabulary(options: ContentOptions, model: str, vocabulary_size: int) -> tuple[Tokenizer, ChatRenderer]:
     """Load tokenizer and chat template from --tokenizer, the model folder, or the built-ins.
 
     A MODEL folder is used only if the tokenizers library is there: without --tokenizer no library is needed. Raises
@@ -271,7 +275,7 @@ def open_vocabulary(options: ContentOptions, model: str, vocabulary_size: int) -
     folder = None
     if path is not None:
         folder = Path(path) if Path(path).is_dir() else Path(path).parent
-    return load_tokenizer(path, vocabulary_size), open_conversations(options, folder)
+    return load_tokenizer(path, vocabulary_size), load_chat_renderer(options, folder)
 
 
 def new_composer(options: ContentOptions, tokenizer: Tokenizer) -> Composer:
@@ -319,7 +323,7 @@ def open_generation_defaults(options: ContentOptions, model: str) -> GenerationD
     max_tokens = config.get(_MAX_NEW_TOKENS)
     sampling = {name: config[name] for name in SAMPLING_NAMES if config.get(name) is not None}
     if "temperature" in sampling:
-        sampling["temperature"] = raised_temperature(sampling["temperature"])
+        sampling["temperature"] = clamp_temperature(sampling["temperature"])
     is_own_choice = source not in (AUTO, NONE)
     return GenerationDefaults(sampling, max_tokens, max_tokens if is_own_choice else override.get(_MAX_NEW_TOKENS))
 

@@ -35,7 +35,7 @@ def read_answer(text: str, has_reasoning: bool, has_calls: bool, is_whole: bool)
     return [*found, *_words_and_calls(text)]
 
 
-def added(before: list[Delta], after: list[Delta]) -> list[Delta]:
+def new_parts(before: list[Delta], after: list[Delta]) -> list[Delta]:
     """Return the parts of a longer text that are missing from a shorter one."""
     new = after[len(before) :]
     if before and len(after[len(before) - 1].text) > len(before[-1].text):
@@ -101,7 +101,7 @@ def _without_beginning_of(mark: str, text: str) -> str:
     return text
 
 
-Called: TypeAlias = tuple[str, str]
+NameAndArguments: TypeAlias = tuple[str, str]
 """Name of a function, and its arguments as JSON, possibly incomplete."""
 
 
@@ -147,7 +147,9 @@ ENDS_AT_NAMES = frozenset(
 object."""
 
 
-def shown_calls(form: CutForm, begun: Sequence[Called], cut: CutCalls) -> Sequence[Called] | None:
+def calls_in_reply(
+    form: CutForm, begun: Sequence[NameAndArguments], cut: CutCalls
+) -> Sequence[NameAndArguments] | None:
     """Return the calls in a whole reply out of the `begun` ones; None if the whole text is content."""
     complete = begun[: cut.num_complete]
     if form is CutForm.TEXT or (form is CutForm.TAGGED and (cut.is_within_call or not complete)):

@@ -38,9 +38,11 @@ class PatternSearch:
         for size, index in self._pairs(sizes):
             likely = self._may_be_in_run(size, index) & (index < self._end)
             size, index = size[likely], index[likely]
-            long_enough = self._reach(size, index, 1) + self._reach(size, index, -1) >= size * (self._min_count - 1)
+            long_enough = self._equal_length(size, index, 1) + self._equal_length(size, index, -1) >= size * (
+                self._min_count - 1
+            )
             for each in np.flatnonzero(long_enough):
-                self._look(int(size[each]), int(index[each]))
+                self._measure_run(int(size[each]), int(index[each]))
         return self._end if self._is_found else None
 
     def _pairs(self, sizes: range) -> Iterator[tuple[Ints, Ints]]:
@@ -71,7 +73,7 @@ class PatternSearch:
         either: npt.NDArray[np.bool_] = ahead | behind
         return either
 
-    def _reach(self, size: Ints, index: Ints, direction: int) -> Ints:
+    def _equal_length(self, size: Ints, index: Ints, direction: int) -> Ints:
         """Return how many tokens from an index on, or before it, equal those `size` before them; at most a whole
         run."""
         most = np.minimum(size * (self._min_count - 1), len(self._ids) - index if direction > 0 else index - size)
@@ -89,7 +91,7 @@ class PatternSearch:
         equal: npt.NDArray[np.bool_] = before * self._powers[size] == here
         return equal
 
-    def _look(self, size: int, index: int) -> None:
+    def _measure_run(self, size: int, index: int) -> None:
         """Measure the run of equal tokens around an index, and record a run that is long enough."""
         if index >= self._end:
             return

@@ -15,7 +15,7 @@ from blis_sim.options import OptionError
 from blis_sim.options.text import load_json
 from mockserve.generation.tokenizer import WORDS, Split, Tokenizer
 
-FEWEST_WORDS = 16
+MIN_WORDS = 16
 """Minimum number of single-token words of an English vocabulary; any other vocabulary uses its own pieces as words."""
 
 NUM_SENTENCES = 4096
@@ -29,7 +29,7 @@ FEW_TEXTS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Units:
+class UnitVocabulary:
     """Pieces of one token each. `words` carry the space before them; `openers` may begin a text or a sentence.
 
     `weights` are cumulative, one for each word.
@@ -53,16 +53,16 @@ class Prose:
         self.token_ids: Sequence[int] = sorted({each for word in self._units.words for each in tokenizer.encode(word)})
         """Ids that may occur in a text."""
 
-    def write(self, random: Random, num_tokens: int, goes_on: bool = False) -> Split:
+    def write(self, random: Random, num_tokens: int, continues_word: bool = False) -> Split:
         """Write a text of exactly `num_tokens` tokens, whose pieces are those of the tokenizer.
 
-        With `goes_on`, the text begins with a space, as after a word: the prompt and the text joined give
+        With `continues_word`, the text begins with a space, as after a word: the prompt and the text joined give
         the same tokens. If no text of the vocabulary has as many tokens, the nearest beginning of one is returned.
         """
         if num_tokens < 1:
             return Split([], [])
         written = "".join(self._draft(random, num_tokens))
-        if goes_on:
+        if continues_word:
             written = " " + written
         split = self._tokenizer.split(written)
         for _ in range(MOST_REPAIRS):
@@ -74,7 +74,7 @@ class Prose:
                 written += "".join(self._draft(random, num_tokens - split.num_tokens + 1)[1:])
             again = self._tokenizer.split(written)
             if again.num_tokens < num_tokens <= split.num_tokens:
-                return self._completed(written, num_tokens) or split.first(num_tokens)
+                return self._with_exact_length(written, num_tokens) or split.first(num_tokens)
             split = again
         return split.first(num_tokens)
 
@@ -87,7 +87,7 @@ class Prose:
             return self
         found = copy(self)
         found._sentences = {}
-        found._units = Units(
+        found._units = UnitVocabulary(
             [units.words[index] for index in kept],
             [each for each in units.openers if not _has_any(each, bad)],
             list(accumulate(1 / (rank + 8) for rank in range(len(kept)))),
@@ -96,11 +96,11 @@ class Prose:
         )
         return found
 
-    def _completed(self, text: str, num_tokens: int) -> Split | None:
+    def _with_exact_length(self, text: str, num_tokens: int) -> Split | None:
         """Return `text` shortened and completed by one word to have exactly `num_tokens` tokens; None if impossible."""
         for dropped in range(4):
             kept = "".join(self._tokenizer.split(text).pieces[: num_tokens - 1 - dropped])
-            for word in (*self._units.words[:FEWEST_WORDS], *self._units.openers[:FEWEST_WORDS]):
+            for word in (*self._units.words[:MIN_WORDS], *self._units.openers[:MIN_WORDS]):
                 split = self._tokenizer.split(kept + word * (dropped + 1))
                 if split.num_tokens == num_tokens:
                     return split
@@ -149,16 +149,16 @@ def tokens_of(allowed: Sequence[int], tokenizer: Tokenizer, random: Random, num_
     return Split(ids, ["" if "\ufffd" in texts[each] else texts[each] for each in ids])
 
 
-def _units_of(tokenizer: Tokenizer) -> Units:
+def _units_of(tokenizer: Tokenizer) -> UnitVocabulary:
     """Return English words if the vocabulary has them, else pieces of the vocabulary."""
     words = [word for word in (" " + each for each in WORDS) if _is_one_token(tokenizer, word)]
-    if len(words) < FEWEST_WORDS:
+    if len(words) < MIN_WORDS:
         return _units_of_vocabulary(tokenizer)
     capitalized = [" " + word[1:].capitalize() for word in words]
-    openers = [each for each in capitalized if _is_one_token(tokenizer, each) and _opens(tokenizer, each)]
+    openers = [each for each in capitalized if _is_one_token(tokenizer, each) and _can_open_text(tokenizer, each)]
     if not openers:
-        openers = [word for word in words if _opens(tokenizer, word)]
-    return Units(
+        openers = [word for word in words if _can_open_text(tokenizer, word)]
+    return UnitVocabulary(
         words,
         openers,
         list(accumulate(1 / (rank + 8) for rank in range(len(words)))),
@@ -176,12 +176,12 @@ def _is_one_token(tokenizer: Tokenizer, unit: str) -> bool:
     return tokenizer.decode(split.ids).strip() == text.strip()
 
 
-def _opens(tokenizer: Tokenizer, unit: str) -> bool:
+def _can_open_text(tokenizer: Tokenizer, unit: str) -> bool:
     """Whether `unit`, without the space before it, is one token at the beginning of a text."""
     return list(tokenizer.split(unit.strip() + " of").pieces) == [unit.strip(), " of"]
 
 
-def _units_of_vocabulary(tokenizer: Tokenizer) -> Units:
+def _units_of_vocabulary(tokenizer: Tokenizer) -> UnitVocabulary:
     """Return pieces of the vocabulary that remain single tokens beside one another, letters first."""
     step = max(1, tokenizer.vocabulary_size // MOST_PROBED_TOKENS)
     found = []
@@ -193,7 +193,7 @@ def _units_of_vocabulary(tokenizer: Tokenizer) -> Units:
                 break
     found.sort(key=lambda unit: not unit.strip().isalpha())
     letters = [unit for unit in found if unit.strip().isalpha()] or found or list("abcdefgh")
-    return Units(letters, [], list(accumulate(1 for _ in letters)))
+    return UnitVocabulary(letters, [], list(accumulate(1 for _ in letters)))
 
 
 SQLITE_HEADER = b"SQLite format 3\x00"
@@ -203,8 +203,8 @@ ANSWER_FIELDS = ("answer", "response", "completion", "output")
 class Dataset(Protocol):
     """Answers by prompt."""
 
-    def answer(self, asked: Sequence[str], prompt: Sequence[int]) -> str | None:
-        """Return the answer to the first of the texts `asked` with one, else to the token ids of the prompt."""
+    def answer(self, prompt_texts: Sequence[str], prompt: Sequence[int]) -> str | None:
+        """Return the answer to the first of the texts `prompt_texts` with one, else to the token ids of the prompt."""
         ...
 
 
@@ -214,8 +214,8 @@ class LinesDataset:
     def __init__(self, answers: Mapping[str, str]) -> None:
         self._answers = answers
 
-    def answer(self, asked: Sequence[str], prompt: Sequence[int]) -> str | None:
-        return next((self._answers[each] for each in asked if each in self._answers), None)
+    def answer(self, prompt_texts: Sequence[str], prompt: Sequence[int]) -> str | None:
+        return next((self._answers[each] for each in prompt_texts if each in self._answers), None)
 
 
 class TableDataset:
@@ -238,18 +238,18 @@ class TableDataset:
             )
         self._query = f"SELECT {value} FROM {quoted} WHERE {key} = ? LIMIT 1"
 
-    def answer(self, asked: Sequence[str], prompt: Sequence[int]) -> str | None:
-        for key in self._keys(asked, prompt):
+    def answer(self, prompt_texts: Sequence[str], prompt: Sequence[int]) -> str | None:
+        for key in self._keys(prompt_texts, prompt):
             row = self._connection.execute(self._query, (key,)).fetchone()
             if row is not None:
                 return _joined(row[0]) if self._by_hash else str(row[0])
         return None
 
-    def _keys(self, asked: Sequence[str], prompt: Sequence[int]) -> Iterable[str | bytes]:
+    def _keys(self, prompt_texts: Sequence[str], prompt: Sequence[int]) -> Iterable[str | bytes]:
         if not self._by_hash:
-            return asked
+            return prompt_texts
         packed = array("I", prompt).tobytes()
-        return [sha256(each).digest() for each in (*(text.encode() for text in asked), packed)]
+        return [sha256(each).digest() for each in (*(text.encode() for text in prompt_texts), packed)]
 
 
 def open_dataset(path: str, table: str) -> Dataset:

@@ -7,7 +7,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from mockserve.generation.answer import Answer, CutCalls, Delta, Kind, stopped
+from mockserve.generation.answer import Answer, CutCalls, Delta, Kind, apply_stops
 from mockserve.generation.prose import Prose
 from mockserve.generation.tokenizer import Split, Tokenizer, whole_characters
 from mockserve.protocol.bodies import Ending
@@ -37,15 +37,15 @@ class RenderOptions:
     """Whether the client named the function to call. The answer then ends after the call, without an end marker."""
 
 
-def render_tokens(script: Sequence[Segment], how: RenderOptions) -> Answer:
+def render_tokens(script: Sequence[Segment], options: RenderOptions) -> Answer:
     """Render the script as an answer: cut at the budget or at a stop, else ended by the end marker.
 
     With `ignore_eos`, or below `min_tokens`, end markers without text follow, as from a model that has no more to
     generate.
     """
     script = [_readable(each) for each in script]
-    said = how.tokenizer.split("".join(each.text for each in script))
-    answer = stopped(*_ended(said, how), how.sampling)
+    tokens = options.tokenizer.split("".join(each.text for each in script))
+    answer = apply_stops(*_end_within_budget(tokens, options), options.sampling)
     answer = answer._replace(
         deltas=sorted_by_kind(answer.texts, script),
         num_reasoning_tokens=_num_reasoning_tokens(answer.token_texts, script),
@@ -53,7 +53,7 @@ def render_tokens(script: Sequence[Segment], how: RenderOptions) -> Answer:
     if not any(each.kind is Kind.TOOL_NAME for each in script):
         return answer
     num_chars = sum(map(len, answer.texts))
-    calls = answer.ending.finish_reason == "stop" and not how.names_function
+    calls = answer.ending.finish_reason == "stop" and not options.names_function
     ending = Ending("tool_calls", answer.ending.stop_reason) if calls else None
     if num_chars < _chars_to_last_call(script):
         has_name = any(delta.kind is Kind.TOOL_NAME for deltas in answer.deltas or () for delta in deltas)
@@ -105,15 +105,15 @@ def _after_reasoning(script: Sequence[Segment]) -> str:
     return "".join(each.text for each in script)[_reasoning_chars(script) :]
 
 
-def _ended(said: Split, how: RenderOptions) -> tuple[Split, Ending]:
+def _end_within_budget(tokens: Split, options: RenderOptions) -> tuple[Split, Ending]:
     """Return the text within the budget, and how it ends."""
-    if said.num_tokens >= how.budget:
-        return said.first(how.budget), Ending("length")
-    least = how.budget if how.sampling.ignore_eos else max(how.sampling.min_tokens, said.num_tokens) + 1
-    num_tokens = min(least, how.budget)
-    num_marks = num_tokens - said.num_tokens
-    whole = Split([*said.ids, *[how.tokenizer.eos_token_id] * num_marks], [*said.pieces, *[""] * num_marks])
-    ends_by_itself = not how.sampling.ignore_eos and least <= how.budget
+    if tokens.num_tokens >= options.budget:
+        return tokens.first(options.budget), Ending("length")
+    least = options.budget if options.sampling.ignore_eos else max(options.sampling.min_tokens, tokens.num_tokens) + 1
+    num_tokens = min(least, options.budget)
+    num_marks = num_tokens - tokens.num_tokens
+    whole = Split([*tokens.ids, *[options.tokenizer.eos_token_id] * num_marks], [*tokens.pieces, *[""] * num_marks])
+    ends_by_itself = not options.sampling.ignore_eos and least <= options.budget
     return whole, Ending("stop" if ends_by_itself else "length")
 
 
@@ -186,22 +186,22 @@ TOKENS_BY_EFFORT = {"minimal": 25, "low": 100, "medium": 250, "high": 500, "xhig
 """Median number of reasoning tokens for each `reasoning_effort`."""
 
 TOKENS_SIGMA = 0.3
-OFF = "none"
-SWITCHES = ("enable_thinking", "thinking")
+EFFORT_OFF = "none"
+THINKING_SWITCHES = ("enable_thinking", "thinking")
 """Variables of chat templates that disable thinking."""
 
-SWITCHED_ON_BY: Mapping[str, Sequence[str]] = {
-    "deepseek_v3": SWITCHES,
+REQUIRED_VARIABLES: Mapping[str, Sequence[str]] = {
+    "deepseek_v3": THINKING_SWITCHES,
     "gemma4": ("enable_thinking",),
     "hy_v3": ("reasoning_effort",),
-    "poolside_v1": SWITCHES,
+    "poolside_v1": THINKING_SWITCHES,
 }
 """Variables by parser, of which one must be set for the parser to parse reasoning. Other parsers always do."""
-ONE_SWITCH = frozenset(
+ENABLE_THINKING_ONLY = frozenset(
     {"gemma4", "granite_thinking_parser", "mimo", "minicpmv", "nemotron_v3", "plamo3", "qwen3", "seed_oss"}
 )
 """Parsers that read only `enable_thinking`."""
-EFFORTS: Mapping[str, Sequence[str]] = {"k2_horizon": ("high", "medium", "low")}
+SUPPORTED_EFFORTS: Mapping[str, Sequence[str]] = {"k2_horizon": ("high", "medium", "low")}
 """Efforts that each parser supports; other parsers take any."""
 SHOWN_AS_CONTENT = "minimax_m2_append_think"
 """The parser that leaves reasoning in the content, with its marks."""
@@ -218,7 +218,7 @@ class Thinking:
     median_tokens: int
     budget_tokens: int | None = None
     is_fixed: bool = False
-    is_content: bool = False
+    is_shown_as_content: bool = False
     """Whether the reply has the reasoning as content, with its marks."""
 
     def num_tokens(self, random: Random, most: int) -> int:
@@ -239,10 +239,10 @@ def read_thinking(
     """
     _check_effort(variables, parser)
     effort = body.get("reasoning_effort")
-    switches = SWITCHES[:1] if parser in ONE_SWITCH else SWITCHES
-    if effort == OFF or any(variables.get(each) is False for each in switches):
+    switches = THINKING_SWITCHES[:1] if parser in ENABLE_THINKING_ONLY else THINKING_SWITCHES
+    if effort == EFFORT_OFF or any(variables.get(each) is False for each in switches):
         return None
-    needed = SWITCHED_ON_BY.get(parser)
+    needed = REQUIRED_VARIABLES.get(parser)
     if needed is not None and all(variables.get(each) in NO_THINKING for each in needed):
         return None
     budget = body.get("thinking_token_budget")
@@ -251,12 +251,12 @@ def read_thinking(
         median if fixed_tokens is None else fixed_tokens,
         None if type(budget) is not int or budget == UNLIMITED else budget,
         is_fixed=fixed_tokens is not None,
-        is_content=parser == SHOWN_AS_CONTENT,
+        is_shown_as_content=parser == SHOWN_AS_CONTENT,
     )
 
 
 def _check_effort(variables: Mapping[str, Any], parser: str) -> None:
-    efforts = EFFORTS.get(parser)
+    efforts = SUPPORTED_EFFORTS.get(parser)
     if efforts is None:
         return
     effort = variables.get("reasoning_effort", efforts[0])
@@ -264,11 +264,11 @@ def _check_effort(variables: Mapping[str, Any], parser: str) -> None:
         raise ApiError(f"Unsupported reasoning_effort {effort!r}. Supported values: {', '.join(efforts)}.")
 
 
-def thoughts(thinking: Thinking, random: Random, prose: Prose, budget: int) -> list[Segment]:
+def reasoning_segments(thinking: Thinking, random: Random, prose: Prose, budget: int) -> list[Segment]:
     """Return the reasoning between its marks. Reasoning takes at most half of the budget, to leave room for the
     answer."""
-    said = prose.write(random, thinking.num_tokens(random, most=budget // 2))
-    text = "".join(said.pieces)
-    if thinking.is_content:
+    tokens = prose.write(random, thinking.num_tokens(random, most=budget // 2))
+    text = "".join(tokens.pieces)
+    if thinking.is_shown_as_content:
         return [Segment(Kind.CONTENT, f"{START}{text}{END}")]
     return [Segment(Kind.MARKUP, START), Segment(Kind.REASONING, text), Segment(Kind.MARKUP, END)]

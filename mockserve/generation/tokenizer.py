@@ -73,7 +73,7 @@ def split_at(text: str, ids: Sequence[int], offsets: Sequence[tuple[int, int]]) 
 
 
 DEFAULT_VOCABULARY_SIZE = 128_000
-MAX_REMEMBERED_PIECES = 100_000
+MAX_CACHED_PIECES = 100_000
 LONG_TEXT_CHARS = 100_000
 
 _PIECE = re.compile(
@@ -93,7 +93,7 @@ LONGEST_PIECE_CHARS = 16
 LOOKAHEAD_CHARS = 2 * LONGEST_PIECE_CHARS
 """Upper bound of the characters that the expression reads beyond the end of a piece."""
 
-STRETCH_CHARS = 16_384
+CHUNK_CHARS = 16_384
 
 END_OF_TURN = "<|im_end|>"
 SPECIAL_MARKERS = (END_OF_TURN, "<|im_start|>", "<|endoftext|>")
@@ -183,17 +183,17 @@ class BuiltinTokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         ids: list[int] = []
-        for pieces in _stretches(text):  # all pieces of a long text would take ten times what the ids take
+        for pieces in _split_in_chunks(text):  # all pieces of a long text would take ten times what the ids take
             ids += self._ids_of(pieces)
         return ids
 
     def split(self, text: str) -> Split:
-        if len(text) <= STRETCH_CHARS:
+        if len(text) <= CHUNK_CHARS:
             pieces = _PIECE.findall(text)
         else:
             # A long text has few different pieces, and a string of its own for each would take most of the memory.
             shared: dict[str, str] = {}
-            pieces = [shared.setdefault(piece, piece) for stretch in _stretches(text) for piece in stretch]
+            pieces = [shared.setdefault(piece, piece) for stretch in _split_in_chunks(text) for piece in stretch]
         return Split(self._ids_of(pieces), pieces)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
@@ -209,23 +209,23 @@ class BuiltinTokenizer:
         return self._ids_of([marker])[0] if _PIECE.fullmatch(marker) else None
 
     def count(self, text: str) -> int:
-        return sum(map(len, _stretches(text)))
+        return sum(map(len, _split_in_chunks(text)))
 
     def _ids_of(self, pieces: Sequence[str]) -> list[int]:
         known = self._ids
         try:
             return [known[piece] for piece in pieces]
         except KeyError:
-            return self._learn(pieces)
+            return self._add_pieces(pieces)
 
     def _reserve(self) -> None:
         """Reset to the pieces that have an id of their own. Other threads continue with the previous dictionaries."""
         self._pieces = dict(enumerate(self._reserved))
         self._ids = {piece: number for number, piece in self._pieces.items()}
 
-    def _learn(self, pieces: Sequence[str]) -> list[int]:
+    def _add_pieces(self, pieces: Sequence[str]) -> list[int]:
         """Return the ids of pieces, some of which have none yet. New pieces are remembered while there is room."""
-        if len(self._ids) > MAX_REMEMBERED_PIECES:
+        if len(self._ids) > MAX_CACHED_PIECES:
             self._reserve()
         known, spelt = self._ids, self._pieces
         first = len(self._reserved)
@@ -234,21 +234,21 @@ class BuiltinTokenizer:
             number = known.get(piece)
             if number is None:
                 number = first + crc32(piece.encode("utf-8", "surrogatepass")) % (self.vocabulary_size - first)
-                if len(known) <= MAX_REMEMBERED_PIECES:
+                if len(known) <= MAX_CACHED_PIECES:
                     known[piece] = number
                     spelt.setdefault(number, piece)
             found.append(number)
         return found
 
 
-def _stretches(text: str) -> Iterator[list[str]]:
+def _split_in_chunks(text: str) -> Iterator[list[str]]:
     """Yield the pieces of `text` in lists, one for each chunk of the text: other threads run between two chunks."""
-    if len(text) <= STRETCH_CHARS:
+    if len(text) <= CHUNK_CHARS:
         yield _PIECE.findall(text)
         return
     at = 0
     while at < len(text):
-        end = min(len(text), at + STRETCH_CHARS)
+        end = min(len(text), at + CHUNK_CHARS)
         found = _PIECE.findall(text, at, end)
         if end < len(text):
             # The following text changes the last pieces, which therefore are the first of the next stretch.
@@ -272,20 +272,20 @@ def invented_word(token_id: int) -> str:
 
 
 MOST_CHARS = 8_000_000
-CHARS_BESIDE = 250
+ENTRY_OVERHEAD_CHARS = 250
 """Overhead of a cached prompt, in characters, so that many short prompts take no more memory than a few long ones."""
 
 
-class RememberedPrompts:
+class PromptTokenCache:
     """Cache of the token ids of recent prompts.
 
-    It holds `most_chars` characters in all; `CHARS_BESIDE` is added for each prompt.
+    It holds `most_chars` characters in all; `ENTRY_OVERHEAD_CHARS` is added for each prompt.
     """
 
     def __init__(self, tokenizer: Tokenizer, most_chars: int = MOST_CHARS) -> None:
         self._tokenizer = tokenizer
         self._most_chars = most_chars
-        self._known: OrderedDict[tuple[str, bool], list[int]] = OrderedDict()
+        self._token_ids: OrderedDict[tuple[str, bool], list[int]] = OrderedDict()
         self._num_chars = 0
         self._lock = Lock()
         """Long prompts are encoded on other threads."""
@@ -294,21 +294,21 @@ class RememberedPrompts:
         """Return the ids of `text`. The returned list is shared and must not be changed."""
         key = (text, add_special_tokens)
         with self._lock:
-            found = self._known.get(key)
+            found = self._token_ids.get(key)
             if found is not None:
-                self._known.move_to_end(key)
+                self._token_ids.move_to_end(key)
                 return found
         ids = self._tokenizer.encode(text, add_special_tokens)
-        self._keep(key, ids)
+        self._store(key, ids)
         return ids
 
-    def _keep(self, key: tuple[str, bool], ids: list[int]) -> None:
+    def _store(self, key: tuple[str, bool], ids: list[int]) -> None:
         with self._lock:
-            if key in self._known:  # another thread has encoded the same text meanwhile
+            if key in self._token_ids:  # another thread has encoded the same text meanwhile
                 return
-            self._known[key] = ids
+            self._token_ids[key] = ids
             text, _ = key
-            self._num_chars += len(text) + CHARS_BESIDE
+            self._num_chars += len(text) + ENTRY_OVERHEAD_CHARS
             while self._num_chars > self._most_chars:
-                (oldest, _), _ = self._known.popitem(last=False)
-                self._num_chars -= len(oldest) + CHARS_BESIDE
+                (oldest, _), _ = self._token_ids.popitem(last=False)
+                self._num_chars -= len(oldest) + ENTRY_OVERHEAD_CHARS

@@ -34,11 +34,11 @@ def adapt(tokenizer: Any, settings: Mapping[str, Any]) -> None:
     """Change a tokenizer of the tokenizers library by the settings of its model folder."""
     is_llama = settings.get("tokenizer_class") in LLAMA_CLASSES and settings.get("model_type") in LLAMA_TYPES
     if is_llama and type(tokenizer.model).__name__ == "BPE":
-        _put_spaces_as_llama(tokenizer, settings)
+        _apply_llama_spaces(tokenizer, settings)
     _add_special_tokens(tokenizer, settings)
 
 
-def _put_spaces_as_llama(tokenizer: Any, settings: Mapping[str, Any]) -> None:
+def _apply_llama_spaces(tokenizer: Any, settings: Mapping[str, Any]) -> None:
     """Replace the handling of spaces in the file: the class builds that part anew, and text behind a special token gets
     no space in front unless the settings call it legacy."""
     from tokenizers import decoders, pre_tokenizers
@@ -134,7 +134,7 @@ class FileTokenizer:
         self.vocabulary_size = max(vocabulary.values(), default=0) + 1
         self.longest_piece_chars = max(map(len, vocabulary), default=1)
         self.settings = dict(settings or {})
-        self.eos_token_id = _end_of_answer(self.settings, vocabulary)
+        self.eos_token_id = _find_eos_token_id(self.settings, vocabulary)
         added = self._tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(each for each, token in added.items() if token.special)
 
@@ -220,7 +220,7 @@ def read_json_object(file: Path, flag: str = "--tokenizer") -> dict[str, Any]:
     return found
 
 
-def _end_of_answer(settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> int:
+def _find_eos_token_id(settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> int:
     """Return the end-of-sequence id: the configured one, else the id of a usual name, else the last of the
     vocabulary."""
     configured = settings.get("eos_token_id")

@@ -15,7 +15,7 @@ from mockserve.generation.structured_outputs.json_schema import SchemaError
 from mockserve.generation.structured_outputs.kinds import JsonForm, constrained_text
 from mockserve.generation.structured_outputs.regex_parser import RegexError
 from mockserve.options.content import ANY, FORCED_AS_JSON, ArgumentRanges, StructuredOutputsConfig
-from mockserve.protocol.errors import ApiError, bad_value, late
+from mockserve.protocol.errors import ApiError, bad_value, mark_late
 from mockserve.protocol.json_text import compact_json
 
 DEFINITIONS = "$defs"
@@ -60,10 +60,10 @@ def _without_definitions(tool: Mapping[str, Any]) -> dict[str, Any]:
     parameters = tool.get("parameters")
     if not isinstance(parameters, Mapping):
         return dict(tool)
-    return {**tool, "parameters": _bare(parameters)}
+    return {**tool, "parameters": _without_definitions_of(parameters)}
 
 
-def _bare(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _without_definitions_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if name != DEFINITIONS}
 
 
@@ -72,7 +72,7 @@ def _call(function: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "properties": {
             "name": {"type": "string", "enum": [function["name"]]},
-            "parameters": _bare(parameters),
+            "parameters": _without_definitions_of(parameters),
         },
         "required": ["name", "parameters"],
     }
@@ -94,20 +94,20 @@ def _definitions(functions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-UNHELD = frozenset(
+UNCONSTRAINED_PARSERS = frozenset(
     {
         *("dots", "gemma4", "inkling", "k2_horizon", "minimax_m3", "muse", "muse_glimmer", "musespark1x"),
         "poolside_v1",
     }
 )
 """Parsers for which vLLM has no grammar of calls: a forced call is not constrained."""
-ALWAYS_TAGGED = frozenset({"glm45", "glm47"})
+ALWAYS_TAGGED_PARSERS = frozenset({"glm45", "glm47"})
 """Parsers whose default `--tool-strict-level` is `function`: every request with tools has a structural tag."""
-TAGGED_IF_FORCED = frozenset({"hy_v4"})
+TAGGED_IF_FORCED_PARSERS = frozenset({"hy_v4"})
 """Parsers without a structural tag for calls with `tool_choice` auto."""
-WITHOUT_LIMIT = frozenset({"beam", "cohere_command3", "cohere_command4", "hf"})
+IGNORES_PARALLEL_CALLS_PARSERS = frozenset({"beam", "cohere_command3", "cohere_command4", "hf"})
 """Parsers with special rules, which `parallel_tool_calls` does not change."""
-LISTED = "mistral"
+LIST_PARSERS = "mistral"
 
 
 class ToolConstraint(Enum):
@@ -125,17 +125,17 @@ class ToolConstraint(Enum):
 def tool_constraint_of(parser: str | None, body: Mapping[str, Any]) -> ToolConstraint:
     """Return the constraint that the tools of a chat put on its answer."""
     choice = body.get("tool_choice", "auto")
-    if not body.get("tools") or choice in (None, "none") or parser in UNHELD:
+    if not body.get("tools") or choice in (None, "none") or parser in UNCONSTRAINED_PARSERS:
         return ToolConstraint.NOTHING
     is_forced = choice != "auto"
     if parser in FORCED_AS_JSON:
         return ToolConstraint.SCHEMA if is_forced else ToolConstraint.NOTHING
-    if parser == LISTED:
-        return ToolConstraint.LIST if is_forced and not _keeps_form(body) else ToolConstraint.NOTHING
+    if parser == LIST_PARSERS:
+        return ToolConstraint.LIST if is_forced and not _keeps_constraint(body) else ToolConstraint.NOTHING
     return ToolConstraint.TAG if is_forced or _is_tagged(parser, body) else ToolConstraint.NOTHING
 
 
-def has_form(body: Mapping[str, Any]) -> bool:
+def has_output_constraint(body: Mapping[str, Any]) -> bool:
     """Whether a body constrains the form of the answer."""
     return body.get("structured_outputs") is not None or _format_type(body) not in (None, "text")
 
@@ -161,15 +161,19 @@ def _listed_call(function: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_tagged(parser: str | None, body: Mapping[str, Any]) -> bool:
     """Whether calls with `tool_choice` auto have a structural tag: for a strict function, or a limit of one call."""
-    is_strict = any(_offered(each).get("strict") is True for each in body["tools"])
-    if parser in TAGGED_IF_FORCED:
-        return is_strict and has_form(body)
-    if is_strict or parser in ALWAYS_TAGGED:
+    is_strict = any(_function_of(each).get("strict") is True for each in body["tools"])
+    if parser in TAGGED_IF_FORCED_PARSERS:
+        return is_strict and has_output_constraint(body)
+    if is_strict or parser in ALWAYS_TAGGED_PARSERS:
         return True
-    return body.get("parallel_tool_calls") is False and not has_form(body) and parser not in WITHOUT_LIMIT
+    return (
+        body.get("parallel_tool_calls") is False
+        and not has_output_constraint(body)
+        and parser not in IGNORES_PARALLEL_CALLS_PARSERS
+    )
 
 
-def _keeps_form(body: Mapping[str, Any]) -> bool:
+def _keeps_constraint(body: Mapping[str, Any]) -> bool:
     """Whether the constraint of a body applies beside the forced call of a Mistral model."""
     return body.get("structured_outputs") is not None or _format_type(body) == "structural_tag"
 
@@ -179,7 +183,7 @@ def _format_type(body: Mapping[str, Any]) -> Any:
     return requested.get("type") if isinstance(requested, Mapping) else None
 
 
-def _offered(tool: Any) -> Mapping[str, Any]:
+def _function_of(tool: Any) -> Mapping[str, Any]:
     found = tool.get("function") if isinstance(tool, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
@@ -200,9 +204,9 @@ class Function:
         # The JSON text of a schema unpickles in a tenth of the time of its objects.
         return _unpacked_function, (self.name, compact_json(self.schema), self.is_strict)
 
-    def is_small(self, taste: ArgumentRanges) -> bool:
+    def is_small(self, argument_ranges: ArgumentRanges) -> bool:
         """Whether writing the arguments takes only a few milliseconds for any seed."""
-        return is_small_schema(self.schema, taste)
+        return is_small_schema(self.schema, argument_ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,20 +221,20 @@ class ToolUse:
     is_forced: bool = False
     is_named: bool = False
     is_parallel: bool = True
-    hold: ToolConstraint = ToolConstraint.NOTHING
+    tool_constraint: ToolConstraint = ToolConstraint.NOTHING
     probability: float = 1.0
     extra_probability: float = 0.0
-    taste: ArgumentRanges = ANY
+    argument_ranges: ArgumentRanges = ANY
 
     @property
     def is_json(self) -> bool:
         """Whether calls are bare JSON: a list of them, or the arguments of a named function."""
-        return self.hold is ToolConstraint.SCHEMA
+        return self.tool_constraint is ToolConstraint.SCHEMA
 
     @property
-    def replaces_form(self) -> bool:
+    def overrides_constraint(self) -> bool:
         """Whether the answer is calls in place of any constraint of the request."""
-        return self.is_forced and self.hold is not ToolConstraint.NOTHING
+        return self.is_forced and self.tool_constraint is not ToolConstraint.NOTHING
 
     def num_calls(self, random: Random) -> int:
         """Return the number of calls to make; 0 for an answer of text."""
@@ -246,7 +250,7 @@ class ToolUse:
 
 
 def read_tool_use(
-    body: Mapping[str, Any], probability: float, extra_probability: float, taste: ArgumentRanges = ANY
+    body: Mapping[str, Any], probability: float, extra_probability: float, argument_ranges: ArgumentRanges = ANY
 ) -> ToolUse | None:
     """Return the calls that a body forces or allows; None for no calls.
 
@@ -271,7 +275,7 @@ def read_tool_use(
         is_parallel=body.get("parallel_tool_calls") is not False,
         probability=0.0 if has_result else probability,
         extra_probability=extra_probability,
-        taste=taste,
+        argument_ranges=argument_ranges,
     )
 
 
@@ -324,33 +328,33 @@ def tool_demand(use: ToolUse, config: StructuredOutputsConfig) -> Demand | None:
 
     Raises ApiError for forced calls whose functions have conflicting definitions.
     """
-    if use.hold is ToolConstraint.NOTHING:
+    if use.tool_constraint is ToolConstraint.NOTHING:
         return None
-    if use.hold is ToolConstraint.TAG:
+    if use.tool_constraint is ToolConstraint.TAG:
         schemas = [each.schema if each.is_strict else True for each in use.functions]
         elements = [{"type": "json_schema", "json_schema": schema} for schema in schemas]
         tag = {"type": "structural_tag", "format": {"type": "or", "elements": elements}}
         return Demand("structural_tag", tag, config)
     tools = [{"function": {"name": each.name, "parameters": each.schema}} for each in use.functions]
     choice = {"function": {"name": use.functions[0].name}} if use.is_named else "required"
-    if use.hold is ToolConstraint.LIST:
+    if use.tool_constraint is ToolConstraint.LIST:
         return Demand("json", listed_schema({"tools": tools, "tool_choice": choice}), config)
     return Demand("json", forced_schema(tools, choice, use.is_parallel), config)
 
 
 def _arguments(use: ToolUse, function: Function, random: Random, verbosity: int) -> str:
     """Return the arguments as JSON. A schema that cannot be met is an error only for a constrained call."""
-    is_strict = function.is_strict and use.hold is ToolConstraint.TAG
-    is_held = is_strict or use.hold in (ToolConstraint.SCHEMA, ToolConstraint.LIST)
+    is_strict = function.is_strict and use.tool_constraint is ToolConstraint.TAG
+    is_constrained = is_strict or use.tool_constraint in (ToolConstraint.SCHEMA, ToolConstraint.LIST)
     try:
-        if not is_held:
+        if not is_constrained:
             check_schema(function.schema)
         return constrained_text(
-            JsonForm(function.schema, use.taste, "xgrammar" if is_held else None), random, verbosity
+            JsonForm(function.schema, use.argument_ranges, "xgrammar" if is_constrained else None), random, verbosity
         )
     except (ApiError, SchemaError, RegexError) as error:
         if isinstance(error, ApiError) and (is_strict or (use.is_json and use.is_named)):
-            raise late(error) from None
+            raise mark_late(error) from None
         return "{}"
 
 

@@ -13,10 +13,10 @@ from mockserve.generation.structured_outputs.demand import Demand, demand_of
 from mockserve.generation.structured_outputs.kinds import (
     Constraint,
     DeferredForm,
+    build_deferred_constraint,
     constrained_text,
-    demanded_form,
-    read_deferred,
-    takes_form,
+    requested_constraint,
+    xgrammar_accepts,
 )
 from mockserve.generation.tool_calls import (
     Function,
@@ -34,7 +34,7 @@ from mockserve.options.content import (
     json_object,
 )
 from mockserve.protocol.completions.messages import effort_arguments, read_messages
-from mockserve.protocol.errors import ApiError, late
+from mockserve.protocol.errors import ApiError, mark_late
 from mockserve.protocol.json_text import compact_json
 from mockserve.workers import Job
 
@@ -54,7 +54,7 @@ class OutputSpec(NamedTuple):
     is_parsed: bool = False
     natural_tokens: int | None = None
     """Length of an answer that ends by itself, where the request sets it."""
-    goes_on: bool = False
+    continues_word: bool = False
     """Whether the answer directly follows a word of the prompt, as in completions."""
 
     @property
@@ -80,7 +80,7 @@ def answer_settings(options: ContentOptions) -> AnswerSettings:
     return AnswerSettings(options, options.structured_outputs.config, options.tools.calls_tools, options.parses_answers)
 
 
-def completion_form(body: Mapping[str, Any], prompt: str | None, settings: AnswerSettings) -> OutputSpec:
+def completion_output_spec(body: Mapping[str, Any], prompt: str | None, settings: AnswerSettings) -> OutputSpec:
     """Return the form of an answer to POST /v1/completions; `prompt` is None for token ids.
 
     Raises ApiError for an invalid constraint.
@@ -88,14 +88,16 @@ def completion_form(body: Mapping[str, Any], prompt: str | None, settings: Answe
     return OutputSpec(
         constraint=_constraint(body, settings.structured_outputs, lambda: [prompt or ""]),
         asked=() if prompt is None else (prompt,),
-        goes_on=prompt is not None and prompt[-1:].strip() != "",
+        continues_word=prompt is not None and prompt[-1:].strip() != "",
     )
 
 
-def chat_form(body: Mapping[str, Any], prompt: str, settings: AnswerSettings, quotes: bool) -> OutputSpec:
+def chat_output_spec(
+    body: Mapping[str, Any], prompt: str, settings: AnswerSettings, uses_prompt_text: bool
+) -> OutputSpec:
     """Return the form of an answer in a conversation; `prompt` is the whole rendered prompt.
 
-    The texts of the conversation are included only with `quotes`.
+    The texts of the conversation are included only with `uses_prompt_text`.
 
     Raises ApiError for an invalid constraint.
     """
@@ -103,13 +105,13 @@ def chat_form(body: Mapping[str, Any], prompt: str, settings: AnswerSettings, qu
     tools = _tools(body, settings.options) if settings.calls_tools else None
     constraint = _constraint(body, config, lambda: _texts(body))
     # What holds forced calls replaces any other form; a structural tag is read first, and refused if it is none.
-    is_replaced = tools is not None and tools.replaces_form and not _is_tag(body)
+    is_replaced = tools is not None and tools.overrides_constraint and not _is_tag(body)
     return OutputSpec(
         constraint=None if is_replaced else constraint,
         structured_outputs=config,
         tools=tools,
         thinking=_thinking(body, settings.options),
-        asked=(_last_words(body), prompt) if quotes else (),
+        asked=(_last_user_message(body), prompt) if uses_prompt_text else (),
         is_parsed=settings.parses_answers,
     )
 
@@ -120,7 +122,7 @@ def _constraint(
     """Return the constraint of the answer, if there is one. `texts` returns the texts of the prompt."""
     if body.get("structured_outputs") is None and body.get("response_format") is None:
         return None
-    return demanded_form(body, config, texts)
+    return requested_constraint(body, config, texts)
 
 
 def _is_tag(body: Mapping[str, Any]) -> bool:
@@ -131,10 +133,12 @@ def _is_tag(body: Mapping[str, Any]) -> bool:
 
 def _tools(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:
     tools = options.tools
-    found = read_tool_use(body, tools.tool_call_probability, tools.tool_call_extra_probability, tools.arguments.taste)
+    found = read_tool_use(
+        body, tools.tool_call_probability, tools.tool_call_extra_probability, tools.arguments.argument_ranges
+    )
     if found is None:
         return None
-    found = replace(found, hold=tool_constraint_of(tools.tool_call_parser, body))
+    found = replace(found, tool_constraint=tool_constraint_of(tools.tool_call_parser, body))
     is_single = not found.is_forced and tools.tool_call_parser in ONE_CALL_PARSERS
     return replace(found, is_parallel=False) if is_single else found
 
@@ -150,7 +154,7 @@ def _thinking(body: Mapping[str, Any], options: ContentOptions) -> Thinking | No
     return read_thinking(body, variables, options.reasoning.default_reasoning_tokens, parser)
 
 
-def _last_words(body: Mapping[str, Any]) -> str:
+def _last_user_message(body: Mapping[str, Any]) -> str:
     """Return the last message of the user; the last message of any role if there is none of the user."""
     messages = read_messages(body.get("messages") or [])
     return next((each.content for each in reversed(messages) if each.role == "user"), messages[-1].content)
@@ -167,10 +171,10 @@ is longer still."""
 
 Script: TypeAlias = list[Segment]
 Write: TypeAlias = Callable[[Random, int], Script]
-Written: TypeAlias = tuple[Script, Random]
+ScriptResult: TypeAlias = tuple[Script, Random]
 """A script, and the state of the random numbers after it."""
 
-Steps: TypeAlias = Generator[Job[Written], Written | None, Answer]
+Steps: TypeAlias = Generator[Job[ScriptResult], ScriptResult | None, Answer]
 """Generator of an answer: it yields a job for each script, receives the written script, and returns the answer."""
 
 Result = TypeVar("Result")
@@ -181,22 +185,22 @@ def constrained_script(constraint: Constraint, random: Random, verbosity: int) -
     return [Segment(Kind.CONTENT, constrained_text(constraint, random, verbosity))]
 
 
-def content_job(constraint: Constraint, random: Random, verbosity: int, most_chars: int) -> Job[Written]:
+def content_job(constraint: Constraint, random: Random, verbosity: int, most_chars: int) -> Job[ScriptResult]:
     """Return the job that writes a text of the form; a long text is cut to `most_chars` characters."""
     is_small = not isinstance(constraint, DeferredForm)
-    return Job(_written, (constrained_script, (constraint,), random, verbosity, most_chars), is_small)
+    return Job(_run_writer, (constrained_script, (constraint,), random, verbosity, most_chars), is_small)
 
 
 def calls_job(
     use: ToolUse, functions: Sequence[Function], random: Random, verbosity: int, most_chars: int
-) -> Job[Written]:
+) -> Job[ScriptResult]:
     """Return the job that writes calls of `functions`."""
-    is_small = all(each.is_small(use.taste) for each in functions)
+    is_small = all(each.is_small(use.argument_ranges) for each in functions)
     called = replace(use, functions=())  # those that are not called need not go to a worker
-    return Job(_written, (call_script, (called, functions), random, verbosity, most_chars), is_small)
+    return Job(_run_writer, (call_script, (called, functions), random, verbosity, most_chars), is_small)
 
 
-def form_checks(form: OutputSpec) -> Iterator[Job[str | None]]:
+def constraint_check_jobs(form: OutputSpec) -> Iterator[Job[str | None]]:
     """Yield the jobs that find the structured-output backend of an answer. The last backend found counts.
 
     A job raises ApiError if the constraint cannot be met. A constraint that is already parsed needs no job.
@@ -211,13 +215,15 @@ def form_checks(form: OutputSpec) -> Iterator[Job[str | None]]:
     if isinstance(constraint, DeferredForm):
         yield Job(either_backend, (constraint, *held), is_small=False)
         return
-    is_small = all(each.is_small(tools.taste) for each in tools.functions if each.is_strict or demand.kind == "json")
+    is_small = all(
+        each.is_small(tools.argument_ranges) for each in tools.functions if each.is_strict or demand.kind == "json"
+    )
     yield Job(tool_backend, held, is_small)
 
 
 def deferred_backend(form: DeferredForm) -> str | None:
     """Return the backend of a deferred constraint. Raises ApiError if the constraint cannot be met."""
-    return read_deferred(form).backend
+    return build_deferred_constraint(form).backend
 
 
 def either_backend(form: DeferredForm, kind: str, value: bytes, config: StructuredOutputsConfig) -> str | None:
@@ -226,7 +232,7 @@ def either_backend(form: DeferredForm, kind: str, value: bytes, config: Structur
     vLLM allows calls and the form if xgrammar accepts the form, whichever backend is configured; else only the form.
     Raises ApiError where there is no backend.
     """
-    if takes_form(form):
+    if xgrammar_accepts(form):
         return tool_backend(kind, value, config)
     return deferred_backend(form)
 
@@ -239,10 +245,10 @@ def tool_backend(kind: str, value: bytes, config: StructuredOutputsConfig) -> st
     try:
         return resolve_backend(Demand(kind, json.loads(value), config))
     except ApiError as error:
-        raise late(error) from None
+        raise mark_late(error) from None
 
 
-def advanced(steps: Steps, written: Written | None) -> Job[Written] | Answer:
+def next_job(steps: Steps, written: ScriptResult | None) -> Job[ScriptResult] | Answer:
     """The next job of an answer, or the answer once there is none."""
     try:
         return steps.send(written)
@@ -251,15 +257,15 @@ def advanced(steps: Steps, written: Written | None) -> Job[Written] | Answer:
         return answer
 
 
-def _written(
+def _run_writer(
     write: Callable[..., Script], arguments: tuple[object, ...], random: Random, verbosity: int, most_chars: int
-) -> Written:
+) -> ScriptResult:
     script = write(*arguments, random, verbosity)
     num_chars = sum(len(each.text) for each in script)
     if num_chars <= MOST_TEXT_CHARS:
         return script, random
     if most_chars > MOST_TEXT_CHARS:
-        raise too_big()
+        raise grammar_too_big()
     return _first_chars(script, most_chars), random
 
 
@@ -273,8 +279,8 @@ def _first_chars(script: Script, most_chars: int) -> Script:
     return kept
 
 
-def too_big() -> ApiError:
+def grammar_too_big() -> ApiError:
     """Return the error of a constraint beyond the limits, with the message of vLLM's grammar compiler."""
-    return late(
+    return mark_late(
         ApiError("Grammar error: initial lexer configuration (grammar) too big (limit for this grammar: 1000000)")
     )

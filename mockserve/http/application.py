@@ -27,13 +27,13 @@ from mockserve.options.observability import fields
 from mockserve.protocol.errors import ApiError, engine_dead, internal_error
 from mockserve.realtime.driver import EngineFailedError
 from mockserve.routes.control import OPENAPI, OpenApiText
-from mockserve.routes.shared import ID_HEADER, ROOM_TAKEN, UNTYPED, Handler, json_response
+from mockserve.routes.shared import BODY_RESERVATION, ID_HEADER, UNTYPED, Handler, json_response
 from mockserve.routes.table import ROUTES, Route
 from mockserve.serving.service import SERVICE, Service
 from mockserve.transport.aiohttp_internals import (
-    LibraryConnection,
+    AiohttpConnection,
     UnreadableBodyError,
-    name_http_1_1,
+    force_http_1_1,
     writing_through,
 )
 from mockserve.transport.headers import SERVER_NAME, Network, header_text, write_as_uvicorn
@@ -41,7 +41,7 @@ from mockserve.transport.headers import SERVER_NAME, Network, header_text, write
 MESSAGE = "Invalid HTTP request received."
 
 
-class PlainErrors(LibraryConnection):
+class PlainErrorConnection(AiohttpConnection):
     """An aiohttp connection that answers unparsable bytes with one line."""
 
     __slots__ = ()
@@ -74,8 +74,8 @@ async def inject_faults(request: web.Request, handler: Handler) -> web.StreamRes
     service = request.app[SERVICE]
     try:
         by_chance = bool(service.faults.settings.rates) and _is_for_model(request, service.network)
-        asks_for_fault = FAULT_HEADER in request.headers or STATUS_HEADER in request.headers
-        drawn = service.faults.draw(request.headers, by_chance) if by_chance or asks_for_fault else None
+        requests_fault = FAULT_HEADER in request.headers or STATUS_HEADER in request.headers
+        drawn = service.faults.draw(request.headers, by_chance) if by_chance or requests_fault else None
     except OptionError as error:
         return json_response(400, ApiError(str(error)).body())
     if drawn is None:
@@ -93,7 +93,7 @@ def _is_for_model(request: web.Request, network: Network) -> bool:
 
 def _error(kind: str, settings: FaultSettings) -> web.Response:
     fault = ERRORS[kind]
-    headers = {"Retry-After": str(settings.retry_after_s)} if fault.asks_to_retry else None
+    headers = {"Retry-After": str(settings.retry_after_s)} if fault.sends_retry_after else None
     return json_response(fault.status, fault.error().body(), headers)
 
 
@@ -117,13 +117,13 @@ async def _shaped(request: web.Request, handler: Handler, kind: str, settings: F
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere", "/blis")
 """Prefixes of paths that require an API key: vLLM's, and the routes that only this server has."""
 
-_PASSED_ON = (ConnectionResetError, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+_PROPAGATED_ERRORS = (ConnectionResetError, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 """Exceptions that end a handler without a reply."""
 
 _logger = logging.getLogger(__name__)
 
 
-class OutsideCors(web.Response):
+class ReplyWithoutCors(web.Response):
     """A reply that vLLM makes outside of its CORS middleware."""
 
 
@@ -136,7 +136,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except ApiError as error:
         _forget_frames(error)
-        _note_death(request, error)
+        _report_engine_failure(request, error)
         return _refused(error)
     except web.HTTPNotFound:
         return await _moved(request) or json_response(404, {"detail": "Not Found"})
@@ -146,21 +146,21 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPException as error:
         refused = ApiError(error.reason, status=error.status, kind=error.reason)
         return json_response(error.status, refused.body())
-    except _PASSED_ON:
+    except _PROPAGATED_ERRORS:
         raise
     except UnreadableBodyError:
         return refusal()
     except EngineFailedError:
         dead = engine_dead()
-        _note_death(request, dead)
+        _report_engine_failure(request, dead)
         return json_response(dead.status, dead.body())
     except BaseException as error:  # a panic in a Rust library is no Exception
         _logger.exception("%s %s failed", request.method, request.path)
         _forget_frames(error)
-        return json_response(500, internal_error(str(error)).body(), kind=OutsideCors)
+        return json_response(500, internal_error(str(error)).body(), kind=ReplyWithoutCors)
     finally:
-        if ROOM_TAKEN in request:
-            request[ROOM_TAKEN].leave()
+        if BODY_RESERVATION in request:
+            request[BODY_RESERVATION].release_all()
 
 
 def _forget_frames(error: BaseException) -> None:
@@ -175,7 +175,7 @@ def _forget_frames(error: BaseException) -> None:
 def _refused(error: ApiError) -> web.Response:
     """Return `error` as a reply, or as an internal error if its message has no UTF-8 encoding."""
     try:
-        return json_response(error.status, error.body(), kind=OutsideCors if error.is_unhandled else web.Response)
+        return json_response(error.status, error.body(), kind=ReplyWithoutCors if error.is_unhandled else web.Response)
     except ApiError as unsendable:
         return json_response(unsendable.status, unsendable.body())
 
@@ -187,7 +187,7 @@ def _check_size(request: web.Request) -> None:
         raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=length)
 
 
-def _note_death(request: web.Request, error: ApiError) -> None:
+def _report_engine_failure(request: web.Request, error: ApiError) -> None:
     service = request.app[SERVICE]
     if error.status == HTTPStatus.INTERNAL_SERVER_ERROR and service.delivery.driver.failure is not None:
         service.lifecycle.death_reported.set()
@@ -225,7 +225,7 @@ async def _declared_methods(request: web.Request) -> list[str]:
     return []
 
 
-def _lacks_key(request: web.Request, service: Service) -> bool:
+def _is_unauthorized(request: web.Request, service: Service) -> bool:
     """Whether a request to a guarded path has no valid API key."""
     if not service.api_keys:
         return False
@@ -248,13 +248,13 @@ def _preflight(request: web.Request, network: Network) -> web.Response | None:
     return web.Response(status=status, text=text, headers=headers)
 
 
-async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
+async def add_common_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
     """Add the headers that every reply of vLLM has."""
     assert isinstance(request, web.Request)
     network = request.app[SERVICE].network
     headers = response.headers
     headers["Server"] = SERVER_NAME
-    if not isinstance(response, OutsideCors):
+    if not isinstance(response, ReplyWithoutCors):
         # A preflight has a `Vary` header already, which lists more than that of other replies.
         found = network.cors.reply_headers(request.headers.get("Origin"))
         headers.update({name: value for name, value in found.items() if name not in headers})
@@ -270,7 +270,7 @@ async def sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
 
 def _answer_in_http_1_1(request: web.Request, response: web.StreamResponse) -> None:
     """Set HTTP/1.1 in the status line, as uvicorn does for any version of the request."""
-    name_http_1_1(request)
+    force_http_1_1(request)
     if not response.keep_alive:
         response.headers.setdefault("Connection", "close")
 
@@ -285,9 +285,9 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Check API keys, answer CORS preflights, and count requests by route; refused ones are not counted, as in vLLM."""
     service = request.app[SERVICE]
     if request.version > HttpVersion11:
-        name_http_1_1(request)  # aiohttp could not frame a reply for another version
-    if _lacks_key(request, service):
-        return json_response(401, {"error": "Unauthorized"}, kind=OutsideCors)
+        force_http_1_1(request)  # aiohttp could not frame a reply for another version
+    if _is_unauthorized(request, service):
+        return json_response(401, {"error": "Unauthorized"}, kind=ReplyWithoutCors)
     asked_by_browser = _preflight(request, service.network)
     if asked_by_browser is not None:
         return asked_by_browser
@@ -335,7 +335,7 @@ def build_app(service: Service) -> web.Application:
             taken.add((route.method, route.path))
             for path in service.network.paths_of(route.path):
                 app.router.add_route(route.method, path, handler_of(route))
-    app.on_response_prepare.append(sign)
+    app.on_response_prepare.append(add_common_headers)
     return app
 
 
@@ -354,7 +354,7 @@ Respond: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
-class FrontRoute:
+class FastRoute:
     """A path with its handler inside of all middleware."""
 
     url: URL
@@ -363,21 +363,21 @@ class FrontRoute:
     respond: Respond
 
 
-def front_routes(app: web.Application) -> Mapping[tuple[str, str], FrontRoute]:
+def fast_routes(app: web.Application) -> Mapping[tuple[str, str], FastRoute]:
     """Return the routes of `app` without path parameters, by method and path."""
     found = {}
     for route in app.router.routes():
         resource = route.resource
         if isinstance(resource, web.PlainResource):
-            found[route.method, resource.canonical] = _front_route(app, route, resource.canonical)
+            found[route.method, resource.canonical] = _fast_route(app, route, resource.canonical)
     return found
 
 
-def _front_route(app: web.Application, route: web.AbstractRoute, path: str) -> FrontRoute:
+def _fast_route(app: web.Application, route: web.AbstractRoute, path: str) -> FastRoute:
     match_info = web.UrlMappingMatchInfo({}, route)
     match_info.add_app(app)
     match_info.freeze()
     respond: Respond = route.handler
     for middleware in reversed(MIDDLEWARES):
         respond = partial(middleware, handler=respond)
-    return FrontRoute(URL.build(path=path, encoded=True), app, match_info, respond)
+    return FastRoute(URL.build(path=path, encoded=True), app, match_info, respond)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mockserve.http.application import FrontRoute, PlainErrors
-from mockserve.http.simple_request import ParseStatus, RequestReader, SimpleRequest, for_library
+from mockserve.http.application import FastRoute, PlainErrorConnection
+from mockserve.http.simple_request import ParseStatus, RequestReader, SimpleRequest, bytes_for_aiohttp
 from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.transport.aiohttp_internals import WholeRequest, tcp_keepalive, whole_request
-from mockserve.transport.clients import StampedConnection
+from mockserve.transport.aiohttp_internals import BufferedRequest, buffered_request, tcp_keepalive
+from mockserve.transport.clients import TimestampedConnection
 from mockserve.transport.headers import EventResponse
 
-PATIENCE_S = 0.02
+PARTIAL_REQUEST_TIMEOUT_S = 0.02
 """Seconds to wait for the rest of a request before aiohttp takes over, which may answer a head without its body."""
 MOST_BYTES_AHEAD = 64 * 1024
 """Bytes that are read ahead of a reply; further bytes stay in the kernel and with the client."""
@@ -26,18 +26,18 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Front:
+class HttpListener:
     """State that the connections of one listener share."""
 
-    routes: Mapping[tuple[str, str], FrontRoute]
-    new_library: Callable[[], PlainErrors]
+    routes: Mapping[tuple[str, str], FastRoute]
+    new_library: Callable[[], PlainErrorConnection]
     wire: WriteCoalescer
     reader: RequestReader
     keep_alive_s: float
     first_request_s: float
     """Time limit for the first request of a connection."""
     most_body_bytes: int
-    connections: "set[FrontConnection]" = field(default_factory=set)
+    connections: "set[HttpConnection]" = field(default_factory=set)
     is_closing: bool = False
 
     async def close(self, grace_s: float) -> None:
@@ -45,7 +45,7 @@ class Front:
         self.is_closing = True
         for each in tuple(self.connections):
             if each.task is None:
-                each.close_if_own()
+                each.close_unless_delegated()
         for _ in ("let them end", "let them notice that they are cut"):
             tasks = [each.task for each in self.connections if each.task is not None]
             if tasks:
@@ -53,20 +53,20 @@ class Front:
             for task in tasks:
                 task.cancel()
         for each in tuple(self.connections):
-            each.close_if_own()
+            each.close_unless_delegated()
 
 
-class FrontConnection(StampedConnection):
+class HttpConnection(TimestampedConnection):
     """Parses and answers the requests of a connection in order."""
 
     __slots__ = (
         "_close_at_s",
-        "_front",
+        "_http_listener",
         "_is_answering",
-        "_is_given_away",
-        "_is_holding",
+        "_is_handed_over",
+        "_is_reading_paused",
         "_library",
-        "_patience",
+        "_partial_timer",
         "_rest",
         "_watch",
         "peername",
@@ -75,20 +75,20 @@ class FrontConnection(StampedConnection):
         "task",
     )
 
-    def __init__(self, front: Front) -> None:
-        super().__init__(front.wire)
+    def __init__(self, http_listener: HttpListener) -> None:
+        super().__init__(http_listener.wire)
         self.task: asyncio.Task[None] | None = None
         """The task that answers a request."""
-        self._front = front
+        self._http_listener = http_listener
         self._rest = b""
         """Received bytes of an incomplete request."""
         self._is_answering = False
         """Whether a request is being answered, here or by aiohttp."""
-        self._is_given_away = False
-        self._is_holding = False
+        self._is_handed_over = False
+        self._is_reading_paused = False
         """Whether reading is paused because too many bytes wait."""
-        self._library: PlainErrors | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._library: PlainErrorConnection | None = None
+        self._partial_timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         """Timer that closes an idle connection."""
         self._close_at_s = 0.0
@@ -107,12 +107,12 @@ class FrontConnection(StampedConnection):
             get_info("sockname"),
         )
         tcp_keepalive(self.transport)
-        self._front.connections.add(self)
-        self._close_at_s = self._loop.time() + self._front.first_request_s
-        self._watch = self._loop.call_at(self._close_at_s, self._look)
+        self._http_listener.connections.add(self)
+        self._close_at_s = self._loop.time() + self._http_listener.first_request_s
+        self._watch = self._loop.call_at(self._close_at_s, self._check_idle)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._front.connections.discard(self)
+        self._http_listener.connections.discard(self)
         self._forget_timers()
         if self._library is not None:
             self._library.connection_lost(exc)
@@ -132,44 +132,44 @@ class FrontConnection(StampedConnection):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._is_given_away:
+        if self._is_handed_over:
             assert self._library is not None
             self._library.data_received(data)
             return
         self._rest = self._rest + data if self._rest else data
         if not self._is_answering:
-            self._go_on()
-        elif len(self._rest) > MOST_BYTES_AHEAD and not self._is_holding and self.transport is not None:
-            self._is_holding = True
+            self._start_next_request()
+        elif len(self._rest) > MOST_BYTES_AHEAD and not self._is_reading_paused and self.transport is not None:
+            self._is_reading_paused = True
             self.transport.pause_reading()
 
     # --- requests ---
 
-    def _go_on(self) -> None:
+    def _start_next_request(self) -> None:
         """Begin with the next request if it is complete."""
-        found = self._front.reader.first(self._rest)
+        found = self._http_listener.reader.first(self._rest)
         if found is ParseStatus.PART:
-            if self._patience is None:
-                self._patience = self._loop.call_later(PATIENCE_S, self._give_away)
+            if self._partial_timer is None:
+                self._partial_timer = self._loop.call_later(PARTIAL_REQUEST_TIMEOUT_S, self._hand_over)
             return
         if isinstance(found, ParseStatus):
-            self._give_away()
+            self._hand_over()
             return
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._partial_timer is not None:
+            self._partial_timer.cancel()
+            self._partial_timer = None
         self._is_answering = True
         self._rest = self._rest[found.num_bytes :]
-        if self._is_holding and len(self._rest) <= MOST_BYTES_AHEAD:
-            self._read_on()
-        route = self._front.routes.get((found.head.method, found.head.path))
+        if self._is_reading_paused and len(self._rest) <= MOST_BYTES_AHEAD:
+            self._resume_reading()
+        route = self._http_listener.routes.get((found.head.method, found.head.path))
         if route is None:
-            self._lend(for_library(found))
+            self._delegate_request(bytes_for_aiohttp(found))
         else:
             self.task = self._loop.create_task(self._answer(route, found))
 
-    async def _answer(self, route: FrontRoute, usual: SimpleRequest) -> None:
-        request = self._request(route, usual)
+    async def _answer(self, route: FastRoute, simple: SimpleRequest) -> None:
+        request = self._request(route, simple)
         keeps_alive = False
         try:
             response = await route.respond(request)
@@ -180,71 +180,71 @@ class FrontConnection(StampedConnection):
         except ConnectionError:
             _logger.debug("the client left before its reply")
         except Exception:
-            _logger.exception("%s %s failed", usual.head.method, usual.head.path)
+            _logger.exception("%s %s failed", simple.head.method, simple.head.path)
         finally:
             self.task = None
             self._answered(keeps_alive)
 
-    def _request(self, route: FrontRoute, usual: SimpleRequest) -> WholeRequest:
-        head = usual.head
-        return whole_request(
+    def _request(self, route: FastRoute, simple: SimpleRequest) -> BufferedRequest:
+        head = simple.head
+        return buffered_request(
             head.method,
             head.path,
             head.headers,
             head.closes,
-            usual.body,
+            simple.body,
             route.url,
             route.app,
             route.match_info,
             self,
             self._loop,
-            self._front.most_body_bytes,
+            self._http_listener.most_body_bytes,
         )
 
     def _answered(self, keeps_alive: bool) -> None:
         """Continue after a reply was written or failed."""
         self._is_answering = False
-        if not keeps_alive or self._front.is_closing:
-            self.hang_up()
+        if not keeps_alive or self._http_listener.is_closing:
+            self.close_gracefully()
         elif self._rest:
-            self._go_on()
+            self._start_next_request()
         else:
             self._is_idle_now()
 
     # --- aiohttp ---
 
-    def _give_away(self) -> None:
+    def _hand_over(self) -> None:
         """Pass all further bytes of the connection to aiohttp."""
-        self._is_given_away = True
+        self._is_handed_over = True
         self._forget_timers()
         rest, self._rest = self._rest, b""
         self._new_library().data_received(rest)
-        if self._is_holding:
-            self._read_on()
+        if self._is_reading_paused:
+            self._resume_reading()
 
-    def _lend(self, data: bytes) -> None:
+    def _delegate_request(self, data: bytes) -> None:
         """Pass one request to aiohttp."""
         library = self._new_library()
-        library.on_answered = self._answered_by_library
+        library.on_answered = self._on_aiohttp_reply
         library.data_received(data)
 
-    def _new_library(self) -> PlainErrors:
+    def _new_library(self) -> PlainErrorConnection:
         assert self.transport is not None
-        library = self._library = self._front.new_library()
+        library = self._library = self._http_listener.new_library()
         library.attach(self.transport, is_paused=self._paused)
         return library
 
-    def _answered_by_library(self) -> None:
+    def _on_aiohttp_reply(self) -> None:
         # aiohttp closes a connection that it does not keep alive in its next turn of the event loop.
-        self._loop.call_soon(self._loop.call_soon, self._take_back)
+        self._loop.call_soon(self._loop.call_soon, self._reclaim)
 
-    def _take_back(self) -> None:
+    def _reclaim(self) -> None:
         library, transport = self._library, self.transport
         if library is None or transport is None or transport.is_closing():
             return
         self._library = None
         library.detach()
-        if not self._is_holding:
+        if not self._is_reading_paused:
             transport.resume_reading()
         self._answered(True)
 
@@ -252,39 +252,39 @@ class FrontConnection(StampedConnection):
 
     def _is_idle_now(self) -> None:
         """Start the timer that closes the connection unless a request arrives in time."""
-        self._close_at_s = self._loop.time() + self._front.keep_alive_s
+        self._close_at_s = self._loop.time() + self._http_listener.keep_alive_s
         if self._watch is not None and self._watch.when() > self._close_at_s:
             self._watch.cancel()
             self._watch = None
         if self._watch is None:
-            self._watch = self._loop.call_at(self._close_at_s, self._look)
+            self._watch = self._loop.call_at(self._close_at_s, self._check_idle)
 
-    def _look(self) -> None:
+    def _check_idle(self) -> None:
         self._watch = None
         if self._is_answering:
             return
         if self._loop.time() < self._close_at_s:
-            self._watch = self._loop.call_at(self._close_at_s, self._look)
+            self._watch = self._loop.call_at(self._close_at_s, self._check_idle)
         else:
-            self.hang_up()
+            self.close_gracefully()
 
-    def close_if_own(self) -> None:
+    def close_unless_delegated(self) -> None:
         """Close the connection unless aiohttp has it."""
         if self._library is None:
-            self.hang_up()
+            self.close_gracefully()
 
-    def hang_up(self) -> None:
+    def close_gracefully(self) -> None:
         """Close the connection after written bytes have been sent."""
         if self.transport is not None:
             self.transport.close()
 
-    def _read_on(self) -> None:
-        self._is_holding = False
+    def _resume_reading(self) -> None:
+        self._is_reading_paused = False
         if self.transport is not None:
             self.transport.resume_reading()
 
     def _forget_timers(self) -> None:
-        for timer in (self._patience, self._watch):
+        for timer in (self._partial_timer, self._watch):
             if timer is not None:
                 timer.cancel()
-        self._patience = self._watch = None
+        self._partial_timer = self._watch = None

@@ -13,11 +13,11 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, hdrs, web
 from blis_sim.engine.request import Request
 from mockserve.generation.composer import SCRIPTED_TEXT
 from mockserve.in_flight_request import new_id
-from mockserve.playback.playback import MOST_BODY_BYTES, Asked, NotedRequest, Playback
-from mockserve.playback.reply import Conversation, Piece, PlayedReply, conversation_of
+from mockserve.playback.playback import MOST_BODY_BYTES, JournalEntry, Playback, PlaybackRequest
+from mockserve.playback.reply import Conversation, PlayedReply, RecordedPiece, conversation_of
 from mockserve.protocol.errors import ApiError
 from mockserve.replies.choices import failure
-from mockserve.routes.shared import Handler, received
+from mockserve.routes.shared import Handler, receive_body
 from mockserve.serving.planner import Planner, RequestContext
 from mockserve.serving.service import SERVICE, Service
 from mockserve.transport.clients import arrived_at
@@ -37,7 +37,7 @@ def played_request(planner: Planner, body: Any, conversation: Conversation, raw:
     requested = reply.num_prompt_tokens or len(ids)
     ids = ids[:requested] if len(ids) >= requested else [*ids, *[ids[-1]] * (requested - len(ids))]
     planner.check_length(len(ids) + reply.num_output_tokens)
-    return planner.played(
+    return planner.recorded_request(
         ids, RequestContext(f"playback-{new_id()}"), reply.num_output_tokens, _reply_ids(planner, reply)
     )
 
@@ -83,17 +83,19 @@ def _reply_ids(planner: Planner, reply: PlayedReply) -> list[int]:
         return []
 
 
-_NOT_PASSED_ON = frozenset(
+_DROPPED_HEADERS = frozenset(
     {"host", "connection", "keep-alive", "transfer-encoding", "content-length", "te", "trailer", "upgrade", "expect"}
 )
-_HEADERS_BACK = ("content-type", "retry-after", "x-request-id")
+_FORWARDED_HEADERS = ("content-type", "retry-after", "x-request-id")
 _MOST_RECORDED_BYTES = 64 << 20
 
 
-async def forward(request: web.Request, service: Service, playback: Playback, asked: Asked) -> web.StreamResponse:
+async def forward(
+    request: web.Request, service: Service, playback: Playback, playback_request: PlaybackRequest
+) -> web.StreamResponse:
     """Forward the request and stream the reply of the upstream. Raises ApiError if the upstream is unreachable."""
     url = playback.options.playback_upstream.rstrip("/").removesuffix("/v1") + request.path_qs
-    headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _NOT_PASSED_ON]
+    headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _DROPPED_HEADERS]
     headers = [(name, "identity" if name.lower() == "accept-encoding" else value) for name, value in headers]
     started_ns, sent_at_us = perf_counter_ns(), time_ns() // 1000
     body = await request.read()
@@ -103,7 +105,7 @@ async def forward(request: web.Request, service: Service, playback: Playback, as
             ClientSession(timeout=ClientTimeout(total=None, sock_connect=10), auto_decompress=False) as session,
             session.post(url, data=body, headers=headers) as reply,
         ):
-            back = {name: reply.headers[name] for name in _HEADERS_BACK if name in reply.headers}
+            back = {name: reply.headers[name] for name in _FORWARDED_HEADERS if name in reply.headers}
             response = web.StreamResponse(status=reply.status, headers=back)
             response.enable_chunked_encoding()
             await response.prepare(request)
@@ -113,7 +115,9 @@ async def forward(request: web.Request, service: Service, playback: Playback, as
                 num_bytes += len(data)
                 if num_bytes <= _MOST_RECORDED_BYTES:
                     pieces.append(((perf_counter_ns() - started_ns) // 1000, data))
-            exchange = _exchange(playback, request, asked, reply.status, list(back.items()), pieces, sent_at_us)
+            exchange = _exchange(
+                playback, request, playback_request, reply.status, list(back.items()), pieces, sent_at_us
+            )
             playback.add(exchange)
             await asyncio.to_thread(_append, playback.options.playback, exchange)
             await response.write_eof()  # the client may repeat the request from here on
@@ -125,7 +129,7 @@ async def forward(request: web.Request, service: Service, playback: Playback, as
 def _exchange(
     playback: Playback,
     request: web.Request,
-    asked: Asked,
+    playback_request: PlaybackRequest,
     status: int,
     headers: list[tuple[str, str]],
     pieces: list[tuple[int, bytes]],
@@ -136,9 +140,9 @@ def _exchange(
         request_id=None,
         sent_at_us=sent_at_us,
         method="POST",
-        path=redactor.text(without_secret_parameters(asked.path)),
+        path=redactor.text(without_secret_parameters(playback_request.path)),
         headers=[(name, redactor.text(value)) for name, value in without_secret_headers(request.headers.items())],
-        body=asked.raw,
+        body=playback_request.raw,
         status=status,
         reply_headers=headers,
         pieces=pieces,
@@ -150,7 +154,7 @@ def _exchange(
 
 def _append(path: str, exchange: RecordedExchange) -> None:
     try:
-        file = AppendFile(Path(path), joins=True)
+        file = AppendFile(Path(path), is_shared=True)
     except TraceError:
         return
     try:
@@ -178,38 +182,46 @@ async def play_back(request: web.Request, handler: Handler) -> web.StreamRespons
     playback = service.playback
     assert playback is not None
     path = service.network.route_path(request.path)
-    raw = await received(request)
+    raw = await receive_body(request)
     headers = {name.lower(): value for name, value in request.headers.items()}
     if len(raw) > _READ_IN_PLACE_BYTES:
-        asked = await service.delivery.aside.run(True, playback.asked, path, headers, raw)
+        playback_request = await service.delivery.aside.run(True, playback.playback_request, path, headers, raw)
     else:
-        asked = playback.asked(path, headers, raw)
-    found = playback.find(asked)
+        playback_request = playback.playback_request(path, headers, raw)
+    found = playback.find(playback_request)
     if found is not None:
         reply, way = found
-        _note(playback, asked, request, "playback", way)
-        return await _played(request, handler, service, asked, reply)
+        _note(playback, playback_request, request, "playback", way)
+        return await _played(request, handler, service, playback_request, reply)
     miss = playback.options.playback_miss
-    _note(playback, asked, request, {"generate": "generated", "error": "error", "forward": "forwarded"}[miss], "")
+    _note(
+        playback,
+        playback_request,
+        request,
+        {"generate": "generated", "error": "error", "forward": "forwarded"}[miss],
+        "",
+    )
     if miss == "error":
         raise ApiError("There is no recorded reply to this request.", status=404, kind="NotFoundError")
     if miss == "forward":
-        return await forward(request, service, playback, asked)
+        return await forward(request, service, playback, playback_request)
     return await handler(request)
 
 
-def _note(playback: Playback, asked: Asked, request: web.Request, answered_by: str, way: str) -> None:
+def _note(
+    playback: Playback, playback_request: PlaybackRequest, request: web.Request, answered_by: str, way: str
+) -> None:
     playback.journal.note(
-        NotedRequest(
+        JournalEntry(
             number=playback.journal.num_seen,
             at_s=time.time(),
             method=request.method,
-            path=asked.path,
-            headers=dict(without_secret_headers(asked.headers.items())),
-            model=asked.model,
-            body_bytes=len(asked.raw),
-            body=asked.body if len(asked.raw) <= MOST_BODY_BYTES else None,
-            last_user=asked.conversation.last_user[:_MOST_WORDS],
+            path=playback_request.path,
+            headers=dict(without_secret_headers(playback_request.headers.items())),
+            model=playback_request.model,
+            body_bytes=len(playback_request.raw),
+            body=playback_request.body if len(playback_request.raw) <= MOST_BODY_BYTES else None,
+            last_user=playback_request.conversation.last_user[:_MOST_WORDS],
             answered_by=answered_by,
             matched_by=way,
         )
@@ -217,15 +229,16 @@ def _note(playback: Playback, asked: Asked, request: web.Request, answered_by: s
 
 
 async def _played(
-    request: web.Request, handler: Handler, service: Service, asked: Asked, reply: PlayedReply
+    request: web.Request, handler: Handler, service: Service, playback_request: PlaybackRequest, reply: PlayedReply
 ) -> web.StreamResponse:
     assert service.playback is not None
     options = service.playback.options
-    has_form = bool(reply.pieces) and (
-        reply.status != 200 or (reply.is_stream == asked.is_stream and reply.path in ("", asked.path))
+    has_output_constraint = bool(reply.pieces) and (
+        reply.status != 200
+        or (reply.is_stream == playback_request.is_stream and reply.path in ("", playback_request.path))
     )
-    is_said_anew = options.playback_chunks == "tokens" and reply.status == 200
-    if reply.text is not None and (is_said_anew or not has_form):
+    is_reencoded = options.playback_chunks == "tokens" and reply.status == 200
+    if reply.text is not None and (is_reencoded or not has_output_constraint):
         token = SCRIPTED_TEXT.set(reply.text)
         try:
             return await handler(request)
@@ -237,33 +250,35 @@ async def _played(
         speed = options.playback_speed if options.playback_timing == "recorded" else float("inf")
         return await _send(request, reply, _RecordedTimes(speed))
     with service.delivery.open_replies:
-        return await _timed_by_engine(request, service, asked, reply)
+        return await _timed_by_engine(request, service, playback_request, reply)
 
 
 async def _timed_by_engine(
-    request: web.Request, service: Service, asked: Asked, reply: PlayedReply
+    request: web.Request, service: Service, playback_request: PlaybackRequest, reply: PlayedReply
 ) -> web.StreamResponse:
     driver = service.delivery.driver
-    if len(asked.raw) > _READ_IN_PLACE_BYTES:
-        engine_request = await service.delivery.aside.run(True, _engine_request, service, asked, reply)
+    if len(playback_request.raw) > _READ_IN_PLACE_BYTES:
+        engine_request = await service.delivery.aside.run(True, _engine_request, service, playback_request, reply)
     else:
-        engine_request = _engine_request(service, asked, reply)
+        engine_request = _engine_request(service, playback_request, reply)
     tokens = _Tokens()
     try:
         driver.submit(engine_request, tokens, arrived_at(request, driver))
-        await tokens.reached(1)  # the engine may still refuse the request
+        await tokens.wait_for_token(1)  # the engine may still refuse the request
         return await _send(request, reply, tokens)
     finally:
         driver.abort(engine_request.id)
 
 
-def _engine_request(service: Service, asked: Asked, reply: PlayedReply) -> Request:
-    return played_request(service.model.planner, asked.body, asked.conversation, asked.raw, reply)
+def _engine_request(service: Service, playback_request: PlaybackRequest, reply: PlayedReply) -> Request:
+    return played_request(
+        service.model.planner, playback_request.body, playback_request.conversation, playback_request.raw, reply
+    )
 
 
 async def _send(request: web.Request, reply: PlayedReply, times: "_Tokens | _RecordedTimes") -> web.StreamResponse:
     if not reply.is_stream:
-        await times.come(reply.pieces[-1])
+        await times.wait_until_due(reply.pieces[-1])
         body = b"".join(each.data for each in reply.pieces)
         return web.Response(status=reply.status, body=body, headers={hdrs.CONTENT_TYPE: reply.content_type})
     response = web.StreamResponse(status=reply.status, headers={hdrs.CONTENT_TYPE: reply.content_type})
@@ -276,7 +291,7 @@ async def _send(request: web.Request, reply: PlayedReply, times: "_Tokens | _Rec
                     await response.prepare(request)
                 await response.write(b"".join(due))
                 due.clear()
-            await times.come(piece)
+            await times.wait_until_due(piece)
             due.append(piece.data)
         if not response.prepared:
             await response.prepare(request)
@@ -295,15 +310,15 @@ class _RecordedTimes:
         self._speed = speed
         self._started = time.monotonic()
 
-    def is_due(self, piece: Piece) -> bool:
+    def is_due(self, piece: RecordedPiece) -> bool:
         return self._left_s(piece) <= 0
 
-    async def come(self, piece: Piece) -> None:
+    async def wait_until_due(self, piece: RecordedPiece) -> None:
         """Wait until a piece is due."""
         if (left_s := self._left_s(piece)) > 0:
             await asyncio.sleep(left_s)
 
-    def _left_s(self, piece: Piece) -> float:
+    def _left_s(self, piece: RecordedPiece) -> float:
         return self._started + piece.after_us / 1e6 / self._speed - time.monotonic()
 
 
@@ -319,14 +334,14 @@ class _Tokens:
         self._error: ApiError | None = None
         self._moved = asyncio.Event()
 
-    def is_due(self, piece: Piece) -> bool:
+    def is_due(self, piece: RecordedPiece) -> bool:
         return self._number >= piece.num_tokens or self._has_ended
 
-    async def come(self, piece: Piece) -> None:
+    async def wait_until_due(self, piece: RecordedPiece) -> None:
         """Wait until a piece is due."""
-        await self.reached(piece.num_tokens)
+        await self.wait_for_token(piece.num_tokens)
 
-    async def reached(self, number: int) -> None:
+    async def wait_for_token(self, number: int) -> None:
         """Wait for `number` tokens. Raises ApiError if the engine refuses the request or fails."""
         while self._number < number and not self._has_ended:
             self._moved.clear()

@@ -21,9 +21,9 @@ _LINE = re.compile(rb"(GET|POST|HEAD|OPTIONS|PUT|PATCH|DELETE) (/[!-~]*) HTTP/1\
 _FIELD = re.compile(r"^([A-Za-z0-9_-]+): ?([!-~](?:[ -~]*[!-~])?)\r\n", re.MULTILINE)
 _SMALL_NUMBER = re.compile(r"[0-9]{1,9}")
 _CLOSES = {"keep-alive": False, "close": True}
-_FIRST_COUNTS = frozenset({"content-type", "user-agent"})
+_FIRST_VALUE_WINS = frozenset({"content-type", "user-agent"})
 """Fields that some clients repeat; vLLM uses the first value."""
-_BESIDE_THE_USUAL = frozenset(
+_UNSUPPORTED_HEADERS = frozenset(
     {
         "content-encoding", "expect", "http2-settings", "proxy-connection", "te", "trailer", "transfer-encoding",
         "upgrade",
@@ -47,7 +47,7 @@ class ParseStatus(Enum):
     OTHER = "something else"
 
 
-class UsualHead(NamedTuple):
+class SimpleHead(NamedTuple):
     """The head of a simple request, and the length of its body."""
 
     method: str
@@ -61,7 +61,7 @@ class UsualHead(NamedTuple):
 class SimpleRequest(NamedTuple):
     """One completely received request."""
 
-    head: UsualHead
+    head: SimpleHead
     body: bytes
     num_bytes: int
     """Length of the whole request."""
@@ -72,7 +72,7 @@ class RequestReader:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._known = Memo[bytes, UsualHead](MOST_KNOWN_HEADS)
+        self._known = Memo[bytes, SimpleHead](MOST_KNOWN_HEADS)
 
     def first(self, data: bytes) -> SimpleRequest | ParseStatus:
         """Parse the first request in `data`."""
@@ -88,16 +88,16 @@ class RequestReader:
             return ParseStatus.PART
         return SimpleRequest(head, data[begin:num_bytes], num_bytes)
 
-    def _head(self, data: bytes) -> UsualHead | None:
+    def _head(self, data: bytes) -> SimpleHead | None:
         found = self._known.get(data)
         if found is None:
-            found = usual_head(data, self._limits)
+            found = parse_simple_head(data, self._limits)
             if found is not None:
                 self._known.keep(data, found)
         return found
 
 
-def usual_head(data: bytes, limits: Limits) -> UsualHead | None:
+def parse_simple_head(data: bytes, limits: Limits) -> SimpleHead | None:
     """Parse a head without its final empty line; None if it is not simple."""
     line = _LINE.match(data)
     if line is None or len(data) > limits.most_head_bytes:
@@ -114,16 +114,16 @@ def usual_head(data: bytes, limits: Limits) -> UsualHead | None:
     if size is None or size > limits.most_body_bytes or closes is None:
         return None
     method, path = line.groups()
-    return UsualHead(method.decode(), path.decode(), headers, size, closes)
+    return SimpleHead(method.decode(), path.decode(), headers, size, closes)
 
 
-def for_library(usual: SimpleRequest) -> bytes:
+def bytes_for_aiohttp(simple: SimpleRequest) -> bytes:
     """Return the request as bytes for aiohttp's strict parser, with a Host header."""
-    head = usual.head
+    head = simple.head
     named = {} if hdrs.HOST in head.headers else {hdrs.HOST: "localhost"}
     fields = [f"{name}: {value}" for name, value in (*named.items(), *head.headers.items())]
     lines = [f"{head.method} {head.path} HTTP/1.1", *fields, "", ""]
-    return "\r\n".join(lines).encode("latin-1") + usual.body
+    return "\r\n".join(lines).encode("latin-1") + simple.body
 
 
 def _headers(pairs: list[tuple[str, str]]) -> "CIMultiDictProxy[str] | None":
@@ -131,7 +131,7 @@ def _headers(pairs: list[tuple[str, str]]) -> "CIMultiDictProxy[str] | None":
     once: dict[str, tuple[str, str]] = {}
     for name, value in pairs:
         lower = name.lower()
-        if lower in _BESIDE_THE_USUAL or (lower in once and lower not in _FIRST_COUNTS):
+        if lower in _UNSUPPORTED_HEADERS or (lower in once and lower not in _FIRST_VALUE_WINS):
             return None
         once.setdefault(lower, (name, value))
     return CIMultiDictProxy(CIMultiDict(once.values()))
@@ -139,5 +139,5 @@ def _headers(pairs: list[tuple[str, str]]) -> "CIMultiDictProxy[str] | None":
 
 def _body_bytes(headers: "CIMultiDictProxy[str]") -> int | None:
     """Return the Content-Length; None if it is no plain number."""
-    said = headers.get(hdrs.CONTENT_LENGTH, "0")
-    return int(said) if _SMALL_NUMBER.fullmatch(said) else None
+    content_length = headers.get(hdrs.CONTENT_LENGTH, "0")
+    return int(content_length) if _SMALL_NUMBER.fullmatch(content_length) else None

@@ -142,9 +142,9 @@ class KVEventPublisher:
         self._rank = rank
         self._topic = config.topic.encode()
         self._next_number = 0
-        self._kept: deque[tuple[int, bytes]] = deque(maxlen=config.buffer_steps)
+        self._replay_buffer: deque[tuple[int, bytes]] = deque(maxlen=config.buffer_steps)
         self._context = zmq.asyncio.Context()
-        self._answering: asyncio.Task[None] | None = None
+        self._replay_task: asyncio.Task[None] | None = None
         self._router: zmq.asyncio.Socket | None = None
         # Sending on a PUB socket never blocks, so it needs no coroutine.
         self._pub = zmq.Context(self._context).socket(zmq.PUB)
@@ -164,13 +164,13 @@ class KVEventPublisher:
             return
         number = self._next_number
         self._next_number += 1
-        self._kept.append((number, batch))
+        self._replay_buffer.append((number, batch))
         self._pub.send_multipart((self._topic, number.to_bytes(8, "big"), batch))
 
     def close(self) -> None:
         """Stop publishing and replaying."""
-        if self._answering is not None:
-            self._answering.cancel()
+        if self._replay_task is not None:
+            self._replay_task.cancel()
         self._pub.close(linger=0)
         if self._router is not None:
             self._router.close(linger=0)
@@ -187,7 +187,7 @@ class KVEventPublisher:
             # All kept batches and the end mark must fit in the queue of a slow subscriber.
             self._router.set_hwm(2 * (self.config.buffer_steps + 1))
             self._router.bind(self.config.replay_endpoint)
-            self._answering = asyncio.get_running_loop().create_task(self._answer(self._router))
+            self._replay_task = asyncio.get_running_loop().create_task(self._answer(self._router))
 
     async def _answer(self, router: zmq.asyncio.Socket) -> None:
         with suppress(asyncio.CancelledError):
@@ -197,7 +197,7 @@ class KVEventPublisher:
                     await self._send_again(router, frames[0], int.from_bytes(frames[2], "big"))
 
     async def _send_again(self, router: zmq.asyncio.Socket, client: bytes, first: int) -> None:
-        for number, batch in list(self._kept):
+        for number, batch in list(self._replay_buffer):
             if number >= first:
                 await router.send_multipart((client, b"", self._topic, number.to_bytes(8, "big"), batch))
         await router.send_multipart((client, b"", b"", END_OF_REPLAY, b""))

@@ -145,7 +145,7 @@ class Scope:
     lora: Lora | None = None
 
 
-ANYWHERE = Scope()
+GLOBAL_SCOPE = Scope()
 
 NameBlocks: TypeAlias = Callable[[str, Sequence[int], Scope], BlockIdentities]
 """A function from a request id, the tokens of prompt and answer, and their scope to block hashes."""

@@ -15,7 +15,7 @@ BUCKETS_PER_E = 50
 """Buckets per factor e of duration; each bucket is 2 % wide, so its middle is within 1 % of its durations."""
 
 
-class FineCounts:
+class LogHistogram:
     """A histogram of durations with logarithmic buckets, narrow enough for percentiles within 1 %.
 
     Only used buckets take memory, about 1,000 at most.
@@ -174,7 +174,7 @@ class Adapters:
         self._last_seen: dict[str, float] = {}
         self._num_characters = 0
         self._numbers: dict[str, int] = {}
-        self._stepped_at: float | None = None
+        self._step_ended_at: float | None = None
         """End of a step that is not recorded yet, because requests may still end in it."""
 
     def last_seen(self) -> Mapping[str, float]:
@@ -182,38 +182,38 @@ class Adapters:
         self._note()
         return self._last_seen
 
-    def began(self, adapter: str) -> None:
+    def request_started(self, adapter: str) -> None:
         """A request had its first token. An empty `adapter` means none."""
         self._note()
         if adapter:
             self._numbers[adapter] = self._numbers.get(adapter, 0) + 1
 
-    def ended(self, adapter: str) -> None:
+    def request_ended(self, adapter: str) -> None:
         """A request that had its first token has ended. An empty `adapter` means none."""
         if adapter:
             self._numbers[adapter] -= 1
             if not self._numbers[adapter]:
                 del self._numbers[adapter]
 
-    def left(self, adapter: str) -> None:
+    def request_aborted(self, adapter: str) -> None:
         """A request that had its first token was aborted between two steps."""
         self._note()
-        self.ended(adapter)
+        self.request_ended(adapter)
 
-    def stepped(self) -> None:
-        """A step has generated tokens. Calls of `ended` for its requests follow."""
+    def step_ended(self) -> None:
+        """A step has generated tokens. Calls of `request_ended` for its requests follow."""
         self._note()
-        self._stepped_at = time.time()
+        self._step_ended_at = time.time()
 
     def _note(self) -> None:
         """Record the adapters in use after the latest step, once."""
-        if self._stepped_at is None:
+        if self._step_ended_at is None:
             return
         names = ",".join(self._numbers)
         if self._last_seen.pop(names, None) is None:
             self._num_characters += len(names)
-        self._last_seen[names] = self._stepped_at
-        self._stepped_at = None
+        self._last_seen[names] = self._step_ended_at
+        self._step_ended_at = None
         while len(self._last_seen) > MOST_ADAPTER_LISTS or (
             self._num_characters > MOST_ADAPTER_CHARACTERS and len(self._last_seen) > 1
         ):
@@ -240,8 +240,8 @@ class EngineMetrics:
         self.iteration_tokens = Histogram(STEP_TOKEN_BUCKETS)
         self.first_token_s = Histogram(FIRST_TOKEN_BUCKETS_S)
         self.token_gap_s = Histogram(TOKEN_GAP_BUCKETS_S)
-        self.first_token_fine = FineCounts()
-        self.token_gap_fine = FineCounts()
+        self.first_token_fine = LogHistogram()
+        self.token_gap_fine = LogHistogram()
         self.time_per_token_s = Histogram(TOKEN_GAP_BUCKETS_S)
         self.e2e_s = Histogram(REQUEST_LATENCY_BUCKETS_S)
         self.queue_s = Histogram(REQUEST_LATENCY_BUCKETS_S)
@@ -282,7 +282,7 @@ class EngineMetrics:
         self.prompt_tokens_by_source["external_kv_transfer"] += flight.num_external_tokens
         self.first_token_s.observe(latency_us / 1e6)
         self.first_token_fine.observe(latency_us)
-        self.adapters.began(flight.request.adapter)
+        self.adapters.request_started(flight.request.adapter)
 
     def step(self, num_prompt_tokens: int, num_tokens: int, gaps_us: dict[Micros, int]) -> None:
         self.generation_tokens += num_tokens
@@ -290,15 +290,15 @@ class EngineMetrics:
         for gap, times in gaps_us.items():
             self.token_gap_s.observe(gap / 1e6, times)
             self.token_gap_fine.observe(gap, times)
-        self.adapters.stepped()
+        self.adapters.step_ended()
 
     def aborted(self, flight: InFlightRequest) -> None:
         if flight.num_tokens:
-            self.adapters.left(flight.request.adapter)
+            self.adapters.request_aborted(flight.request.adapter)
 
     def completed(self, flight: InFlightRequest, latency_us: Micros, finish_reason: str) -> None:
         if flight.num_tokens:
-            self.adapters.ended(flight.request.adapter)
+            self.adapters.request_ended(flight.request.adapter)
         self.request_success[finish_reason] += 1
         self.e2e_s.observe(latency_us / 1e6)
         self.prompt_lengths.observe(flight.request.input_tokens)
@@ -306,7 +306,7 @@ class EngineMetrics:
         self.generation_lengths.observe(flight.num_tokens)
         self.params_max_tokens.observe(flight.request.max_output_tokens)
         self.preemptions.observe(flight.num_preemptions)
-        self._sibling_completed(flight)
+        self._choice_completed(flight)
         scheduled_at, first_at, last_at = flight.first_scheduled_at, flight.first_token_at, flight.last_token_at
         if scheduled_at is None or first_at is None:
             return
@@ -317,11 +317,11 @@ class EngineMetrics:
         gaps = max(1, flight.num_tokens - 1)
         self.time_per_token_s.observe((last_at - first_at) / gaps / 1e6)
 
-    def _sibling_completed(self, flight: InFlightRequest) -> None:
+    def _choice_completed(self, flight: InFlightRequest) -> None:
         """Count all choices of a prompt as one request, when the last choice is complete."""
-        siblings = flight.siblings
-        siblings.num_open -= 1
-        siblings.longest_tokens = max(siblings.longest_tokens, flight.num_tokens)
-        if not siblings.num_open:
-            self.params_n.observe(siblings.number)
-            self.longest_choices.observe(siblings.longest_tokens)
+        parent = flight.parent
+        parent.num_open -= 1
+        parent.longest_tokens = max(parent.longest_tokens, flight.num_tokens)
+        if not parent.num_open:
+            self.params_n.observe(parent.number)
+            self.longest_choices.observe(parent.longest_tokens)

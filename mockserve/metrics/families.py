@@ -11,7 +11,7 @@ from mockserve.metrics.engine import SLEEP_STATES, EngineMetrics, Histogram
 from mockserve.options.fake_metrics import FakeMetrics
 from mockserve.options.serve import ServeOptions
 
-FIXED = {
+UNSIMULATED_SAMPLES = {
     "_block_size_resolved": "True",
     "cache_dtype": "auto",
     "cache_hit_alignment_tokens": "None",
@@ -48,7 +48,7 @@ def cache_config_labels(options: ServeOptions, deployment: Deployment) -> dict[s
     others = [group.block_tokens for group in config.kv_groups if group.kind != STATE]
     block_size, size_tokens = str(min(others, default=config.block_size_tokens)), config.kv_size_tokens
     return {
-        **FIXED,
+        **UNSIMULATED_SAMPLES,
         "block_size": block_size,
         "effective_attention_block_size": block_size,
         "enable_prefix_caching": str(config.enable_prefix_caching),
@@ -87,7 +87,7 @@ class Family:
     label: str = ""
 
 
-def _nothing(_engine: EngineState) -> float:
+def _always_zero(_engine: EngineState) -> float:
     """Return 0 for a metric that vLLM always exports but changes only for features that are not simulated."""
     return 0
 
@@ -97,19 +97,19 @@ FAMILIES: tuple[Family, ...] = (
         "counter",
         "estimated_flops_per_gpu",
         "Estimated number of floating point operations per GPU (for Model Flops Utilization calculations).",
-        _nothing,
+        _always_zero,
     ),
     Family(
         "counter",
         "estimated_read_bytes_per_gpu",
         "Estimated number of bytes read from memory per GPU (for Model Flops Utilization calculations).",
-        _nothing,
+        _always_zero,
     ),
     Family(
         "counter",
         "estimated_write_bytes_per_gpu",
         "Estimated number of bytes written to memory per GPU (for Model Flops Utilization calculations).",
-        _nothing,
+        _always_zero,
     ),
     Family(
         "gauge", "num_requests_running", "Number of requests in model execution batches.", lambda e: e.stats.num_running
@@ -166,8 +166,10 @@ FAMILIES: tuple[Family, ...] = (
         "cached tokens.",
         lambda e: e.metrics.external_prefix_cache_hits,
     ),
-    Family("counter", "mm_cache_queries", "Multi-modal cache queries, in terms of number of queried items.", _nothing),
-    Family("counter", "mm_cache_hits", "Multi-modal cache hits, in terms of number of cached items.", _nothing),
+    Family(
+        "counter", "mm_cache_queries", "Multi-modal cache queries, in terms of number of queried items.", _always_zero
+    ),
+    Family("counter", "mm_cache_hits", "Multi-modal cache hits, in terms of number of cached items.", _always_zero),
     Family(
         "counter",
         "num_preemptions",
@@ -326,10 +328,10 @@ HISTOGRAMS: tuple[Family, ...] = (
 )
 
 
-def shown(fakes: FakeMetrics, name: str, value: Value, seconds: float) -> Value:
+def displayed_value(fakes: FakeMetrics, name: str, value: Value, seconds: float) -> Value:
     """Return the fake value of a metric `seconds` after the start, or else the measured `value`."""
-    if name in fakes.courses:
-        return fakes.courses[name](seconds)
+    if name in fakes.value_functions:
+        return fakes.value_functions[name](seconds)
     if name in fakes.buckets and isinstance(value, Histogram):
         return _histogram(value, fakes.buckets[name])
     if name == "request_success" and fakes.success is not None and isinstance(value, Mapping):

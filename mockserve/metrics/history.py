@@ -50,7 +50,7 @@ MOST_ENGINES = 64
 """Number of engines with separate metrics, the first ones. More engines make snapshots slower and less frequent."""
 MOST_COLUMNS = 120
 """Number of instants for which the load of each engine is reported."""
-RECENT_LOOKS = 10
+RECENT_SNAPSHOTS = 10
 """Number of latest snapshots for present rates and percentiles."""
 
 
@@ -84,7 +84,7 @@ class _EngineHistory:
 
 
 @dataclass(slots=True)
-class Look:
+class Snapshot:
     """Metrics of all engines together over `span_s` real seconds until `at`, in Unix seconds.
 
     `counts` has increases by name. Gauges are values at the end, or means of merged snapshots.
@@ -112,34 +112,34 @@ class Look:
         return not (self.running or self.waiting or self.errors or any(self.counts.values()))
 
 
-def merged(looks: Sequence[Look] | deque[Look]) -> Look:
+def merged(snapshots: Sequence[Snapshot] | deque[Snapshot]) -> Snapshot:
     """Merge consecutive snapshots into one."""
     ttft: dict[int, int] = {}
     itl: dict[int, int] = {}
-    for each in looks:
+    for each in snapshots:
         add_to(ttft, each.ttft)
         add_to(itl, each.itl)
-    lags = [each.lag_p99_ms for each in looks if each.lag_p99_ms is not None]
+    lags = [each.lag_p99_ms for each in snapshots if each.lag_p99_ms is not None]
     return _with_percentiles(
-        Look(
-            at=looks[-1].at,
-            span_s=sum(each.span_s for each in looks),
-            running=_mean([each.running for each in looks]),
-            waiting=_mean([each.waiting for each in looks]),
-            kv_percent=_mean([each.kv_percent for each in looks]),
-            busy_s=sum(each.busy_s for each in looks),
-            errors=sum(each.errors for each in looks),
+        Snapshot(
+            at=snapshots[-1].at,
+            span_s=sum(each.span_s for each in snapshots),
+            running=_mean([each.running for each in snapshots]),
+            waiting=_mean([each.waiting for each in snapshots]),
+            kv_percent=_mean([each.kv_percent for each in snapshots]),
+            busy_s=sum(each.busy_s for each in snapshots),
+            errors=sum(each.errors for each in snapshots),
             lag_p99_ms=max(lags, default=None),
-            counts={name: sum(each.counts[name] for each in looks) for name in _COUNTED},
+            counts={name: sum(each.counts[name] for each in snapshots) for name in _COUNTED},
             ttft=ttft,
             itl=itl,
         )
     )
 
 
-def _with_percentiles(look: Look) -> Look:
-    look.ttft_ms, look.itl_ms = percentiles_ms(look.ttft), percentiles_ms(look.itl)
-    return look
+def _with_percentiles(take_snapshot: Snapshot) -> Snapshot:
+    take_snapshot.ttft_ms, take_snapshot.itl_ms = percentiles_ms(take_snapshot.ttft), percentiles_ms(take_snapshot.itl)
+    return take_snapshot
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -159,20 +159,20 @@ class History:
     """
 
     def __init__(self) -> None:
-        self.looks: list[Look] = []
-        self._recent: deque[Look] = deque(maxlen=RECENT_LOOKS)
+        self.snapshots: list[Snapshot] = []
+        self._recent: deque[Snapshot] = deque(maxlen=RECENT_SNAPSHOTS)
         self._engines: dict[int, _EngineHistory] = {}
         self._looked_at: float | None = None
         self._num_errors = 0
         self._lag_counts: Sequence[int] | None = None
-        self._idle: Look | None = None
+        self._idle: Snapshot | None = None
         """The latest snapshot, if it and the previous one are idle."""
         self._timer: asyncio.TimerHandle | None = None
         self._text: bytes | None = None
 
     def begin(self, source: "MetricsSource") -> None:
         """Take snapshots of `source` periodically until `end`."""
-        self.look(source, time.time())
+        self.take_snapshot(source, time.time())
         period_s = PERIOD_S * max(1, ceil(len(source.engines) / MOST_ENGINES))
         self._timer = asyncio.get_running_loop().call_later(period_s, self.begin, source)
 
@@ -182,21 +182,21 @@ class History:
             self._timer.cancel()
             self._timer = None
 
-    def look(self, source: "MetricsSource", now: float) -> None:
+    def take_snapshot(self, source: "MetricsSource", now: float) -> None:
         """Take a snapshot at the instant `now`, in Unix seconds."""
         self._text = None
-        look = self._taken(source, now)
-        self._recent.append(look)
+        take_snapshot = self._taken(source, now)
+        self._recent.append(take_snapshot)
         self._looked_at = now
-        if look.is_idle and (not self.looks or self.looks[-1].is_idle):
-            self._idle = look
+        if take_snapshot.is_idle and (not self.snapshots or self.snapshots[-1].is_idle):
+            self._idle = take_snapshot
             return
         if self._idle is not None:
             self._keep(self._idle)
             self._idle = None
-        self._keep(look)
+        self._keep(take_snapshot)
 
-    def _taken(self, source: "MetricsSource", now: float) -> Look:
+    def _taken(self, source: "MetricsSource", now: float) -> Snapshot:
         before_at = now if self._looked_at is None else self._looked_at
         counts = dict.fromkeys(_COUNTED, 0)
         ttft: dict[int, int] = {}
@@ -214,7 +214,7 @@ class History:
             add_to(ttft, increase(before.ttft, after.ttft))
             add_to(itl, increase(before.itl, after.itl))
         known_engines = self._engines.values()
-        look = Look(
+        take_snapshot = Snapshot(
             at=now,
             span_s=now - before_at,
             running=sum(each.running for each in known_engines),
@@ -227,7 +227,7 @@ class History:
             ttft=ttft,
             itl=itl,
         )
-        return _with_percentiles(look)
+        return _with_percentiles(take_snapshot)
 
     def _noted(
         self, number: int, engine: "MeasuredEngine", now: float, before_at: float
@@ -235,8 +235,8 @@ class History:
         """Record an engine's counters. Returns its history and the counters of the previous snapshot."""
         known = self._engines.get(number)
         if known is None:
-            absent = [0.0] * len(self.looks)
-            known = _EngineHistory(deque([_Counters(before_at)], RECENT_LOOKS + 1), absent, list(absent))
+            absent = [0.0] * len(self.snapshots)
+            known = _EngineHistory(deque([_Counters(before_at)], RECENT_SNAPSHOTS + 1), absent, list(absent))
             self._engines[number] = known
         simulated, metrics = engine.driver.engine, engine.metrics
         stats, before = simulated.stats, known.recent[-1]
@@ -269,13 +269,13 @@ class History:
         self._lag_counts = list(histogram.counts)
         return 1000 * new.quantile(0.99) if new.count else None
 
-    def _keep(self, look: Look) -> None:
-        self.looks.append(look)
+    def _keep(self, take_snapshot: Snapshot) -> None:
+        self.snapshots.append(take_snapshot)
         for engine in self._engines.values():
-            engine.load.append(0.0 if look.is_idle else engine.running + engine.waiting)
+            engine.load.append(0.0 if take_snapshot.is_idle else engine.running + engine.waiting)
             engine.kv_percent.append(engine.kv_now_percent)
-        if len(self.looks) > MOST_LOOKS:
-            self.looks = [merged(self.looks[start : start + 2]) for start in range(0, len(self.looks), 2)]
+        if len(self.snapshots) > MOST_LOOKS:
+            self.snapshots = [merged(self.snapshots[start : start + 2]) for start in range(0, len(self.snapshots), 2)]
             for engine in self._engines.values():
                 engine.load, engine.kv_percent = _in_groups(engine.load, 2), _in_groups(engine.kv_percent, 2)
 
@@ -285,49 +285,49 @@ class History:
             self._text = orjson.dumps(self._described(errors), option=orjson.OPT_NON_STR_KEYS)
         return self._text
 
-    def _now(self) -> Look:
+    def _now(self) -> Snapshot:
         """Merge the recent snapshots, with the gauges of the latest."""
         now, latest = merged(self._recent), self._recent[-1]
         now.running, now.waiting, now.kv_percent = latest.running, latest.waiting, latest.kv_percent
         return now
 
     def _described(self, errors: Mapping[int, int]) -> Mapping[str, Any]:
-        group = max(1, ceil(len(self.looks) / MOST_COLUMNS))
+        group = max(1, ceil(len(self.snapshots) / MOST_COLUMNS))
         shown = list(self._engines.items())[:MOST_ENGINES]
         return {
-            "at": [round(each.at, 2) for each in self.looks],
-            "series": _series(self.looks),
+            "at": [round(each.at, 2) for each in self.snapshots],
+            "series": _series(self.snapshots),
             "now": _series([self._now()]) if self._recent else {},
             "errors_by_status": errors,
             "num_engines": len(self._engines),
             "columns_at": [
-                round(self.looks[start : start + group][-1].at, 2) for start in range(0, len(self.looks), group)
+                round(self.snapshots[start : start + group][-1].at, 2) for start in range(0, len(self.snapshots), group)
             ],
             "engines": [_engine(number, engine, group) for number, engine in shown],
         }
 
 
-def _series(looks: Sequence[Look]) -> Mapping[str, Sequence[float | None]]:
+def _series(snapshots: Sequence[Snapshot]) -> Mapping[str, Sequence[float | None]]:
     """Return each metric of the snapshots. Rates are per second of real time, latencies in simulated milliseconds."""
 
     def rates(name: str) -> Sequence[float | None]:
-        return [_rate(each.counts[name], each.span_s) for each in looks]
+        return [_rate(each.counts[name], each.span_s) for each in snapshots]
 
     found: dict[str, Sequence[float | None]] = {
-        "running": [round(each.running, 1) for each in looks],
-        "waiting": [round(each.waiting, 1) for each in looks],
-        "kv_percent": [round(each.kv_percent, 2) for each in looks],
-        "lag_p99_ms": [None if each.lag_p99_ms is None else round(each.lag_p99_ms, 2) for each in looks],
-        "errors_per_s": [_rate(each.errors, each.span_s) for each in looks],
+        "running": [round(each.running, 1) for each in snapshots],
+        "waiting": [round(each.waiting, 1) for each in snapshots],
+        "kv_percent": [round(each.kv_percent, 2) for each in snapshots],
+        "lag_p99_ms": [None if each.lag_p99_ms is None else round(each.lag_p99_ms, 2) for each in snapshots],
+        "errors_per_s": [_rate(each.errors, each.span_s) for each in snapshots],
         "step_ms": [
             round(1000 * each.busy_s / steps, 3) if each.busy_s and (steps := each.counts["steps"]) else None
-            for each in looks
+            for each in snapshots
         ],
     }
     found |= {f"{name}_per_s": rates(name) for name in _COUNTED}
     for place, name in enumerate(("p50", "p90", "p99")):
-        found[f"ttft_{name}_ms"] = [None if each.ttft_ms is None else each.ttft_ms[place] for each in looks]
-        found[f"itl_{name}_ms"] = [None if each.itl_ms is None else each.itl_ms[place] for each in looks]
+        found[f"ttft_{name}_ms"] = [None if each.ttft_ms is None else each.ttft_ms[place] for each in snapshots]
+        found[f"itl_{name}_ms"] = [None if each.itl_ms is None else each.itl_ms[place] for each in snapshots]
     return found
 
 

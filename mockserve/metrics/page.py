@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from mockserve.metrics.engine import EngineMetrics, Histogram, Lateness, cumulative
-from mockserve.metrics.families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, EngineState, Family, Value, shown
+from mockserve.metrics.families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, EngineState, Family, Value, displayed_value
 from mockserve.metrics.history import History
 from mockserve.metrics.overrides import MetricOverrides
 from mockserve.metrics.server import HttpMetrics, Operations, ToolParsing
@@ -29,7 +29,7 @@ CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 REJECTION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")
 
 
-class Driven(Protocol):
+class HasEngine(Protocol):
     """An object with an engine, which a restart may replace."""
 
     @property
@@ -40,12 +40,12 @@ class Driven(Protocol):
 class MeasuredEngine:
     """One engine with its request metrics. `created` is the start of counting, in Unix seconds."""
 
-    driver: Driven
+    driver: HasEngine
     metrics: EngineMetrics
     created: float = field(default_factory=time.time)
 
 
-class CutStreams(Protocol):
+class CutStreamCounter(Protocol):
     """Counter of streams that were cut because their clients did not read."""
 
     @property
@@ -53,7 +53,7 @@ class CutStreams(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _CutElsewhere:
+class _RemoteCutStreams:
     """The number of cut streams of other processes."""
 
     num_cut: int
@@ -84,11 +84,11 @@ class Metrics(Protocol):
         """Return the metrics page, or only the named samples, in the format selected by an `Accept` header."""
         ...
 
-    async def live(self) -> bytes:
+    async def history_json(self) -> bytes:
         """Return the metrics over time as JSON."""
         ...
 
-    def watch(self, is_watched: bool) -> None:
+    def record_history(self, is_recording: bool) -> None:
         """Start or stop recording metrics over time."""
         ...
 
@@ -128,7 +128,7 @@ class MetricsSource:
     cache_config: Mapping[str, str]
     lateness: Lateness
     fakes: FakeMetrics
-    slow_readers: CutStreams
+    slow_readers: CutStreamCounter
     tool_parsing: ToolParsing | None = None
     overrides: MetricOverrides = field(default_factory=MetricOverrides)
     http: HttpMetrics = field(default_factory=HttpMetrics)
@@ -144,13 +144,13 @@ class MetricsSource:
         """Return `exposition`; other implementations of `Metrics` wait for it."""
         return self.exposition(names, accept)
 
-    async def live(self) -> bytes:
+    async def history_json(self) -> bytes:
         """Return the metrics over time as JSON."""
         return self.history.text(self.http.errors)
 
-    def watch(self, is_watched: bool) -> None:
+    def record_history(self, is_recording: bool) -> None:
         """Start or stop recording metrics over time."""
-        if is_watched:
+        if is_recording:
             self.history.begin(self)
         else:
             self.history.end()
@@ -193,7 +193,7 @@ class MetricsSource:
 
     def _value(self, family: Family, engine: MeasuredEngine, state: EngineState) -> Value:
         """Return the fake value, or else the measured one."""
-        return shown(self._shown_fakes, family.name, family.read(state), time.time() - engine.created)
+        return displayed_value(self._shown_fakes, family.name, family.read(state), time.time() - engine.created)
 
     @property
     def _shown_fakes(self) -> FakeMetrics:
@@ -308,7 +308,7 @@ _METRICS: Mapping[str, Callable[[str, str, list[str], Iterable[Sample]], Metric]
 
 def sum_of_parts(source: MetricsSource, parts: Sequence[MetricsPart]) -> MetricsSource:
     """Return a copy of `source` with the summed counts of several processes."""
-    lateness, slow_readers = Lateness(), _CutElsewhere(sum(part.num_streams_cut for part in parts))
+    lateness, slow_readers = Lateness(), _RemoteCutStreams(sum(part.num_streams_cut for part in parts))
     tool_parsing = None if source.tool_parsing is None else ToolParsing()
     found = replace(
         source,
@@ -335,7 +335,7 @@ def new_source(
     cache_config: Mapping[str, str],
     lateness: Lateness,
     fakes: FakeMetrics,
-    slow_readers: CutStreams,
+    slow_readers: CutStreamCounter,
     tool_parsing: ToolParsing | None = None,
 ) -> MetricsSource:
     """Return a source for at least one engine, with metrics of the process."""

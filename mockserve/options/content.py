@@ -136,7 +136,7 @@ class ToolArgumentOptions:
                 raise OptionError(f"{flag} must be at most {other}, {getattr(self, most)}, got {getattr(self, least)}")
 
     @property
-    def taste(self) -> ArgumentRanges:
+    def argument_ranges(self) -> ArgumentRanges:
         """Ranges of generated arguments that a schema leaves open."""
         return ArgumentRanges(
             integers=(self.min_tool_call_integer_param, self.max_tool_call_integer_param),
@@ -316,7 +316,7 @@ def json_object(flag: str, text: str | None) -> dict[str, Any]:
     return found
 
 
-WAYS = ("exact", "conversation", "turn", "order")
+MATCH_MODES = ("exact", "conversation", "turn", "order")
 """Modes of matching a request with a recorded one, the strictest first."""
 
 
@@ -335,7 +335,7 @@ class PlaybackOptions:
         ("exact", "conversation", "turn"),
         "Ways to find the recorded reply, tried in turn: the same body; the same conversation, whatever the sampling;"
         " the same last message in the same turn; or the next one in the order of the recording.",
-        choices=WAYS,
+        choices=MATCH_MODES,
     )
     playback_miss: str = option(
         "generate",
@@ -364,7 +364,7 @@ class PlaybackOptions:
     def __post_init__(self) -> None:
         check_options(self)
         if not self.playback_match:
-            raise OptionError(f"--playback-match must have at least one of {', '.join(WAYS)}")
+            raise OptionError(f"--playback-match must have at least one of {', '.join(MATCH_MODES)}")
         if (self.playback_miss == "forward") != bool(self.playback_upstream):
             raise OptionError("--playback-miss forward and --playback-upstream need each other")
         if self.playback_upstream and not self.playback_upstream.startswith(("http://", "https://")):

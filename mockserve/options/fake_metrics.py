@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, TypeGuard
 
 from blis_sim.options import OptionError
-from blis_sim.options.addition import added_up
+from blis_sim.options.addition import sequential_sum
 from blis_sim.options.text import load_json
 
 _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1000.0, "m": 60_000.0, "h": 3_600_000.0}
@@ -25,7 +25,7 @@ def milliseconds(flag: str, text: str) -> float:
         parts = _PART.findall(text)
         if not parts or "".join(map("".join, parts)) != text:
             raise OptionError(f"{flag} must be a duration, such as 100, 100ms or 1.5s, got {text!r}") from None
-        return added_up(float(number) * _UNITS_MS[unit] for number, unit in parts)
+        return sequential_sum(float(number) * _UNITS_MS[unit] for number, unit in parts)
     if not 0 <= bare < float("inf"):
         raise OptionError(f"{flag} must be at least 0, got {text!r}")
     return bare
@@ -33,7 +33,7 @@ def milliseconds(flag: str, text: str) -> float:
 
 FLAG = "--fake-metrics"
 
-Course: TypeAlias = Callable[[float], float]
+ValueFunction: TypeAlias = Callable[[float], float]
 """A function from seconds since the start to a value."""
 
 GAUGES: Mapping[str, str] = {
@@ -77,7 +77,7 @@ class FakeLora:
 class FakeMetrics:
     """Values that replace measured ones on the metrics page, by metric names without `vllm:`."""
 
-    courses: Mapping[str, Course] = field(default_factory=dict)
+    value_functions: Mapping[str, ValueFunction] = field(default_factory=dict)
     buckets: Mapping[str, Sequence[int]] = field(default_factory=dict)
     success: Mapping[str, float] | None = None
     """Finished requests by reason."""
@@ -100,14 +100,14 @@ def read_fake_metrics(text: str) -> FakeMetrics:
             raise OptionError(f"{FLAG}: unknown key {key!r}, known are {', '.join(known)}")
     names = {**GAUGES, **COUNTERS}
     return FakeMetrics(
-        courses={names[key]: _course(key, value) for key, value in given.items() if key in names},
+        value_functions={names[key]: _value_function(key, value) for key, value in given.items() if key in names},
         buckets={HISTOGRAMS[key]: _counts(key, value) for key, value in given.items() if key in HISTOGRAMS},
         success=_success(given.get("request-success-total")),
         loras=_loras(given.get("loras")),
     )
 
 
-def _course(key: str, value: object) -> Course:
+def _value_function(key: str, value: object) -> ValueFunction:
     if _is_number(value):
         number = float(value)
         return lambda _seconds: number
@@ -126,7 +126,7 @@ def _course(key: str, value: object) -> Course:
     return lambda seconds: start + (end - start) * shape(seconds / period_s)
 
 
-_COURSES: Mapping[str, Course] = {
+_COURSES: Mapping[str, ValueFunction] = {
     "oscillate": lambda periods: (1 - math.cos(2 * math.pi * periods)) / 2,
     "ramp": lambda periods: min(1.0, periods),
     "rampreset": lambda periods: periods % 1,

@@ -21,7 +21,7 @@ class ErrorFault:
     type: str
     message: str
     param: str | None = None
-    asks_to_retry: bool = False
+    sends_retry_after: bool = False
     """Whether the reply has a Retry-After header."""
 
     def error(self) -> ApiError:
@@ -47,12 +47,12 @@ ERRORS: Mapping[str, ErrorFault] = {
         422, "UnprocessableEntityError", "The request cannot be processed (a fault on purpose)."
     ),
     "rate_limit": ErrorFault(
-        429, "RateLimitError", "Too many requests, retry later (a fault on purpose).", asks_to_retry=True
+        429, "RateLimitError", "Too many requests, retry later (a fault on purpose).", sends_retry_after=True
     ),
     "server_error": ErrorFault(500, "InternalServerError", "Internal server error (a fault on purpose)."),
     "bad_gateway": ErrorFault(502, "Bad Gateway", "The server behind gave no answer (a fault on purpose)."),
     "overloaded": ErrorFault(
-        503, "Service Unavailable", "The engine is currently busy (a fault on purpose).", asks_to_retry=True
+        503, "Service Unavailable", "The engine is currently busy (a fault on purpose).", sends_retry_after=True
     ),
     "gateway_timeout": ErrorFault(504, "Gateway Timeout", "The server behind took too long (a fault on purpose)."),
 }

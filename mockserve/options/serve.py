@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from blis_sim.engine.cluster.options import MOST_INSTANCES, ClusterOptions
+from blis_sim.engine.cluster.options import MAX_INSTANCES, ClusterOptions
 from blis_sim.engine.cluster.policies import has_cluster
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import OptionError, check_options, option, section, with_settings
@@ -130,7 +130,7 @@ class ServedDeploymentOptions(DeploymentOptions):
         "Data-parallel ranks: engines of their own behind one endpoint, which shares requests out as vLLM does.",
         flags=("--dp", "--data-parallel-size"),
         at_least=1,
-        at_most=MOST_INSTANCES,
+        at_most=MAX_INSTANCES,
     )
 
 
@@ -228,13 +228,13 @@ class ServeOptions:
         """Raise OptionError for settings that several servers in one process cannot have separately."""
         flag = "--ports" if self.instances.ports else "--count" if self.instances.count is not None else ""
         self.instances.endpoint_ports(self.network.port)
-        in_the_way = {
+        conflict = {
             "--api-server-count": self.network.api_server_count > 1,
             "--uds": bool(self.network.uds),
             "--instance-ports": self.instances.instance_ports is not None,
             "--kv-events-config": self.kv_sharing.events.publishes,
         }
-        for other, is_given in in_the_way.items():
+        for other, is_given in conflict.items():
             if flag and is_given:
                 raise OptionError(f"{flag} and {other} exclude each other")
 
@@ -272,11 +272,11 @@ class ServeOptions:
 def check_cluster(options: "ServeOptions") -> None:
     """Raise OptionError for settings that conflict with a router."""
     if options.serves_cluster:
-        for setting in _in_the_way_of_a_router(options):
+        for setting in _router_conflicts(options):
             raise OptionError(f"{setting} cannot be used with {_cause(options)}")
 
 
-def _in_the_way_of_a_router(options: "ServeOptions") -> Iterator[str]:
+def _router_conflicts(options: "ServeOptions") -> Iterator[str]:
     facts = {
         "--data-parallel-size": options.deployment.dp > 1,
         "--api-server-count": options.network.api_server_count > 1,
@@ -298,11 +298,11 @@ def _cause(options: "ServeOptions") -> str:
 def check_processes(options: "ServeOptions", environment: ServerEnvironment) -> None:
     """Raise OptionError for settings that conflict with several API server processes."""
     if options.network.api_server_count > 1:
-        for setting in _in_the_way_of_processes(options, environment):
+        for setting in _process_conflicts(options, environment):
             raise OptionError(f"--api-server-count must be 1 with {setting}, got {options.network.api_server_count}")
 
 
-def _in_the_way_of_processes(options: "ServeOptions", environment: ServerEnvironment) -> Iterator[str]:
+def _process_conflicts(options: "ServeOptions", environment: ServerEnvironment) -> Iterator[str]:
     facts = {
         "--uds": bool(options.network.uds),
         "--speed max": math.isinf(options.speed),

@@ -206,7 +206,7 @@ def warnings_of(flags: Iterable[str]) -> Iterator[str]:
             yield f"warning: {flag} is not modelled: {table[flag].here}"
 
 
-def unseen_flags(flags: Iterable[str]) -> list[str]:
+def flags_without_observable_effect(flags: Iterable[str]) -> list[str]:
     """Return the accepted flags without an effect that a client or a prediction can observe."""
     table = read_table()
     return [flag for flag in flags if flag not in table or table[flag].here == UNSEEN]

@@ -7,7 +7,7 @@ from zlib import crc32
 
 from blis_sim.engine.request import Medium as PlacedMedium
 from mockserve.generation.tool_calls import ToolConstraint, forced_schema, shown_tools, tool_constraint_of
-from mockserve.generation.writing import OutputSpec, chat_form
+from mockserve.generation.writing import OutputSpec, chat_output_spec
 from mockserve.in_flight_request import new_id, unix_time
 from mockserve.metrics.server import CHAT, RESPONSES
 from mockserve.planning.prompts import (
@@ -16,13 +16,13 @@ from mockserve.planning.prompts import (
     delivery_of,
     interval_of,
     is_long_reply,
-    named_by_ids,
     new_scorers,
     num_top,
     prompt_scores,
     read_beams,
+    returns_tokens_as_ids,
     text_ids,
-    with_wishes,
+    with_extra_arguments,
 )
 from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.completions.bodies import ChatBodies
@@ -131,7 +131,7 @@ async def plan_chat(
     external = model.external_prompt(params, len(ids))
     priority = chat.common.priority if priority is None else priority
     context = RequestContext(reply_id, chat.common.cache_salt, adapter, priority, external, media=places)
-    generations = await planner.plan(ids, sampling, with_wishes(context, body), form, num_prompts=num_prompts)
+    generations = await planner.plan(ids, sampling, with_extra_arguments(context, body), form, num_prompts=num_prompts)
     prompt = PlannedPrompt(
         token_ids=ids,
         text=text.replace(MEDIA_MARK, ""),
@@ -184,17 +184,17 @@ def _bodies(
 def _form(model: ServedModel, body: Mapping[str, Any], text: str) -> OutputSpec:
     """Return the form of the answer. Raises ApiError for forced calls whose functions have conflicting definitions."""
     forced_calls_schema(model, body)
-    return chat_form(body, text, model.answers, model.planner.composer.quotes)
+    return chat_output_spec(body, text, model.answers, model.planner.composer.uses_prompt_text)
 
 
 def forced_calls_schema(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the schema of forced calls; None if no call is forced or the parser reads the calls itself."""
-    if hold_of_calls(model, body) is not ToolConstraint.SCHEMA:
+    if tool_constraint_of_chat(model, body) is not ToolConstraint.SCHEMA:
         return None
     return forced_schema(body["tools"], body.get("tool_choice"), body.get("parallel_tool_calls"))
 
 
-def hold_of_calls(model: ServedModel, body: Mapping[str, Any]) -> ToolConstraint:
+def tool_constraint_of_chat(model: ServedModel, body: Mapping[str, Any]) -> ToolConstraint:
     """Return the constraint of a chat's tools on the answer, which replaces any other constraint of the chat."""
     if not model.answers.calls_tools:
         return ToolConstraint.NOTHING
@@ -216,7 +216,7 @@ def _reasoning_style(model: ServedModel, body: Mapping[str, Any]) -> ReasoningSt
     """Return the style of reasoning. At the end of reasoning a parser of calls takes over, which may send an event."""
     content = model.options.content
     style = model.reasoning_style
-    if not (model.answers.calls_tools and style.hands_over):
+    if not (model.answers.calls_tools and style.call_parser_reads_end):
         return style
     choice = body.get("tool_choice", "auto") if body.get("tools") else "none"
     calls = PLAIN if choice == "none" else call_style(content.tools.tool_call_parser, choice)
@@ -229,7 +229,7 @@ def _shape(model: ServedModel, chat: ChatRequest, body: Mapping[str, Any], form:
         role=chat.role,
         new_scorer=new_scorers(model, chat.sampling),
         num_top=num_top(chat.sampling, extra=0),
-        tokens_as_ids=named_by_ids(model, chat.response_options),
+        tokens_as_ids=returns_tokens_as_ids(model, chat.response_options),
         tokens_have_bytes=not chat.sampling.use_beam_search,
         shows_token_ids=chat.response_options.token_ids,
         includes_reasoning=chat.includes_reasoning,
@@ -300,28 +300,28 @@ class RefusedStreamError(Exception):
 
 
 async def plan_response(
-    model: ServedModel, responses: ResponseStore, asked: ResponseRequest, priority: int | None
+    model: ServedModel, responses: ResponseStore, api_request: ResponseRequest, priority: int | None
 ) -> ResponsePlan:
     """Plan a response. Raises ApiError for refusals that depend on the model.
 
     Raises RefusedStreamError for refusals of the engine in a stream.
     """
-    adapter = model.check_model(asked.model)
-    messages = conversation(responses, asked)
-    body = chat_body(asked, messages)
+    adapter = model.check_model(api_request.model)
+    messages = conversation(responses, api_request)
+    body = chat_body(api_request, messages)
     chat = parse_chat(body, is_typed=False)
     chat = chat._replace(sampling=model.planner.defaults.applied(chat.sampling, body))
     if chat.sampling.max_tokens_param == "max_completion_tokens":
         chat = chat._replace(sampling=replace(chat.sampling, max_tokens_param=OUTPUT_PARAM))
-    name = response_id(asked)
+    name = response_id(api_request)
     schema = forced_calls_schema(model, body)
     response = ResponseObject(
         id=name,
         created=unix_time(),
         model=model.reply_name(adapter),
-        asked=_without_form(asked)
-        if hold_of_calls(model, body) is ToolConstraint.TAG
-        else _with_forced_form(asked, schema),
+        api_request=_without_form(api_request)
+        if tool_constraint_of_chat(model, body) is ToolConstraint.TAG
+        else _with_forced_form(api_request, schema),
         sampling=chat.sampling,
         budget=0,
     )
@@ -329,14 +329,14 @@ async def plan_response(
     try:
         job = await planned
     except ApiError as error:
-        if not (error.is_late and asked.streams) or asked.in_background:
+        if not (error.is_late and api_request.streams) or api_request.in_background:
             raise
         raise RefusedStreamError(replace(response, budget=_budget(model, chat, body))) from error
     accounting = job.accounting._replace(shows_prompt_details=True, counts_reasoning=True)
     prompt = job.prompts[0]
     answer = prompt.generations[0].answer
     raw = None
-    if asked.shows_messages:
+    if api_request.shows_messages:
         prompt_text = model.planner.tokenizer.decode(prompt.token_ids)
         text = "".join(answer.texts)
         raw = [raw_message(prompt_text, prompt.token_ids)], [raw_message(text, answer.token_ids)]
@@ -355,29 +355,29 @@ def _budget(model: ServedModel, chat: ChatRequest, body: Mapping[str, Any]) -> i
     return planner.defaults.output_budget(chat.sampling, len(ids), planner.max_model_len)
 
 
-def _with_forced_form(asked: ResponseRequest, schema: Mapping[str, Any] | None) -> ResponseRequest:
+def _with_forced_form(api_request: ResponseRequest, schema: Mapping[str, Any] | None) -> ResponseRequest:
     """Return the request with the text format by which vLLM replaces the requested one for calls forced as JSON."""
     if schema is None:
-        return asked
+        return api_request
     form = {"type": "json_schema", "name": "tool_calling_response", "schema": schema, "strict": True}
-    tools = shown_tools(asked.body["tools"], schema)
-    return replace(asked, body={**asked.body, "tools": tools, "text": {"format": form}})
+    tools = shown_tools(api_request.body["tools"], schema)
+    return replace(api_request, body={**api_request.body, "tools": tools, "text": {"format": form}})
 
 
-def _without_form(asked: ResponseRequest) -> ResponseRequest:
+def _without_form(api_request: ResponseRequest) -> ResponseRequest:
     """Return the request without its text format, which vLLM drops if the parser constrains the calls."""
-    return replace(asked, body={**asked.body, "text": None})
+    return replace(api_request, body={**api_request.body, "text": None})
 
 
-def response_id(asked: ResponseRequest) -> str:
+def response_id(api_request: ResponseRequest) -> str:
     """Return the id of a response: the request's, even if it is empty, else a new one."""
-    given = asked.body.get("request_id")
+    given = api_request.body.get("request_id")
     return f"resp_{new_id()}" if given is None else str(given)
 
 
-def conversation(responses: ResponseStore, asked: ResponseRequest) -> list[dict[str, Any]]:
+def conversation(responses: ResponseStore, api_request: ResponseRequest) -> list[dict[str, Any]]:
     """Return the messages to answer, including those of the response that the request continues."""
-    body = asked.body
+    body = api_request.body
     earlier_id = body.get("previous_response_id")
     if earlier_id is None:
         return chat_messages(body.get("instructions"), body["input"], (), ())

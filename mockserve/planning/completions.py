@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mockserve.generation.answer import Delta
-from mockserve.generation.writing import OutputSpec, chat_form, completion_form
+from mockserve.generation.writing import OutputSpec, chat_output_spec, completion_output_spec
 from mockserve.in_flight_request import unix_time
 from mockserve.planning.prompts import (
     check_with_model,
@@ -12,19 +12,19 @@ from mockserve.planning.prompts import (
     given_ids,
     interval_of,
     is_long_reply,
-    named_by_ids,
     new_scorers,
     num_top,
     prompt_scores,
     read_beams,
+    returns_tokens_as_ids,
     text_ids,
-    with_wishes,
+    with_extra_arguments,
 )
 from mockserve.protocol.bodies import Choice, Ending, Piece, chat_logprobs
 from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.requests import CompletionRequest, Prompt
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.generate import GenerateBodies, GenerateRequest, check_room, token_logprobs
+from mockserve.protocol.generate import GenerateBodies, GenerateRequest, check_prompt_length, token_logprobs
 from mockserve.protocol.refusals import refuse_thinking_budget
 from mockserve.protocol.sampling import check_max_tokens
 from mockserve.protocol.token_checks import check_vocabulary
@@ -35,7 +35,7 @@ from mockserve.replies.choice_writer import (
     CompletionShape,
     Generation,
     Generations,
-    LateGenerations,
+    LazyGenerations,
     NewScorer,
     PlannedPrompt,
     scored_tokens,
@@ -48,36 +48,36 @@ from mockserve.serving.planner import RequestContext
 
 async def plan_completion(
     model: ServedModel,
-    asked: CompletionRequest,
+    request: CompletionRequest,
     body: dict[str, Any],
     reply_id: str,
     adapter: Adapter | None = None,
     priority: int | None = None,
 ) -> ReplyJob:
     """Plan the reply. Raises ApiError for refusals that depend on the model. `priority` overrides that of the body."""
-    model.queue.check(asked.sampling.n)
-    planner, response_options = model.planner, asked.response_options
-    sampling = planner.defaults.applied(asked.sampling, body)
+    model.queue.check(request.sampling.n)
+    planner, response_options = model.planner, request.response_options
+    sampling = planner.defaults.applied(request.sampling, body)
     beams = read_beams(sampling, model.options.replies.max_logprobs) if sampling.use_beam_search else None
     sampling = sampling if beams is None else beams.sampling
-    asked = asked._replace(sampling=sampling)
+    request = request._replace(sampling=sampling)
     check_max_tokens(sampling, model.planner.max_model_len)
-    ids = [_ids(model, each, asked) for each in asked.prompts]
-    check_with_model(model, body, sampling, asked.common, list(map(len, ids)), searches_beams=beams is not None)
-    urgency = asked.common.priority if priority is None else priority
-    terms = with_wishes(RequestContext(reply_id, asked.common.cache_salt, adapter, urgency), body)
+    ids = [_ids(model, each, request) for each in request.prompts]
+    check_with_model(model, body, sampling, request.common, list(map(len, ids)), searches_beams=beams is not None)
+    urgency = request.common.priority if priority is None else priority
+    request_context = with_extra_arguments(RequestContext(reply_id, request.common.cache_salt, adapter, urgency), body)
     prompts = [
-        await _planned(model, asked, body, prompt, prompt_ids, terms, len(ids))
-        for prompt, prompt_ids in zip(asked.prompts, ids, strict=True)
+        await _planned(model, request, body, prompt, prompt_ids, request_context, len(ids))
+        for prompt, prompt_ids in zip(request.prompts, ids, strict=True)
     ]
-    delivery = delivery_of(model, asked.delivery)
+    delivery = delivery_of(model, request.delivery)
     shape = CompletionShape(
         new_scorer=new_scorers(model, sampling),
         num_top=num_top(sampling, extra=1),
-        tokens_as_ids=named_by_ids(model, response_options),
+        tokens_as_ids=returns_tokens_as_ids(model, response_options),
         shows_token_ids=response_options.token_ids,
-        echo=asked.echo,
-        only_echoes=asked.only_echoes,
+        echo=request.echo,
+        only_echoes=request.only_echoes,
     )
     return ReplyJob(
         bodies=CompletionBodies(
@@ -100,40 +100,40 @@ async def plan_completion(
         ),
         templates=model.templates,
         stream_interval=interval_of(model, sampling, response_options),
-        kv_transfer_params=model.handover(asked.common.kv_transfer_params, prompts[0].generations),
+        kv_transfer_params=model.handover(request.common.kv_transfer_params, prompts[0].generations),
         errors=OTHER_ERRORS,
         is_empty=beams is not None and beams.is_empty,
-        is_long=is_long_reply(sampling, prompts, repeats_prompts=asked.echo or response_options.token_ids),
+        is_long=is_long_reply(sampling, prompts, repeats_prompts=request.echo or response_options.token_ids),
         sampling=sampling,
     )
 
 
-def _ids(model: ServedModel, prompt: Prompt, asked: CompletionRequest) -> list[int]:
+def _ids(model: ServedModel, prompt: Prompt, request: CompletionRequest) -> list[int]:
     if isinstance(prompt, str):
-        return text_ids(model.planner, prompt, asked.add_special_tokens, asked.sampling)
-    return given_ids(model.planner, prompt, asked.sampling)
+        return text_ids(model.planner, prompt, request.add_special_tokens, request.sampling)
+    return given_ids(model.planner, prompt, request.sampling)
 
 
 async def _planned(
     model: ServedModel,
-    asked: CompletionRequest,
+    request: CompletionRequest,
     body: dict[str, Any],
     prompt: Prompt,
     ids: list[int],
-    terms: RequestContext,
+    request_context: RequestContext,
     num_prompts: int,
 ) -> PlannedPrompt:
     planner = model.planner
     text = prompt if isinstance(prompt, str) else None
-    form = completion_form(body, text, model.answers)
-    if asked.sampling.use_beam_search:
+    form = completion_output_spec(body, text, model.answers)
+    if request.sampling.use_beam_search:
         form = form._replace(constraint=None)
-    external = model.external_prompt(asked.common.kv_transfer_params, len(ids))
+    external = model.external_prompt(request.common.kv_transfer_params, len(ids))
     if external is not None:
-        terms = terms._replace(external=external)
-    generations = await planner.plan(ids, asked.sampling, terms, form, num_prompts=num_prompts)
-    decodes = text is None and asked.echo
-    scores = prompt_scores(model, asked.sampling, ids, generations)
+        request_context = request_context._replace(external=external)
+    generations = await planner.plan(ids, request.sampling, request_context, form, num_prompts=num_prompts)
+    decodes = text is None and request.echo
+    scores = prompt_scores(model, request.sampling, ids, generations)
     return PlannedPrompt(
         token_ids=ids,
         text=planner.tokenizer.decode(ids) if decodes else text or "",
@@ -144,39 +144,39 @@ async def _planned(
 
 
 async def plan_generate(
-    model: ServedModel, asked: GenerateRequest, reply_id: str, adapter: Adapter | None, priority: int | None
+    model: ServedModel, request: GenerateRequest, reply_id: str, adapter: Adapter | None, priority: int | None
 ) -> ReplyJob:
     """Plan the reply. Raises ApiError for refusals that depend on the model. `priority` overrides that of the body."""
-    _check_server(model, asked)
-    planner, sampling = model.planner, asked.sampling
+    _check_server(model, request)
+    planner, sampling = model.planner, request.sampling
     limit = planner.max_model_len
-    check_room(len(asked.token_ids), limit)
-    planner.check_ids(asked.token_ids)
+    check_prompt_length(len(request.token_ids), limit)
+    planner.check_ids(request.token_ids)
     has_ceiling = sampling.max_tokens is None
     if sampling.max_tokens is not None:
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, limit))
-    planner.budget(sampling, len(asked.token_ids), has_ceiling)
-    check_vocabulary(sampling, asked.logit_bias, planner.vocabulary_size, model.options.replies.max_logprobs)
-    refuse_thinking_budget(asked.thinking_token_budget, model.options.content.reasoning.reasoning_parser is not None)
-    urgency = asked.common.priority if priority is None else priority
-    params = asked.common.kv_transfer_params
-    external = model.external_prompt(params, len(asked.token_ids))
-    terms = RequestContext(reply_id, asked.common.cache_salt, adapter, urgency, external)
-    generations = await planner.plan(asked.token_ids, sampling, terms, _form(model, asked), has_ceiling)
-    if asked.output_mode != "derender":
-        generations = _each_unread(generations)
+    planner.budget(sampling, len(request.token_ids), has_ceiling)
+    check_vocabulary(sampling, request.logit_bias, planner.vocabulary_size, model.options.replies.max_logprobs)
+    refuse_thinking_budget(request.thinking_token_budget, model.options.content.reasoning.reasoning_parser is not None)
+    urgency = request.common.priority if priority is None else priority
+    params = request.common.kv_transfer_params
+    external = model.external_prompt(params, len(request.token_ids))
+    request_context = RequestContext(reply_id, request.common.cache_salt, adapter, urgency, external)
+    generations = await planner.plan(request.token_ids, sampling, request_context, _form(model, request), has_ceiling)
+    if request.output_mode != "derender":
+        generations = _all_without_call_parsing(generations)
     prompt = PlannedPrompt(
-        token_ids=asked.token_ids,
+        token_ids=request.token_ids,
         text="",
         generations=generations,
-        scores=prompt_scores(model, sampling, asked.token_ids, generations),
+        scores=prompt_scores(model, sampling, request.token_ids, generations),
     )
     shape = GenerateShape(
-        output_mode=asked.output_mode,
+        output_mode=request.output_mode,
         new_scorer=new_scorers(model, sampling),
         num_top=num_top(sampling, extra=1),
-        shows_prompt_ids=asked.returns_prompt_ids,
-        includes_reasoning=asked.includes_reasoning,
+        shows_prompt_ids=request.returns_prompt_ids,
+        includes_reasoning=request.includes_reasoning,
         calls=call_style(model.options.content.tools.tool_call_parser),
     )
     return ReplyJob(
@@ -184,40 +184,40 @@ async def plan_generate(
             id=reply_id,
             created=unix_time(),
             model=model.reply_name(adapter),
-            output_mode=asked.output_mode,
-            shows_prompt_ids=asked.returns_prompt_ids,
+            output_mode=request.output_mode,
+            shows_prompt_ids=request.returns_prompt_ids,
             weight_version=model.weight_version,
         ),
         new_writer=shape.writer,
-        delivery=asked.delivery,
+        delivery=request.delivery,
         prompts=[prompt],
         accounting=Accounting(
             shows_prompt_details=model.options.replies.enable_prompt_tokens_details,
         ),
-        stream_interval=max(model.options.replies.stream_interval, asked.stream_interval),
+        stream_interval=max(model.options.replies.stream_interval, request.stream_interval),
         kv_transfer_params=model.handover(params, generations),
         errors=OTHER_ERRORS,
-        is_long=is_long_reply(sampling, [prompt], repeats_prompts=asked.returns_prompt_ids),
+        is_long=is_long_reply(sampling, [prompt], repeats_prompts=request.returns_prompt_ids),
         sampling=sampling,
     )
 
 
-def _form(model: ServedModel, asked: GenerateRequest) -> OutputSpec:
+def _form(model: ServedModel, request: GenerateRequest) -> OutputSpec:
     """Return the form of the answer: an answer to a rendered chat has reasoning and calls like any other."""
-    context = asked.parse_context
-    demanded = {"structured_outputs": asked.structured_outputs}
+    context = request.parse_context
+    demanded = {"structured_outputs": request.structured_outputs}
     if context is None:
-        return completion_form(demanded, None, model.answers)
-    return chat_form({**context, **demanded, "messages": []}, "", model.answers, quotes=False)
+        return completion_output_spec(demanded, None, model.answers)
+    return chat_output_spec({**context, **demanded, "messages": []}, "", model.answers, uses_prompt_text=False)
 
 
-def _each_unread(generations: Generations) -> Generations:
-    if isinstance(generations, LateGenerations):
-        return generations.changed(_unread)
-    return [_unread(each) for each in generations]
+def _all_without_call_parsing(generations: Generations) -> Generations:
+    if isinstance(generations, LazyGenerations):
+        return generations.changed(_without_call_parsing)
+    return [_without_call_parsing(each) for each in generations]
 
 
-def _unread(generation: Generation) -> Generation:
+def _without_call_parsing(generation: Generation) -> Generation:
     """Return the ending that a server without a parser of calls reports: `stop`."""
     answer = generation.answer
     if answer.ending.finish_reason != "tool_calls":
@@ -225,26 +225,28 @@ def _unread(generation: Generation) -> Generation:
     return generation._replace(answer=answer._replace(ending=Ending("stop", answer.ending.stop_reason)))
 
 
-def _check_server(model: ServedModel, asked: GenerateRequest) -> None:
+def _check_server(model: ServedModel, request: GenerateRequest) -> None:
     """Raise ApiError for requests that require flags which the server was started without."""
     most = model.deployment.config.max_num_seqs
-    if asked.sampling.n > most:
-        raise ApiError(f"sampling_params.n must be at most the server's max_num_seqs ({most}), got {asked.sampling.n}.")
-    if asked.output_mode == "derender" and asked.parse_context is None and model.answers.parses_answers:
+    if request.sampling.n > most:
+        raise ApiError(
+            f"sampling_params.n must be at most the server's max_num_seqs ({most}), got {request.sampling.n}."
+        )
+    if request.output_mode == "derender" and request.parse_context is None and model.answers.parses_answers:
         raise ApiError(
             "output_mode='derender' requires parse_context on a server with a tool or reasoning parser. "
             "Use the one returned by /render."
         )
     if not model.options.routes.tokens_only:
         return
-    if asked.sampling.stop:
+    if request.sampling.stop:
         raise ApiError(
             "stop strings are not supported on a --tokens-only server because detokenization is disabled. "
             "Check stop strings on the coordinator, or use stop_token_ids."
         )
-    if asked.output_mode != "tokens":
+    if request.output_mode != "tokens":
         raise ApiError(
-            f"output_mode={asked.output_mode!r} requires a tokenizer, but this server does not load one "
+            f"output_mode={request.output_mode!r} requires a tokenizer, but this server does not load one "
             "(--tokens-only or --skip-tokenizer-init). Send the request to a server that loads a tokenizer, or use "
             "output_mode='tokens'."
         )
@@ -290,11 +292,11 @@ class TokenWriter:
     def text_piece(self, text: str) -> Piece:
         return Piece(delta={"text": text})
 
-    def stretch(self, place: int) -> Delta | None:
+    def single_delta(self, place: int) -> Delta | None:
         return None
 
-    def stretch_piece(self, stretch: Delta) -> Piece:
-        return self.text_piece(stretch.text)
+    def single_delta_piece(self, single_delta: Delta) -> Piece:
+        return self.text_piece(single_delta.text)
 
     def piece(self, first: int, last: int) -> Piece | None:
         return self.last_piece(first, last)
@@ -315,7 +317,7 @@ class TokenWriter:
             num_tokens=num_tokens,
             token_ids=self._answer.token_ids[:num_tokens],
             logprobs=self._logprobs(0, num_tokens),
-            prompted=self._prompt.prompted,
+            prompt_output=self._prompt.prompt_output,
         )
 
     def _content(self, first: int, last: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mockserve.generation.answer import Delta, Kind
-from mockserve.planning.derendering import ChatReader, GivenChoice, TextReader
+from mockserve.planning.derendering import ChatReader, DerenderedChoice, TextReader
 from mockserve.protocol.bodies import Usage
 from mockserve.protocol.completions.bodies import CHUNK
 from mockserve.protocol.reading.types import as_flag, as_integer
@@ -35,7 +35,7 @@ class StreamState:
             call_ids=tuple(given.get("last_tool_call_ids") or ()),
         )
 
-    def after(self, choice: GivenChoice) -> "StreamState":
+    def after(self, choice: DerenderedChoice) -> "StreamState":
         """Return the state with the tokens of one more chunk."""
         if not choice.token_ids:
             return self
@@ -60,7 +60,7 @@ class StreamState:
 def chat_chunk(
     head: Mapping[str, Any],
     reader: ChatReader,
-    choice: GivenChoice | None,
+    choice: DerenderedChoice | None,
     state: StreamState,
     generated: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -82,7 +82,9 @@ def chat_chunk(
         )
         state = state.after(choice)
     of_prompt = {
-        "prompt_token_ids": generated.get("prompt_token_ids") if reader.asked.response_options.token_ids else None,
+        "prompt_token_ids": generated.get("prompt_token_ids")
+        if reader.api_request.response_options.token_ids
+        else None,
         "prompt_text": None,
     }
     return {"chunk": _chunk(head, CHUNK, shown, generated, of_prompt), "stream_state": state.shown()}
@@ -91,7 +93,7 @@ def chat_chunk(
 def completion_chunk(
     head: Mapping[str, Any],
     reader: TextReader,
-    choice: GivenChoice | None,
+    choice: DerenderedChoice | None,
     state: StreamState,
     generated: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -138,7 +140,7 @@ def _chunk(
     }
 
 
-def _chat_delta(reader: ChatReader, choice: GivenChoice, state: StreamState) -> tuple[dict[str, Any], StreamState]:
+def _chat_delta(reader: ChatReader, choice: DerenderedChoice, state: StreamState) -> tuple[dict[str, Any], StreamState]:
     """Return the delta of a chunk, with all its nulls; calls keep their first ids."""
     found = reader.delta(choice, state.token_ids)
     delta: dict[str, Any] = {

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mockserve.generation.answer import Delta, Kind, stopped
-from mockserve.generation.parsing import added, read_answer
+from mockserve.generation.answer import Delta, Kind, apply_stops
+from mockserve.generation.parsing import new_parts, read_answer
 from mockserve.generation.script import END, START
 from mockserve.generation.tokenizer import Split, Tokenizer
-from mockserve.protocol.bodies import Candidate, Ending, Scored, StopReason, chat_logprobs, completion_logprobs
+from mockserve.protocol.bodies import Candidate, Ending, ScoredToken, StopReason, chat_logprobs, completion_logprobs
 from mockserve.protocol.completions.bodies import ToolCall, whole_message
 from mockserve.protocol.completions.requests import ChatRequest, parse_chat, parse_completion
 from mockserve.protocol.errors import ApiError
@@ -17,7 +17,7 @@ from mockserve.protocol.sampling import SamplingParams
 from mockserve.replies.call_style import CallStyle, call_id, call_style
 from mockserve.serving.model import ServedModel
 
-SEEN_TOKENS = 6
+LOOKBACK_TOKENS = 6
 """Number of preceding tokens that the text of a token may depend on: its space, or the beginning of its character."""
 UNREADABLE = "\ufffd"
 LARGEST_TOKEN_ID = 2**32 - 1
@@ -27,24 +27,24 @@ CHARACTER_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenChoice:
+class DerenderedChoice:
     """One choice of a generating server. `scored` is None without log-probabilities."""
 
     index: int
     token_ids: Sequence[int]
     ending: Ending | None
-    scored: Sequence[Scored] | None
+    scored: Sequence[ScoredToken] | None
 
     @property
     def has_ended_by_itself(self) -> bool:
         return self.ending is not None and self.ending.finish_reason == "stop"
 
 
-def given_choice(given: Mapping[str, Any], tokenizer: Tokenizer, is_whole: bool) -> GivenChoice:
+def read_choice(given: Mapping[str, Any], tokenizer: Tokenizer, is_whole: bool) -> DerenderedChoice:
     """Convert a checked choice; a whole choice without a finish reason has stopped."""
     reason = given.get("finish_reason", "stop" if is_whole else None)
     content = (given.get("logprobs") or {}).get("content")
-    return GivenChoice(
+    return DerenderedChoice(
         index=as_integer(given["index"]),
         token_ids=given.get("token_ids") or (),
         ending=None if reason is None else Ending(reason, given.get("stop_reason")),
@@ -52,7 +52,9 @@ def given_choice(given: Mapping[str, Any], tokenizer: Tokenizer, is_whole: bool)
     )
 
 
-def readable_ids(choice: GivenChoice, sampling: SamplingParams, eos_token_id: int) -> tuple[Sequence[int], StopReason]:
+def readable_ids(
+    choice: DerenderedChoice, sampling: SamplingParams, eos_token_id: int
+) -> tuple[Sequence[int], StopReason]:
     """Return the ids without the stop token, and the stop reason, which is the token if the request lists it."""
     ending, ids = choice.ending, choice.token_ids
     if ending is None or not ids or not choice.has_ended_by_itself or isinstance(ending.stop_reason, str):
@@ -70,7 +72,7 @@ def readable_ids(choice: GivenChoice, sampling: SamplingParams, eos_token_id: in
 
 def continued_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int], hides_special: bool) -> str:
     """Return the text that ids add to a prompt."""
-    seen = prompt[-SEEN_TOKENS:]
+    seen = prompt[-LOOKBACK_TOKENS:]
     before = tokenizer.decode(seen, hides_special)
     text = tokenizer.decode([*seen, *ids], hides_special)
     return text[len(before) :] if text.startswith(before) else tokenizer.decode(ids, hides_special)
@@ -89,18 +91,22 @@ def readable_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int
     return continued_text(tokenizer, prompt, ids, hides_special)
 
 
-def cut_text(text: str, choice: GivenChoice, sampling: SamplingParams, reason: StopReason) -> tuple[str, StopReason]:
+def cut_text(
+    text: str, choice: DerenderedChoice, sampling: SamplingParams, reason: StopReason
+) -> tuple[str, StopReason]:
     """Return the text up to the stop string that ended it, and the stop reason."""
     given = None if choice.ending is None else choice.ending.stop_reason
     stops = (given,) if isinstance(given, str) else sampling.stop
     if not stops or isinstance(given, int) or not choice.has_ended_by_itself:
         return text, reason
     limits = SamplingParams(stop=stops, include_stop_str_in_output=sampling.include_stop_str_in_output)
-    found = stopped(Split([0], [text]), Ending("stop", reason), limits)
+    found = apply_stops(Split([0], [text]), Ending("stop", reason), limits)
     return "".join(found.texts), found.ending.stop_reason
 
 
-def check_lengths(max_model_len: int, choices: Sequence[GivenChoice], prompts: Sequence[Sequence[int] | None]) -> None:
+def check_lengths(
+    max_model_len: int, choices: Sequence[DerenderedChoice], prompts: Sequence[Sequence[int] | None]
+) -> None:
     """Raise ApiError for more tokens than a context has."""
     for choice in choices:
         if len(choice.token_ids) > max_model_len:
@@ -112,13 +118,13 @@ def check_lengths(max_model_len: int, choices: Sequence[GivenChoice], prompts: S
             raise ApiError(f"prompt_token_ids length ({len(prompt)}) exceeds max_model_len ({max_model_len}).")
 
 
-def _scored(content: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> list[Scored]:
-    found: list[Scored] = []
+def _scored(content: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> list[ScoredToken]:
+    found: list[ScoredToken] = []
     before: list[int] = []
     for each in content:
         tops = [_candidate(top, tokenizer, before) for top in each.get("top_logprobs") or ()]
-        found.append(Scored(_candidate(each, tokenizer, before), tops))
-        before = [*before, as_integer(each["token_id"])][-SEEN_TOKENS:]
+        found.append(ScoredToken(_candidate(each, tokenizer, before), tops))
+        before = [*before, as_integer(each["token_id"])][-LOOKBACK_TOKENS:]
     return found
 
 
@@ -141,20 +147,20 @@ class TextReader(NamedTuple):
     shows_ids: bool
     prompt: Sequence[int]
 
-    def text(self, choice: GivenChoice) -> tuple[str, Ending]:
+    def text(self, choice: DerenderedChoice) -> tuple[str, Ending]:
         """Return the text of a whole choice, and its stop reason."""
         ids, reason = readable_ids(choice, self.sampling, self.model.planner.tokenizer.eos_token_id)
         text, reason = cut_text(self._decoded(ids), choice, self.sampling, reason)
         return text, Ending("stop" if choice.ending is None else choice.ending.finish_reason, reason)
 
-    def delta(self, choice: GivenChoice, earlier: Sequence[int]) -> str:
+    def delta(self, choice: DerenderedChoice, earlier: Sequence[int]) -> str:
         """Return the text that the tokens of a chunk add to earlier ones."""
         ids, _ = readable_ids(choice, self.sampling, self.model.planner.tokenizer.eos_token_id)
         tokenizer, hides_special = self.model.planner.tokenizer, self.sampling.skip_special_tokens
         before = readable_text(tokenizer, self.prompt, earlier, hides_special)
         return readable_text(tokenizer, self.prompt, [*earlier, *ids], hides_special)[len(before) :]
 
-    def logprobs(self, choice: GivenChoice, text_offset: int) -> dict[str, Any] | None:
+    def logprobs(self, choice: DerenderedChoice, text_offset: int) -> dict[str, Any] | None:
         """Return the log-probabilities of a choice whose text begins at `text_offset`."""
         if choice.scored is None:
             return None
@@ -163,7 +169,7 @@ class TextReader(NamedTuple):
         tops = zip(choice.scored, found["top_logprobs"], strict=True)
         return {**found, "top_logprobs": [shown if each.shown else None for each, shown in tops]}
 
-    def token_ids(self, choice: GivenChoice) -> list[int] | None:
+    def token_ids(self, choice: DerenderedChoice) -> list[int] | None:
         """Return the ids of a choice, if they are requested."""
         return list(choice.token_ids) if self.shows_ids else None
 
@@ -173,15 +179,15 @@ class TextReader(NamedTuple):
 
 def text_reader(model: ServedModel, body: Mapping[str, Any], prompt: Sequence[int]) -> TextReader:
     """Return the reader of the choices of a checked body. Raises ApiError for a completion request that is refused."""
-    asked = parse_completion(dict(body.get("completion_request") or {"prompt": " "}))
-    return TextReader(model, asked.sampling, asked.response_options.token_ids, prompt)
+    api_request = parse_completion(dict(body.get("completion_request") or {"prompt": " "}))
+    return TextReader(model, api_request.sampling, api_request.response_options.token_ids, prompt)
 
 
 class ChatReader(NamedTuple):
     """Reads the choices of one chat request."""
 
     model: ServedModel
-    asked: ChatRequest
+    api_request: ChatRequest
     has_parser: bool
     has_calls: bool
     forces_calls: bool
@@ -195,11 +201,11 @@ class ChatReader(NamedTuple):
     @property
     def _hides_details(self) -> bool:
         """Whether ids and log-probabilities would reveal hidden reasoning."""
-        return self.has_parser and not self.asked.includes_reasoning
+        return self.has_parser and not self.api_request.includes_reasoning
 
-    def message(self, choice: GivenChoice) -> tuple[dict[str, Any], Ending]:
+    def message(self, choice: DerenderedChoice) -> tuple[dict[str, Any], Ending]:
         """Return a whole choice as a message, and its stop reason."""
-        tokenizer, sampling = self.model.planner.tokenizer, self.asked.sampling
+        tokenizer, sampling = self.model.planner.tokenizer, self.api_request.sampling
         ids, reason = readable_ids(choice, sampling, tokenizer.eos_token_id)
         text = continued_text(tokenizer, self.prompt, ids, self._hides_special)
         text, reason = cut_text(text, choice, sampling, reason)
@@ -209,45 +215,47 @@ class ChatReader(NamedTuple):
             for each in found
             if each.kind is Kind.TOOL_NAME
         ]
-        reasoning = _text(found, Kind.REASONING) if self.asked.includes_reasoning else ""
+        reasoning = _text(found, Kind.REASONING) if self.api_request.includes_reasoning else ""
         content = _text(found, Kind.CONTENT) or (None if self.has_parser and not self.forces_calls else "")
         message = whole_message("assistant", content, reasoning or None, calls)
         without_reason = "tool_calls" if calls and not self.names_function else "stop"
         return message, Ending(self.finish_reason(choice, bool(calls)) or without_reason, reason)
 
-    def delta(self, choice: GivenChoice, earlier: Sequence[int]) -> list[Delta]:
+    def delta(self, choice: DerenderedChoice, earlier: Sequence[int]) -> list[Delta]:
         """Return the text that the tokens of a chunk add to earlier ones."""
         tokenizer = self.model.planner.tokenizer
-        ids, _ = readable_ids(choice, self.asked.sampling, tokenizer.eos_token_id)
+        ids, _ = readable_ids(choice, self.api_request.sampling, tokenizer.eos_token_id)
         before = self._read_ids(earlier)
-        return [each for each in added(before, self._read_ids([*earlier, *ids])) if self._is_shown(each)]
+        return [each for each in new_parts(before, self._read_ids([*earlier, *ids])) if self._is_shown(each)]
 
-    def finish_reason(self, choice: GivenChoice, has_calls: bool) -> str | None:
+    def finish_reason(self, choice: DerenderedChoice, has_calls: bool) -> str | None:
         """Return the finish reason of a choice, if it has ended."""
         if choice.ending is None:
             return None
         calls = has_calls and choice.has_ended_by_itself and not self.names_function
         return "tool_calls" if calls else choice.ending.finish_reason
 
-    def logprobs(self, choice: GivenChoice) -> dict[str, Any] | None:
+    def logprobs(self, choice: DerenderedChoice) -> dict[str, Any] | None:
         """Return the log-probabilities of a choice, with the requested number of candidates."""
         if choice.scored is None or self._hides_details:
             return None
-        return chat_logprobs(choice.scored, self.asked.sampling.num_logprobs, as_ids=False)
+        return chat_logprobs(choice.scored, self.api_request.sampling.num_logprobs, as_ids=False)
 
-    def token_ids(self, choice: GivenChoice) -> list[int] | None:
+    def token_ids(self, choice: DerenderedChoice) -> list[int] | None:
         """Return the ids of a choice, if they are requested."""
-        return list(choice.token_ids) if self.asked.response_options.token_ids and not self._hides_details else None
+        return (
+            list(choice.token_ids) if self.api_request.response_options.token_ids and not self._hides_details else None
+        )
 
     def call_id(self, name: str, call: int, is_stream: bool) -> str:
         """Return a new id for a call."""
-        num_earlier = sum(len(each.get("tool_calls") or ()) for each in self.asked.messages)
+        num_earlier = sum(len(each.get("tool_calls") or ()) for each in self.api_request.messages)
         return call_id(self._style.ids, name, call, num_earlier, is_stream)
 
     @property
     def _hides_special(self) -> bool:
         """Whether special tokens are hidden; a parser needs them."""
-        return not self.has_parser and self.asked.sampling.skip_special_tokens
+        return not self.has_parser and self.api_request.sampling.skip_special_tokens
 
     def _read_ids(self, ids: Sequence[int]) -> list[Delta]:
         text = readable_text(self.model.planner.tokenizer, self.prompt, ids, self._hides_special)
@@ -258,18 +266,18 @@ class ChatReader(NamedTuple):
     def _read(self, text: str, is_whole: bool) -> list[Delta]:
         # What the prompt has ended is known to a stream only.
         has_reasoning = self.model.options.content.reasoning.reasoning_parser is not None and (
-            is_whole or not self._has_reasoned
+            is_whole or not self._prompt_ends_reasoning
         )
         return read_answer(text, has_reasoning, self.has_calls, is_whole)
 
     @property
-    def _has_reasoned(self) -> bool:
+    def _prompt_ends_reasoning(self) -> bool:
         """Whether the prompt has ended the reasoning already."""
         start, end = (self.model.planner.tokenizer.marker_id(each) for each in (START, END))
         return next((each for each in reversed(self.prompt) if each in (start, end)), start) == end
 
     def _is_shown(self, delta: Delta) -> bool:
-        return delta.kind is not Kind.REASONING or self.asked.includes_reasoning
+        return delta.kind is not Kind.REASONING or self.api_request.includes_reasoning
 
 
 def chat_reader(model: ServedModel, body: Mapping[str, Any], prompt: Sequence[int]) -> ChatReader:
@@ -277,12 +285,12 @@ def chat_reader(model: ServedModel, body: Mapping[str, Any], prompt: Sequence[in
     given = body.get("chat_request")
     options = model.options
     plain = {"messages": [{"role": "user", "content": ""}]}
-    asked = parse_chat(dict(given or plain))
+    api_request = parse_chat(dict(given or plain))
     choice = (given or {}).get("tool_choice", "auto")
     has_tools = bool((given or {}).get("tools")) and choice not in (None, "none")
     return ChatReader(
         model=model,
-        asked=asked,
+        api_request=api_request,
         has_parser=options.content.parses_answers and given is not None,
         has_calls=options.content.tools.calls_tools and has_tools,
         forces_calls=has_tools and choice != "auto",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
 from mockserve.generation.tokenizer import Tokenizer
 from mockserve.protocol.bodies import ScoredPrompt
-from mockserve.protocol.errors import ApiError, EmptyPromptError, bad_value, late
+from mockserve.protocol.errors import ApiError, EmptyPromptError, bad_value, mark_late
 from mockserve.protocol.refusals import refuse_thinking_budget
 from mockserve.protocol.sampling import (
     MAX_CHOICES,
@@ -19,13 +19,13 @@ from mockserve.protocol.sampling import (
     check_sampling,
 )
 from mockserve.protocol.token_checks import check_extra_arguments, check_vocabulary
-from mockserve.replies.choice_writer import Generation, Generations, LateGenerations, NewScorer, PlannedPrompt, Scorer
+from mockserve.replies.choice_writer import Generation, Generations, LazyGenerations, NewScorer, PlannedPrompt, Scorer
 from mockserve.replies.reply_set import AT_THE_END
 from mockserve.serving.model import ServedModel
 from mockserve.serving.planner import Planner, RequestContext
 
 
-def with_wishes(terms: RequestContext, body: Mapping[str, Any]) -> RequestContext:
+def with_extra_arguments(request_context: RequestContext, body: Mapping[str, Any]) -> RequestContext:
     """Return the request context with the arguments in `vllm_xargs`.
 
     `slo_e2e_ms` is the target time to the last token; `kv_cache_report_mode` full includes found blocks in KV-cache
@@ -33,9 +33,9 @@ def with_wishes(terms: RequestContext, body: Mapping[str, Any]) -> RequestContex
     """
     arguments = body.get("vllm_xargs")
     if not arguments:
-        return terms
+        return request_context
     reports_found_blocks = arguments.get("kv_cache_report_mode") == "full"
-    return terms._replace(slo_e2e_us=_target_e2e_us(arguments), reports_found_blocks=reports_found_blocks)
+    return request_context._replace(slo_e2e_us=_target_e2e_us(arguments), reports_found_blocks=reports_found_blocks)
 
 
 def _target_e2e_us(arguments: Mapping[str, Any]) -> Micros:
@@ -73,7 +73,7 @@ def check_with_model(
 WHOLE_CONTEXT = -1
 
 
-def fitted(
+def truncate_prompt(
     planner: Planner, prompt: str | Sequence[int], truncate_to: int | None, keeps_end: bool, add_special_tokens: bool
 ) -> list[int]:
     """Return the token ids of a prompt, cut to `truncate_to` of them: -1 is the whole context, None cuts nothing.
@@ -101,7 +101,7 @@ def fitted(
     return ids
 
 
-def padded(planner: Planner, ids: list[int], pads: bool) -> list[int]:
+def pad_prompt(planner: Planner, ids: list[int], pads: bool) -> list[int]:
     """Return the token ids, with `pads` filled up to the whole context with id 0."""
     return ids + [0] * (planner.max_model_len - len(ids)) if pads else ids
 
@@ -211,7 +211,7 @@ def _marks_around(planner: Planner, text: str, framed: Sequence[int]) -> tuple[i
 
 def _not_empty(ids: list[int]) -> list[int]:
     if not ids:
-        raise late(EmptyPromptError("The decoder prompt cannot be empty"))
+        raise mark_late(EmptyPromptError("The decoder prompt cannot be empty"))
     return ids
 
 
@@ -230,11 +230,11 @@ CANDIDATE_US = 4.0
 FULL_VOCABULARY = 100_000
 
 
-def delivery_of(model: ServedModel, asked: Delivery) -> Delivery:
+def delivery_of(model: ServedModel, api_request: Delivery) -> Delivery:
     """Return the requested delivery, with token counts if the server adds them to every stream."""
-    if asked.stream and model.options.replies.enable_force_include_usage:
+    if api_request.stream and model.options.replies.enable_force_include_usage:
         return Delivery(True, True, True)
-    return asked
+    return api_request
 
 
 def interval_of(model: ServedModel, sampling: SamplingParams, response_options: ResponseOptions) -> int:
@@ -244,7 +244,7 @@ def interval_of(model: ServedModel, sampling: SamplingParams, response_options: 
     return max(model.options.replies.stream_interval, response_options.stream_interval)
 
 
-def named_by_ids(model: ServedModel, response_options: ResponseOptions) -> bool:
+def returns_tokens_as_ids(model: ServedModel, response_options: ResponseOptions) -> bool:
     """Whether log-probabilities name tokens by their ids, according to the request, else to the server's flag."""
     return (
         model.options.replies.return_tokens_as_token_ids
@@ -284,7 +284,7 @@ def is_long_reply(sampling: SamplingParams, prompts: Sequence[PlannedPrompt], re
     `repeats_prompts`: each choice has the text or the ids of its prompt.
     """
     num_choices = sum(len(prompt.generations) for prompt in prompts)
-    if num_choices > CHOICES_AT_ONCE or any(isinstance(each.generations, LateGenerations) for each in prompts):
+    if num_choices > CHOICES_AT_ONCE or any(isinstance(each.generations, LazyGenerations) for each in prompts):
         return True
     answer_us = TOKEN_US + (0 if sampling.num_logprobs is None else _scoring_us(sampling.num_logprobs))
     prompt_us = TOKEN_US * repeats_prompts
@@ -377,8 +377,8 @@ def _check_first_step(sampling: SamplingParams, max_logprobs: int) -> None:
     try:
         check_sampling(sampling, budget=1)
     except ApiError as error:
-        raise late(error) from None
+        raise mark_late(error) from None
     requested = CANDIDATES_PER_BEAM * sampling.n
     if -1 != max_logprobs < requested:
         message = f"Requested sample logprobs of {requested}, which is greater than max allowed: {max_logprobs}"
-        raise late(bad_value(message, "logprobs", requested))
+        raise mark_late(bad_value(message, "logprobs", requested))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from blis_sim.options.addition import added_up
+from blis_sim.options.addition import sequential_sum
 from mockserve.generation.writing import OutputSpec
 from mockserve.in_flight_request import unix_time
 from mockserve.planning.chat import medium_ids
@@ -16,7 +16,7 @@ from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.messages import Medium
 from mockserve.protocol.errors import ApiError, internal_error
 from mockserve.protocol.sampling import Delivery, SamplingParams
-from mockserve.protocol.speech import VERBOSE, Speech, SpeechRequest, Spoken
+from mockserve.protocol.speech import VERBOSE, SpeechRequest, SpeechSegment, SpeechTask
 from mockserve.replies.choice_writer import CompletionShape, PlannedPrompt
 from mockserve.replies.frames import OTHER_ERRORS
 from mockserve.replies.reply_set import ReplyJob
@@ -110,14 +110,14 @@ class SpeechPlan:
     duration_s: float
     job: ReplyJob
 
-    def spoken(self, choices: Sequence[Choice]) -> list[Spoken]:
+    def segments(self, choices: Sequence[Choice]) -> list[SpeechSegment]:
         """Return the text of each complete segment, of the best beam if there are several."""
         num_beams = len(choices) // len(self.job.prompts)
-        return [_spoken(self, number, choice) for number, choice in enumerate(choices[::num_beams])]
+        return [_speech_segment(self, number, choice) for number, choice in enumerate(choices[::num_beams])]
 
 
 async def plan_speech(
-    model: ServedModel, asked: SpeechRequest, speech: Speech, recording: bytes, name: str, adapter: Adapter | None
+    model: ServedModel, asked: SpeechRequest, speech: SpeechTask, recording: bytes, name: str, adapter: Adapter | None
 ) -> SpeechPlan:
     """Plan the reply. Raises ApiError for an invalid or long recording, and for sampling fields out of bounds."""
     length_s = duration_s(recording)
@@ -129,12 +129,12 @@ async def plan_speech(
     count = max(1, math.ceil(length_s / CLIP_S))
     model.queue.check(count)
     source = f"{speech.verb} {asked.spoken_language} {crc32(recording)}"
-    wants_scores = asked.response_format == VERBOSE
+    needs_scores = asked.response_format == VERBOSE
     limit = asked.sampling.max_tokens
     most = None if limit is None else min(limit, model.planner.max_model_len)
-    sampling = replace(asked.sampling, num_logprobs=1 if wants_scores else None, max_tokens=most)
+    sampling = replace(asked.sampling, num_logprobs=1 if needs_scores else None, max_tokens=most)
     beams = read_beams(sampling, model.options.replies.max_logprobs) if sampling.use_beam_search else None
-    if beams is not None and beams.is_empty and wants_scores:
+    if beams is not None and beams.is_empty and needs_scores:
         raise internal_error("")  # vLLM asserts that there are scores of tokens
     sampling = replace(sampling, n=1) if beams is None else beams.sampling
     prompts = [
@@ -197,14 +197,14 @@ async def _planned(
     return PlannedPrompt(token_ids=ids, text=asked.prompt, generations=generations)
 
 
-def _spoken(plan: SpeechPlan, number: int, choice: Choice) -> Spoken:
+def _speech_segment(plan: SpeechPlan, number: int, choice: Choice) -> SpeechSegment:
     answer = plan.job.prompts[number].generations[0].answer
     start_s = number * CLIP_S
     scores = choice.logprobs["token_logprobs"] if choice.logprobs is not None else [0.0]
-    return Spoken(
+    return SpeechSegment(
         text=choice.content,
         token_ids=answer.token_ids[: choice.num_tokens],
         start_s=start_s,
         end_s=min(plan.duration_s, start_s + CLIP_S),
-        avg_logprob=added_up(scores) / max(1, len(scores)),
+        avg_logprob=sequential_sum(scores) / max(1, len(scores)),
     )

@@ -12,7 +12,14 @@ import re2
 from blis_sim.options import OptionError
 from blis_sim.options.yaml_text import load_yaml
 from mockserve.options.content import PlaybackOptions
-from mockserve.playback.reply import Conversation, Piece, PlayedReply, conversation_of, exact_key, played_reply
+from mockserve.playback.reply import (
+    Conversation,
+    PlayedReply,
+    RecordedPiece,
+    conversation_of,
+    exact_key,
+    recorded_reply,
+)
 from traces.content import RecordedExchange, read_content
 from traces.redaction import Redactor
 
@@ -38,7 +45,9 @@ class Fixture:
         """Whether the reply has been used `times` times."""
         return self.times is not None and self.num_used >= self.times
 
-    def fits(self, path: str, headers: Mapping[str, str], model: str, conversation: Conversation, raw: bytes) -> bool:
+    def matches(
+        self, path: str, headers: Mapping[str, str], model: str, conversation: Conversation, raw: bytes
+    ) -> bool:
         """Whether a request meets all conditions."""
         seen = {
             "path": path,
@@ -49,9 +58,9 @@ class Fixture:
         }
         if any(headers.get(name) != value for name, value in self.headers.items()):
             return False
-        return all(self._meets(name, seen[name.removesuffix("_regex")]) for name in self.conditions)
+        return all(self._meets_condition(name, seen[name.removesuffix("_regex")]) for name in self.conditions)
 
-    def _meets(self, name: str, seen: str) -> bool:
+    def _meets_condition(self, name: str, seen: str) -> bool:
         pattern = self.patterns.get(name)
         return seen == self.conditions[name] if pattern is None else pattern.search(seen) is not None
 
@@ -113,13 +122,13 @@ def _reply(value: Any, where: str, path: str) -> PlayedReply:
             raise OptionError(f"{where} text: expected a text and nothing else, got {_shown(value)}")
         return PlayedReply(path=path, text=content)
     if kinds == ["body"]:
-        made = played_reply(path, status, "application/json", [(0, orjson.dumps(content))])
+        made = recorded_reply(path, status, "application/json", [(0, orjson.dumps(content))])
     elif isinstance(content, list):
         events = [
             (0, b"data: " + (each.encode() if isinstance(each, str) else orjson.dumps(each)) + b"\n\n")
             for each in content
         ]
-        made = played_reply(path, status, "text/event-stream; charset=utf-8", events)
+        made = recorded_reply(path, status, "text/event-stream; charset=utf-8", events)
     else:
         raise OptionError(f"{where} events: expected a list, got {_shown(content)}")
     return made if not tokens else _with_tokens(made, tokens)
@@ -129,7 +138,7 @@ def _with_tokens(made: PlayedReply, tokens: int) -> PlayedReply:
     from dataclasses import replace
 
     share = tokens / max(1, made.num_output_tokens)
-    pieces = [Piece(each.after_us, each.data, round(each.num_tokens * share) or tokens) for each in made.pieces]
+    pieces = [RecordedPiece(each.after_us, each.data, round(each.num_tokens * share) or tokens) for each in made.pieces]
     return replace(made, num_output_tokens=tokens, pieces=pieces)
 
 
@@ -153,7 +162,7 @@ MOST_BODY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotedRequest:
+class JournalEntry:
     """A request and how it was answered. `body` is None for a long body, whose size is `body_bytes`."""
 
     number: int
@@ -174,10 +183,10 @@ class Journal:
 
     def __init__(self) -> None:
         self.num_seen = 0
-        self._requests: deque[NotedRequest] = deque()
+        self._requests: deque[JournalEntry] = deque()
         self._num_bytes = 0
 
-    def note(self, request: NotedRequest) -> None:
+    def note(self, request: JournalEntry) -> None:
         """Add a request; the oldest requests are dropped at the limits."""
         self.num_seen += 1
         self._requests.append(request)
@@ -205,13 +214,13 @@ class Journal:
         ]
 
 
-def _size(request: NotedRequest) -> int:
+def _size(request: JournalEntry) -> int:
     # A parsed body takes a few times the memory of its text.
     return 1000 + (0 if request.body is None else 8 * request.body_bytes) + len(request.last_user)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlaybackRequest:
     """A request in the form used by the search; header names are in lower case."""
 
     path: str
@@ -232,7 +241,7 @@ class Asked:
         return isinstance(self.body, Mapping) and self.body.get("stream") is True
 
 
-class _InTurn:
+class _ReplyQueue:
     """Replies to requests with one key, streams apart from whole replies: each is used once, the last repeatedly."""
 
     __slots__ = ("_next", "_replies")
@@ -244,7 +253,7 @@ class _InTurn:
     def add(self, reply: PlayedReply) -> None:
         self._replies.setdefault(reply.is_stream, []).append(reply)
 
-    def take(self, is_stream: bool) -> PlayedReply:
+    def next_reply(self, is_stream: bool) -> PlayedReply:
         """Return the next reply, of the requested form if there is one."""
         form = is_stream if is_stream in self._replies else not is_stream
         place = self._next[form]
@@ -259,12 +268,14 @@ class Playback:
         """Raises OptionError and TraceError for a file that cannot be used."""
         self.options = options
         self.journal = Journal()
-        self.set_fixtures: list[Fixture] = []
+        self.http_fixtures: list[Fixture] = []
         """Fixtures set over HTTP."""
         self.num_replies = 0
         self._fixtures: list[Fixture] = []
         self._redactor = Redactor(())
-        self._by_key: dict[str, dict[bytes, _InTurn]] = {way: defaultdict(_InTurn) for way in options.playback_match}
+        self._by_key: dict[str, dict[bytes, _ReplyQueue]] = {
+            match_mode: defaultdict(_ReplyQueue) for match_mode in options.playback_match
+        }
         self._in_order: dict[str, list[PlayedReply]] = defaultdict(list)
         self._places: dict[str, int] = defaultdict(int)
         if options.playback.endswith((".yaml", ".yml")):
@@ -283,7 +294,7 @@ class Playback:
     @property
     def fixtures(self) -> Sequence[Fixture]:
         """All fixtures, in the order of the search."""
-        return [*self.set_fixtures, *self._fixtures]
+        return [*self.http_fixtures, *self._fixtures]
 
     def add(self, exchange: RecordedExchange) -> None:
         """Add an exchange; an exchange without a reply is left out."""
@@ -291,54 +302,58 @@ class Playback:
             return
         path = _path(exchange.path)
         kind = exchange.reply_header("content-type")
-        reply = played_reply(path, exchange.status, kind, exchange.pieces, exchange.is_complete)
+        reply = recorded_reply(path, exchange.status, kind, exchange.pieces, exchange.is_complete)
         self.num_replies += 1
-        asked = _asked(path, {}, exchange.body)
-        for way, replies in self._by_key.items():
-            if way != "order":
-                replies[_key(way, asked)].add(reply)
+        playback_request = _parse_request(path, {}, exchange.body)
+        for match_mode, replies in self._by_key.items():
+            if match_mode != "order":
+                replies[_key(match_mode, playback_request)].add(reply)
         self._in_order[path].append(reply)
 
-    def asked(self, path: str, headers: Mapping[str, str], raw: bytes) -> Asked:
+    def playback_request(self, path: str, headers: Mapping[str, str], raw: bytes) -> PlaybackRequest:
         """Return a request in the form of the recording: without keys, and redacted."""
         try:
-            return _asked(_path(path), headers, self._redactor.body(raw.decode()).encode())
+            return _parse_request(_path(path), headers, self._redactor.body(raw.decode()).encode())
         except UnicodeDecodeError:
-            return _asked(_path(path), headers, raw)
+            return _parse_request(_path(path), headers, raw)
 
-    def find(self, asked: Asked) -> tuple[PlayedReply, str] | None:
+    def find(self, playback_request: PlaybackRequest) -> tuple[PlayedReply, str] | None:
         """Return the reply to a request and the match mode that found it; None if there is no reply."""
         for fixture in self.fixtures:
-            if not fixture.is_used_up and fixture.fits(
-                asked.path, asked.headers, asked.model, asked.conversation, asked.raw
+            if not fixture.is_used_up and fixture.matches(
+                playback_request.path,
+                playback_request.headers,
+                playback_request.model,
+                playback_request.conversation,
+                playback_request.raw,
             ):
                 fixture.num_used += 1
                 return fixture.reply, "rule"
-        for way in self.options.playback_match:
-            if way == "order":
-                place = self._places[asked.path]
-                if place < len(self._in_order.get(asked.path, ())):
-                    self._places[asked.path] = place + 1
-                    return self._in_order[asked.path][place], way
+        for match_mode in self.options.playback_match:
+            if match_mode == "order":
+                place = self._places[playback_request.path]
+                if place < len(self._in_order.get(playback_request.path, ())):
+                    self._places[playback_request.path] = place + 1
+                    return self._in_order[playback_request.path][place], match_mode
                 continue
-            found = self._by_key[way].get(_key(way, asked))
-            if found is not None and (way == "exact" or asked.conversation.turns):
-                return found.take(asked.is_stream), way
+            found = self._by_key[match_mode].get(_key(match_mode, playback_request))
+            if found is not None and (match_mode == "exact" or playback_request.conversation.turns):
+                return found.next_reply(playback_request.is_stream), match_mode
         return None
 
 
-def _key(way: str, asked: Asked) -> bytes:
-    if way == "exact":
-        return exact_key(asked.path, asked.body, asked.raw)
-    return asked.conversation.key if way == "conversation" else asked.conversation.turn_key
+def _key(match_mode: str, playback_request: PlaybackRequest) -> bytes:
+    if match_mode == "exact":
+        return exact_key(playback_request.path, playback_request.body, playback_request.raw)
+    return playback_request.conversation.key if match_mode == "conversation" else playback_request.conversation.turn_key
 
 
-def _asked(path: str, headers: Mapping[str, str], raw: bytes) -> Asked:
+def _parse_request(path: str, headers: Mapping[str, str], raw: bytes) -> PlaybackRequest:
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError:
         body = None
-    return Asked(path, headers, raw, body, conversation_of(body))
+    return PlaybackRequest(path, headers, raw, body, conversation_of(body))
 
 
 def _path(target: str) -> str:

@@ -23,8 +23,8 @@ class Conversation:
     @property
     def last_user(self) -> str:
         """Text of the last user turn; of the last turn without a user turn."""
-        said = [words for role, words in self.turns if role == "user"]
-        return said[-1] if said else self.turns[-1][1] if self.turns else ""
+        event_text = [words for role, words in self.turns if role == "user"]
+        return event_text[-1] if event_text else self.turns[-1][1] if self.turns else ""
 
     @property
     def tool_result(self) -> str:
@@ -121,7 +121,7 @@ _DELTA_FIELDS = ("content", "reasoning", "reasoning_content", "tool_calls")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RecordedPiece:
     """A part of a reply's body, with its recorded time after the request and the number of tokens due with it."""
 
     after_us: int
@@ -140,7 +140,7 @@ class PlayedReply:
     path: str = ""
     status: int = 200
     content_type: str = "application/json"
-    pieces: Sequence[Piece] = ()
+    pieces: Sequence[RecordedPiece] = ()
     text: str | None = None
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
@@ -152,7 +152,7 @@ class PlayedReply:
         return self.content_type.startswith("text/event-stream")
 
 
-def played_reply(
+def recorded_reply(
     path: str, status: int, content_type: str, pieces: Sequence[tuple[int, bytes]], is_complete: bool = True
 ) -> PlayedReply:
     """Return the reply of recorded pieces."""
@@ -163,7 +163,7 @@ def played_reply(
     num_output = max((_count(each, "completion_tokens", "output_tokens") for each in events), default=0)
     carriers = [carries_tokens(each) for each in events]
     num_output = num_output or sum(carriers)
-    texts = [said(each) for each in events]
+    texts = [event_text(each) for each in events]
     is_plain = status == 200 and None not in texts
     return PlayedReply(
         path=path,
@@ -177,20 +177,20 @@ def played_reply(
     )
 
 
-def _numbered(pieces: Sequence[tuple[int, bytes]], carriers: Sequence[bool], num_tokens: int) -> list[Piece]:
+def _numbered(pieces: Sequence[tuple[int, bytes]], carriers: Sequence[bool], num_tokens: int) -> list[RecordedPiece]:
     """Return the pieces with the token that each is due with.
 
     Pieces with content share the tokens evenly; any other piece has the token of the next one.
     """
     num_carriers = sum(carriers) if len(carriers) == len(pieces) else 0
     if not num_carriers:
-        return [Piece(after_us, data, num_tokens) for after_us, data in pieces]
+        return [RecordedPiece(after_us, data, num_tokens) for after_us, data in pieces]
     numbered = []
     num_seen = 0
     for (after_us, data), carries in zip(pieces, carriers, strict=True):
         num_seen += carries
         due = math.ceil(min(max(num_seen, 1), num_carriers) * num_tokens / num_carriers)
-        numbered.append(Piece(after_us, data, num_tokens if num_seen == num_carriers and not carries else due))
+        numbered.append(RecordedPiece(after_us, data, num_tokens if num_seen == num_carriers and not carries else due))
     return numbered
 
 
@@ -234,7 +234,7 @@ def carries_tokens(event: Any) -> bool:
     return False
 
 
-def said(event: Any) -> str | None:
+def event_text(event: Any) -> str | None:
     """Return the text of an event or of a whole reply; None if it has other content, or several choices.
 
     An event without content has an empty text.
@@ -258,11 +258,11 @@ def said(event: Any) -> str | None:
     if kind == "content_block_delta" and isinstance(delta, Mapping):
         return str(delta["text"]) if delta.get("type") == "text_delta" else None
     if event.get("object") == "response" or kind == "message":
-        return _said_by_items(event)
+        return _text_of_items(event)
     return None if isinstance(kind, str) and kind.endswith(".delta") else ""
 
 
-def _said_by_items(reply: Mapping[str, Any]) -> str | None:
+def _text_of_items(reply: Mapping[str, Any]) -> str | None:
     items = reply.get("output") if "output" in reply else [reply]
     parts = [part for item in items or () for part in item.get("content") or () if isinstance(part, Mapping)]
     if any(part.get("type") not in ("output_text", "text") for part in parts):

@@ -27,7 +27,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredToken:
     """The chosen token of a step, and the candidates to return: the chosen token first, then the likeliest."""
 
     chosen: Candidate
@@ -39,7 +39,7 @@ class ScoredTokens(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __iter__(self) -> Iterator[Scored]: ...
+    def __iter__(self) -> Iterator[ScoredToken]: ...
 
 
 class ScoredPrompt(Protocol):
@@ -47,7 +47,7 @@ class ScoredPrompt(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __iter__(self) -> Iterator[Scored | None]: ...
+    def __iter__(self) -> Iterator[ScoredToken | None]: ...
 
 
 def chat_logprobs(tokens: ScoredTokens, num_top: int | None, as_ids: bool, has_bytes: bool = True) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def chat_logprobs(tokens: ScoredTokens, num_top: int | None, as_ids: bool, has_b
 
 
 def completion_logprobs(
-    tokens: Iterable[Scored | tuple[int, str]], num_top: int | None, as_ids: bool, text_offset: int
+    tokens: Iterable[ScoredToken | tuple[int, str]], num_top: int | None, as_ids: bool, text_offset: int
 ) -> dict[str, Any]:
     """Return the `logprobs` of a text completion, with `num_top` candidates of each step, or all of them.
 
@@ -74,7 +74,7 @@ def completion_logprobs(
     tops: list[dict[str, float] | None] = []
     for token in tokens:
         offsets.append(text_offset)
-        if isinstance(token, Scored):
+        if isinstance(token, ScoredToken):
             name = _name(token.chosen, as_ids)
             logprobs.append(_finite(token.chosen.logprob))
             tops.append({_name(each, as_ids): _finite(each.logprob) for each in token.shown[:num_top]})
@@ -94,7 +94,7 @@ class LongCompletionLogprobs:
     """
 
     def __init__(
-        self, tokens: Iterable[Scored | tuple[int, str]], num_top: int | None, as_ids: bool, text_offset: int
+        self, tokens: Iterable[ScoredToken | tuple[int, str]], num_top: int | None, as_ids: bool, text_offset: int
     ) -> None:
         columns: dict[str, EncodedItems] = {}
         self.text_offset = text_offset
@@ -121,7 +121,7 @@ def prompt_logprobs(tokens: ScoredPrompt) -> list[Any] | JsonBlocks:
     return [_prompt_token(token) for token in tokens]
 
 
-def _prompt_token(token: Scored | None) -> dict[str, Any] | None:
+def _prompt_token(token: ScoredToken | None) -> dict[str, Any] | None:
     if token is None:
         return None
     return {
@@ -130,7 +130,7 @@ def _prompt_token(token: Scored | None) -> dict[str, Any] | None:
     }
 
 
-def _chat_token(token: Scored, num_top: int | None, as_ids: bool, has_bytes: bool) -> dict[str, Any]:
+def _chat_token(token: ScoredToken, num_top: int | None, as_ids: bool, has_bytes: bool) -> dict[str, Any]:
     # A token named by its id has the bytes of its text; a candidate has the bytes of its name.
     return {
         "token": _name(token.chosen, as_ids),
@@ -221,7 +221,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompted:
+class PromptOutput:
     """Prompt data that a reply may repeat. `logprobs` have the shape of `prompt_logprobs`."""
 
     token_ids: Sequence[int] = ()
@@ -253,7 +253,7 @@ class Choice(NamedTuple):
     num_tokens: int
     token_ids: Sequence[int] | None = None
     logprobs: Mapping[str, Any] | None = None
-    prompted: Prompted = Prompted()
+    prompt_output: PromptOutput = PromptOutput()
     kv_transfer_params: Mapping[str, Any] | None = None
 
 
@@ -270,7 +270,9 @@ class Choices(Protocol):
 class Bodies(Protocol):
     """Builds every JSON object of one reply. `usage` is None unless the client requested usage in each chunk."""
 
-    def opening_chunks(self, num_choices: int, prompted: Prompted, usage: Usage | None) -> list[dict[str, Any]]:
+    def opening_chunks(
+        self, num_choices: int, prompt_output: PromptOutput, usage: Usage | None
+    ) -> list[dict[str, Any]]:
         """Return the chunks before the first text of all choices, if there are any."""
         ...
 
@@ -313,12 +315,12 @@ class EventEncoder(Protocol):
     """Encodes one reply of one choice as events. The encoder has state: call the methods in the order of the reply."""
 
     @property
-    def opens_at_once(self) -> bool:
+    def starts_before_first_token(self) -> bool:
         """Whether the opening is sent before the first token."""
         ...
 
     @property
-    def breaks_off_refused(self) -> bool:
+    def aborts_stream_when_refused(self) -> bool:
         """Whether the stream is cut without an error event when a paused server refuses the request."""
         ...
 
@@ -326,7 +328,7 @@ class EventEncoder(Protocol):
         """Return the events before the first token."""
         ...
 
-    def said(self, piece: Piece) -> list[Event]:
+    def generated(self, piece: Piece) -> list[Event]:
         """Return the events of one or more tokens. The delta of `piece` has the keys of a chat message."""
         ...
 

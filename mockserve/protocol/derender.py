@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mockserve.protocol.errors import ApiError, Problem, bad_fields
-from mockserve.protocol.reading.containers import Checked, ListOf, MapOf, Named, Nullable, Record
+from mockserve.protocol.reading.containers import ListOf, MapOf, Named, Nullable, Record, ValidatedType
 from mockserve.protocol.reading.types import (
     LARGEST_INT64,
     SMALLEST_INT64,
@@ -22,7 +22,7 @@ from mockserve.protocol.refusals import refuse_chat_contradictions, refuse_compl
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class BoolLiteral:
     """A boolean literal."""
 
     value: bool
@@ -111,7 +111,7 @@ def _long_window(tokens: list[Any]) -> str | None:
     return f"prev_tokens length ({len(tokens)}) exceeds maximum ({MAX_WINDOW_TOKENS})" if too_long else None
 
 
-def _other_sum(state: Mapping[str, Any]) -> str | None:
+def _length_mismatch(state: Mapping[str, Any]) -> str | None:
     """Return an error message for chunk lengths that do not add up to the tokens of a checked state."""
     total = sum(as_integer(each) for each in state.get("output_chunk_lens", ()))
     length = len(state.get("output_token_ids", ()))
@@ -121,12 +121,12 @@ def _other_sum(state: Mapping[str, Any]) -> str | None:
     return f"output_chunk_lens must sum to len(output_token_ids) ({found})"
 
 
-_GENERATED = _generated(Checked(_OUTPUT_IDS, _negative_ids))
+_GENERATED = _generated(ValidatedType(_OUTPUT_IDS, _negative_ids))
 _STATE: FieldType = Nullable(
-    Checked(
+    ValidatedType(
         Record(
             {
-                "prev_tokens": Checked(ListOf(Text()), _long_window),
+                "prev_tokens": ValidatedType(ListOf(Text()), _long_window),
                 "prefix_offset": Integer(at_least=0),
                 "read_offset": Integer(at_least=0),
                 "role_sent": Flag(),
@@ -138,12 +138,12 @@ _STATE: FieldType = Nullable(
                 "last_tool_call_ids": ListOf(Text()),
             }
         ),
-        _other_sum,
+        _length_mismatch,
     )
 )
 CHAT_WHOLE = Record(
     {
-        "stream": Constant(False),
+        "stream": BoolLiteral(False),
         "model": Nullable(Text()),
         "generate_response": _GENERATED,
         "prompt_tokens": _COUNT,
@@ -155,7 +155,7 @@ CHAT_WHOLE = Record(
 )
 COMPLETION_WHOLE = Record(
     {
-        "stream": Constant(False),
+        "stream": BoolLiteral(False),
         "model": Nullable(Text()),
         "generate_responses": ListOf(_GENERATED),
         "prompt_tokens": Nullable(ListOf(Integer())),
@@ -166,7 +166,7 @@ COMPLETION_WHOLE = Record(
     ignores_unknown=True,
 )
 _CHUNK: dict[str, FieldType] = {
-    "stream": Constant(True),
+    "stream": BoolLiteral(True),
     "model": Nullable(Text()),
     "generate_chunk": _generated(_OUTPUT_IDS),
     "stream_state": _STATE,

@@ -64,7 +64,7 @@ class Problem:
     found: Any
     context: Mapping[str, Any] | None = None
 
-    def described(self) -> dict[str, Any]:
+    def as_line(self) -> dict[str, Any]:
         shown = {"type": self.kind, "loc": self.location, "msg": self.message, "input": summary(self.found)}
         return shown if self.context is None else {**shown, "ctx": dict(self.context)}
 
@@ -96,7 +96,7 @@ class BadFieldsError(ApiError):
 
 def bad_fields(problems: Sequence[Problem]) -> ApiError:
     """Return the error of wrong types or missing fields; `param` is the first of them."""
-    shown = [_cut(str(problem.described()), MAX_PROBLEM_CHARS) for problem in problems[:MAX_LISTED_PROBLEMS]]
+    shown = [_cut(str(problem.as_line()), MAX_PROBLEM_CHARS) for problem in problems[:MAX_LISTED_PROBLEMS]]
     label = "errors" if len(problems) > 1 else "error"
     if len(problems) > len(shown):
         shown.append(f"...and {len(problems) - len(shown)} more {label}")
@@ -135,7 +135,7 @@ def _without_path(names: "re.Match[str]") -> str:
     return "<path>" if names[2] and names[1].count("/") > 1 else names[0]
 
 
-def late(error: ApiError) -> ApiError:
+def mark_late(error: ApiError) -> ApiError:
     """Return `error`, marked to be sent as the only event of a stream."""
     error.is_late = True
     return error
@@ -173,7 +173,7 @@ def engine_dead() -> ApiError:
     return internal_error("The server had an error while processing your request.")
 
 
-def no_fields(value: Any) -> ApiError:
+def not_an_object(value: Any) -> ApiError:
     """Return the error of a value that is not an object, where vLLM does not check its type first."""
     message = f"'{type(value).__name__}' object has no attribute 'get'"
     return ApiError(message, status=500, kind="InternalServerError", is_unhandled=True)

@@ -12,8 +12,8 @@ from mockserve.protocol.bodies import (
     Choices,
     Ending,
     Piece,
-    Prompted,
-    Scored,
+    PromptOutput,
+    ScoredToken,
     ScoredTokens,
     Usage,
     id_list,
@@ -43,8 +43,8 @@ from mockserve.protocol.sampling import (
     Delivery,
     RequestMetadata,
     SamplingParams,
-    read_common,
     read_delivery,
+    read_request_metadata,
     read_sampling,
 )
 from mockserve.protocol.token_checks import REPETITION_DETECTION
@@ -61,7 +61,9 @@ class GenerateBodies:
     shows_prompt_ids: bool
     weight_version: str
 
-    def opening_chunks(self, num_choices: int, prompted: Prompted, usage: Usage | None) -> list[dict[str, Any]]:
+    def opening_chunks(
+        self, num_choices: int, prompt_output: PromptOutput, usage: Usage | None
+    ) -> list[dict[str, Any]]:
         return []
 
     def chunk(self, index: int, piece: Piece, usage: Usage | None) -> dict[str, Any]:
@@ -91,15 +93,15 @@ class GenerateBodies:
         return {"request_id": self.id, "usage": usage.last(), "output_mode": self.output_mode, "choices": []}
 
     def whole(self, choices: Choices, usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
-        prompted = choices[0].prompted
+        prompt_output = choices[0].prompt_output
         return {
             "request_id": self.id,
             "model": self.model,
             "created": self.created,
             "usage": usage.full(),
-            "prompt_logprobs": prompted.logprobs,
+            "prompt_logprobs": prompt_output.logprobs,
             "prompt_token_id_logprobs": None,
-            "prompt_token_ids": id_list(prompted.token_ids) if self.shows_prompt_ids else None,
+            "prompt_token_ids": id_list(prompt_output.token_ids) if self.shows_prompt_ids else None,
             "mm_placeholders": None,
             "metrics": metrics,
             "kv_transfer_params": choices[-1].kv_transfer_params,
@@ -131,7 +133,7 @@ def token_logprobs(tokens: ScoredTokens) -> dict[str, Any]:
     return {"content": [_token(each) for each in tokens]}
 
 
-def _token(scored: Scored) -> dict[str, Any]:
+def _token(scored: ScoredToken) -> dict[str, Any]:
     return {**_candidate(scored.chosen), "top_logprobs": [_candidate(shown) for shown in scored.shown]}
 
 
@@ -331,12 +333,12 @@ def parse_generate(body: dict[str, Any]) -> GenerateRequest:
         returns_prompt_ids=fields.flag("return_token_ids"),
         includes_reasoning=(context or {}).get("include_reasoning") is not False,
         parse_context=context,
-        common=read_common(fields),
+        common=read_request_metadata(fields),
         stream_interval=interval or 1,
     )
 
 
-def check_room(num_tokens: int, max_model_len: int) -> None:
+def check_prompt_length(num_tokens: int, max_model_len: int) -> None:
     """Raise ApiError, with this route's message, for a prompt that leaves no room for output."""
     if num_tokens > max_model_len:
         raise ApiError(f"Input length ({num_tokens}) exceeds model's maximum context length ({max_model_len}).")

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from zlib import crc32
 
 from mockserve.protocol.bodies import Usage
-from mockserve.protocol.errors import CUT_MARK, Problem, no_fields, sanitized, unreadable
+from mockserve.protocol.errors import CUT_MARK, Problem, not_an_object, sanitized, unreadable
 from mockserve.protocol.reading.long_json import loads_in_pieces
 from mockserve.protocol.reading.types import as_flag, flag_problem, unicode_problem
 
@@ -21,7 +21,7 @@ SEGMENT_SAMPLES = 5 * SAMPLE_RATE
 """Number of samples that are transcribed together, as in vLLM's Qwen3-ASR."""
 MOST_CLIP_SAMPLES = 25 * 2**20
 """Maximum number of samples of one event: VLLM_MAX_AUDIO_CLIP_FILESIZE_MB, which vLLM compares with samples."""
-MOST_ENDS = 1000
+MAX_PENDING_ENDS = 1000
 """Maximum number of pending ends of utterances; vLLM has no such limit."""
 
 
@@ -41,7 +41,7 @@ class Segment:
         return self.num_samples >= SEGMENT_SAMPLES
 
     @property
-    def room_bytes(self) -> int:
+    def missing_bytes(self) -> int:
         """Number of bytes missing from a whole segment."""
         return (SEGMENT_SAMPLES - self.num_samples) * SAMPLE_BYTES
 
@@ -62,14 +62,14 @@ class AudioBuffer:
                 last = Segment(0, 0)
             else:
                 self._parts.pop()
-            piece, left = left[: last.room_bytes], left[last.room_bytes :]
+            piece, left = left[: last.missing_bytes], left[last.missing_bytes :]
             self._parts.append(Segment(last.num_samples + len(piece) // SAMPLE_BYTES, crc32(piece, last.digest)))
 
     def end(self) -> bool:
         """Record the end of an utterance; return whether there was room for it."""
         self._num_ends += 1
         self._parts.append(None)
-        return self._num_ends <= MOST_ENDS
+        return self._num_ends <= MAX_PENDING_ENDS
 
     def clear(self) -> None:
         """Drop all audio and ends of utterances."""
@@ -164,13 +164,13 @@ class AudioCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ErrorReply:
     """The error event in reply to a client's event."""
 
     text: str
 
 
-ClientEvent: TypeAlias = SessionUpdate | AudioAppend | AudioCommit | Refused
+ClientEvent: TypeAlias = SessionUpdate | AudioAppend | AudioCommit | ErrorReply
 
 
 class _EventError(Exception):
@@ -181,14 +181,14 @@ class _EventError(Exception):
         self.code = code
 
 
-def failed(message: str, code: str) -> str:
+def error_event(message: str, code: str) -> str:
     """Return an error event. A message that cannot be encoded in UTF-8 is replaced by vLLM's error about it."""
     event = {"type": "error", "error": message, "code": code}
     text = json.dumps(event, separators=(",", ":"), ensure_ascii=False)
     try:
         message.encode()
     except UnicodeEncodeError as error:
-        return failed(f"Error serializing to JSON: UnicodeEncodeError: {error}", "processing_error")
+        return error_event(f"Error serializing to JSON: UnicodeEncodeError: {error}", "processing_error")
     return text
 
 
@@ -202,13 +202,13 @@ def read_event(text: str, models: Collection[str], has_model: bool) -> ClientEve
     event: Any = None
     try:
         event = loads_in_pieces([text.encode()]) if is_long else json.loads(text)
-        return _read(event, models, has_model, _written if is_long else repr)
+        return _read(event, models, has_model, _repr_in_pieces if is_long else repr)
     except json.JSONDecodeError:
-        return Refused(failed("Invalid JSON", "invalid_json"))
+        return ErrorReply(error_event("Invalid JSON", "invalid_json"))
     except _EventError as error:
-        return Refused(failed(str(error), error.code))
+        return ErrorReply(error_event(str(error), error.code))
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists within lists without end
-        return Refused(failed(sanitized(str(error)), "processing_error"))
+        return ErrorReply(error_event(sanitized(str(error)), "processing_error"))
     finally:
         if is_long:
             _free(event)
@@ -216,7 +216,7 @@ def read_event(text: str, models: Collection[str], has_model: bool) -> ClientEve
 
 def _read(event: Any, models: Collection[str], has_model: bool, write: Callable[[Any], str]) -> ClientEvent:
     if not isinstance(event, dict):
-        raise _EventError(no_fields(event).message, "processing_error")
+        raise _EventError(not_an_object(event).message, "processing_error")
     kind = event.get("type")
     if kind == "session.update":
         return _session_update(event.get("model"), models, write)
@@ -280,7 +280,7 @@ def _shown(value: Any, write: Callable[[Any], str]) -> str:
     return text if len(text) <= MOST_SHOWN_CHARS else text[:MOST_SHOWN_CHARS] + CUT_MARK
 
 
-def _written(value: Any) -> str:
+def _repr_in_pieces(value: Any) -> str:
     """Return the `repr` of a value, made in pieces between which other threads can run."""
     written = StringIO()
     _write(value, written.write)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mockserve.protocol.errors import ApiError, bad_value, internal_error, late, no_fields
+from mockserve.protocol.errors import ApiError, bad_value, internal_error, mark_late, not_an_object
 from mockserve.protocol.reading.types import FieldType, Flag, Text
 
 CONSTRAINTS = ("json", "regex", "choice")
@@ -18,7 +18,9 @@ def refuse_chat_contradictions(body: dict[str, Any]) -> None:
         raise ApiError("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
     _refuse_tool_contradictions(body)
     _refuse_several_constraints(body, excludes_tools=True)
-    _refuse_chosen_logprobs(body, wants_logprobs=bool(body.get("logprobs")), otherwise="`logprobs` must be set to true")
+    _refuse_chosen_logprobs(
+        body, requests_logprobs=bool(body.get("logprobs")), otherwise="`logprobs` must be set to true"
+    )
     _refuse_bad_logprobs(body, "top_logprobs")
     top = body.get("top_logprobs")
     if top and (top > 0 or top == -1) and not body.get("logprobs"):
@@ -39,8 +41,8 @@ def refuse_completion_contradictions(body: dict[str, Any]) -> None:
             "because beam search does not compute prompt logprobs."
         )
         raise bad_value(message, "echo")
-    wants_logprobs = body.get("logprobs") is not None
-    _refuse_chosen_logprobs(body, wants_logprobs, otherwise="`logprobs` must be set")
+    requests_logprobs = body.get("logprobs") is not None
+    _refuse_chosen_logprobs(body, requests_logprobs, otherwise="`logprobs` must be set")
     _refuse_bad_logprobs(body, "logprobs")
     _refuse_several_constraints(body, excludes_tools=False)
     _refuse_bad_format(body)
@@ -66,7 +68,7 @@ def _refuse_bad_prompt(body: dict[str, Any]) -> None:
         raise bad_value("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
 
 
-def _refuse_chosen_logprobs(body: dict[str, Any], wants_logprobs: bool, otherwise: str) -> None:
+def _refuse_chosen_logprobs(body: dict[str, Any], requests_logprobs: bool, otherwise: str) -> None:
     if not body.get("logprob_token_ids"):
         return
     if body.get("use_beam_search"):
@@ -77,7 +79,7 @@ def _refuse_chosen_logprobs(body: dict[str, Any], wants_logprobs: bool, otherwis
             "because no output tokens are generated."
         )
         raise bad_value(message, "logprob_token_ids")
-    if not wants_logprobs:
+    if not requests_logprobs:
         raise bad_value(f"when using `logprob_token_ids`, {otherwise}.", "logprob_token_ids")
 
 
@@ -100,7 +102,7 @@ def _refuse_several_constraints(body: dict[str, Any], excludes_tools: bool) -> N
     if constraints is None:
         return
     if not isinstance(constraints, dict):
-        raise no_fields(constraints)
+        raise not_an_object(constraints)
     count = sum(constraints.get(each) is not None for each in CONSTRAINTS)
     if count > 1:
         message = "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice')."
@@ -114,7 +116,7 @@ def check_one_constraint(constraints: dict[str, Any]) -> None:
     """Raise ApiError unless `structured_outputs` has exactly one constraint."""
     count = sum(constraints.get(each) is not None for each in ALL_CONSTRAINTS)
     if count != 1:
-        raise _several_constraints(constraints) if count else no_constraint(constraints)
+        raise _several_constraints(constraints) if count else missing_constraint_error(constraints)
 
 
 def _several_constraints(constraints: dict[str, Any]) -> ApiError:
@@ -122,7 +124,7 @@ def _several_constraints(constraints: dict[str, Any]) -> ApiError:
     return ApiError(f"You can only use one kind of structured outputs constraint but multiple are specified: {given}")
 
 
-def no_constraint(constraints: dict[str, Any]) -> ApiError:
+def missing_constraint_error(constraints: dict[str, Any]) -> ApiError:
     """Return the error of `structured_outputs` without a constraint."""
     given = _all_constraints(constraints)
     return ApiError(f"You must use one kind of structured outputs constraint but none are specified: {given}")
@@ -261,7 +263,7 @@ def refuse_thinking_budget(budget: Any, reasons: bool) -> None:
             "thinking_token_budget is set but reasoning_config is not configured. "
             "Please set --reasoning-parser and/or --reasoning-config to use thinking_token_budget."
         )
-        raise late(ApiError(message))
+        raise mark_late(ApiError(message))
 
 
 REQUEST_CLASS = "SageMakerRegisterLoRAAdapterRequest"

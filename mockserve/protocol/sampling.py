@@ -7,7 +7,7 @@ from dataclasses import fields as dataclass_fields
 from operator import attrgetter
 from typing import Any
 
-from mockserve.protocol.errors import ApiError, bad_value, late
+from mockserve.protocol.errors import ApiError, bad_value, mark_late
 from mockserve.protocol.reading.body import Fields
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
 from mockserve.protocol.reading.types import Anything, FieldType, Flag, Text, as_integer
@@ -218,7 +218,7 @@ def read_sampling(
         stop=_strings(fields.body.get("stop")),
         stop_token_ids=_integers(fields.body.get("stop_token_ids")) or (),
         seed=None if seed == -1 else seed,
-        temperature=raised_temperature(fields.number("temperature")),
+        temperature=clamp_temperature(fields.number("temperature")),
         num_logprobs=num_logprobs,
         num_prompt_logprobs=fields.integer("prompt_logprobs", num_echoed_logprobs),
         logprob_token_ids=_integers(fields.body.get("logprob_token_ids")) or (),
@@ -226,18 +226,18 @@ def read_sampling(
         bad_words=_strings(fields.body.get("bad_words")),
         skip_special_tokens=fields.flag("skip_special_tokens", True),
         repetition=_read_repetition(fields.body.get("repetition_detection")),
-        **_as_they_are(fields),
+        **_plain_fields(fields),
     )
 
 
-def _as_they_are(fields: Fields) -> dict[str, Any]:
+def _plain_fields(fields: Fields) -> dict[str, Any]:
     """Return the fields that are copied unchanged. The loop is over the request's fields, since most requests have
     few."""
     found = {name: _READERS[name](fields, name) for name in fields.body if name in _READERS}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def raised_temperature(requested: float | None) -> float:
+def clamp_temperature(requested: float | None) -> float:
     """Return the effective temperature: at least `LOWEST_TEMPERATURE`, or 0."""
     if requested is None:
         return 1.0
@@ -368,7 +368,7 @@ def check_prompt_start(common: RequestMetadata, prompt_tokens: int) -> None:
     if start > prompt_tokens:
         name = "routed_experts_prompt_start"
         message = f"{name} must be between 0 and the prompt length ({prompt_tokens}), inclusive."
-        raise late(bad_value(message, name, start))
+        raise mark_late(bad_value(message, name, start))
 
 
 def read_response_options(fields: Fields, sampling: SamplingParams) -> ResponseOptions:
@@ -385,7 +385,7 @@ def read_response_options(fields: Fields, sampling: SamplingParams) -> ResponseO
     )
 
 
-def read_common(fields: Fields) -> RequestMetadata:
+def read_request_metadata(fields: Fields) -> RequestMetadata:
     """Return the metadata of a body."""
     if _COMMON_NAMES.isdisjoint(fields.body):
         return _NO_METADATA

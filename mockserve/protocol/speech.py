@@ -158,7 +158,7 @@ _DEFAULTS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
+class SpeechTask:
     """A task on speech: the verb in ids, and the name of its events."""
 
     verb: str
@@ -166,8 +166,8 @@ class Speech:
     fields: Mapping[str, FieldType]
 
 
-TRANSCRIBE = Speech("transcribe", "transcription.chunk", TRANSCRIPTION_FIELDS)
-TRANSLATE = Speech("translate", "translation.chunk", TRANSLATION_FIELDS)
+TRANSCRIBE = SpeechTask("transcribe", "transcription.chunk", TRANSCRIPTION_FIELDS)
+TRANSLATE = SpeechTask("translate", "translation.chunk", TRANSLATION_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,7 @@ class SpeechRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spoken:
+class SpeechSegment:
     """The text of one segment of a recording."""
 
     text: str
@@ -206,7 +206,7 @@ class Spoken:
     avg_logprob: float
 
 
-def parse_speech(form: Mapping[str, Any], speech: Speech) -> SpeechRequest:
+def parse_speech(form: Mapping[str, Any], speech: SpeechTask) -> SpeechRequest:
     """Parse a form. Raises ApiError for a request that vLLM refuses before it looks up the model."""
     if isinstance(form.get("file"), str):
         message = "Expected 'file' to be a file-like object, not 'str'."
@@ -234,26 +234,28 @@ def parse_speech(form: Mapping[str, Any], speech: Speech) -> SpeechRequest:
     )
 
 
-def check_speech(asked: SpeechRequest, model: str) -> None:
+def check_speech(api_request: SpeechRequest, model: str) -> None:
     """Raise ApiError for options that speech recognition models do not support."""
-    if asked.streams and asked.sampling.use_beam_search:
+    if api_request.streams and api_request.sampling.use_beam_search:
         raise ApiError("Streaming is not currently supported with beam search")
-    if asked.response_format not in SUPPORTED_FORMATS:
+    if api_request.response_format not in SUPPORTED_FORMATS:
         raise ApiError("Currently only support response_format: `text`, `json`, `verbose_json` or `diarized_json`")
-    if asked.response_format == DIARIZED:
+    if api_request.response_format == DIARIZED:
         raise ApiError(f"Currently do not support diarized_json for {model}")
-    if asked.response_format == VERBOSE and asked.streams:
+    if api_request.response_format == VERBOSE and api_request.streams:
         raise ApiError("verbose_json format doesn't support streaming case")
-    check_language(asked.language)
-    check_language(asked.to_language or None)
+    check_language(api_request.language)
+    check_language(api_request.to_language or None)
 
 
-def whole_speech(asked: SpeechRequest, speech: Speech, spoken: Sequence[Spoken], duration_s: float) -> dict[str, Any]:
+def whole_speech(
+    api_request: SpeechRequest, speech: SpeechTask, spoken_segments: Sequence[SpeechSegment], duration_s: float
+) -> dict[str, Any]:
     """Return the whole reply. The `text` format is an object with `text`, too."""
-    text = asked.separator.join(each.text for each in spoken)
-    if asked.response_format == VERBOSE:
-        segments = [_segment(number, each, asked) for number, each in enumerate(spoken)]
-        found = {"duration": duration_s, "language": asked.spoken_language, "text": text}
+    text = api_request.separator.join(each.text for each in spoken_segments)
+    if api_request.response_format == VERBOSE:
+        segments = [_segment(number, each, api_request) for number, each in enumerate(spoken_segments)]
+        found = {"duration": duration_s, "language": api_request.spoken_language, "text": text}
         return {**found, "segments": segments, "words": None}
     usage = {"type": "duration", "seconds": math.ceil(duration_s)}
     return {"text": text, "usage": usage} if speech is TRANSCRIBE else {"text": text}
@@ -266,7 +268,7 @@ class SpeechChunks:
     id: str
     created: int
     model: str
-    speech: Speech
+    speech: SpeechTask
 
     def text(self, text: str, ending: Ending | None, usage: Usage | None) -> dict[str, Any]:
         """Return the chunk of one or more tokens."""
@@ -297,17 +299,17 @@ def _with_arguments(form: Mapping[str, Any]) -> dict[str, Any]:
         raise bad_value(f"Failed to parse vllm_xargs. Must be valid JSON: {error}", "vllm_xargs") from None
 
 
-def _segment(number: int, spoken: Spoken, asked: SpeechRequest) -> dict[str, Any]:
-    data = spoken.text.encode()
+def _segment(number: int, spoken_segments: SpeechSegment, api_request: SpeechRequest) -> dict[str, Any]:
+    data = spoken_segments.text.encode()
     return {
         "id": number,
-        "avg_logprob": spoken.avg_logprob,
+        "avg_logprob": spoken_segments.avg_logprob,
         "compression_ratio": len(data) / len(zlib.compress(data)),
-        "end": spoken.end_s,
+        "end": spoken_segments.end_s,
         "no_speech_prob": None,
-        "seek": int(spoken.start_s),
-        "start": spoken.start_s,
-        "temperature": asked.sampling.temperature,
-        "text": spoken.text,
-        "tokens": list(spoken.token_ids),
+        "seek": int(spoken_segments.start_s),
+        "start": spoken_segments.start_s,
+        "temperature": api_request.sampling.temperature,
+        "text": spoken_segments.text,
+        "tokens": list(spoken_segments.token_ids),
     }

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
-from mockserve.protocol.errors import ApiError, bad_value, internal_error, late
+from mockserve.protocol.errors import ApiError, bad_value, internal_error, mark_late
 from mockserve.protocol.reading.containers import Nullable, Record
 from mockserve.protocol.reading.types import SMALLEST_INT64, FieldType, Integer, is_text
 from mockserve.protocol.sampling import SamplingParams, unknown_ids
@@ -47,7 +47,7 @@ def check_vocabulary(sampling: SamplingParams, logit_bias: Any, vocabulary_size:
         _check_logprobs(sampling, vocabulary_size, vocabulary_size if max_logprobs == -1 else max_logprobs)
         _check_ids(sampling, logit_bias, vocabulary_size)
     except ApiError as error:
-        raise late(error) from None
+        raise mark_late(error) from None
 
 
 def _check_ids(sampling: SamplingParams, logit_bias: Any, vocabulary_size: int) -> None:
@@ -119,4 +119,4 @@ def check_extra_arguments(*arguments: Mapping[str, Any] | None) -> None:
 
 
 def _unsendable() -> ApiError:
-    return late(internal_error(""))
+    return mark_late(internal_error(""))

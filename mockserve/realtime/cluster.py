@@ -15,7 +15,7 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome
 from blis_sim.engine.sequence import Sequence as EngineSequence
 from blis_sim.engine.units import Micros
-from mockserve.in_flight_request import InFlightRequest, Reply, Siblings
+from mockserve.in_flight_request import InFlightRequest, ParentRequest, Reply
 from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
 from mockserve.realtime.driver import EngineFailedError, RealtimeDriver
 
@@ -45,8 +45,8 @@ class ClusterDriver(RealtimeDriver):
         self._outputs = outputs
         self._unrouted: dict[str, asyncio.Future[None]] = {}
         """Futures of requests that wait to be routed."""
-        self._place = cluster.place
-        cluster.place = self._placed
+        self._instance_of = cluster.place
+        cluster.place = self._on_routed
 
     @property
     def takes_requests(self) -> bool:
@@ -69,12 +69,12 @@ class ClusterDriver(RealtimeDriver):
             finally:
                 self._unrouted.pop(request_id, None)
 
-    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
-        """Call `act(engine, now)` on every instance. Returns the first falsy result, else the last."""
-        return self.interfere_with(list(self.cluster.members), act)
+    def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
+        """Call `function(engine, now)` on every instance. Returns the first falsy result, else the last."""
+        return self.call_engines(list(self.cluster.members), function)
 
-    def interfere_with(self, numbers: Collection[int], act: Callable[[Engine, Micros], T]) -> T:
-        """Call `act(engine, now)` on the numbered instances. Returns the first falsy result, else the last.
+    def call_engines(self, numbers: Collection[int], function: Callable[[Engine, Micros], T]) -> T:
+        """Call `function(engine, now)` on the numbered instances. Returns the first falsy result, else the last.
 
         Raises EngineFailedError if all of these instances have been removed.
         """
@@ -85,45 +85,45 @@ class ClusterDriver(RealtimeDriver):
         def act_on_each(at: Micros) -> T:
             results = []
             for number in present:
-                results.append(act(self.cluster.members[number].engine, at))
-                self.cluster.members.woken(number)
+                results.append(function(self.cluster.members[number].engine, at))
+                self.cluster.members.update_next_event(number)
             return next((result for result in results if not result), results[-1])
 
-        return self._act(act_on_each)
+        return self._call_engine(act_on_each)
 
-    async def until(self, is_so: Callable[[Engine], bool]) -> None:
+    async def until(self, condition: Callable[[Engine], bool]) -> None:
         """Return when a condition holds for every instance."""
-        await self._until(lambda: all(is_so(engine) for engine in self.cluster.instances))
+        await self._until(lambda: all(condition(engine) for engine in self.cluster.instances))
 
-    async def until_at(self, number: int, is_so: Callable[[Engine], bool]) -> None:
+    async def until_at(self, number: int, condition: Callable[[Engine], bool]) -> None:
         """Return when a condition holds for one instance, or when it was removed."""
 
         def holds() -> bool:
             member = self.cluster.members.get(number)
-            return member is None or is_so(member.engine)
+            return member is None or condition(member.engine)
 
         await self._until(holds)
 
     async def add(self, engine: Engine, after_us: Micros) -> None:
         """Add an instance that accepts requests `after_us` later. Without delay, return when it accepts requests."""
-        number = self._act(lambda at: self.cluster.add_instance(engine, at + after_us))
+        number = self._call_engine(lambda at: self.cluster.add_instance(engine, at + after_us))
         if not after_us:
-            await self._until(lambda: self.life_of(number) is not InstanceState.LOADING)
+            await self._until(lambda: self.instance_state(number) is not InstanceState.LOADING)
 
     async def drain(self, number: int) -> None:
         """Stop routing requests to an instance, which finishes its present ones. Return when it is draining."""
-        self._act(lambda at: self.cluster.drain(number, at))
-        await self._until(lambda: self.life_of(number) not in (InstanceState.LOADING, InstanceState.READY))
+        self._call_engine(lambda at: self.cluster.drain(number, at))
+        await self._until(lambda: self.instance_state(number) not in (InstanceState.LOADING, InstanceState.READY))
 
     def kill(self, number: int) -> None:
         """Stop an instance at once and fail its requests."""
-        self._act(lambda at: self.cluster.kill(number, at))
+        self._call_engine(lambda at: self.cluster.kill(number, at))
 
     async def until_killed(self, number: int) -> None:
         """Return when an instance was killed or removed."""
-        await self._until(lambda: self.life_of(number) in (InstanceState.KILLED, None))
+        await self._until(lambda: self.instance_state(number) in (InstanceState.KILLED, None))
 
-    def life_of(self, number: int) -> InstanceState | None:
+    def instance_state(self, number: int) -> InstanceState | None:
         """Return the state of an instance; None if it was removed."""
         member = self.cluster.members.get(number)
         return None if member is None else member.state
@@ -141,8 +141,8 @@ class ClusterDriver(RealtimeDriver):
         """Return the output of a request's instance; an unrouted request counts for the first instance."""
         return self._outputs.get(self.cluster.instance_of(request_id), self.output)
 
-    def _placed(self, sequence: EngineSequence, number: int, at: Micros) -> None:
-        self._place(sequence, number, at)
+    def _on_routed(self, sequence: EngineSequence, number: int, at: Micros) -> None:
+        self._instance_of(sequence, number, at)
         _set(self._unrouted.get(sequence.request.id))
 
     def _run_engine(self, until: Micros, now: Micros) -> None:
@@ -173,8 +173,8 @@ class ClusterDriver(RealtimeDriver):
         super()._scheduled(output, event)
 
     def _status_of(self, event: Finished) -> HTTPStatus:
-        is_for_want = not self.takes_requests or event.detail == NO_INSTANCE_PREFILLS
-        if event.outcome is Outcome.REJECTED and is_for_want:
+        is_out_of_capacity = not self.takes_requests or event.detail == NO_INSTANCE_PREFILLS
+        if event.outcome is Outcome.REJECTED and is_out_of_capacity:
             return HTTPStatus.SERVICE_UNAVAILABLE
         return super()._status_of(event)
 
@@ -190,86 +190,89 @@ def _set(future: asyncio.Future[None] | None) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InstanceDriver:
-    """The driver of instance `number` in the cluster of `whole`."""
+    """The driver of instance `number` in the cluster of `shared_driver`."""
 
-    whole: ClusterDriver
+    shared_driver: ClusterDriver
     number: int
     engine: Engine
 
     @property
     def failure(self) -> BaseException | None:
         """The error for new requests: the cluster's failure, or that this instance was killed; else None."""
-        if self.whole.failure is None and self.whole.life_of(self.number) in (InstanceState.KILLED, None):
+        if self.shared_driver.failure is None and self.shared_driver.instance_state(self.number) in (
+            InstanceState.KILLED,
+            None,
+        ):
             return EngineFailedError("the instance was killed")
-        return self.whole.failure
+        return self.shared_driver.failure
 
     @property
     def takes_requests(self) -> bool:
         """Whether the router may send requests to this instance."""
-        return self.whole.life_of(self.number) is InstanceState.READY
+        return self.shared_driver.instance_state(self.number) is InstanceState.READY
 
     @property
     def request_ids(self) -> Collection[str]:
         """Ids of unfinished requests at this instance."""
-        return {flight.request.id for flight in self.whole.flights_at(self.number)}
+        return {flight.request.id for flight in self.shared_driver.flights_at(self.number)}
 
     @property
     def num_unfinished_requests(self) -> int:
         """Return the number of requests in flight at this instance."""
-        return len(self.whole.flights_at(self.number))
+        return len(self.shared_driver.flights_at(self.number))
 
     @property
     def num_waiting_tokens(self) -> int:
         """Prompt tokens of requests without a first token at this instance."""
-        flights = self.whole.flights_at(self.number)
+        flights = self.shared_driver.flights_at(self.number)
         return sum(flight.request.input_tokens for flight in flights if not flight.num_tokens)
 
     def clock(self) -> Micros:
         """The present instant in simulated microseconds."""
-        return self.whole.clock()
+        return self.shared_driver.clock()
 
     def instant_at(self, reading_s: float) -> Micros:
         """The simulated instant at which the monotonic clock reads `reading_s`."""
-        return self.whole.instant_at(reading_s)
+        return self.shared_driver.instant_at(reading_s)
 
     def seconds_at(self, at: Micros) -> float:
         """The reading of the monotonic clock at a simulated instant."""
-        return self.whole.seconds_at(at)
+        return self.shared_driver.seconds_at(at)
 
     def submit(
         self,
         request: Request,
         reply: Reply,
         arrived_at: Micros | None = None,
-        siblings: Siblings | None = None,
+        parent: ParentRequest | None = None,
         rank: int | None = None,
     ) -> InFlightRequest:
         """Submit `request` to this instance. Raises EngineFailedError if it was killed or removed."""
         if (failure := self.failure) is not None:
             raise EngineFailedError("the engine has failed") from failure
-        return self.whole.submit(request, reply, arrived_at, siblings, self.number)
+        return self.shared_driver.submit(request, reply, arrived_at, parent, self.number)
 
     def abort(self, request_id: str) -> None:
         """Abort `request_id`, whose client has disconnected, and free its blocks now."""
-        self.whole.abort(request_id)
+        self.shared_driver.abort(request_id)
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
         """End all or the named requests of this instance early, with their present tokens. Returns the number ended."""
         mine = self.request_ids
-        return self.whole.end_early([each for each in mine if request_ids is None or each in request_ids])
+        return self.shared_driver.end_early([each for each in mine if request_ids is None or each in request_ids])
 
-    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
-        """Call `act(engine, now)` after processing all due events."""
-        return self.whole.interfere_with([self.number], act)
+    def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
+        """Call `function(engine, now)` after processing all due events."""
+        return self.shared_driver.call_engines([self.number], function)
 
-    async def until(self, is_so: Callable[[Engine], bool]) -> None:
+    async def until(self, condition: Callable[[Engine], bool]) -> None:
         """Return when a condition holds for the engine."""
-        await self.whole.until_at(self.number, is_so)
+        await self.shared_driver.until_at(self.number, condition)
 
     def fail(self, _error: BaseException) -> None:
         """Kill this instance after an error of its engine; other instances continue."""
         if self.failure is None:
-            self.whole.kill(self.number)
+            self.shared_driver.kill(self.number)
 
     def close(self) -> None:
         """Do nothing: the clock is shared by all instances."""

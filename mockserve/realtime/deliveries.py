@@ -21,12 +21,12 @@ from mockserve.in_flight_request import ENDED_REPLY, FlightRecorder, InFlightReq
 from mockserve.metrics.engine import Lateness
 from mockserve.realtime.timer import BacklogSlices, Clock
 
-PATIENCE_TURNS = 16
+MAX_QUIET_TURNS = 16
 HEADS_WAIT_S = 0.1
 """Minimum wait of a stream's head for its first event if time jumps."""
 
 
-class Departure(Protocol):
+class BufferedStream(Protocol):
     """A stream with buffered frames."""
 
     @property
@@ -39,7 +39,7 @@ class Departure(Protocol):
         ...
 
 
-class Headed(Protocol):
+class PendingHead(Protocol):
     """A stream whose head may still be unsent."""
 
     def send_head(self) -> None:
@@ -65,26 +65,26 @@ class WriteCoalescer:
         """Due time of the frames in delivery."""
         self.num_received = 0
         """Number of reads from connections."""
-        self._num_looked_at = 0
+        self._num_received_at_check = 0
         """The value of `num_received` at the last check."""
         self._num_turns_waited = 0
         """Consecutive checks that found new bytes."""
         self._monotonic = monotonic
-        self._departing: list[Departure] = []
-        self._new: list[Headed] = []
+        self._departing: list[BufferedStream] = []
+        self._new: list[PendingHead] = []
         """Streams with possibly unsent heads."""
-        self._waiting: list[Headed] = []
+        self._waiting: list[PendingHead] = []
         """Streams with possibly unsent heads that were new at the previous check."""
 
     def hold(self) -> None:
         """Begin buffering frames until `release`."""
         self.is_held = True
 
-    def add(self, departure: Departure) -> None:
+    def add(self, departure: BufferedStream) -> None:
         """Register a stream that has buffered its first frame."""
         self._departing.append(departure)
 
-    def send_head_soon(self, stream: Headed) -> None:
+    def send_head_soon(self, stream: PendingHead) -> None:
         """Delay the head of a new stream, so that it is sent together with a first event that is due now.
 
         The head waits for one turn of the event loop; without timing, for as long as wakes may wait for quiet.
@@ -120,15 +120,15 @@ class WriteCoalescer:
             now_s = monotonic()
             observe(now_s - each.due_s, now_s, num_frames)
 
-    def has_news(self) -> bool:
+    def has_received_bytes(self) -> bool:
         """Whether bytes were received since the last check, so that requests may be about to be submitted.
 
-        A caller that waits for False waits at most `PATIENCE_TURNS` turns.
+        A caller that waits for False waits at most `MAX_QUIET_TURNS` turns.
         """
-        if self.num_received == self._num_looked_at or self._num_turns_waited >= PATIENCE_TURNS:
+        if self.num_received == self._num_received_at_check or self._num_turns_waited >= MAX_QUIET_TURNS:
             self._num_turns_waited = 0
             return False
-        self._num_looked_at = self.num_received
+        self._num_received_at_check = self.num_received
         self._num_turns_waited += 1
         return True
 
@@ -282,12 +282,12 @@ class Deliveries:
                 try:
                     flight.reply.token(number)
                 except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
-                    _give_up(flight)
+                    _fail_reply(flight)
             else:
                 heappush(self._outbox, (due_at, next(self._numbers), flight, number, False))
         if num_tokens:
             output.recorder.step(num_prompt_tokens, num_tokens, gaps)
-        self._slices.learn(event, gaps, len(flights))
+        self._slices.record_step(event, gaps, len(flights))
         self.report_step(at)
 
     def _steps_done(self, output: EngineOutput, event: StepsDone, now: Micros) -> None:
@@ -312,7 +312,7 @@ class Deliveries:
             try:
                 flight.reply.tokens(num_before + 1, flight.num_tokens)
             except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
-                _give_up(flight)
+                _fail_reply(flight)
         num_unfinished_requests = sum(gaps.values())
         output.recorder.step(0, num_unfinished_requests, gaps)
         self.report_step(ends[0])
@@ -367,10 +367,10 @@ class Deliveries:
                 self.wire.measure()
             flight.reply.finish(number)
         except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
-            _give_up(flight)
+            _fail_reply(flight)
 
 
-def _give_up(flight: InFlightRequest) -> None:
+def _fail_reply(flight: InFlightRequest) -> None:
     """End a reply that failed to be written with a server error, so that other replies are unaffected."""
     _logger.exception("the reply to %s could not be written", flight.request.id)
     reply, flight.reply = flight.reply, ENDED_REPLY

@@ -17,7 +17,7 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
-from mockserve.in_flight_request import FlightRecorder, InFlightRequest, Reply, Siblings, new_siblings
+from mockserve.in_flight_request import FlightRecorder, InFlightRequest, ParentRequest, Reply, new_parent
 from mockserve.realtime.deliveries import Deliveries, EngineOutput, WriteCoalescer, ignore_step
 from mockserve.realtime.timer import Alarm, BacklogSlices, clock_of
 
@@ -77,12 +77,12 @@ class Driver(Protocol):
         request: Request,
         reply: Reply,
         arrived_at: Micros | None = None,
-        siblings: Siblings | None = None,
+        parent: ParentRequest | None = None,
         rank: int | None = None,
     ) -> InFlightRequest:
         """Submit `request`, which arrives now or at a recent instant; its tokens go to `reply`.
 
-        `siblings` has the choices of the prompt if there are several. `rank` selects one of several engines. Raises
+        `parent` has the choices of the prompt if there are several. `rank` selects one of several engines. Raises
         EngineFailedError if the engine has failed.
         """
         ...
@@ -95,11 +95,11 @@ class Driver(Protocol):
         """End all or the named requests early, with their present tokens. Returns the number ended."""
         ...
 
-    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
-        """Call `act(engine, now)` on every engine. Returns the first falsy result, else the last."""
+    def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
+        """Call `function(engine, now)` on every engine. Returns the first falsy result, else the last."""
         ...
 
-    async def until(self, is_so: Callable[[Engine], bool]) -> None:
+    async def until(self, condition: Callable[[Engine], bool]) -> None:
         """Return when a condition holds for every engine."""
         ...
 
@@ -112,21 +112,21 @@ class Conditions:
     """Futures that are resolved when a predicate becomes true."""
 
     def __init__(self) -> None:
-        self._awaited: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
-    async def until(self, is_so: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[[], bool]) -> None:
         """Return when the condition holds at a check, at once if it holds now."""
-        if not is_so():
+        if not condition():
             found = asyncio.get_running_loop().create_future()
-            self._awaited.append((is_so, found))
+            self._waiters.append((condition, found))
             await found
 
-    def look(self) -> None:
+    def wake_ready(self) -> None:
         """Wake the waiters whose condition holds, and drop cancelled ones."""
-        for entry in list(self._awaited):
-            is_so, found = entry
-            if found.done() or is_so():
-                self._awaited.remove(entry)
+        for entry in list(self._waiters):
+            condition, found = entry
+            if found.done() or condition():
+                self._waiters.remove(entry)
                 if not found.done():
                     found.set_result(None)
 
@@ -176,22 +176,22 @@ class RealtimeDriver(Deliveries):
         request: Request,
         reply: Reply,
         arrived_at: Micros | None = None,
-        siblings: Siblings | None = None,
+        parent: ParentRequest | None = None,
         rank: int | None = None,
     ) -> InFlightRequest:
         """Submit `request`, which arrives now or at a recent instant; its tokens go to `reply`.
 
-        `siblings` has the choices of the prompt if there are several. `rank` is 0 or None, since there is one engine.
+        `parent` has the choices of the prompt if there are several. `rank` is 0 or None, since there is one engine.
 
         Raises EngineFailedError when the engine has failed.
         """
         if self.failure is not None:
             raise EngineFailedError("the engine has failed") from self.failure
         queueing_us = self._simulation.queueing_time(request)
-        queued_at = self._soonest((self.clock() if arrived_at is None else arrived_at) + queueing_us)
+        queued_at = self._earliest((self.clock() if arrived_at is None else arrived_at) + queueing_us)
         at = queued_at - queueing_us
         self._enter(request, at, rank)
-        flight = InFlightRequest(request, reply, at, queued_at, siblings=siblings or new_siblings(1))
+        flight = InFlightRequest(request, reply, at, queued_at, parent=parent or new_parent(1))
         self._flights[request.id] = flight
         self._arm()
         return flight
@@ -201,7 +201,7 @@ class RealtimeDriver(Deliveries):
 
     def abort(self, request_id: str) -> None:
         """Abort `request_id`, whose client has disconnected, and free its blocks. Its reply gets no more calls."""
-        output, flight = self._output_of(request_id), self._leave(request_id)
+        output, flight = self._output_of(request_id), self._remove_request(request_id)
         if flight is not None:
             output.recorder.aborted(flight)
 
@@ -209,12 +209,12 @@ class RealtimeDriver(Deliveries):
         """Return the output of the engine of a request."""
         return self.output
 
-    def _leave(self, request_id: str) -> InFlightRequest | None:
+    def _remove_request(self, request_id: str) -> InFlightRequest | None:
         """Remove a request from the engine, if present."""
         flight = self._flights.pop(request_id, None)
         if flight is None or self.failure is not None:
             return None
-        self._simulation.abort(request_id, self._soonest(self.clock()))
+        self._simulation.abort(request_id, self._earliest(self.clock()))
         self._arm()
         return flight
 
@@ -225,28 +225,28 @@ class RealtimeDriver(Deliveries):
         now = self.clock()
         for flight in ending:
             output = self._output_of(flight.request.id)
-            self._leave(flight.request.id)
+            self._remove_request(flight.request.id)
             output.recorder.completed(flight, now - flight.arrived_at, "abort")
             flight.reply.abort(flight.num_tokens)
         return len(ending)
 
-    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
-        """Call `act(engine, now)` after processing all due events."""
-        return self._act(lambda at: act(self.engine, at))
+    def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
+        """Call `function(engine, now)` after processing all due events."""
+        return self._call_engine(lambda at: function(self.engine, at))
 
-    def _act(self, act: Callable[[Micros], T]) -> T:
+    def _call_engine(self, function: Callable[[Micros], T]) -> T:
         now = self.clock()
         self._catch_up(now)
-        result = act(self._soonest(now))
+        result = function(self._earliest(now))
         self._arm()
         return result
 
-    async def until(self, is_so: Callable[[Engine], bool]) -> None:
+    async def until(self, condition: Callable[[Engine], bool]) -> None:
         """Return when a condition holds for the engine."""
-        await self._until(lambda: is_so(self.engine))
+        await self._until(lambda: condition(self.engine))
 
-    async def _until(self, is_so: Callable[[], bool]) -> None:
-        await self._conditions.until(is_so)
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        await self._conditions.until(condition)
 
     def close(self) -> None:
         """Stop waking up. Open replies get no more calls."""
@@ -254,7 +254,7 @@ class RealtimeDriver(Deliveries):
         self._flights.clear()
         self._outbox.clear()
 
-    def _soonest(self, at: Micros) -> Micros:
+    def _earliest(self, at: Micros) -> Micros:
         """Return `at`, or the first instant that the engine has not processed if that is later."""
         done_until = self._simulation.now
         return at if done_until is None else max(at, done_until + 1)
@@ -277,7 +277,7 @@ class RealtimeDriver(Deliveries):
     def _wake(self) -> None:
         assert self._wake_at is not None
         due_until = self._clock.due_until()
-        if due_until < self._wake_at or (self._jumps and self.wire.has_news()):
+        if due_until < self._wake_at or (self._jumps and self.wire.has_received_bytes()):
             self._alarm.set(self.seconds_at(self._wake_at))
             return
         try:
@@ -286,7 +286,7 @@ class RealtimeDriver(Deliveries):
             self.fail(error)
             raise
         self._arm()
-        self._conditions.look()
+        self._conditions.wake_ready()
 
     def _catch_up(self, due_until: Micros) -> None:
         """Process due events instant by instant and deliver their tokens, and yield to the loop after a time slice."""
@@ -309,7 +309,7 @@ class RealtimeDriver(Deliveries):
 
     def _run_engine(self, until: Micros, now: Micros) -> None:
         # Step listeners read the state after each step.
-        for event in self.engine.advance(until, leaps=self.report_step is ignore_step):
+        for event in self.engine.advance(until, allows_multi_step=self.report_step is ignore_step):
             self._happened(self.output, event, now)
 
     def fail(self, error: BaseException) -> None:

@@ -9,7 +9,7 @@ from blis_sim.engine.dp_balance import LoadReports, RankBalancer, load_of
 from blis_sim.engine.ranks import RankGroup
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
-from mockserve.in_flight_request import InFlightRequest, Reply, Siblings
+from mockserve.in_flight_request import InFlightRequest, ParentRequest, Reply
 from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
 from mockserve.realtime.driver import RealtimeDriver
 
@@ -32,22 +32,22 @@ class RankGroupDriver(RealtimeDriver):
         self.group = group
         self._outputs = outputs
 
-    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
-        """Call `act(engine, now)` on every rank. Returns the first falsy result, else the last."""
-        return self.interfere_with(list(self._outputs), act)
+    def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
+        """Call `function(engine, now)` on every rank. Returns the first falsy result, else the last."""
+        return self.call_engines(list(self._outputs), function)
 
-    def interfere_with(self, ranks: Collection[int], act: Callable[[Engine, Micros], T]) -> T:
-        """Call `act(engine, now)` on the numbered ranks. Returns the first falsy result, else the last."""
+    def call_engines(self, ranks: Collection[int], function: Callable[[Engine, Micros], T]) -> T:
+        """Call `function(engine, now)` on the numbered ranks. Returns the first falsy result, else the last."""
 
         def act_on_each(at: Micros) -> T:
-            results = [act(self._outputs[rank].engine, at) for rank in ranks]
+            results = [function(self._outputs[rank].engine, at) for rank in ranks]
             return next((result for result in results if not result), results[-1])
 
-        return self._act(act_on_each)
+        return self._call_engine(act_on_each)
 
-    async def until(self, is_so: Callable[[Engine], bool]) -> None:
+    async def until(self, condition: Callable[[Engine], bool]) -> None:
         """Return when a condition holds for every rank."""
-        await self._until(lambda: all(is_so(engine) for engine in self.group.instances))
+        await self._until(lambda: all(condition(engine) for engine in self.group.instances))
 
     def _enter(self, request: Request, at: Micros, rank: int | None) -> None:
         self.group.submit(request, at, rank)
@@ -63,28 +63,28 @@ class RankGroupDriver(RealtimeDriver):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankDriver:
-    """The driver of rank `number` in the group of `whole`."""
+    """The driver of rank `number` in the group of `shared_driver`."""
 
-    whole: RankGroupDriver
+    shared_driver: RankGroupDriver
     number: int
     engine: Engine
 
     @property
     def failure(self) -> BaseException | None:
         """The error of the ranks: as in vLLM, all ranks fail when one fails."""
-        return self.whole.failure
+        return self.shared_driver.failure
 
     def seconds_at(self, at: Micros) -> float:
         """Return the reading of the monotonic clock at a simulated instant."""
-        return self.whole.seconds_at(at)
+        return self.shared_driver.seconds_at(at)
 
-    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
-        """Call `act(engine, now)` on the rank after processing all due events."""
-        return self.whole.interfere_with([self.number], act)
+    def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
+        """Call `function(engine, now)` on the rank after processing all due events."""
+        return self.shared_driver.call_engines([self.number], function)
 
     def fail(self, error: BaseException) -> None:
         """Fail the requests of all ranks after an error of one rank."""
-        self.whole.fail(error)
+        self.shared_driver.fail(error)
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ class RankedDriver:
         request: Request,
         reply: Reply,
         arrived_at: Micros | None = None,
-        siblings: Siblings | None = None,
+        parent: ParentRequest | None = None,
         rank: int | None = None,
     ) -> InFlightRequest:
         """Submit `request` to its requested rank, or else to the rank with the least load.
@@ -184,7 +184,7 @@ class RankedDriver:
         self._rank_of[request.id] = rank
         try:
             ranked = RankedReply(reply, lambda: self._ended(request.id))
-            return self.drivers[rank].submit(request, ranked, arrived_at, siblings)
+            return self.drivers[rank].submit(request, ranked, arrived_at, parent)
         except BaseException:
             self._ended(request.id)
             raise
@@ -196,9 +196,9 @@ class RankedDriver:
             self._ended(request_id)
             self.drivers[rank].abort(request_id)
 
-    def call_engine(self, act: Callable[[Engine, Micros], T]) -> T:
-        """Call `act(engine, now)` on every engine. Returns the first falsy result, else the last."""
-        results = [driver.call_engine(act) for driver in self.drivers]
+    def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
+        """Call `function(engine, now)` on every engine. Returns the first falsy result, else the last."""
+        results = [driver.call_engine(function) for driver in self.drivers]
         return next((result for result in results if not result), results[-1])
 
     @property
@@ -210,10 +210,10 @@ class RankedDriver:
         """End all or the named requests early, with their present tokens. Returns the number ended."""
         return sum(driver.end_early(request_ids) for driver in self.drivers)
 
-    async def until(self, is_so: Callable[[Engine], bool]) -> None:
+    async def until(self, condition: Callable[[Engine], bool]) -> None:
         """Return when a condition holds for every engine."""
         for driver in self.drivers:
-            await driver.until(is_so)
+            await driver.until(condition)
 
     def fail(self, error: BaseException) -> None:
         """Fail all requests and waits: as in vLLM, all engines fail when one fails."""

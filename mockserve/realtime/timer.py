@@ -121,7 +121,7 @@ class BacklogSlices:
         self._started_s = self._stretch_started_s = now_s
         self._slice_s = min(max(SHORTEST_SLICE_S, behind_s / 4), LONGEST_SLICE_S)
 
-    def learn(self, event: StepDone, gaps: Mapping[Micros, int], num_requests: int) -> None:
+    def record_step(self, event: StepDone, gaps: Mapping[Micros, int], num_requests: int) -> None:
         """Record a step's duration. A step of no duration belongs to one request of an engine with set times."""
         if event.at > event.started_at:
             self._step_us, self._num_outputs = event.at - event.started_at, len(event.emitted)

@@ -17,7 +17,7 @@ MISTRAL_ID_CHARS = 9
 _ALPHANUMERIC = string.ascii_letters + string.digits
 
 
-class IdForm(Enum):
+class IdFormat(Enum):
     """The format of a call's id."""
 
     RANDOM = "random"
@@ -29,7 +29,7 @@ class IdForm(Enum):
     SHORT_WHOLE = "random, without vLLM's prefix in whole replies"
 
 
-class Arrival(Enum):
+class NameDelivery(Enum):
     """The fields beside a function's name in a stream."""
 
     ALONE = "nothing"
@@ -65,7 +65,7 @@ class Filler(Enum):
     LINE = "a content of one line break"
 
 
-class Part(Enum):
+class LaterPart(Enum):
     """Extra fields in later parts of a call."""
 
     BARE = "nothing"
@@ -75,9 +75,7 @@ class Part(Enum):
 
 class Fillers(NamedTuple):
     """Empty events: before the first call, for all tokens that mark calls, between two calls, after the last one, and
-    at the end of calls and of content.
-
-    `closes_one`: `closing` also follows a single call.
+    at the end of calls and of content. `closes_single_call`: `closing` also follows a single call.
     """
 
     opening: Filler = Filler.NOTHING
@@ -86,25 +84,25 @@ class Fillers(NamedTuple):
     closing: Filler = Filler.NOTHING
     after_calls: Filler = Filler.NOTHING
     after_words: Filler = Filler.NOTHING
-    closes_one: bool = True
+    closes_single_call: bool = True
 
 
 class CallStyle(NamedTuple):
     """The format of a parser's calls. `names_have_arguments`: the part with the name has arguments, possibly empty.
 
-    `holds_end`: the end of the arguments is sent with the end of the answer. `after_reasoning`: the event for the mark
+    `delays_end`: the end of the arguments is sent with the end of the answer. `after_reasoning`: the event for the mark
     at the end of reasoning. `cut`: the content of a whole reply with incomplete calls. `cut_at_name`: the arguments in
     a stream that is cut at the name of a function.
     """
 
-    ids: IdForm = IdForm.RANDOM
-    arrival: Arrival = Arrival.ALONE
+    ids: IdFormat = IdFormat.RANDOM
+    arrival: NameDelivery = NameDelivery.ALONE
     null_content: NullContent = NullContent.NEVER
-    part: Part = Part.BARE
+    part: LaterPart = LaterPart.BARE
     no_arguments: NoArguments = NoArguments.USUAL
     fillers: Fillers = Fillers()
     names_have_arguments: bool = False
-    holds_end: bool = False
+    delays_end: bool = False
     after_reasoning: Filler = Filler.NOTHING
     cut: CutForm = CutForm.TEXT
     cut_at_name: str = ""
@@ -123,10 +121,11 @@ _LLAMA = CallStyle(
     fillers=Fillers(between=Filler.CALL, after_calls=Filler.CALL, after_words=Filler.EMPTY),
 )
 _PYTHON_END = Fillers(closing=Filler.EMPTY, after_calls=Filler.EMPTY, after_words=Filler.EMPTY)
-_PYTHON = CallStyle(arrival=Arrival.WITH_ARGUMENTS, part=Part.NULL_ID, fillers=_PYTHON_END)
-_PYTHON_LIST = _PYTHON._replace(fillers=_PYTHON_END._replace(closes_one=False))
-_NULL_TOGETHER = CallStyle(arrival=Arrival.TOGETHER, null_content=NullContent.ALWAYS)
-_NULL_WHOLE = CallStyle(arrival=Arrival.WHOLE, null_content=NullContent.ALWAYS)
+_PYTHON = CallStyle(arrival=NameDelivery.WITH_ARGUMENTS, part=LaterPart.NULL_ID, fillers=_PYTHON_END)
+_PYTHON_LIST = _PYTHON._replace(fillers=_PYTHON_END._replace(closes_single_call=False))
+_NULL_TOGETHER = CallStyle(arrival=NameDelivery.TOGETHER, null_content=NullContent.ALWAYS)
+_COUNTED = CallStyle(IdFormat.COUNTED, no_arguments=NoArguments.EMPTY)
+_NULL_WHOLE = CallStyle(arrival=NameDelivery.WHOLE, null_content=NullContent.ALWAYS)
 _JOINS_NOTHING = CallStyle(no_arguments=NoArguments.JOINED)
 _STYLES: Mapping[str, CallStyle] = {
     **dict.fromkeys(("apertus", "hermes", "longcat", "qwen3_json"), _NULL_CONTENT),
@@ -137,25 +136,25 @@ _STYLES: Mapping[str, CallStyle] = {
     **dict.fromkeys(("granite-20b-fc", "llama3_json", "llama4_json"), _LLAMA),
     **dict.fromkeys(("granite4", "kimi_k3"), _NULL_WHOLE),
     **dict.fromkeys(("internlm", "jamba"), CallStyle(fillers=_WORDS_END_EMPTY)),
-    **dict.fromkeys(("muse", "muse_glimmer", "musespark1x"), CallStyle(arrival=Arrival.WHOLE)),
+    **dict.fromkeys(("muse", "muse_glimmer", "musespark1x"), CallStyle(arrival=NameDelivery.WHOLE)),
     **dict.fromkeys(("olmo3", "pythonic"), _PYTHON_LIST),
-    **dict.fromkeys(("cohere_command3", "cohere_command4"), CallStyle(IdForm.COUNTED, no_arguments=NoArguments.EMPTY)),
+    **dict.fromkeys(("cohere_command3", "cohere_command4"), _COUNTED),
     "ernie45": _NULL_WHOLE._replace(
         fillers=Fillers(within=Filler.NULL, after_calls=Filler.NULL, after_words=Filler.NULL)
     ),
     "functiongemma": CallStyle(no_arguments=NoArguments.SKIPPED),
-    "hunyuan_a13b": CallStyle(IdForm.SHORT, fillers=_WORDS_END_EMPTY),
+    "hunyuan_a13b": CallStyle(IdFormat.SHORT, fillers=_WORDS_END_EMPTY),
     "hy_v3": CallStyle(null_content=NullContent.NAME, fillers=_WORDS_END_EMPTY),
     "hy_v4": CallStyle(no_arguments=NoArguments.JOINED, fillers=_WORDS_END_EMPTY),
-    "kimi_k2": CallStyle(IdForm.KIMI, Arrival.WITH_ARGUMENTS),
+    "kimi_k2": CallStyle(IdFormat.KIMI, NameDelivery.WITH_ARGUMENTS),
     "lfm2": _PYTHON._replace(null_content=NullContent.ALWAYS),
     "llama4_pythonic": _PYTHON,
-    "minicpm5": CallStyle(IdForm.SHORT_WHOLE, Arrival.WHOLE, fillers=Fillers(after_calls=Filler.EMPTY)),
-    "mistral": CallStyle(IdForm.MISTRAL, Arrival.WITH_ARGUMENTS, holds_end=True),
-    "openai": CallStyle(arrival=Arrival.WITH_ARGUMENTS),
-    "plamo3": CallStyle(arrival=Arrival.WITH_ARGUMENTS),
+    "minicpm5": CallStyle(IdFormat.SHORT_WHOLE, NameDelivery.WHOLE, fillers=Fillers(after_calls=Filler.EMPTY)),
+    "mistral": CallStyle(IdFormat.MISTRAL, NameDelivery.WITH_ARGUMENTS, delays_end=True),
+    "openai": CallStyle(arrival=NameDelivery.WITH_ARGUMENTS),
+    "plamo3": CallStyle(arrival=NameDelivery.WITH_ARGUMENTS),
     "poolside_v1": _NULL_CONTENT._replace(names_have_arguments=True),
-    "xlam": CallStyle(IdForm.NUMBERED, fillers=_WORDS_END_EMPTY),
+    "xlam": CallStyle(IdFormat.NUMBERED, fillers=_WORDS_END_EMPTY),
 }
 _EMPTY_AFTER_REASONING = (
     *("deepseek_v3", "deepseek_v31", "hunyuan_a13b", "hy_v3", "hy_v4", "internlm", "jamba", "lfm2", "llama3_json"),
@@ -169,9 +168,9 @@ STYLES: Mapping[str, CallStyle] = {
 }
 """Styles by the name of the parser; other parsers have the style `PLAIN`."""
 
-_FORCED = CallStyle(arrival=Arrival.WITH_ARGUMENTS, part=Part.NULL_NAME, cut=CutForm.LEFT_OUT)
-_NAMED = CallStyle(arrival=Arrival.WITH_ARGUMENTS, fillers=Fillers(after_calls=Filler.CALL), cut=CutForm.RAW)
-SILENT_BEFORE_FORCED = frozenset({"hy_v4"})
+_FORCED = CallStyle(arrival=NameDelivery.WITH_ARGUMENTS, part=LaterPart.NULL_NAME, cut=CutForm.LEFT_OUT)
+_NAMED = CallStyle(arrival=NameDelivery.WITH_ARGUMENTS, fillers=Fillers(after_calls=Filler.CALL), cut=CutForm.RAW)
+NO_EVENT_BEFORE_FORCED_CALL = frozenset({"hy_v4"})
 """Parsers that send no event for the mark at the end of reasoning if a call is forced."""
 
 
@@ -184,9 +183,9 @@ def call_style(parser: str | None, choice: object = "auto", reasons: bool = Fals
     if is_forced and parser in FORCED_AS_JSON:
         if choice == "required":
             return _FORCED
-        return _NAMED._replace(arrival=Arrival.ALONE, names_have_arguments=True) if reasons else _NAMED
+        return _NAMED._replace(arrival=NameDelivery.ALONE, names_have_arguments=True) if reasons else _NAMED
     style = STYLES.get(parser or "", PLAIN)
-    if is_forced and parser in SILENT_BEFORE_FORCED:
+    if is_forced and parser in NO_EVENT_BEFORE_FORCED_CALL:
         style = style._replace(after_reasoning=Filler.NOTHING)
     return style._replace(
         cut=CUT_FORMS.get(parser or "", CutForm.TEXT),
@@ -194,17 +193,17 @@ def call_style(parser: str | None, choice: object = "auto", reasons: bool = Fals
     )
 
 
-def call_id(form: IdForm, name: str, call: int, num_earlier: int, is_stream: bool) -> str:
+def call_id(form: IdFormat, name: str, call: int, num_earlier: int, is_stream: bool) -> str:
     """Return an id for call number `call` of an answer after `num_earlier` calls in the conversation."""
-    if form is IdForm.MISTRAL:
+    if form is IdFormat.MISTRAL:
         return "".join(random.choices(_ALPHANUMERIC, k=MISTRAL_ID_CHARS))
-    if form is IdForm.KIMI:
+    if form is IdFormat.KIMI:
         return f"functions.{name}:{num_earlier + call}"
-    if form is IdForm.COUNTED:
+    if form is IdFormat.COUNTED:
         return str(num_earlier + call)
-    if form is IdForm.NUMBERED or (form is IdForm.SHORT and is_stream):
+    if form is IdFormat.NUMBERED or (form is IdFormat.SHORT and is_stream):
         return f"call_{call}_{new_id()}"
-    if form is IdForm.SHORT or (form is IdForm.SHORT_WHOLE and not is_stream):
+    if form is IdFormat.SHORT or (form is IdFormat.SHORT_WHOLE and not is_stream):
         return f"call_{new_id()}"
     return TOOL_CALL_PREFIX + new_id()
 
@@ -213,7 +212,7 @@ class ReasoningStyle(NamedTuple):
     """The format of a parser's reasoning: nulls beside reasoning and content, the last event without a parser of calls,
     and events for the marks of reasoning.
 
-    `hands_over`: a parser of calls determines the event for the end mark.
+    `call_parser_reads_end`: a parser of calls determines the event for the end mark.
     """
 
     null_content: bool = False
@@ -221,7 +220,7 @@ class ReasoningStyle(NamedTuple):
     after_words: Filler = Filler.EMPTY
     begin: Sequence[Delta] = ()
     end: Sequence[Delta] = ()
-    hands_over: bool = True
+    call_parser_reads_end: bool = True
 
 
 NO_REASONING = ReasoningStyle(after_words=Filler.NOTHING)
@@ -232,7 +231,7 @@ REASONING_STYLES: Mapping[str, ReasoningStyle] = {
     **dict.fromkeys(("hy_v4", "minimax_m3"), ReasoningStyle(null_content=True)),
     "granite": ReasoningStyle(True, True, Filler.NOTHING),
     "k2_horizon": ReasoningStyle(end=(Delta(Kind.NOTHING, ""), _EMPTY)),
-    "olmo3": NO_REASONING._replace(begin=(_EMPTY,), end=(Delta(Kind.CONTENT, ""),), hands_over=False),
+    "olmo3": NO_REASONING._replace(begin=(_EMPTY,), end=(Delta(Kind.CONTENT, ""),), call_parser_reads_end=False),
 }
 """Styles by the name of the parser; other parsers have the style `_USUAL`."""
 
@@ -248,20 +247,20 @@ TokenDeltas: TypeAlias = list[tuple[Delta, ...]]
 EMPTY_OBJECT = "{}"
 
 
-def arranged(deltas: Deltas, style: CallStyle, is_cut: bool) -> TokenDeltas:
+def arrange_deltas(deltas: Deltas, style: CallStyle, is_cut: bool) -> TokenDeltas:
     """Arrange the deltas of each token in the style of a parser. `is_cut`: the last call is incomplete."""
     calls = _Calls(deltas)
     if not calls.texts:
         token_deltas = [tuple(each) for each in deltas]
         has_words = any(each.kind is Kind.CONTENT for brought in token_deltas for each in brought)
         return _with_last(token_deltas, style.fillers.after_words, 0) if has_words else token_deltas
-    token_deltas = _held_back(calls.without_skipped(style), style, calls, is_cut)
-    if style.holds_end and not is_cut:
-        _hold_end(token_deltas)
+    token_deltas = _delay_until_ready(calls.without_skipped(style), style, calls, is_cut)
+    if style.delays_end and not is_cut:
+        _delay_end_of_arguments(token_deltas)
     return _filled(token_deltas, style.fillers, calls)
 
 
-def marked(token_deltas: TokenDeltas, begin: Sequence[Delta], end: Sequence[Delta]) -> TokenDeltas:
+def with_reasoning_marks(token_deltas: TokenDeltas, begin: Sequence[Delta], end: Sequence[Delta]) -> TokenDeltas:
     """Return `token_deltas` with the events for the marks before and after reasoning, at tokens without deltas."""
     places = [place for place, found in enumerate(token_deltas) if any(each.kind is Kind.REASONING for each in found)]
     if not places or not (begin or end):
@@ -295,9 +294,9 @@ class _Calls:
         call = delta.call
         self.first_place.setdefault(call, place)
         self.last_place[call] = place
-        said = self.texts.setdefault(call, "")
+        arguments = self.texts.setdefault(call, "")
         if delta.kind is Kind.TOOL_ARGUMENTS:
-            self.texts[call] = said + delta.text
+            self.texts[call] = arguments + delta.text
             self.first_arguments.setdefault(call, place)
 
     def without_skipped(self, style: CallStyle) -> TokenDeltas:
@@ -312,22 +311,22 @@ class _Calls:
 
     def ready_at(self, style: CallStyle, is_cut: bool) -> dict[int, int]:
         """Return the token at which each call can be reported; calls that are never reported are missing."""
-        if style.arrival is Arrival.ALONE:
+        if style.arrival is NameDelivery.ALONE:
             if style.no_arguments is not NoArguments.JOINED:
                 return self.first_place
             joined = {call for call, text in self.texts.items() if text == EMPTY_OBJECT}
             return {call: (self.last_place if call in joined else self.first_place)[call] for call in self.texts}
-        if style.arrival is Arrival.WITH_ARGUMENTS:
+        if style.arrival is NameDelivery.WITH_ARGUMENTS:
             return self.first_arguments
         found = {call: self.last_place[call] for call in self.first_arguments}
         if is_cut and found:
             del found[max(found)]
-        if style.arrival is Arrival.TOGETHER:
+        if style.arrival is NameDelivery.TOGETHER:
             return {} if is_cut else dict.fromkeys(found, max(found.values(), default=0))
         return found
 
 
-def _held_back(deltas: TokenDeltas, style: CallStyle, calls: _Calls, is_cut: bool) -> TokenDeltas:
+def _delay_until_ready(deltas: TokenDeltas, style: CallStyle, calls: _Calls, is_cut: bool) -> TokenDeltas:
     """Return the deltas of each token, with parts of calls held back until their calls are ready."""
     ready_at = calls.ready_at(style, is_cut)
     if ready_at == calls.first_place:
@@ -343,7 +342,7 @@ def _held_back(deltas: TokenDeltas, style: CallStyle, calls: _Calls, is_cut: boo
     return token_deltas
 
 
-def _hold_end(token_deltas: TokenDeltas) -> None:
+def _delay_end_of_arguments(token_deltas: TokenDeltas) -> None:
     """Move the last part of the arguments to the last token."""
     place = max(place for place, found in enumerate(token_deltas) if any(each.kind in CALL_KINDS for each in found))
     *others, last = token_deltas[place]
@@ -367,7 +366,7 @@ def _filled(token_deltas: TokenDeltas, fillers: Fillers, calls: _Calls) -> Token
         between = range(calls.last_place[number] + 1, calls.first_place[following])
         if calls.texts[number] != EMPTY_OBJECT or fillers.between is Filler.LINE:
             _fill(token_deltas, between, fillers.between, number, most=1)
-    if fillers.closes_one or len(numbers) > 1:
+    if fillers.closes_single_call or len(numbers) > 1:
         _fill(token_deltas, range(last + 1, end), fillers.closing, numbers[-1], most=1)
     has_arguments = calls.texts[numbers[-1]] != EMPTY_OBJECT
     if has_arguments or fillers.after_calls is not Filler.CALL:

@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mockserve.generation.answer import Answer, Delta, Kind
-from mockserve.generation.parsing import shown_calls
+from mockserve.generation.parsing import calls_in_reply
 from mockserve.protocol.bodies import Choice, Ending, Piece, chat_logprobs
 from mockserve.protocol.completions.bodies import (
     ToolCall,
     content_delta,
-    merged,
+    merge_deltas,
     reasoning_delta,
     tool_arguments_delta,
     tool_name_delta,
@@ -21,13 +21,13 @@ from mockserve.replies.call_style import (
     NO_REASONING,
     CallStyle,
     Deltas,
+    LaterPart,
     NoArguments,
     NullContent,
-    Part,
     ReasoningStyle,
-    arranged,
+    arrange_deltas,
     call_id,
-    marked,
+    with_reasoning_marks,
     without_fillings,
 )
 from mockserve.replies.choice_writer import Generation, NewScorer, PlannedPrompt, scored_tokens
@@ -75,11 +75,11 @@ class ChatWriter:
         self._shows_ids = shape.shows_token_ids and not hides
 
     def _arranged(self, deltas: Deltas) -> list[tuple[Delta, ...]]:
-        token_deltas = arranged(deltas, self._shape.calls, self._answer.cut is not None)
+        token_deltas = arrange_deltas(deltas, self._shape.calls, self._answer.cut is not None)
         reasoning = self._shape.reasoning
         if not self._shape.includes_reasoning:
             return without_fillings(token_deltas)
-        return marked(token_deltas, reasoning.begin, reasoning.end)
+        return with_reasoning_marks(token_deltas, reasoning.begin, reasoning.end)
 
     @property
     def sends_text_only(self) -> bool:
@@ -88,7 +88,7 @@ class ChatWriter:
     def text_piece(self, text: str) -> Piece:
         return Piece(delta=content_delta(text))
 
-    def stretch(self, place: int) -> Delta | None:
+    def single_delta(self, place: int) -> Delta | None:
         deltas = self._deltas
         if deltas is None or self._scorer is not None or self._shows_ids or len(deltas[place]) != 1:
             return None
@@ -97,8 +97,8 @@ class ChatWriter:
         is_usual = found.kind not in (Kind.TOOL_NAME, Kind.NOTHING)
         return found if is_usual and self._is_shown(found) else None
 
-    def stretch_piece(self, stretch: Delta) -> Piece:
-        return Piece(delta=self._object(stretch))
+    def single_delta_piece(self, single_delta: Delta) -> Piece:
+        return Piece(delta=self._object(single_delta))
 
     def piece(self, first: int, last: int) -> Piece | None:
         delta = self._delta(first, last)
@@ -114,21 +114,23 @@ class ChatWriter:
             delta = _with_arguments(delta, self._shape.calls.cut_at_name)
         if delta is None:
             # Reasoning that simply stops ends with an empty part of it; everything else ends with nothing.
-            delta = reasoning_delta("") if self._shape.includes_reasoning and _stops_reasoning(self._answer) else {}
+            delta = (
+                reasoning_delta("") if self._shape.includes_reasoning and _ends_within_reasoning(self._answer) else {}
+            )
         return self._piece(delta, first, last)
 
     def choice(self, num_tokens: int, ending: Ending) -> Choice:
         message = self._message(num_tokens)
         if self._shape.parsing is not None:
             self._shape.parsing.whole(has_call="tool_calls" in message)
-        finds_calls = "tool_calls" in message and ending.finish_reason == "stop"
+        parses_calls = "tool_calls" in message and ending.finish_reason == "stop"
         return Choice(
             content=message,
-            ending=(self._answer.streamed_ending or ending) if finds_calls else ending,
+            ending=(self._answer.streamed_ending or ending) if parses_calls else ending,
             num_tokens=num_tokens,
             token_ids=self._answer.token_ids[:num_tokens] if self._shows_ids else None,
             logprobs=self._logprobs(0, num_tokens),
-            prompted=self._prompt.prompted,
+            prompt_output=self._prompt.prompt_output,
         )
 
     def _piece(self, delta: dict[str, Any], first: int, last: int) -> Piece:
@@ -143,7 +145,7 @@ class ChatWriter:
         if deltas is None:
             return content_delta("".join(self._answer.texts[first:last]))
         shown = [self._object(each) for token in deltas[first:last] for each in token if self._is_shown(each)]
-        return merged(shown) if shown else None
+        return merge_deltas(shown) if shown else None
 
     def _is_shown(self, delta: Delta) -> bool:
         if delta.kind is Kind.REASONING:
@@ -153,7 +155,7 @@ class ChatWriter:
     def _object(self, delta: Delta) -> dict[str, Any]:
         found = self._shown(delta)
         # What is hidden is there as a null, in its place.
-        return found if self._shape.includes_reasoning else merged([found, {"reasoning": None}])
+        return found if self._shape.includes_reasoning else merge_deltas([found, {"reasoning": None}])
 
     def _shown(self, delta: Delta) -> dict[str, Any]:
         style = self._shape.reasoning
@@ -176,23 +178,25 @@ class ChatWriter:
             arguments = "" if style.names_have_arguments else None
             call_id = self._call_id(delta.text, delta.call, is_stream=True)
             return tool_name_delta(delta.call, call_id, delta.text, arguments)
-        return tool_arguments_delta(delta.call, delta.text, style.part is Part.NULL_NAME, style.part is Part.NULL_ID)
+        return tool_arguments_delta(
+            delta.call, delta.text, style.part is LaterPart.NULL_NAME, style.part is LaterPart.NULL_ID
+        )
 
     def _call_id(self, name: str, call: int, is_stream: bool) -> str:
         shape = self._shape
         return call_id(shape.calls.ids, name, call, shape.num_earlier_calls, is_stream)
 
-    def _arguments(self, said: Sequence[Delta]) -> str:
-        text = _text(said, Kind.TOOL_ARGUMENTS)
+    def _arguments(self, flat_deltas: Sequence[Delta]) -> str:
+        text = _text(flat_deltas, Kind.TOOL_ARGUMENTS)
         return "" if text == EMPTY_OBJECT and self._shape.calls.no_arguments is NoArguments.EMPTY else text
 
-    def _tool_calls(self, said: Sequence[Delta]) -> list[ToolCall]:
-        names = {each.call: each.text for each in said if each.kind is Kind.TOOL_NAME}
+    def _tool_calls(self, flat_deltas: Sequence[Delta]) -> list[ToolCall]:
+        names = {each.call: each.text for each in flat_deltas if each.kind is Kind.TOOL_NAME}
         return [
             ToolCall(
                 self._call_id(name, call, is_stream=False),
                 name,
-                self._arguments([each for each in said if each.call == call]),
+                self._arguments([each for each in flat_deltas if each.call == call]),
             )
             for call, name in names.items()
         ]
@@ -201,18 +205,18 @@ class ChatWriter:
         deltas = self._answer.deltas
         if deltas is None:
             return whole_message(self._shape.role, "".join(self._answer.texts[:num_tokens]), None, ())
-        said = [each for token in deltas[:num_tokens] for each in token]
-        reasoning = _text(said, Kind.REASONING) if self._shape.includes_reasoning else ""
+        flat_deltas = [each for token in deltas[:num_tokens] for each in token]
+        reasoning = _text(flat_deltas, Kind.REASONING) if self._shape.includes_reasoning else ""
         cut = self._answer.cut
-        calls = self._tool_calls(said)
+        calls = self._tool_calls(flat_deltas)
         if cut is not None:
-            found = shown_calls(self._shape.calls.cut, [(each.name, each.arguments) for each in calls], cut)
+            found = calls_in_reply(self._shape.calls.cut, [(each.name, each.arguments) for each in calls], cut)
             if found is None:
                 return whole_message(self._shape.role, cut.text or None, reasoning or None, ())
             calls = [replace(each, arguments=arguments) for each, (_, arguments) in zip(calls, found, strict=False)]
             return whole_message(self._shape.role, self._shape.empty_content, reasoning or None, calls)
-        says_else = bool(calls) or any(each.kind is Kind.REASONING for each in said)
-        content = _text(said, Kind.CONTENT) or (self._shape.empty_content if says_else else "")
+        has_other_output = bool(calls) or any(each.kind is Kind.REASONING for each in flat_deltas)
+        content = _text(flat_deltas, Kind.CONTENT) or (self._shape.empty_content if has_other_output else "")
         return whole_message(self._shape.role, content, reasoning or None, calls)
 
     def _logprobs(self, first: int, last: int) -> dict[str, Any] | None:
@@ -232,11 +236,11 @@ def _with_arguments(delta: dict[str, Any], arguments: str) -> dict[str, Any]:
     return {**delta, "tool_calls": [*earlier, {**last, "function": {**function, "arguments": arguments}}]}
 
 
-def _stops_reasoning(answer: Answer) -> bool:
+def _ends_within_reasoning(answer: Answer) -> bool:
     """Whether the answer ends with the end marker within the reasoning."""
     kinds = {each.kind for token in answer.deltas or () for each in token}
     return kinds == {Kind.REASONING} and not answer.token_texts[-1]
 
 
-def _text(said: Sequence[Delta], kind: Kind) -> str:
-    return "".join(each.text for each in said if each.kind is kind)
+def _text(flat_deltas: Sequence[Delta], kind: Kind) -> str:
+    return "".join(each.text for each in flat_deltas if each.kind is kind)

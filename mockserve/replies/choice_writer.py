@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from blis_sim.engine.request import Request
-from mockserve.generation.answer import MOST_RANK, Answer, Delta, token_logprobs
+from mockserve.generation.answer import MAX_RANK, Answer, Delta, token_logprobs
 from mockserve.generation.tokenizer import Tokenizer
 from mockserve.protocol.bodies import (
     LONG_TOKENS,
@@ -15,9 +15,9 @@ from mockserve.protocol.bodies import (
     Ending,
     LongCompletionLogprobs,
     Piece,
-    Prompted,
-    Scored,
+    PromptOutput,
     ScoredPrompt,
+    ScoredToken,
     ScoredTokens,
     completion_logprobs,
     next_offset,
@@ -42,7 +42,7 @@ def external_id(generation: Generation, prompt_number: int) -> str:
     return f"{name}_0" if name.startswith("resp_") else name
 
 
-class LateGenerations:
+class LazyGenerations:
     """Choices that are planned anew each time they are requested, since all of them would not fit into memory.
 
     `make` returns an equal choice each time for equal index and number.
@@ -53,10 +53,10 @@ class LateGenerations:
         self._numbers = numbers
         self._kept: dict[int, Generation] = {}
 
-    def changed(self, change: Callable[[Generation], Generation]) -> "LateGenerations":
+    def changed(self, change: Callable[[Generation], Generation]) -> "LazyGenerations":
         """The choices with `change` applied to each."""
         make = self._make
-        return LateGenerations(lambda index, number: change(make(index, number)), self._numbers)
+        return LazyGenerations(lambda index, number: change(make(index, number)), self._numbers)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -77,7 +77,7 @@ class LateGenerations:
         self._kept.pop(index, None)
 
 
-Generations: TypeAlias = Sequence[Generation] | LateGenerations
+Generations: TypeAlias = Sequence[Generation] | LazyGenerations
 
 
 class PlannedPrompt(NamedTuple):
@@ -92,9 +92,9 @@ class PlannedPrompt(NamedTuple):
     shows_text: bool = False
 
     @property
-    def prompted(self) -> Prompted:
+    def prompt_output(self) -> PromptOutput:
         """Prompt data for the reply."""
-        return Prompted(
+        return PromptOutput(
             token_ids=self.token_ids,
             text=self.text if self.shows_text else None,
             logprobs=None if self.scores is None else prompt_logprobs(self.scores),
@@ -126,30 +126,30 @@ class Scorer:
         self._chosen_ids = chosen_ids
         self._is_beam = is_beam
 
-    def score(self, place: int, token_id: int, piece: str | None = None) -> Scored:
+    def score(self, place: int, token_id: int, piece: str | None = None) -> ScoredToken:
         """Score the token at `place`; `piece` is its part of the text, if known."""
         num_top = max(0, self._num_top)
-        most_rank = num_top if self._is_beam else MOST_RANK
+        max_rank = num_top if self._is_beam else MAX_RANK
         seed = self._seed + place
-        found = token_logprobs(seed, token_id, num_top, self._candidates, self._is_greedy, most_rank)
+        found = token_logprobs(seed, token_id, num_top, self._candidates, self._is_greedy, max_rank)
         text = self._text(token_id) if piece is None or token_id in self._tokenizer.special_ids else piece
         chosen = Candidate(token_id, text, found.logprob, found.rank)
         if self._chosen_ids:
-            return Scored(chosen, [chosen, *self._asked_for(chosen)])
+            return ScoredToken(chosen, [chosen, *self._score_requested_ids(chosen)])
         likeliest = [
             chosen if each == token_id else Candidate(each, self._text(each), logprob, rank)
             for rank, (each, logprob) in enumerate(found.top, start=1)
         ]
         if self._is_beam:
-            return Scored(chosen, likeliest)
-        return Scored(chosen, [chosen, *(each for each in likeliest if each is not chosen)])
+            return ScoredToken(chosen, likeliest)
+        return ScoredToken(chosen, [chosen, *(each for each in likeliest if each is not chosen)])
 
     def score_all(self, token_ids: Sequence[int]) -> ScoredPrompt:
         """Score the tokens of a prompt; the first has no score. Many tokens are scored anew in each iteration."""
         found = PromptScores(self, token_ids)
         return found if len(token_ids) > LONG_TOKENS else list(found)
 
-    def _asked_for(self, chosen: Candidate) -> list[Candidate]:
+    def _score_requested_ids(self, chosen: Candidate) -> list[Candidate]:
         """Divide the probability left by the chosen token among the candidates, each half of the rest."""
         left = math.log(max(1e-9, 1 - math.exp(chosen.logprob)))
         return [
@@ -172,7 +172,7 @@ class PromptScores:
     def __len__(self) -> int:
         return len(self._token_ids)
 
-    def __iter__(self) -> Iterator[Scored | None]:
+    def __iter__(self) -> Iterator[ScoredToken | None]:
         yield None
         for place in range(1, len(self._token_ids)):
             yield self._scorer.score(place, self._token_ids[place])
@@ -190,11 +190,11 @@ class ChoiceWriter(Protocol):
         """Return the piece of a token with only `text`."""
         ...
 
-    def stretch(self, place: int) -> Delta | None:
+    def single_delta(self, place: int) -> Delta | None:
         """Return the delta of a token if it is the only one, for a template; else None."""
         ...
 
-    def stretch_piece(self, stretch: Delta) -> Piece:
+    def single_delta_piece(self, single_delta: Delta) -> Piece:
         """Return the piece of a token with only this delta."""
         ...
 
@@ -233,7 +233,7 @@ class AnswerScores:
     def __len__(self) -> int:
         return len(self._places)
 
-    def __iter__(self) -> Iterator[Scored]:
+    def __iter__(self) -> Iterator[ScoredToken]:
         score, ids, texts = self._scorer.score, self._answer.token_ids, self._answer.token_texts
         return (score(place, ids[place], texts[place]) for place in self._places)
 
@@ -275,11 +275,11 @@ class CompletionWriter:
     def text_piece(self, text: str) -> Piece:
         return Piece(delta=text)
 
-    def stretch(self, place: int) -> Delta | None:
+    def single_delta(self, place: int) -> Delta | None:
         return None
 
-    def stretch_piece(self, stretch: Delta) -> Piece:
-        return self.text_piece(stretch.text)
+    def single_delta_piece(self, single_delta: Delta) -> Piece:
+        return self.text_piece(single_delta.text)
 
     def piece(self, first: int, last: int) -> Piece | None:
         return self.last_piece(first, last)
@@ -301,21 +301,21 @@ class CompletionWriter:
             num_tokens=num_tokens,
             token_ids=self._answer.token_ids[:num_tokens] if self._shape.shows_token_ids else None,
             logprobs=self._logprobs(0, num_tokens),
-            prompted=self._prompt.prompted,
+            prompt_output=self._prompt.prompt_output,
         )
 
     def _text(self, first: int, last: int) -> str:
-        said = "" if self._shape.only_echoes else "".join(self._answer.texts[first:last])
+        answer_text = "" if self._shape.only_echoes else "".join(self._answer.texts[first:last])
         if self._shape.echo and first == 0 and not self._shape.shows_token_ids:
-            return self._prompt.text + said
-        return said
+            return self._prompt.text + answer_text
+        return answer_text
 
     def _logprobs(self, first: int, last: int) -> dict[str, Any] | None:
         if self._scorer is None:
             return None
         shape = self._shape
         num_echoed = 0 if first or not shape.echo or self._prompt.scores is None else len(self._prompt.scores)
-        tokens = chain(self._echoed(num_echoed), self._said(self._scorer, first, last))
+        tokens = chain(self._echoed(num_echoed), self._answer_tokens(self._scorer, first, last))
         if num_echoed + last - first > LONG_TOKENS:
             long = LongCompletionLogprobs(tokens, shape.num_top, shape.tokens_as_ids, self._text_offset)
             self._text_offset = long.text_offset
@@ -325,12 +325,12 @@ class CompletionWriter:
             self._text_offset = next_offset(found)
         return found
 
-    def _echoed(self, num_tokens: int) -> Iterator[Scored | tuple[int, str]]:
+    def _echoed(self, num_tokens: int) -> Iterator[ScoredToken | tuple[int, str]]:
         """Return the tokens of the prompt if they are repeated; the first has no log-probability."""
         if num_tokens:
             opening = self._prompt.token_ids[0], self._prompt.first_token_text
             for each in self._prompt.scores or ():
                 yield opening if each is None else each
 
-    def _said(self, scorer: Scorer, first: int, last: int) -> Iterable[Scored]:
+    def _answer_tokens(self, scorer: Scorer, first: int, last: int) -> Iterable[ScoredToken]:
         return () if self._shape.only_echoes else scored_tokens(scorer, self._generation, first, last)

@@ -102,7 +102,7 @@ class _End(NamedTuple):
     ending: Ending
 
 
-class LateChoices:
+class LazyChoices:
     """The choices of one reply by their index, once all have ended. Only the first and the last choice are kept."""
 
     def __init__(self, replies: ReplySet) -> None:
@@ -219,7 +219,7 @@ class StreamedChoice(PlannedChoice):
             )
             return stream.bodies.chunk(self._index, piece, self._usage(num_tokens))
 
-        stream.send_made(last_event, self._num_reported(first, num_tokens))
+        stream.send_if_any(last_event, self._num_reported(first, num_tokens))
         stream.choice_finished(num_tokens)
 
     def fail(self, message: str, status: int) -> None:
@@ -227,18 +227,20 @@ class StreamedChoice(PlannedChoice):
 
     def _token_of_a_kind(self, number: int) -> None:
         """Make the event from the template for its kind of text, if a single token has only text."""
-        stretch = self._writer.stretch(self._num_sent) if self._fills and number == self._num_sent + 1 else None
-        if stretch is None:
+        single_delta = (
+            self._writer.single_delta(self._num_sent) if self._fills and number == self._num_sent + 1 else None
+        )
+        if single_delta is None:
             self._token_in_full(number)
             return
         self._num_sent = number
-        key = (stretch.kind, stretch.call)
+        key = (single_delta.kind, single_delta.call)
         template = self._templates.get(key)
         if template is None:
-            blank = self._writer.stretch_piece(replace(stretch, text=PLACEHOLDER))
+            blank = self._writer.single_delta_piece(replace(single_delta, text=PLACEHOLDER))
             template = self._new_template(blank)
             self._templates[key] = template
-        self._stream.write(template.fill(stretch.text))
+        self._stream.write(template.fill(single_delta.text))
 
     def _token_in_full(self, number: int) -> None:
         """Make an event without a template, if one is due and has content."""
@@ -251,7 +253,7 @@ class StreamedChoice(PlannedChoice):
             piece = self._writer.piece(first, number)
             return None if piece is None else self._stream.bodies.chunk(self._index, piece, self._usage(number))
 
-        self._stream.send_made(next_event, self._num_reported(first, number))
+        self._stream.send_if_any(next_event, self._num_reported(first, number))
 
     def _num_reported(self, first: int, last: int) -> int:
         """Return the number of tokens in an event, including tokens of a repeated prompt."""

@@ -57,9 +57,9 @@ class EventStream:
         if templates and usual and not prompt.shows_text and not self.job.delivery.continuous_usage:
             return templates.opening(usual, num_choices)
         usage = self.job.accounting.running_usage(prompt, 0, 0) if self.job.delivery.continuous_usage else None
-        return map(event, self.bodies.opening_chunks(num_choices, prompt.prompted, usage))
+        return map(event, self.bodies.opening_chunks(num_choices, prompt.prompt_output, usage))
 
-    def send_made(self, make: Callable[[], dict[str, Any] | None], num_tokens: int) -> None:
+    def send_if_any(self, make: Callable[[], dict[str, Any] | None], num_tokens: int) -> None:
         """Send the event that `make` returns, if any, for `num_tokens` tokens."""
         body = make()
         if body is not None:
@@ -98,7 +98,7 @@ class EventStream:
             self.replies.resolve()
 
 
-class _Kept(list[bytes]):
+class _EventBuffer(list[bytes]):
     """Buffer of events."""
 
     def write(self, data: bytes) -> None:
@@ -111,29 +111,29 @@ class _Kept(list[bytes]):
         """Do nothing: a stream that is held has not ended."""
 
 
-class HeldStream(EventStream):
+class DeferredStream(EventStream):
     """A stream whose status has not been sent: its events are held until release, and an error has a status."""
 
     def __init__(self, replies: ReplySet, chunked: bool) -> None:
-        self._kept = _Kept()
+        self._kept = _EventBuffer()
         super().__init__(replies, self._kept, chunked)
-        self._is_held = True
+        self._is_deferred = True
 
-    def let_go(self, sink: Sink) -> None:
+    def release(self, sink: Sink) -> None:
         """Release the stream after the status has been sent: held and further events go to `sink`."""
-        self._is_held = False
+        self._is_deferred = False
         self._sink = sink
         if self._kept:
             sink.write_all(self._kept)
 
     def fail(self, error: ApiError) -> None:
-        if self._is_held:
+        if self._is_deferred:
             self.replies.fail(error)
         else:
             super().fail(error)
 
 
-Aside: TypeAlias = Callable[[Callable[[], bytes]], Awaitable[bytes]]
+RunInThread: TypeAlias = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 """Runs a function that makes bytes on another thread."""
 
 TOKENS_AT_ONCE = 64
@@ -141,7 +141,7 @@ TOKENS_AT_ONCE = 64
 CHOICES_AT_ONCE = 256
 
 
-class _Made(NamedTuple):
+class _DeferredBytes(NamedTuple):
     """Bytes that are made on another thread."""
 
     make: Callable[[], bytes]
@@ -150,10 +150,10 @@ class _Made(NamedTuple):
 class LongEventStream(EventStream):
     """Writes the events of one reply in order; long events are made on another thread."""
 
-    def __init__(self, replies: ReplySet, sink: Sink, chunked: bool, aside: Aside) -> None:
+    def __init__(self, replies: ReplySet, sink: Sink, chunked: bool, run_in_thread: RunInThread) -> None:
         super().__init__(replies, sink, chunked)
-        self._aside = aside
-        self._waiting: deque[_Made | Callable[[], None]] = deque()
+        self._run_in_thread = run_in_thread
+        self._waiting: deque[_DeferredBytes | Callable[[], None]] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
@@ -161,13 +161,13 @@ class LongEventStream(EventStream):
             super().open()
             return
         self._is_open = True
-        self._make(_Made(lambda: b"".join(map(self._framed, self._openings()))))
+        self._make(_DeferredBytes(lambda: b"".join(map(self._framed, self._openings()))))
 
-    def send_made(self, make: Callable[[], dict[str, Any] | None], num_tokens: int) -> None:
+    def send_if_any(self, make: Callable[[], dict[str, Any] | None], num_tokens: int) -> None:
         if self._task is None and num_tokens <= TOKENS_AT_ONCE:
-            super().send_made(make, num_tokens)
+            super().send_if_any(make, num_tokens)
         else:
-            self._make(_Made(lambda: b"" if (body := make()) is None else self._framed(event(body))))
+            self._make(_DeferredBytes(lambda: b"" if (body := make()) is None else self._framed(event(body))))
 
     def write(self, data: bytes) -> None:
         if self._task is None:
@@ -195,7 +195,7 @@ class LongEventStream(EventStream):
     def _framed(self, data: bytes) -> bytes:
         return http_chunk(data) if self.chunked else data
 
-    def _make(self, made: _Made) -> None:
+    def _make(self, made: _DeferredBytes) -> None:
         self._waiting.append(made)
         if self._task is None:
             self._task = task = asyncio.create_task(self._drain())
@@ -205,8 +205,8 @@ class LongEventStream(EventStream):
         own = self._task
         while self._waiting:
             each = self._waiting.popleft()
-            if isinstance(each, _Made):
-                data = await self._aside(each.make)
+            if isinstance(each, _DeferredBytes):
+                data = await self._run_in_thread(each.make)
                 if data:
                     EventStream.write(self, data)
             else:

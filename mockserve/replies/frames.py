@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import orjson
 
 from blis_sim.options.memo import Memo
-from mockserve.protocol.bodies import Bodies, Ending, Piece, Prompted
+from mockserve.protocol.bodies import Bodies, Ending, Piece, PromptOutput
 from mockserve.protocol.completions.bodies import ChatBodies, CompletionBodies
 from mockserve.protocol.errors import ApiError, paused
 from mockserve.protocol.json_text import compact_json
@@ -81,7 +81,7 @@ def event_template(body: dict[str, Any], chunked: bool) -> EventTemplate:
     return EventTemplate(before, after, chunked)
 
 
-MOST_KNOWN = 256
+MAX_CACHED = 256
 MOST_CHOICES = 256
 ID = "\x01"
 """Placeholder of the id in a body that becomes a template. The id is the first text of every body."""
@@ -97,7 +97,7 @@ class EventTemplates:
     """Templates of one server, by all fields of bodies except ids, including the second of their creation."""
 
     def __init__(self) -> None:
-        self._known = Memo[object, list[tuple[bytes, ...]]](MOST_KNOWN)
+        self._cache = Memo[object, list[tuple[bytes, ...]]](MAX_CACHED)
 
     def token(self, bodies: UsualBodies, index: int, new_piece: NewPiece, chunked: bool) -> EventTemplate:
         """Return the template of an event with text of choice `index`."""
@@ -122,10 +122,10 @@ class EventTemplates:
         """Return the events before all text, without data of the prompt."""
 
         def build(blank: UsualBodies) -> list[tuple[bytes, ...]]:
-            return [_around_id(event(each)) for each in blank.opening_chunks(num_choices, Prompted(), None)]
+            return [_around_id(event(each)) for each in blank.opening_chunks(num_choices, PromptOutput(), None)]
 
         if num_choices > MOST_CHOICES:  # too large to be kept
-            return [event(each) for each in bodies.opening_chunks(num_choices, Prompted(), None)]
+            return [event(each) for each in bodies.opening_chunks(num_choices, PromptOutput(), None)]
         found = self._parts(bodies, ("opening", num_choices), build)
         if not found:
             return []
@@ -137,9 +137,9 @@ class EventTemplates:
     ) -> list[tuple[bytes, ...]]:
         """Return the bytes around ids and texts of events."""
         key = (bodies.__class__, bodies[1:], what)
-        found = self._known.get(key)
+        found = self._cache.get(key)
         if found is None:
-            found = self._known.keep(key, build(bodies._replace(id=ID)))
+            found = self._cache.keep(key, build(bodies._replace(id=ID)))
         return found
 
 

@@ -14,7 +14,7 @@ from mockserve.protocol.sampling import Delivery, SamplingParams
 from mockserve.replies.call_style import CALL_KINDS
 from mockserve.replies.choice_writer import Generation, NewWriter, PlannedPrompt
 from mockserve.replies.frames import CHAT_ERRORS, EventTemplates, StreamErrors
-from mockserve.transport.clients import ANYBODY, Caller
+from mockserve.transport.clients import UNKNOWN_CALLER, Caller
 
 
 class Accounting(NamedTuple):
@@ -178,46 +178,48 @@ class CompletedChoice(NamedTuple):
 class ReplySet:
     """The choices of one HTTP reply, which is done when all of them are, or when one fails."""
 
-    def __init__(self, job: ReplyJob, caller: Caller = ANYBODY) -> None:
+    def __init__(self, job: ReplyJob, caller: Caller = UNKNOWN_CALLER) -> None:
         self.job = job
         self.caller = caller
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.completion_tokens = 0
-        self._flights: list[InFlightRequest] = []
+        self._engine_requests: list[InFlightRequest] = []
         self._num_open = job.num_choices
         self._num_reasoning_tokens: int | None = None
         """Reasoning tokens of the choices so far, if choices are planned one after the other."""
 
-    def add_flight(self, flight: InFlightRequest) -> None:
+    def add_request(self, flight: InFlightRequest) -> None:
         """Add an engine request of this reply, in the order of the choices."""
-        self._flights.append(flight)
+        self._engine_requests.append(flight)
 
     @property
-    def flights(self) -> Sequence[InFlightRequest]:
+    def engine_requests(self) -> Sequence[InFlightRequest]:
         """Engine requests of this reply; only the first and the last of choices that are planned one after the
         other."""
-        return self._flights
+        return self._engine_requests
 
-    def add_in_turn(self, flight: InFlightRequest, num_reasoning_tokens: int) -> None:
+    def add_next(self, flight: InFlightRequest, num_reasoning_tokens: int) -> None:
         """Add one of many engine requests that are not in memory together: only the first and the last are kept."""
-        self._flights[1:] = [flight] if self._flights else []
-        self._flights = self._flights or [flight]
+        self._engine_requests[1:] = [flight] if self._engine_requests else []
+        self._engine_requests = self._engine_requests or [flight]
         self._num_reasoning_tokens = (self._num_reasoning_tokens or 0) + num_reasoning_tokens
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the ended reply from its requests; a reference cycle would keep them until a garbage collection."""
-        for flight in self._flights:
+        for flight in self._engine_requests:
             flight.reply = ENDED_REPLY
 
     def usage(self, is_stream: bool) -> Usage:
         """Return the usage of all choices. Cached tokens are those of the first prompt in a stream, else of the
         last."""
-        flight = (self._flights[0] if is_stream else self._flights[-1]) if self._flights else None
+        flight = (
+            (self._engine_requests[0] if is_stream else self._engine_requests[-1]) if self._engine_requests else None
+        )
         return self.job.accounting.usage(self.job.prompts, self.completion_tokens, flight, self._num_reasoning_tokens)
 
     def metrics(self, is_stream: bool) -> dict[str, Any] | None:
         """Return latencies if the reply has exactly one request."""
-        alone = self._flights[0] if len(self._flights) == 1 else None
+        alone = self._engine_requests[0] if len(self._engine_requests) == 1 else None
         return self.job.accounting.metrics(alone, is_stream)
 
     def choice_finished(self, num_tokens: int) -> bool:

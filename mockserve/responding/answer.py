@@ -13,20 +13,20 @@ from multidict import istr
 
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
-from mockserve.in_flight_request import Reply, new_siblings
+from mockserve.in_flight_request import Reply, new_parent
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.errors import ApiError, paused
 from mockserve.protocol.json_text import reply_blocks, reply_json
 from mockserve.realtime.cluster import ClusterDriver
 from mockserve.replies.choice_writer import Generation, PlannedPrompt
-from mockserve.replies.choices import CollectedChoice, LateChoices, StreamedChoice
-from mockserve.replies.event_stream import EventStream, HeldStream, LongEventStream
+from mockserve.replies.choices import CollectedChoice, LazyChoices, StreamedChoice
+from mockserve.replies.event_stream import DeferredStream, EventStream, LongEventStream
 from mockserve.replies.frames import DONE, event
 from mockserve.replies.reply_set import CompletedChoice, ReplyJob, ReplySet
 from mockserve.responding.sse_writer import EventOutlet, SSEWriter
-from mockserve.responding.submission import fly_in_turn
+from mockserve.responding.submission import run_choices_in_turn
 from mockserve.serving.service import SERVICE, ReplyDelivery
-from mockserve.transport.clients import ANYBODY, Caller, caller_of
+from mockserve.transport.clients import UNKNOWN_CALLER, Caller, caller_of
 
 COMMENT = b": keep-alive\n\n"
 """vLLM's keep-alive comment; SSE clients ignore it."""
@@ -49,7 +49,7 @@ class KeepAlive:
         if self._interval_s:
             self._outlet.keep_alive = self
             self.note_activity()
-            self._wait()
+            self._schedule_check()
         return self
 
     def __exit__(
@@ -59,14 +59,14 @@ class KeepAlive:
             self._timer.cancel()
             self._outlet.keep_alive = None
 
-    def _wait(self) -> None:
+    def _schedule_check(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(self._last_s + self._interval_s, self._look)
+        self._timer = loop.call_at(self._last_s + self._interval_s, self._check_idle)
 
-    def _look(self) -> None:
+    def _check_idle(self) -> None:
         if asyncio.get_running_loop().time() >= self._last_s + self._interval_s:
             self._outlet.send(COMMENT)
-        self._wait()
+        self._schedule_check()
 
 
 async def answer(
@@ -108,19 +108,19 @@ async def refuse(
 
 
 async def collect(
-    delivery: ReplyDelivery, job: ReplyJob, arrived_at: Micros, caller: Caller = ANYBODY
-) -> tuple[ReplySet, Sequence[Choice] | LateChoices]:
+    delivery: ReplyDelivery, job: ReplyJob, arrived_at: Micros, caller: Caller = UNKNOWN_CALLER
+) -> tuple[ReplySet, Sequence[Choice] | LazyChoices]:
     """Return all choices of a reply once they are complete, and their usage and metrics. Raises ApiError if one fails.
 
     The choices of a long reply are written during iteration, which must run on another thread.
     """
     replies = ReplySet(job, caller)
     if job.is_long:
-        late = LateChoices(replies)
+        late = LazyChoices(replies)
         with delivery.open_replies:
             if delivery.suspension.rejects_new:
                 raise paused()
-            await fly_in_turn(delivery, replies, late.reply, arrived_at)
+            await run_choices_in_turn(delivery, replies, late.reply, arrived_at)
         return replies, late
     choices = [
         CollectedChoice(replies, job.new_writer(prompt, each), each)
@@ -130,18 +130,18 @@ async def collect(
     with delivery.open_replies:
         if delivery.suspension.rejects_new:
             raise paused()
-        await fly(delivery, replies, choices, arrived_at)
+        await run_choices(delivery, replies, choices, arrived_at)
     return replies, [each.choice for each in choices if each.choice is not None]
 
 
 async def _stream(
     request: web.Request, delivery: ReplyDelivery, replies: ReplySet, arrived_at: Micros
 ) -> web.StreamResponse:
-    asks_engine = not (delivery.suspension.rejects_new or replies.job.is_empty)
-    if replies.job.is_long and asks_engine:
+    needs_engine = not (delivery.suspension.rejects_new or replies.job.is_empty)
+    if replies.job.is_long and needs_engine:
         return await _stream_in_turn(request, delivery, replies, arrived_at)
     driver = delivery.driver
-    if isinstance(driver, ClusterDriver) and asks_engine:
+    if isinstance(driver, ClusterDriver) and needs_engine:
         return await _stream_once_routed(request, delivery, driver, replies, arrived_at)
     async with EventOutlet(request) as outlet:
         stream = EventStream(replies, outlet, outlet.chunked)
@@ -150,7 +150,7 @@ async def _stream(
             stream.fail(replies.job.errors.paused())
         else:
             with KeepAlive(outlet, delivery.keep_alive_s):
-                await fly(delivery, replies, choices, arrived_at)
+                await run_choices(delivery, replies, choices, arrived_at)
     return outlet.response
 
 
@@ -167,7 +167,7 @@ async def _stream_in_turn(
             return StreamedChoice(stream, job.new_writer(prompt, generation), prompt, number, index)
 
         with KeepAlive(outlet, delivery.keep_alive_s):
-            await fly_in_turn(delivery, replies, choice, arrived_at)
+            await run_choices_in_turn(delivery, replies, choice, arrived_at)
     return outlet.response
 
 
@@ -175,7 +175,7 @@ async def _stream_once_routed(
     request: web.Request, delivery: ReplyDelivery, driver: ClusterDriver, replies: ReplySet, arrived_at: Micros
 ) -> web.StreamResponse:
     """Stream a reply after routing: the router refuses a request with a status, so nothing is sent before that."""
-    stream = HeldStream(replies, request.version >= HttpVersion11)
+    stream = DeferredStream(replies, request.version >= HttpVersion11)
     started_ns = time.time_ns() if delivery.observers else 0
     try:
         _submit(delivery, replies, _streamed_choices(stream), arrived_at)
@@ -183,7 +183,7 @@ async def _stream_once_routed(
         if replies.done.done():
             await replies.done  # which may raise
         async with EventOutlet(request) as outlet:
-            stream.let_go(outlet)
+            stream.release(outlet)
             with KeepAlive(outlet, delivery.keep_alive_s):
                 await replies.done
         if started_ns:
@@ -202,7 +202,7 @@ def _streamed_choices(stream: EventStream) -> list[StreamedChoice]:
     return choices
 
 
-async def fly(delivery: ReplyDelivery, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
+async def run_choices(delivery: ReplyDelivery, replies: ReplySet, choices: Sequence[Reply], arrived_at: Micros) -> None:
     """Submit every choice and wait for the last one. Requests still in the engine are aborted at the end."""
     if replies.job.is_empty:
         for choice in choices:
@@ -219,9 +219,9 @@ async def fly(delivery: ReplyDelivery, replies: ReplySet, choices: Sequence[Repl
 
 
 def _note_completed(delivery: ReplyDelivery, replies: ReplySet, started_ns: int) -> None:
-    flights = iter(replies.flights)
+    engine_requests = iter(replies.engine_requests)
     for number, prompt in enumerate(replies.job.prompts):
-        for generation, flight in zip(prompt.generations, flights, strict=False):
+        for generation, flight in zip(prompt.generations, engine_requests, strict=False):
             choice = CompletedChoice(replies.job, number, generation, flight, replies.caller, started_ns)
             for observer in delivery.observers:
                 observer.completed(choice)
@@ -233,10 +233,10 @@ def _submit(delivery: ReplyDelivery, replies: ReplySet, choices: Sequence[Reply]
         observer.received(replies.job)
     waiting = iter(choices)
     for prompt in replies.job.prompts:
-        siblings = new_siblings(len(prompt.generations))
+        parent = new_parent(len(prompt.generations))
         for generation in prompt.generations:
-            request = caller.named_in(generation.request)
-            replies.add_flight(driver.submit(request, next(waiting), arrived_at, siblings, caller.rank))
+            request = caller.applied_to(generation.request)
+            replies.add_request(driver.submit(request, next(waiting), arrived_at, parent, caller.rank))
 
 
 def _free(delivery: ReplyDelivery, replies: ReplySet) -> None:
@@ -245,35 +245,35 @@ def _free(delivery: ReplyDelivery, replies: ReplySet) -> None:
     for prompt in replies.job.prompts:
         for generation in prompt.generations:
             delivery.driver.abort(generation.request.id)
-    replies.let_go()
+    replies.release()
 
 
-ASKED_BY = istr("endpoint-load-metrics-format")
-ANSWERED_IN = "endpoint-load-metrics"
+FORMAT_HEADER = istr("endpoint-load-metrics-format")
+LOAD_HEADER = "endpoint-load-metrics"
 
 
-class Counted(Protocol):
+class HasStats(Protocol):
     """An engine with statistics, which are computed on access."""
 
     @property
     def stats(self) -> EngineStats: ...
 
 
-def load_headers(asked: str | None, engine: Counted) -> Mapping[str, str]:
+def load_headers(api_request: str | None, engine: HasStats) -> Mapping[str, str]:
     """Return the load header in the requested format, `TEXT` or `JSON`; no header for any other."""
-    if not asked:
+    if not api_request:
         return {}
     stats = engine.stats
     metrics = {
         "num_requests_waiting": float(stats.num_waiting),
         "kv_cache_usage_perc": float(stats.kv_usage_fraction),
     }
-    requested = asked.upper()
+    requested = api_request.upper()
     if requested == "TEXT":
         named = ", ".join(f"named_metrics.{name}={value}" for name, value in metrics.items())
-        return {ANSWERED_IN: f"TEXT {named}"}
+        return {LOAD_HEADER: f"TEXT {named}"}
     if requested == "JSON":
-        return {ANSWERED_IN: f"JSON {json.dumps({'named_metrics': metrics})}"}
+        return {LOAD_HEADER: f"JSON {json.dumps({'named_metrics': metrics})}"}
     return {}
 
 
@@ -289,10 +289,10 @@ async def json_body(
     """Respond to `request` with the result of `make` as JSON."""
     if not is_long:
         return web.Response(body=reply_json(make()), content_type=JSON, headers=headers)
-    parts = _Parts(make)
+    parts = _JsonParts(make)
     aside = request.app[SERVICE].delivery.aside
     first = await aside.run(True, parts.next, WHOLE_BYTES)
-    if parts.have_ended:
+    if parts.is_exhausted:
         return web.Response(body=first, content_type=JSON, headers=headers)
     response = web.StreamResponse(headers={**(headers or {}), "Content-Type": JSON})
     if request.version >= HttpVersion11:
@@ -301,19 +301,19 @@ async def json_body(
         response.force_close()
     await response.prepare(request)
     await response.write(first)
-    while not parts.have_ended:
+    while not parts.is_exhausted:
         await response.write(await aside.run(True, parts.next, PART_BYTES))
     await response.write_eof()
     return response
 
 
-class _Parts:
+class _JsonParts:
     """The text of a JSON value, part by part."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._blocks: Iterator[bytes] | None = None
-        self.have_ended = False
+        self.is_exhausted = False
 
     def next(self, least_bytes: int) -> bytes:
         """Return at least `least_bytes` bytes; fewer at the end."""
@@ -327,5 +327,5 @@ class _Parts:
             if num_bytes >= least_bytes:
                 break
         else:
-            self.have_ended = True
+            self.is_exhausted = True
         return b"".join(found)

@@ -15,7 +15,7 @@ from mockserve.replies.choice_writer import ChoiceWriter, Generation, PlannedPro
 from mockserve.replies.choices import PlannedChoice, failure
 from mockserve.replies.frames import named_event
 from mockserve.replies.reply_set import ReplyJob, ReplySet
-from mockserve.responding.answer import fly
+from mockserve.responding.answer import run_choices
 from mockserve.responding.sse_writer import EventOutlet
 from mockserve.serving.service import ReplyDelivery
 from mockserve.transport.clients import caller_of
@@ -23,7 +23,7 @@ from mockserve.transport.clients import caller_of
 SendEvent = Callable[[Event], None]
 
 
-class BrokenOffError(Exception):
+class StreamAbortedError(Exception):
     """The stream is cut without its end."""
 
 
@@ -53,7 +53,7 @@ class EncodedChoice(_StepwiseChoice):
         self._writer: ChoiceWriter = replies.job.new_writer(self._prompt, self._generation)
         self._num_sent = 0
         self._is_open = False
-        if encoder.opens_at_once:
+        if encoder.starts_before_first_token:
             self._open()
 
     def token(self, number: int) -> None:
@@ -61,12 +61,12 @@ class EncodedChoice(_StepwiseChoice):
         piece = self._writer.piece(self._num_sent, number)
         self._num_sent = number
         if piece is not None:
-            self._send_all(self._encoder.said(piece))
+            self._send_all(self._encoder.generated(piece))
 
     def fail(self, message: str, status: int) -> None:
-        self.give_up(failure(message, status))
+        self.fail_with(failure(message, status))
 
-    def give_up(self, error: ApiError) -> None:
+    def fail_with(self, error: ApiError) -> None:
         """End the reply with an error."""
         self._send_all(self._encoder.failed(error))
         self._replies.resolve()
@@ -78,7 +78,7 @@ class EncodedChoice(_StepwiseChoice):
 
     def _end(self, num_tokens: int, ending: Ending) -> None:
         self._open()
-        self._send_all(self._encoder.said(self._writer.last_piece(self._num_sent, num_tokens)))
+        self._send_all(self._encoder.generated(self._writer.last_piece(self._num_sent, num_tokens)))
         self._replies.choice_finished(num_tokens)
         self._send_all(self._encoder.ended(ending, self._replies.usage(is_stream=True)))
         self._replies.resolve()
@@ -97,11 +97,11 @@ async def stream_events(
     """
     choice = EncodedChoice(replies, encoder, send)
     if delivery.suspension.rejects_new:
-        if encoder.breaks_off_refused:
-            raise BrokenOffError
-        choice.give_up(paused("InternalServerError"))
+        if encoder.aborts_stream_when_refused:
+            raise StreamAbortedError
+        choice.fail_with(paused("InternalServerError"))
     else:
-        await fly(delivery, replies, [choice], arrived_at)
+        await run_choices(delivery, replies, [choice], arrived_at)
 
 
 async def stream_to_client(
@@ -115,35 +115,37 @@ async def stream_to_client(
                 await stream_events(
                     delivery, replies, encoder, lambda event: outlet.send(named_event(event)), arrived_at
                 )
-            except BrokenOffError:
+            except StreamAbortedError:
                 outlet.break_off()
         return outlet.response
 
 
-class SpokenStream:
+class SpeechStream:
     """The events of one stream. Text of a later segment is held back until all earlier segments have ended."""
 
     def __init__(
         self,
         replies: ReplySet,
         plan: SpeechPlan,
-        asked: SpeechRequest,
+        api_request: SpeechRequest,
         chunks: SpeechChunks,
         send: Callable[[dict[str, Any]], None],
     ) -> None:
         self._replies = replies
         self._plan = plan
-        self._asked = asked
+        self._asked = api_request
         self.chunks = chunks
         self._send = send
         self._current = 0
         self._waiting: list[list[tuple[str, Ending | None, int]]] = [[] for _ in plan.job.prompts]
         self._num_tokens = 0
 
-    def replies(self) -> list["SpokenStretch"]:
+    def replies(self) -> list["SpeechSegmentChoice"]:
         """Return the receiver of the tokens of each segment."""
         generations = [each.generations[0] for each in self._plan.job.prompts]
-        return [SpokenStretch(self, number, each, self._asked.separator) for number, each in enumerate(generations)]
+        return [
+            SpeechSegmentChoice(self, number, each, self._asked.separator) for number, each in enumerate(generations)
+        ]
 
     def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
         """Add new text of segment `number`."""
@@ -182,7 +184,7 @@ class Listener(Protocol):
         ...
 
 
-class SpokenStretch(_StepwiseChoice):
+class SpeechSegmentChoice(_StepwiseChoice):
     """One segment of a stream, with `separator` between its text and the text of the preceding segment."""
 
     def __init__(self, stream: Listener, number: int, generation: Generation, separator: str = "") -> None:

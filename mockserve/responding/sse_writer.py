@@ -30,8 +30,17 @@ class SSEWriter:
     disconnected."""
 
     __slots__ = (
-        "_end", "_ends_itself", "_frames", "_head", "_keeps_apart", "_transport", "_wire", "chunked", "due_s",
-        "keep_alive", "response",
+        "_end",
+        "_ends_response",
+        "_frames",
+        "_head",
+        "_transport",
+        "_wire",
+        "_writes_separately",
+        "chunked",
+        "due_s",
+        "keep_alive",
+        "response",
     )  # fmt: skip
 
     def __init__(
@@ -45,10 +54,10 @@ class SSEWriter:
         """Instant at which the first buffered frame was due."""
         self.keep_alive: Listener | None = None
         self._transport = transport
-        self._keeps_apart = isinstance(transport, ShapedTransport)  # which counts events by writes
+        self._writes_separately = isinstance(transport, ShapedTransport)  # which counts events by writes
         self._wire = wire
         self._head = head
-        self._ends_itself = bool(head)
+        self._ends_response = bool(head)
         self._end = b""
         """The bytes that end the stream; empty while events may follow."""
         self._frames: list[bytes] = []
@@ -63,7 +72,7 @@ class SSEWriter:
                 wire.add(self)
             frames.append(data)
         else:
-            self._pass([data])
+            self._write_frames([data])
 
     def write_all(self, frames: list[bytes]) -> None:
         """Write one or more events as they are."""
@@ -80,13 +89,13 @@ class SSEWriter:
     def leave(self) -> int:
         """Send all buffered frames. Returns the number of frames."""
         frames, self._frames = self._frames, []
-        self._pass(frames)
+        self._write_frames(frames)
         return len(frames)
 
     def send_head(self) -> None:
         """Send the head, unless an event has sent it."""
         if self._head and not self._frames:
-            self._pass([])
+            self._write_frames([])
 
     def forget_head(self) -> bool:
         """Drop the head, if it has not been sent. Returns whether it was still unsent."""
@@ -95,19 +104,19 @@ class SSEWriter:
 
     def finish(self) -> None:
         """End the response: the end is sent with buffered frames, or at once."""
-        if self._ends_itself:
-            self._ends_itself = False
+        if self._ends_response:
+            self._ends_response = False
             self._end = END_OF_CHUNKS
             if not self._frames:
-                self._pass([])
+                self._write_frames([])
 
     def break_off(self) -> None:
         """Send buffered frames, then close the connection without the end of the response."""
-        self._ends_itself = False
+        self._ends_response = False
         self.leave()
         self._transport.close()
 
-    def _pass(self, frames: list[bytes]) -> None:
+    def _write_frames(self, frames: list[bytes]) -> None:
         """Send frames in one write, with the head before the first and the end behind the last."""
         head, self._head = self._head, b""
         end, self._end = self._end, b""
@@ -117,7 +126,7 @@ class SSEWriter:
             self.keep_alive.note_activity()
         transport = self._transport
         if not transport.is_closing():
-            for data in frames if self._keeps_apart else (b"".join(frames),):
+            for data in frames if self._writes_separately else (b"".join(frames),):
                 transport.write(data)
 
 
@@ -137,7 +146,7 @@ class EventOutlet:
         delivery = request.app[SERVICE].delivery
         chunked = request.version >= HttpVersion11  # once the head is written every version is 1.1
         head = delivery.heads.head_for(request)
-        response = delivery.heads.response if head is not None else await _begun_by_library(request)
+        response = delivery.heads.response if head is not None else await _prepare_with_aiohttp(request)
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client left before the first token")
@@ -164,7 +173,7 @@ class EventOutlet:
                 self._backlog.leave()
 
 
-async def _begun_by_library(request: web.Request) -> web.StreamResponse:
+async def _prepare_with_aiohttp(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM})
     if request.version >= HttpVersion11:
         response.enable_chunked_encoding()

@@ -9,22 +9,22 @@ from typing import NamedTuple, TypeAlias
 
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
-from mockserve.in_flight_request import ENDED_REPLY, InFlightRequest, Reply, Siblings, new_siblings
+from mockserve.in_flight_request import ENDED_REPLY, InFlightRequest, ParentRequest, Reply, new_parent
 from mockserve.protocol.errors import ApiError, internal_error, paused
-from mockserve.replies.choice_writer import Generation, Generations, LateGenerations, PlannedPrompt
+from mockserve.replies.choice_writer import Generation, Generations, LazyGenerations, PlannedPrompt
 from mockserve.replies.choices import failure
 from mockserve.replies.reply_set import CompletedChoice, ReplySet
 from mockserve.serving.planner import (
-    BESIDE_TOKENS,
+    CHOICE_OVERHEAD_TOKENS,
     MOST_PLANNED_TOKENS,
     PROMPT_TOKENS_PER_ANSWER_TOKEN,
     Planner,
     RequestContext,
 )
 from mockserve.serving.service import ReplyDelivery
-from mockserve.transport.clients import ANYBODY, Caller
+from mockserve.transport.clients import UNKNOWN_CALLER, Caller
 
-MOST_OPEN = 512
+MAX_OPEN = 512
 """Maximum number of choices or prompts of one HTTP request in the engine: a step that ends more of them would delay
 other requests."""
 
@@ -50,7 +50,7 @@ class _Place(NamedTuple):
     prompt: PlannedPrompt
     prompt_number: int
     number: int
-    siblings: Siblings
+    parent: ParentRequest
 
 
 class _Planned(NamedTuple):
@@ -64,10 +64,10 @@ class _Planned(NamedTuple):
     def size_tokens(self) -> int:
         """Size in memory, as a number of output tokens."""
         request = self.generation.request
-        return BESIDE_TOKENS + request.output_tokens + request.input_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
+        return CHOICE_OVERHEAD_TOKENS + request.output_tokens + request.input_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
 
 
-class _InTurn:
+class _SubmittedChoice:
     """A choice in the engine: passes tokens on, and reports its end to let another choice start."""
 
     __slots__ = ("_end", "_reply", "token", "tokens")
@@ -99,7 +99,7 @@ class _InTurn:
         self._end()
 
 
-class _Turns:
+class _ChoiceSubmitter:
     """Submits the choices of one reply, a limited number at a time."""
 
     def __init__(self, delivery: ReplyDelivery, replies: ReplySet, new_reply: NewReply, arrived_at: Micros) -> None:
@@ -124,7 +124,7 @@ class _Turns:
                 if not planned:
                     return
             until_s = time.monotonic() + SLICE_S
-            while planned and self._has_room(planned[0]) and not done.done():
+            while planned and self._fits(planned[0]) and not done.done():
                 num_prompt_tokens += self._submit(planned.popleft())
                 is_much = num_prompt_tokens >= PROMPT_TOKENS_AT_ONCE
                 if is_much or time.monotonic() >= until_s:
@@ -132,7 +132,7 @@ class _Turns:
                     num_prompt_tokens = 0 if is_much else num_prompt_tokens
                     until_s = time.monotonic() + SLICE_S
             if planned:
-                await self._room()
+                await self._wait_for_end()
 
     def free(self) -> None:
         """Abort the requests of the batch that are still in the engine."""
@@ -155,11 +155,11 @@ class _Turns:
                 break
         return found
 
-    def _has_room(self, planned: _Planned) -> bool:
-        fits = len(self._open) < MOST_OPEN and self._open_tokens + planned.size_tokens <= MOST_PLANNED_TOKENS
+    def _fits(self, planned: _Planned) -> bool:
+        fits = len(self._open) < MAX_OPEN and self._open_tokens + planned.size_tokens <= MOST_PLANNED_TOKENS
         return fits or not self._open
 
-    async def _room(self) -> None:
+    async def _wait_for_end(self) -> None:
         """Return when a choice, or the reply, has ended."""
         self._moved.clear()
         await self._moved.wait()
@@ -168,7 +168,7 @@ class _Turns:
         """Submit a choice; return its number of prompt tokens."""
         place, generation, reply = planned
         caller = self._replies.caller
-        request = caller.named_in(generation.request)
+        request = caller.applied_to(generation.request)
 
         def end() -> None:
             flight = self._open.pop(request.id, None)
@@ -180,24 +180,26 @@ class _Turns:
                     for observer in self._delivery.observers:
                         observer.completed(choice)
             self._open_tokens -= planned.size_tokens
-            if isinstance(place.prompt.generations, LateGenerations):
+            if isinstance(place.prompt.generations, LazyGenerations):
                 place.prompt.generations.forget(place.number)
             self._moved.set()
 
-        in_turn = _InTurn(reply, end)
-        flight = self._delivery.driver.submit(request, in_turn, self._arrived_at, place.siblings, caller.rank)
+        in_turn = _SubmittedChoice(reply, end)
+        flight = self._delivery.driver.submit(request, in_turn, self._arrived_at, place.parent, caller.rank)
         self._open[request.id] = flight
         self._open_tokens += planned.size_tokens
-        self._replies.add_in_turn(flight, generation.answer.num_reasoning_tokens)
+        self._replies.add_next(flight, generation.answer.num_reasoning_tokens)
         return request.input_tokens
 
 
-async def fly_in_turn(delivery: ReplyDelivery, replies: ReplySet, new_reply: NewReply, arrived_at: Micros) -> None:
+async def run_choices_in_turn(
+    delivery: ReplyDelivery, replies: ReplySet, new_reply: NewReply, arrived_at: Micros
+) -> None:
     """Submit the choices one after the other and wait for the last one. Requests still in the engine are aborted at the
     end."""
     for observer in delivery.observers:
         observer.received(replies.job)
-    turns = _Turns(delivery, replies, new_reply, arrived_at)
+    turns = _ChoiceSubmitter(delivery, replies, new_reply, arrived_at)
     submitting = asyncio.ensure_future(turns.submit_all())
     try:
         await asyncio.wait((submitting, replies.done), return_when=asyncio.FIRST_COMPLETED)
@@ -208,20 +210,20 @@ async def fly_in_turn(delivery: ReplyDelivery, replies: ReplySet, new_reply: New
         submitting.cancel()
         turns.free()
         replies.done.cancel()
-        replies.let_go()
+        replies.release()
 
 
 def _kept(generations: Generations, number: int) -> Generation:
-    return generations.keep(number) if isinstance(generations, LateGenerations) else generations[number]
+    return generations.keep(number) if isinstance(generations, LazyGenerations) else generations[number]
 
 
 def _places(replies: ReplySet) -> Iterator[_Place]:
     """Yield every choice in order."""
     index = 0
     for prompt_number, prompt in enumerate(replies.job.prompts):
-        siblings = new_siblings(len(prompt.generations))
+        parent = new_parent(len(prompt.generations))
         for number in range(len(prompt.generations)):
-            yield _Place(index, prompt, prompt_number, number, siblings)
+            yield _Place(index, prompt, prompt_number, number, parent)
             index += 1
 
 
@@ -255,7 +257,7 @@ class _Batch:
         if self._note is not None:
             self._flights[flight.request.id] = flight
 
-    def one_done(self, request_id: str) -> None:
+    def request_ended(self, request_id: str) -> None:
         self.open.discard(request_id)
         if self._note is not None and (flight := self._flights.pop(request_id, None)) is not None:
             self._note(flight)
@@ -287,7 +289,7 @@ class _Prefill:
         pass
 
     def finish(self, num_tokens: int) -> None:
-        self._batch.one_done(self._request_id)
+        self._batch.request_ended(self._request_id)
 
     def abort(self, num_tokens: int) -> None:
         self._batch.fail(internal_error("Failed to generate results for all prompts"))
@@ -301,10 +303,10 @@ async def prefill(
     planner: Planner,
     prompts: Sequence[Sequence[int]],
     num_tokens: int,
-    terms: RequestContext,
+    request_context: RequestContext,
     arrived_at: Micros,
     finish_reason: str = "stop",
-    caller: Caller = ANYBODY,
+    caller: Caller = UNKNOWN_CALLER,
 ) -> None:
     """Prefill all prompts. Requests still in the engine are aborted at the end.
 
@@ -324,7 +326,7 @@ async def prefill(
     try:
         with delivery.open_replies:
             await _submit_all(
-                delivery, planner, batch, prompts, num_tokens > LONG_TOKENS, terms, arrived_at, finish_reason
+                delivery, planner, batch, prompts, num_tokens > LONG_TOKENS, request_context, arrived_at, finish_reason
             )
             await batch.done
     finally:
@@ -339,18 +341,18 @@ async def _submit_all(
     batch: _Batch,
     prompts: Sequence[Sequence[int]],
     is_long: bool,
-    terms: RequestContext,
+    request_context: RequestContext,
     arrived_at: Micros,
     finish_reason: str,
 ) -> None:
     until_s = time.monotonic() + SLICE_S
     num_planned = 0
     while num_planned < len(prompts):
-        some = partial(_some_requests, planner, prompts, num_planned, terms)
+        some = partial(_some_requests, planner, prompts, num_planned, request_context)
         requests = await delivery.aside.run(len(prompts) > PROMPTS_AT_ONCE, some) if is_long else some()
         num_planned += len(requests)
         for request in requests:
-            while len(batch.open) >= MOST_OPEN and not batch.done.done():
+            while len(batch.open) >= MAX_OPEN and not batch.done.done():
                 await batch.moved()
             if batch.done.done():
                 return
@@ -362,13 +364,13 @@ async def _submit_all(
 
 
 def _some_requests(
-    planner: Planner, prompts: Sequence[Sequence[int]], first: int, terms: RequestContext
+    planner: Planner, prompts: Sequence[Sequence[int]], first: int, request_context: RequestContext
 ) -> list[Request]:
     """Return engine requests for the next prompts, at least one of them."""
     until_s = time.monotonic() + PLANNING_S
     found: list[Request] = []
     for index in range(first, min(len(prompts), first + PROMPTS_AT_ONCE)):
-        found.append(planner.prompt_only(prompts[index], terms))
+        found.append(planner.prefill_request(prompts[index], request_context))
         if time.monotonic() >= until_s:
             break
     return found

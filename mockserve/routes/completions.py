@@ -10,14 +10,20 @@ from multidict import istr
 from mockserve.planning.chat import plan_chat
 from mockserve.planning.completions import plan_completion, plan_generate
 from mockserve.planning.prompts import is_long_reply
-from mockserve.protocol.completions.requests import READ_AS, ChatRequest, chats_of, parse_chat, parse_completion
+from mockserve.protocol.completions.requests import (
+    PYDANTIC_CLASS,
+    ChatRequest,
+    chat_bodies_of,
+    parse_chat,
+    parse_completion,
+)
 from mockserve.protocol.errors import ApiError, BadFieldsError, wrong_media_type
 from mockserve.protocol.generate import parse_generate
 from mockserve.protocol.pooling.requests import parse_classify, parse_embeddings, parse_pooling
 from mockserve.protocol.pooling.scoring import parse_rerank, parse_score
 from mockserve.replies.frames import DONE, OTHER_ERRORS
 from mockserve.replies.reply_set import ReplyJob
-from mockserve.responding.answer import ASKED_BY, answer, load_headers, refuse
+from mockserve.responding.answer import FORMAT_HEADER, answer, load_headers, refuse
 from mockserve.routes.pooling import classify, create_embedding, pooling
 from mockserve.routes.scoring import rerank, score
 from mockserve.routes.shared import (
@@ -26,11 +32,11 @@ from mockserve.routes.shared import (
     aside,
     check_rank,
     parsed,
-    planned,
     read_body,
     read_json,
     reply_id,
     requested_priority,
+    run_plan,
 )
 from mockserve.serving.model import Adapter, RouteCondition, ServedModel
 from mockserve.serving.service import SERVICE
@@ -48,11 +54,11 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     try:
         priority = requested_priority(request)
         plan = plan_chat(service.model, chat, body, name, adapter, priority)
-        job = await planned(request, chat.sampling, plan)
+        job = await run_plan(request, chat.sampling, plan)
         check_rank(request, service)
     except ApiError as error:
         return await refuse(request, error, chat.delivery.stream)
-    headers = load_headers(request.headers.get(ASKED_BY), service.delivery.driver.engine)
+    headers = load_headers(request.headers.get(FORMAT_HEADER), service.delivery.driver.engine)
     return await answer(request, service.delivery, job, arrived, headers)
 
 
@@ -61,17 +67,17 @@ async def completions(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
-    asked = await parsed(request, service.completions, body)
-    adapter = service.model.check_model(asked.model)
-    name = reply_id(request, "cmpl", asked.common.request_id)
+    api_request = await parsed(request, service.completions, body)
+    adapter = service.model.check_model(api_request.model)
+    name = reply_id(request, "cmpl", api_request.common.request_id)
     try:
         priority = requested_priority(request)
-        plan = plan_completion(service.model, asked, body, name, adapter, priority)
-        job = await planned(request, asked.sampling, plan)
+        plan = plan_completion(service.model, api_request, body, name, adapter, priority)
+        job = await run_plan(request, api_request.sampling, plan)
         check_rank(request, service)
     except ApiError as error:
-        return await refuse(request, error, asked.delivery.stream, [OTHER_ERRORS.event(error), DONE])
-    headers = load_headers(request.headers.get(ASKED_BY), service.delivery.driver.engine)
+        return await refuse(request, error, api_request.delivery.stream, [OTHER_ERRORS.event(error), DONE])
+    headers = load_headers(request.headers.get(FORMAT_HEADER), service.delivery.driver.engine)
     return await answer(request, service.delivery, job, arrived, headers)
 
 
@@ -80,37 +86,37 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
-    asked = await aside(request, _asked, body)
-    adapter = service.model.check_model(asked[0][0].model)
-    name = reply_id(request, "chatcmpl", asked[0][0].common.request_id)
-    sampling = replace(asked[0][0].sampling, n=len(asked))  # one answer for each conversation
-    plan = _planned(service.model, asked, name, adapter, requested_priority(request))
-    job = await planned(request, sampling, plan)
+    api_request = await aside(request, _chat_requests, body)
+    adapter = service.model.check_model(api_request[0][0].model)
+    name = reply_id(request, "chatcmpl", api_request[0][0].common.request_id)
+    sampling = replace(api_request[0][0].sampling, n=len(api_request))  # one answer for each conversation
+    plan = _planned(service.model, api_request, name, adapter, requested_priority(request))
+    job = await run_plan(request, sampling, plan)
     check_rank(request, service)
     return await answer(request, service.delivery, job, arrived)
 
 
-def _asked(body: dict[str, Any]) -> list[tuple[ChatRequest, dict[str, Any]]]:
+def _chat_requests(body: dict[str, Any]) -> list[tuple[ChatRequest, dict[str, Any]]]:
     """Return the parsed request of each conversation, with its body."""
-    return [(parse_chat(each, read_as=READ_AS), each) for each in chats_of(body)]
+    return [(parse_chat(each, pydantic_class=PYDANTIC_CLASS), each) for each in chat_bodies_of(body)]
 
 
 async def _planned(
     model: ServedModel,
-    asked: Sequence[tuple[ChatRequest, dict[str, Any]]],
+    api_request: Sequence[tuple[ChatRequest, dict[str, Any]]],
     name: str,
     adapter: Adapter | None,
     priority: int | None,
 ) -> ReplyJob:
     """Return one reply with a prompt for each conversation."""
-    count = len(asked)
+    count = len(api_request)
     jobs = [
         await plan_chat(model, chat, body, name, adapter, priority, refuses_unavailable=False, num_prompts=count)
-        for chat, body in asked
+        for chat, body in api_request
     ]
     accounting = jobs[0].accounting._replace(counts_reasoning=False, shows_prompt_details=False)
     prompts = [each.prompts[0] for each in jobs]
-    is_long = is_long_reply(asked[0][0].sampling, prompts, repeats_prompts=False)
+    is_long = is_long_reply(api_request[0][0].sampling, prompts, repeats_prompts=False)
     return jobs[0]._replace(prompts=prompts, accounting=accounting, is_long=is_long)
 
 
@@ -119,15 +125,15 @@ async def generate(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
-    asked = await aside(request, parse_generate, body)
-    adapter = service.model.check_model(asked.model)
-    name = reply_id(request, "generate-tokens", asked.common.request_id)
+    api_request = await aside(request, parse_generate, body)
+    adapter = service.model.check_model(api_request.model)
+    name = reply_id(request, "generate-tokens", api_request.common.request_id)
     try:
-        plan = plan_generate(service.model, asked, name, adapter, requested_priority(request))
-        job = await planned(request, asked.sampling, plan)
+        plan = plan_generate(service.model, api_request, name, adapter, requested_priority(request))
+        job = await run_plan(request, api_request.sampling, plan)
         check_rank(request, service)
     except ApiError as error:
-        return await refuse(request, error, asked.delivery.stream, [OTHER_ERRORS.event(error), DONE])
+        return await refuse(request, error, api_request.delivery.stream, [OTHER_ERRORS.event(error), DONE])
     return await answer(request, service.delivery, job, arrived)
 
 

@@ -17,7 +17,7 @@ from mockserve.options.faults import LONGEST_S
 from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.server.openapi.document import Operation, openapi_document
-from mockserve.routes.shared import json_reply, json_response, meant, read_body, read_fields
+from mockserve.routes.shared import addressed_service, json_reply, json_response, read_body, read_fields
 from mockserve.serving.instances import InstanceControl
 from mockserve.serving.model import RouteCondition
 from mockserve.serving.service import SERVICE, Service
@@ -37,7 +37,7 @@ def dashboard_page() -> str:
 async def dashboard_figures(request: web.Request) -> web.StreamResponse:
     """The server's settings and its figures over time, with percentiles of all observations, as JSON."""
     service = request.app[SERVICE]
-    figures = await service.metrics_source.live()
+    figures = await service.metrics_source.history_json()
     text = orjson.dumps({"server": _facts(service), "figures": orjson.Fragment(figures)})
     return web.Response(body=text, content_type="application/json", headers={"Cache-Control": "no-store"})
 
@@ -61,12 +61,12 @@ def _facts(service: Service) -> dict[str, Any]:
 
 async def show_faults(request: web.Request) -> web.StreamResponse:
     """The settings of faults, and what is wrong with the engine."""
-    return json_response(200, _state(meant(request)))
+    return json_response(200, _state(addressed_service(request)))
 
 
 async def change_faults(request: web.Request) -> web.StreamResponse:
     """Set what the body names: settings of faults; under `engine` what starts (seconds, or null) or ends (false)."""
-    service = meant(request)
+    service = addressed_service(request)
     body = await read_body(request)
     engine = body.pop("engine", {})
     try:
@@ -80,7 +80,7 @@ async def change_faults(request: web.Request) -> web.StreamResponse:
 
 async def end_faults(request: web.Request) -> web.StreamResponse:
     """End all faults; an engine that has died stays dead."""
-    service = meant(request)
+    service = addressed_service(request)
     settings = service.faults.settings.changed({"rates": {}})
     await service.engine_faults.change(settings, dict.fromkeys(service.engine_faults.active, False))
     return json_response(200, _state(service))
@@ -108,7 +108,7 @@ _MOST_DIGITS = 18
 async def list_instances(request: web.Request) -> web.StreamResponse:
     """The instances with their life and load, removed ones too, and how many requests never came to one."""
     control = _control(request)
-    return json_reply({"instances": control.described_all(), "door": control.door()})
+    return json_reply({"instances": control.describe_all(), "door": control.unrouted_counts()})
 
 
 async def add_instance(request: web.Request) -> web.StreamResponse:
@@ -124,21 +124,21 @@ async def add_instance(request: web.Request) -> web.StreamResponse:
         number = await control.add(startup_s)
     except OptionError as error:
         raise ApiError(str(error), status=HTTPStatus.CONFLICT, kind="ConflictError") from error
-    return json_response(HTTPStatus.CREATED, control.described(number))
+    return json_response(HTTPStatus.CREATED, control.describe(number))
 
 
 async def drain_instance(request: web.Request) -> web.StreamResponse:
     """Send an instance no more requests; it finishes those it has."""
     control, number = _control(request), _number(request)
     await control.drain(number)
-    return json_reply(control.described(number))
+    return json_reply(control.describe(number))
 
 
 async def kill_instance(request: web.Request) -> web.StreamResponse:
     """End an instance; the requests it has fail as those of a dead engine."""
     control, number = _control(request), _number(request)
     await control.kill(number)
-    return json_reply(control.described(number))
+    return json_reply(control.describe(number))
 
 
 def _control(request: web.Request) -> InstanceControl:

@@ -30,10 +30,10 @@ from mockserve.routes.shared import (
     check_rank,
     is_long,
     json_reply,
-    planned,
     read_body,
     reply_id,
     requested_priority,
+    run_plan,
 )
 from mockserve.serving.model import ServedModel
 from mockserve.serving.service import SERVICE, Service
@@ -47,12 +47,12 @@ async def messages(request: web.Request) -> web.StreamResponse:
     arrived = arrived_at(request, service.delivery.driver)
     await aside(request, check_messages, body)
     try:
-        chat, asked = await aside(request, _asked, service, body)
+        chat, api_request = await aside(request, _chat_request, service, body)
         adapter = service.model.check_model(chat.model)
         name = reply_id(request, "chatcmpl", None)
         priority = requested_priority(request)
-        plan = plan_chat(service.model, chat, asked, name, adapter, priority)
-        job = await planned(request, chat.sampling, plan)
+        plan = plan_chat(service.model, chat, api_request, name, adapter, priority)
+        job = await run_plan(request, chat.sampling, plan)
         check_rank(request, service)
         reply = AnthropicReply(name, service.model.reply_name(adapter), lambda: uuid4().hex)
         if job.delivery.stream:
@@ -97,10 +97,10 @@ async def render_messages(request: web.Request) -> web.StreamResponse:
     return await json_body(request, rendered.as_json, is_long(request))
 
 
-def _asked(service: Service, body: dict[str, Any]) -> tuple[ChatRequest, dict[str, Any]]:
+def _chat_request(service: Service, body: dict[str, Any]) -> tuple[ChatRequest, dict[str, Any]]:
     """The equivalent chat request, and its body."""
-    asked = _chat_body(service, body)
-    return parse_chat(asked, is_typed=False), asked
+    api_request = _chat_body(service, body)
+    return parse_chat(api_request, is_typed=False), api_request
 
 
 def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:
@@ -108,11 +108,11 @@ def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _num_tokens(model: ServedModel, body: dict[str, Any]) -> int:
-    asked = count_chat_body(body, model.answers.calls_tools)
-    chat = parse_chat(asked, is_typed=False)
+    api_request = count_chat_body(body, model.answers.calls_tools)
+    chat = parse_chat(api_request, is_typed=False)
     model.check_model(chat.model)
-    refuse_unavailable(asked, model.answers.calls_tools)
-    text = model.planner.conversations.prompt(asked)
+    refuse_unavailable(api_request, model.answers.calls_tools)
+    text = model.planner.conversations.prompt(api_request)
     media, tokens_per_medium = media_of(chat.messages), model.options.replies.tokens_per_medium
     if media and not tokens_per_medium:
         raise ApiError(f"{model.names[0]} is not a multimodal model")

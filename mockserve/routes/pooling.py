@@ -8,7 +8,7 @@ from aiohttp import web
 
 from mockserve.generation.pooler import Pooler
 from mockserve.in_flight_request import unix_time
-from mockserve.planning.prompts import fitted, padded
+from mockserve.planning.prompts import pad_prompt, truncate_prompt
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import json_array
@@ -52,26 +52,28 @@ async def create_embedding(request: web.Request) -> web.StreamResponse:
     """Vectors of texts, token ids or conversations."""
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_EMBEDDING_KINDS)
-    asked = await aside(request, parse_embeddings, body)
-    head, prompts = await _pooled(request, service, asked, body, "embd")
+    api_request = await aside(request, parse_embeddings, body)
+    head, prompts = await _pool_prompts(request, service, api_request, body, "embd")
 
     def vectors() -> Iterator[Vector]:
-        return (pooler.embedding(prompt, asked.dimensions) for prompt in prompts)
+        return (pooler.embedding(prompt, api_request.dimensions) for prompt in prompts)
 
-    if asked.encoding.is_binary:
-        return await _bytes_reply(request, asked.encoding, vectors, head, _total(prompts))
-    return await _listed(request, head, lambda: embedding_items(vectors(), asked.encoding), prompts)
+    if api_request.encoding.is_binary:
+        return await _bytes_reply(request, api_request.encoding, vectors, head, _total(prompts))
+    return await _listed(request, head, lambda: embedding_items(vectors(), api_request.encoding), prompts)
 
 
 async def create_token_embedding(request: web.Request) -> web.StreamResponse:
     """Return a vector for each token of texts or of token ids."""
     service, pooler = pooling_service(request)
     body = await read_body(request)
-    asked = await aside(request, parse_token_embeddings, body)
-    head, prompts = await _pooled(request, service, asked, body, "embd")
+    api_request = await aside(request, parse_token_embeddings, body)
+    head, prompts = await _pool_prompts(request, service, api_request, body, "embd")
 
     def items() -> Iterator[dict[str, Any]]:
-        return embedding_items((pooler.pooled(each, asked.use_activation) for each in prompts), asked.encoding)
+        return embedding_items(
+            (pooler.pooled(each, api_request.use_activation) for each in prompts), api_request.encoding
+        )
 
     return await _listed(request, head, items, prompts)
 
@@ -80,27 +82,27 @@ async def pooling(request: web.Request) -> web.StreamResponse:
     """Results of the model's pooling task: vectors or probabilities, per prompt or per token."""
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_POOLING_KINDS)
-    asked = await aside(request, parse_pooling, body)
-    pooler.check_task(asked.task)
-    head, prompts = await _pooled(request, service, asked, body, "pooling")
+    api_request = await aside(request, parse_pooling, body)
+    pooler.check_task(api_request.task)
+    head, prompts = await _pool_prompts(request, service, api_request, body, "pooling")
 
     def vectors() -> Iterator[Vector]:
-        return (pooler.pooled(prompt, asked.use_activation) for prompt in prompts)
+        return (pooler.pooled(prompt, api_request.use_activation) for prompt in prompts)
 
-    if asked.encoding.is_binary:
-        return await _bytes_reply(request, asked.encoding, vectors, head, _total(prompts))
-    return await _listed(request, head, lambda: pooling_items(vectors(), asked.encoding), prompts)
+    if api_request.encoding.is_binary:
+        return await _bytes_reply(request, api_request.encoding, vectors, head, _total(prompts))
+    return await _listed(request, head, lambda: pooling_items(vectors(), api_request.encoding), prompts)
 
 
 async def classify(request: web.Request) -> web.StreamResponse:
     """Probabilities of the model's classes."""
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_CLASSIFY_KINDS)
-    asked = await aside(request, parse_classify, body)
-    head, prompts = await _pooled(request, service, asked, body, "classify")
+    api_request = await aside(request, parse_classify, body)
+    head, prompts = await _pool_prompts(request, service, api_request, body, "classify")
 
     def items() -> Iterator[dict[str, Any]]:
-        classes = (pooler.classes(prompt, asked.use_activation) for prompt in prompts)
+        classes = (pooler.classes(prompt, api_request.use_activation) for prompt in prompts)
         return class_items(classes, pooler.labels)
 
     return await _listed(request, head, items, prompts)
@@ -114,33 +116,41 @@ def pooling_service(request: web.Request) -> tuple[Service, Pooler]:
     return service, pooler
 
 
-def known_adapter(served: ServedModel, name: str) -> Adapter | None:
+def find_adapter(served: ServedModel, name: str) -> Adapter | None:
     """Return the requested adapter or None. Raises ApiError for an unknown model, with pooling routes' message."""
     if name and name not in served.names and name not in served.adapters:
         raise ApiError(f"The model `{name}` does not exist.", status=404, kind="NotFoundError")
     return served.check_model(name)
 
 
-async def _pooled(
-    request: web.Request, service: Service, asked: PoolingRequest, body: dict[str, Any], prefix: str
+async def _pool_prompts(
+    request: web.Request, service: Service, api_request: PoolingRequest, body: dict[str, Any], prefix: str
 ) -> tuple[PoolingHead, list[list[int]]]:
     """Return the head of the reply and the prompts as token ids, after their prefill in the engine."""
     arrived = arrived_at(request, service.delivery.driver)
-    adapter = known_adapter(service.model, asked.model)
-    if not asked.prompts:
+    adapter = find_adapter(service.model, api_request.model)
+    if not api_request.prompts:
         raise ApiError("You must pass at least one prompt")
-    prompts = await aside(request, _all_token_ids, service.model, asked, body)
+    prompts = await aside(request, _all_token_ids, service.model, api_request, body)
     assert service.model.pooler is not None
-    service.model.pooler.check_dimensions(asked.dimensions, service.model.names[0])
-    head = PoolingHead(reply_id(request, prefix, asked.request_id), unix_time(), service.model.reply_name(adapter))
-    terms = RequestContext(head.id, asked.cache_salt, adapter, asked.priority)
+    service.model.pooler.check_dimensions(api_request.dimensions, service.model.names[0])
+    head = PoolingHead(
+        reply_id(request, prefix, api_request.request_id), unix_time(), service.model.reply_name(adapter)
+    )
+    request_context = RequestContext(head.id, api_request.cache_salt, adapter, api_request.priority)
     await prefill(
-        service.delivery, service.model.planner, prompts, _total(prompts), terms, arrived, caller=caller_of(request)
+        service.delivery,
+        service.model.planner,
+        prompts,
+        _total(prompts),
+        request_context,
+        arrived,
+        caller=caller_of(request),
     )
     return head, prompts
 
 
-def has_many(num_prompts: int, num_tokens: int) -> bool:
+def is_large(num_prompts: int, num_tokens: int) -> bool:
     """Whether computing all vectors would block the event loop for too long."""
     return num_prompts > FEW_PROMPTS or num_tokens > FEW_TOKENS
 
@@ -150,22 +160,24 @@ async def _listed(
 ) -> web.StreamResponse:
     """Return a reply that lists `items`; a long list is generated while it is sent."""
     total = _total(prompts)
-    is_long = has_many(len(prompts), total)
+    is_long = is_large(len(prompts), total)
     return await json_body(request, lambda: head.listing(json_array(items, ITEMS_PER_BLOCK), total), is_long)
 
 
-def _all_token_ids(model: ServedModel, asked: PoolingRequest, body: dict[str, Any]) -> list[list[int]]:
-    return [_token_ids(model, prompt, asked, body) for prompt in asked.prompts]
+def _all_token_ids(model: ServedModel, api_request: PoolingRequest, body: dict[str, Any]) -> list[list[int]]:
+    return [_token_ids(model, prompt, api_request, body) for prompt in api_request.prompts]
 
 
-def _token_ids(model: ServedModel, prompt: Prompt, asked: PoolingRequest, body: dict[str, Any]) -> list[int]:
-    if asked.is_chat:
+def _token_ids(model: ServedModel, prompt: Prompt, api_request: PoolingRequest, body: dict[str, Any]) -> list[int]:
+    if api_request.is_chat:
         if media_of(cast(list[Any], prompt)) and not model.options.replies.tokens_per_medium:
             raise ApiError(f"{model.names[0]} is not a multimodal model")
         conversation = {"add_generation_prompt": False, **body, "messages": prompt}
         prompt = model.planner.conversations.prompt(conversation)
-    ids = fitted(model.planner, prompt, asked.truncate_to, asked.truncates_left, asked.add_special_tokens)
-    return padded(model.planner, ids, asked.pads)
+    ids = truncate_prompt(
+        model.planner, prompt, api_request.truncate_to, api_request.truncates_left, api_request.add_special_tokens
+    )
+    return pad_prompt(model.planner, ids, api_request.pads)
 
 
 async def _bytes_reply(
@@ -199,26 +211,35 @@ async def cohere_embed(request: web.Request) -> web.StreamResponse:
     service, pooler = pooling_service(request)
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
-    asked = await aside(request, parse_cohere_embed, body)
-    adapter = known_adapter(service.model, asked.model)
-    check_max_tokens(asked, service.model.planner.max_model_len)
-    keeps_end = asked.truncate == "START"
+    api_request = await aside(request, parse_cohere_embed, body)
+    adapter = find_adapter(service.model, api_request.model)
+    check_max_tokens(api_request, service.model.planner.max_model_len)
+    keeps_end = api_request.truncate == "START"
 
     def token_ids() -> list[list[int]]:
-        return [fitted(service.model.planner, each, asked.truncate_to, keeps_end, True) for each in asked.texts]
+        return [
+            truncate_prompt(service.model.planner, each, api_request.truncate_to, keeps_end, True)
+            for each in api_request.texts
+        ]
 
     prompts = await aside(request, token_ids)
-    pooler.check_dimensions(asked.dimensions, service.model.names[0])
-    check_lengths(asked, [len(each) for each in prompts])
+    pooler.check_dimensions(api_request.dimensions, service.model.names[0])
+    check_lengths(api_request, [len(each) for each in prompts])
     id = reply_id(request, "embd", None)
     num_tokens = sum(map(len, prompts))
-    terms = RequestContext(id, lora=adapter)
+    request_context = RequestContext(id, lora=adapter)
     await prefill(
-        service.delivery, service.model.planner, prompts, num_tokens, terms, arrived, caller=caller_of(request)
+        service.delivery,
+        service.model.planner,
+        prompts,
+        num_tokens,
+        request_context,
+        arrived,
+        caller=caller_of(request),
     )
 
     def reply() -> dict[str, Any]:
-        vectors = [pooler.embedding(each, asked.dimensions) for each in prompts]
-        return cohere_embeddings(id, asked, vectors, num_tokens)
+        vectors = [pooler.embedding(each, api_request.dimensions) for each in prompts]
+        return cohere_embeddings(id, api_request, vectors, num_tokens)
 
-    return await json_body(request, reply, has_many(len(prompts), num_tokens))
+    return await json_body(request, reply, is_large(len(prompts), num_tokens))

@@ -12,15 +12,15 @@ from mockserve.generation.tokenizer import Tokenizer
 from mockserve.generation.tool_calls import ToolConstraint, listed_schema, shown_tools
 from mockserve.in_flight_request import new_id, unix_time
 from mockserve.options.content import ToolOptions
-from mockserve.planning.chat import conversation_ids, forced_calls_schema, hold_of_calls
+from mockserve.planning.chat import conversation_ids, forced_calls_schema, tool_constraint_of_chat
 from mockserve.planning.derendered_chunks import StreamState, chat_chunk, completion_chunk
 from mockserve.planning.derendering import (
     ChatReader,
-    GivenChoice,
+    DerenderedChoice,
     TextReader,
     chat_reader,
     check_lengths,
-    given_choice,
+    read_choice,
     text_reader,
 )
 from mockserve.planning.prompts import given_ids, text_ids
@@ -32,7 +32,7 @@ from mockserve.protocol.derender import is_chunk_of_chat, is_chunk_of_completion
 from mockserve.protocol.errors import ApiError, EmptyPromptError
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.protocol.sampling import check_max_tokens, check_sampling
-from mockserve.protocol.server.rendering import SKIPS_SPECIAL_TOKENS, Rendered, parse_context, sampling_object
+from mockserve.protocol.server.rendering import SKIPS_SPECIAL_TOKENS, RenderedRequest, parse_context, sampling_object
 from mockserve.responding.answer import json_body
 from mockserve.routes.shared import aside, is_long, read_body, reply_id
 from mockserve.serving.model import ServedModel
@@ -52,29 +52,32 @@ async def render_completion(request: web.Request) -> web.StreamResponse:
     """Prompts as requests for token ids, one for each."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    asked = await aside(request, parse_completion, body)
-    service.model.check_model(asked.model)
-    _refuse_beams(asked.sampling.use_beam_search)
-    name = reply_id(request, "cmpl", asked.common.request_id)
-    names = [name] if len(asked.prompts) == 1 else [f"{name}-{index}" for index in range(len(asked.prompts))]
-    rendered = await aside(request, _rendered_prompts, service.model, asked, body, names)
+    api_request = await aside(request, parse_completion, body)
+    service.model.check_model(api_request.model)
+    _refuse_beams(api_request.sampling.use_beam_search)
+    name = reply_id(request, "cmpl", api_request.common.request_id)
+    names = (
+        [name] if len(api_request.prompts) == 1 else [f"{name}-{index}" for index in range(len(api_request.prompts))]
+    )
+    rendered = await aside(request, _rendered_prompts, service.model, api_request, body, names)
     return await json_body(request, lambda: [each.as_json() for each in rendered], is_long(request))
 
 
 def _rendered_prompts(
-    model: ServedModel, asked: CompletionRequest, body: dict[str, Any], names: Sequence[str]
-) -> list[Rendered]:
+    model: ServedModel, api_request: CompletionRequest, body: dict[str, Any], names: Sequence[str]
+) -> list[RenderedRequest]:
     return [
-        _rendered_prompt(model, asked, body, prompt, each) for prompt, each in zip(asked.prompts, names, strict=True)
+        _rendered_prompt(model, api_request, body, prompt, each)
+        for prompt, each in zip(api_request.prompts, names, strict=True)
     ]
 
 
-def marks_calls(tools: ToolOptions) -> bool:
+def keeps_special_tokens(tools: ToolOptions) -> bool:
     """Return whether the tool parser needs special tokens in the text."""
     return tools.calls_tools and tools.tool_call_parser not in SKIPS_SPECIAL_TOKENS
 
 
-def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_tools: bool = True) -> Rendered:
+def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_tools: bool = True) -> RenderedRequest:
     """The prompt of a chat request with everything around it. Raises ApiError for a request that is refused.
 
     With `refuses_tools`, a request with tools is also refused if the server has no tool parser.
@@ -89,7 +92,7 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
     media = media_of(chat.messages)
     if media and not options.replies.tokens_per_medium:
         raise ApiError(f"{model.names[0]} is not a multimodal model")
-    with _naming_no_tokens():
+    with _empty_prompt_message():
         ids = conversation_ids(
             planner, text, media, options.replies.tokens_per_medium, chat.add_special_tokens, chat.sampling
         )
@@ -97,22 +100,22 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
     budget = planner.defaults.output_budget(sampling, len(ids), planner.max_model_len)
     check_sampling(sampling, budget)
     has_tools = bool(body.get("tools")) and body.get("tool_choice") != "none"
-    finds_calls = has_tools and marks_calls(options.content.tools)
+    parses_calls = has_tools and keeps_special_tokens(options.content.tools)
     arguments = template_arguments(body, planner.conversations.default_arguments)
-    schema, hold = forced_calls_schema(model, body), hold_of_calls(model, body)
+    schema, tool_constraint = forced_calls_schema(model, body), tool_constraint_of_chat(model, body)
     held, shown = body, body
-    if hold is ToolConstraint.TAG:
+    if tool_constraint is ToolConstraint.TAG:
         held = {**body, "structured_outputs": None, "response_format": None}
-    elif hold is ToolConstraint.LIST:
+    elif tool_constraint is ToolConstraint.LIST:
         held = {**body, "structured_outputs": {"json": listed_schema(body)}, "response_format": None}
     elif schema is not None:
         held = {**body, "structured_outputs": {"json": schema}, "response_format": None}
         shown = {**body, "tools": shown_tools(body["tools"], schema)}
-    return Rendered(
+    return RenderedRequest(
         request_id=name,
         token_ids=ids,
         token_offsets=_offsets(planner.tokenizer, text) if body.get("return_token_offsets") else None,
-        sampling=sampling_object(sampling, held, budget, chat.delivery.stream, finds_calls),
+        sampling=sampling_object(sampling, held, budget, chat.delivery.stream, parses_calls),
         body=body,
         streams=chat.delivery.stream,
         reasoning_ended=_reasoning_ended(model, ids) if chat.includes_reasoning else True,
@@ -124,31 +127,31 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
 
 
 def _rendered_prompt(
-    model: ServedModel, asked: CompletionRequest, body: dict[str, Any], prompt: Prompt, name: str
-) -> Rendered:
+    model: ServedModel, api_request: CompletionRequest, body: dict[str, Any], prompt: Prompt, name: str
+) -> RenderedRequest:
     planner = model.planner
-    sampling = planner.defaults.applied(asked.sampling, body)
+    sampling = planner.defaults.applied(api_request.sampling, body)
     check_max_tokens(sampling, planner.max_model_len)
-    with _naming_no_tokens():
+    with _empty_prompt_message():
         if isinstance(prompt, str):
-            ids = text_ids(planner, prompt, asked.add_special_tokens, sampling)
+            ids = text_ids(planner, prompt, api_request.add_special_tokens, sampling)
         else:
             ids = given_ids(planner, prompt, sampling)
     budget = planner.defaults.output_budget(sampling, len(ids), planner.max_model_len)
     check_sampling(sampling, budget)
-    wants_offsets = body.get("return_token_offsets") and isinstance(prompt, str)
-    return Rendered(
+    needs_offsets = body.get("return_token_offsets") and isinstance(prompt, str)
+    return RenderedRequest(
         request_id=name,
         token_ids=ids,
-        token_offsets=_offsets(planner.tokenizer, str(prompt)) if wants_offsets else None,
-        sampling=sampling_object(sampling, body, budget, asked.delivery.stream),
+        token_offsets=_offsets(planner.tokenizer, str(prompt)) if needs_offsets else None,
+        sampling=sampling_object(sampling, body, budget, api_request.delivery.stream),
         body=body,
-        streams=asked.delivery.stream,
+        streams=api_request.delivery.stream,
     )
 
 
 @contextmanager
-def _naming_no_tokens() -> Iterator[None]:
+def _empty_prompt_message() -> Iterator[None]:
     """Replace the error message for an empty prompt: rendering has a message other than generation."""
     try:
         yield
@@ -242,7 +245,7 @@ def _whole_chat(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any]:
     return whole | about | ({"prompt_token_ids": generated.get("prompt_token_ids")} if _shows_ids(body) else {})
 
 
-def _chat_choice(reader: ChatReader, given: GivenChoice) -> Choice:
+def _chat_choice(reader: ChatReader, given: DerenderedChoice) -> Choice:
     message, ending = reader.message(given)
     ids = reader.token_ids(given)
     return Choice(message, ending, len(given.token_ids), token_ids=ids, logprobs=reader.logprobs(given))
@@ -291,7 +294,7 @@ def _whole_completion(model: ServedModel, body: Mapping[str, Any]) -> dict[str, 
     return whole | {"system_fingerprint": None, "kv_transfer_params": agreed}
 
 
-def _text_choice(reader: TextReader, given: GivenChoice, name: str) -> Choice:
+def _text_choice(reader: TextReader, given: DerenderedChoice, name: str) -> Choice:
     if not given.token_ids:
         raise ApiError(f"choice {given.index} in response {name} has empty or null token_ids")
     text, ending = reader.text(given)
@@ -308,19 +311,19 @@ def _completion_chunk(model: ServedModel, body: Mapping[str, Any]) -> dict[str, 
     return completion_chunk(_head(model, body, generated), reader, choice, state, generated)
 
 
-def _choices(model: ServedModel, generated: Mapping[str, Any]) -> list[GivenChoice]:
-    return [given_choice(each, model.planner.tokenizer, is_whole=True) for each in generated["choices"]]
+def _choices(model: ServedModel, generated: Mapping[str, Any]) -> list[DerenderedChoice]:
+    return [read_choice(each, model.planner.tokenizer, is_whole=True) for each in generated["choices"]]
 
 
-def _only_choice(model: ServedModel, generated: Mapping[str, Any], name: str) -> GivenChoice | None:
+def _only_choice(model: ServedModel, generated: Mapping[str, Any], name: str) -> DerenderedChoice | None:
     given = generated["choices"]
     if len(given) > 1:
         raise ApiError(f"{name} expects at most one choice per chunk (got {len(given)}).")
-    return given_choice(given[0], model.planner.tokenizer, is_whole=False) if given else None
+    return read_choice(given[0], model.planner.tokenizer, is_whole=False) if given else None
 
 
 def _check_chunk(
-    model: ServedModel, prompt: Sequence[int] | None, state: StreamState, choice: GivenChoice | None
+    model: ServedModel, prompt: Sequence[int] | None, state: StreamState, choice: DerenderedChoice | None
 ) -> None:
     lengths = len(prompt or ()), len(state.token_ids), len(choice.token_ids) if choice is not None else 0
     limit = model.planner.max_model_len
@@ -331,7 +334,7 @@ def _check_chunk(
         )
 
 
-def _numbered(shown: Sequence[dict[str, Any]], choices: Sequence[GivenChoice]) -> list[dict[str, Any]]:
+def _numbered(shown: Sequence[dict[str, Any]], choices: Sequence[DerenderedChoice]) -> list[dict[str, Any]]:
     return [body | {"index": each.index} for body, each in zip(shown, choices, strict=True)]
 
 

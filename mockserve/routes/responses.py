@@ -24,21 +24,21 @@ from mockserve.protocol.responses.requests import ResponseRequest, chat_body, pa
 from mockserve.replies.frames import named_event
 from mockserve.replies.reply_set import ReplySet
 from mockserve.responding.answer import collect, json_body
-from mockserve.responding.event_streams import BrokenOffError, stream_events, stream_to_client
+from mockserve.responding.event_streams import StreamAbortedError, stream_events, stream_to_client
 from mockserve.responding.sse_writer import EventOutlet
-from mockserve.routes.render import marks_calls, rendered_chat
+from mockserve.routes.render import keeps_special_tokens, rendered_chat
 from mockserve.routes.shared import (
     aside,
     check_rank,
     is_long,
     json_reply,
-    planned_alone,
     read_body,
     requested_priority,
+    run_single_plan,
 )
 from mockserve.serving.response_store import StoredResponse, no_background
 from mockserve.serving.service import SERVICE, ReplyDelivery, Service
-from mockserve.transport.clients import ANYBODY, Caller, arrived_at, caller_of
+from mockserve.transport.clients import UNKNOWN_CALLER, Caller, arrived_at, caller_of
 
 ITEM_KINDS = 10
 """Minimum number of types that each input item of a response is validated against."""
@@ -49,27 +49,27 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request, num_item_kinds=ITEM_KINDS)
     arrived = arrived_at(request, service.delivery.driver)
-    asked = await aside(request, parse_response, body)
-    service.model.check_model(asked.model)
-    if asked.in_background and not service.responses.is_enabled:
+    api_request = await aside(request, parse_response, body)
+    service.model.check_model(api_request.model)
+    if api_request.in_background and not service.responses.is_enabled:
         raise no_background()
-    planned = plan_response(service.model, service.responses, asked, requested_priority(request))
+    planned = plan_response(service.model, service.responses, api_request, requested_priority(request))
     try:
-        plan = await planned_alone(request, body, planned)
+        plan = await run_single_plan(request, body, planned)
     except RefusedStreamError as refused:
         return await _broken_off(request, refused.response)
     check_rank(request, service)
-    if asked.in_background:
-        stored = _start(service, plan, asked, arrived)
-        return await _reported(request, stored.events_after(None)) if asked.streams else json_reply(stored.body)
-    if asked.streams:
+    if api_request.in_background:
+        stored = _start(service, plan, api_request, arrived)
+        return await _reported(request, stored.events_after(None)) if api_request.streams else json_reply(stored.body)
+    if api_request.streams:
         encoder = _encoder(plan)
         response = await stream_to_client(request, service.delivery, plan.job, encoder, arrived)
         stored = StoredResponse(encoder.final or plan.response.body("failed"), plan.messages)
-        await _keep_counted(service, asked, stored, plan.job.is_long or is_long(request))
+        await _keep_counted(service, api_request, stored, plan.job.is_long or is_long(request))
         return response
     stored = StoredResponse(await _whole(service.delivery, plan, arrived, caller_of(request)), plan.messages)
-    await _keep_counted(service, asked, stored, plan.job.is_long)
+    await _keep_counted(service, api_request, stored, plan.job.is_long)
     return await json_body(request, lambda: stored.body, plan.job.is_long or is_long(request))
 
 
@@ -90,21 +90,21 @@ async def render_response(request: web.Request) -> web.StreamResponse:
 
 
 def _rendered(service: Service, given: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    asked = parse_response(given)
-    if asked.body.get("previous_response_id") is not None:
+    api_request = parse_response(given)
+    if api_request.body.get("previous_response_id") is not None:
         message = "previous_response_id is not supported by the stateless render endpoint."
         raise ApiError(message, kind="invalid_request_error", param="previous_response_id")
-    body = chat_body(asked, conversation(service.responses, asked))
-    if not any(asked.body.get(each) for each in ("kv_transfer_params", "ec_transfer_params")):
+    body = chat_body(api_request, conversation(service.responses, api_request))
+    if not any(api_request.body.get(each) for each in ("kv_transfer_params", "ec_transfer_params")):
         body["vllm_xargs"] = body.get("vllm_xargs") or {}
-    name = response_id(asked)
-    has_tools = asked.body.get("tools") and asked.body.get("tool_choice") != "none"
-    if has_tools and marks_calls(service.model.options.content.tools):
+    name = response_id(api_request)
+    has_tools = api_request.body.get("tools") and api_request.body.get("tool_choice") != "none"
+    if has_tools and keeps_special_tokens(service.model.options.content.tools):
         body["skip_special_tokens"] = False
     rendered = rendered_chat(service.model, body, name, refuses_tools=False)
     shown = replace(
         rendered,
-        body={**rendered.body, "model": asked.body.get("model")},
+        body={**rendered.body, "model": api_request.body.get("model")},
         # Responses are never derendered from token ids, so they have no parse context.
         reasoning_ended=None,
         parse_context=None,
@@ -129,12 +129,12 @@ async def cancel_response(request: web.Request) -> web.StreamResponse:
     return json_reply(stored.body)
 
 
-def _start(service: Service, plan: ResponsePlan, asked: ResponseRequest, arrived: Micros) -> StoredResponse:
-    stored = StoredResponse(plan.response.body("queued"), plan.messages, [] if asked.streams else None)
-    _keep(service, asked, stored)
+def _start(service: Service, plan: ResponsePlan, api_request: ResponseRequest, arrived: Micros) -> StoredResponse:
+    stored = StoredResponse(plan.response.body("queued"), plan.messages, [] if api_request.streams else None)
+    _keep(service, api_request, stored)
     making = (
         _make_stream(service.delivery, plan, stored, arrived)
-        if asked.streams
+        if api_request.streams
         else _make(service.delivery, plan, stored, arrived)
     )
     stored.make(making)
@@ -143,20 +143,20 @@ def _start(service: Service, plan: ResponsePlan, asked: ResponseRequest, arrived
 
 async def _make(delivery: ReplyDelivery, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
     try:
-        stored.become(await _whole(delivery, plan, arrived))
+        stored.set_body(await _whole(delivery, plan, arrived))
     except ApiError:
-        stored.become({**stored.body, "status": "failed"})
+        stored.set_body({**stored.body, "status": "failed"})
 
 
 async def _make_stream(delivery: ReplyDelivery, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
     encoder = _encoder(plan)
-    with delivery.open_replies, suppress(BrokenOffError):
+    with delivery.open_replies, suppress(StreamAbortedError):
         await stream_events(delivery, ReplySet(plan.job), encoder, stored.add_event, arrived)
-    stored.become(encoder.final or plan.response.body("failed"))
+    stored.set_body(encoder.final or plan.response.body("failed"))
 
 
 async def _whole(
-    delivery: ReplyDelivery, plan: ResponsePlan, arrived: Micros, caller: Caller = ANYBODY
+    delivery: ReplyDelivery, plan: ResponsePlan, arrived: Micros, caller: Caller = UNKNOWN_CALLER
 ) -> dict[str, object]:
     replies, choices = await collect(delivery, plan.job, arrived, caller)
     usage, metrics = replies.usage(is_stream=False), replies.metrics(is_stream=False)
@@ -169,16 +169,16 @@ def _encoder(plan: ResponsePlan) -> ResponseEvents:
     return ResponseEvents(plan.response, new_id, plan.raw)
 
 
-def _keep(service: Service, asked: ResponseRequest, stored: StoredResponse) -> None:
-    if asked.stores:
+def _keep(service: Service, api_request: ResponseRequest, stored: StoredResponse) -> None:
+    if api_request.stores:
         service.responses.keep(stored)
 
 
-async def _keep_counted(service: Service, asked: ResponseRequest, stored: StoredResponse, is_long: bool) -> None:
+async def _keep_counted(service: Service, api_request: ResponseRequest, stored: StoredResponse, is_long: bool) -> None:
     """Store a response after counting its bytes, which takes long for a large response."""
-    if is_long and asked.stores and service.responses.is_enabled:
+    if is_long and api_request.stores and service.responses.is_enabled:
         await service.delivery.aside.run(True, stored.count)
-    _keep(service, asked, stored)
+    _keep(service, api_request, stored)
 
 
 async def _reported(request: web.Request, events: AsyncIterator[Event]) -> web.StreamResponse:

@@ -10,9 +10,9 @@ from mockserve.generation.answer import label_score
 from mockserve.generation.pooler import Pooler, best_match_sum, relevance, similarity
 from mockserve.in_flight_request import unix_time
 from mockserve.kv_events.naming import token_digest
-from mockserve.planning.prompts import cut_text, fitted, padded
+from mockserve.planning.prompts import cut_text, pad_prompt, truncate_prompt
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.pooling.bodies import PoolingHead, reranked, score_items
+from mockserve.protocol.pooling.bodies import PoolingHead, rerank_reply, score_items
 from mockserve.protocol.pooling.scoring import (
     NUM_SCORE_KINDS,
     GenerativeScoringRequest,
@@ -30,7 +30,7 @@ from mockserve.protocol.pooling.scoring import (
 )
 from mockserve.responding.answer import json_body
 from mockserve.responding.submission import prefill
-from mockserve.routes.pooling import has_many, known_adapter, pooling_service
+from mockserve.routes.pooling import find_adapter, is_large, pooling_service
 from mockserve.routes.shared import aside, is_long, read_body, reply_id
 from mockserve.serving.model import ServedModel
 from mockserve.serving.planner import Planner, RequestContext
@@ -40,58 +40,70 @@ from mockserve.transport.clients import arrived_at, caller_of
 
 async def score(request: web.Request) -> web.StreamResponse:
     """Scores of texts, pair by pair."""
-    asked = await aside(request, parse_score, await read_body(request, NUM_SCORE_KINDS))
-    head, scores, prompt_tokens = await _scored(request, asked)
+    api_request = await aside(request, parse_score, await read_body(request, NUM_SCORE_KINDS))
+    head, scores, prompt_tokens = await _scored(request, api_request)
     return await json_body(request, lambda: head.listing(score_items(scores), prompt_tokens), is_long(request))
 
 
 async def rerank(request: web.Request) -> web.StreamResponse:
     """Documents ranked by their score for a query, the highest first."""
-    asked = await aside(request, parse_rerank, await read_body(request))
-    head, scores, prompt_tokens = await _scored(request, asked)
+    api_request = await aside(request, parse_rerank, await read_body(request))
+    head, scores, prompt_tokens = await _scored(request, api_request)
 
     def reply() -> dict[str, Any]:
-        return reranked(head, asked.documents, scores, asked.top_n, prompt_tokens)
+        return rerank_reply(head, api_request.documents, scores, api_request.top_n, prompt_tokens)
 
     return await json_body(request, reply, is_long(request))
 
 
-async def _scored(request: web.Request, asked: ScoringRequest) -> tuple[PoolingHead, list[float], int]:
+async def _scored(request: web.Request, api_request: ScoringRequest) -> tuple[PoolingHead, list[float], int]:
     """Return the head of the reply, the score of each pair, and the number of prompt tokens."""
     service, pooler = pooling_service(request)
     arrived = arrived_at(request, service.delivery.driver)
-    adapter = known_adapter(service.model, asked.model)
-    check_scoring(asked, service.model.planner.max_model_len, pooler.architecture)
-    queries, documents, prompts = await aside(request, _all_token_ids, service.model, pooler, asked)
-    head = PoolingHead(reply_id(request, "score", asked.request_id), unix_time(), service.model.reply_name(adapter))
+    adapter = find_adapter(service.model, api_request.model)
+    check_scoring(api_request, service.model.planner.max_model_len, pooler.architecture)
+    queries, documents, prompts = await aside(request, _all_token_ids, service.model, pooler, api_request)
+    head = PoolingHead(
+        reply_id(request, "score", api_request.request_id), unix_time(), service.model.reply_name(adapter)
+    )
     num_tokens = sum(prompts.lengths())
-    terms = RequestContext(head.id, asked.cache_salt, adapter)
+    request_context = RequestContext(head.id, api_request.cache_salt, adapter)
     await prefill(
-        service.delivery, service.model.planner, prompts, num_tokens, terms, arrived, caller=caller_of(request)
+        service.delivery,
+        service.model.planner,
+        prompts,
+        num_tokens,
+        request_context,
+        arrived,
+        caller=caller_of(request),
     )
 
     def scores() -> list[float]:
-        return [_score(pooler, queries[query], documents[document]) for query, document in asked.pairs]
+        return [_score(pooler, queries[query], documents[document]) for query, document in api_request.pairs]
 
-    found = await service.delivery.aside.run(True, scores) if has_many(len(prompts), num_tokens) else scores()
+    found = await service.delivery.aside.run(True, scores) if is_large(len(prompts), num_tokens) else scores()
     return head, found, num_tokens
 
 
 def _all_token_ids(
-    model: ServedModel, pooler: Pooler, asked: ScoringRequest
+    model: ServedModel, pooler: Pooler, api_request: ScoringRequest
 ) -> tuple[list[list[int]], list[list[int]], "_Prompts"]:
     """Return the token ids of the queries, of the documents, and of the prompts for the engine."""
-    queries = [_token_ids(model, each, asked.max_query_tokens, asked) for each in asked.queries]
-    documents = [_token_ids(model, each, asked.max_document_tokens, asked) for each in asked.documents]
-    pairs = asked.pairs if pooler.task == "classify" else None
-    return queries, documents, _Prompts(model.planner, queries, documents, pairs, asked.pads)
+    queries = [_token_ids(model, each, api_request.max_query_tokens, api_request) for each in api_request.queries]
+    documents = [
+        _token_ids(model, each, api_request.max_document_tokens, api_request) for each in api_request.documents
+    ]
+    pairs = api_request.pairs if pooler.task == "classify" else None
+    return queries, documents, _Prompts(model.planner, queries, documents, pairs, api_request.pads)
 
 
-def _token_ids(model: ServedModel, text: str, most_tokens: int, asked: ScoringRequest) -> list[int]:
+def _token_ids(model: ServedModel, text: str, most_tokens: int, api_request: ScoringRequest) -> list[int]:
     if most_tokens:
         tokenizer = model.planner.tokenizer
         text = tokenizer.decode(cut_text(tokenizer, text, most_tokens, keeps_end=False, add_special_tokens=False))
-    return fitted(model.planner, text, asked.truncate_to, asked.truncates_left, add_special_tokens=True)
+    return truncate_prompt(
+        model.planner, text, api_request.truncate_to, api_request.truncates_left, add_special_tokens=True
+    )
 
 
 class _Prompts(Sequence[list[int]]):
@@ -126,7 +138,7 @@ class _Prompts(Sequence[list[int]]):
     def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
-        return padded(self._planner, self._bare(index), self._pads)
+        return pad_prompt(self._planner, self._bare(index), self._pads)
 
     def _bare(self, index: int) -> list[int]:
         if self._pairs is not None:
@@ -158,25 +170,30 @@ async def generative_scoring(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
-    asked = await aside(request, parse_scoring, body)
-    adapter = service.model.check_model(asked.model)
-    service.model.queue.check(len(asked.items))
-    check_labels(asked, service.model.deployment.model.vocab_size)
-    id = reply_id(request, "generative-scoring", asked.request_id)
-    prompts = await aside(request, _prompts, service.model.planner, asked)
-    check_number_of_labels(len(asked.label_token_ids), service.options.replies.max_logprobs)
+    api_request = await aside(request, parse_scoring, body)
+    adapter = service.model.check_model(api_request.model)
+    service.model.queue.check(len(api_request.items))
+    check_labels(api_request, service.model.deployment.model.vocab_size)
+    id = reply_id(request, "generative-scoring", api_request.request_id)
+    prompts = await aside(request, _prompts, service.model.planner, api_request)
+    check_number_of_labels(len(api_request.label_token_ids), service.options.replies.max_logprobs)
     await aside(request, prompts.check_ids, service.model.deployment.model.vocab_size)
-    terms = RequestContext(id, asked.cache_salt, adapter, asked.priority)
+    request_context = RequestContext(id, api_request.cache_salt, adapter, api_request.priority)
     prompt_tokens = sum(prompts.lengths())
     caller = caller_of(request)
-    await prefill(service.delivery, service.model.planner, prompts, prompt_tokens, terms, arrived, "length", caller)
+    await prefill(
+        service.delivery, service.model.planner, prompts, prompt_tokens, request_context, arrived, "length", caller
+    )
 
     def reply() -> dict[str, Any]:
         seed = service.options.content.seed
-        scores = [label_score(token_digest(each), asked.label_token_ids, seed, asked.apply_softmax) for each in prompts]
+        scores = [
+            label_score(token_digest(each), api_request.label_token_ids, seed, api_request.apply_softmax)
+            for each in prompts
+        ]
         return scoring_reply(id, unix_time(), service.model.reply_name(adapter), scores, prompt_tokens)
 
-    return await json_body(request, reply, has_many(len(prompts), prompt_tokens))
+    return await json_body(request, reply, is_large(len(prompts), prompt_tokens))
 
 
 class _ItemPrompts(Sequence[list[int]]):
@@ -221,10 +238,10 @@ class _ItemPrompts(Sequence[list[int]]):
                     raise ApiError(f"Token id {token_id} is out of vocabulary")
 
 
-def _prompts(planner: Planner, asked: GenerativeScoringRequest) -> _ItemPrompts:
-    query = _item_token_ids(planner, asked.query, asked.add_special_tokens)
-    items = [_item_token_ids(planner, each, add_special_tokens=False) for each in asked.items]
-    return _ItemPrompts(query, items, asked.item_first, planner.max_model_len - 1)
+def _prompts(planner: Planner, api_request: GenerativeScoringRequest) -> _ItemPrompts:
+    query = _item_token_ids(planner, api_request.query, api_request.add_special_tokens)
+    items = [_item_token_ids(planner, each, add_special_tokens=False) for each in api_request.items]
+    return _ItemPrompts(query, items, api_request.item_first, planner.max_model_len - 1)
 
 
 def _item_token_ids(planner: Planner, given: str | list[int], add_special_tokens: bool) -> list[int]:

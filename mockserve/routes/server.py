@@ -25,12 +25,12 @@ from mockserve.protocol.errors import ApiError, bad_request
 from mockserve.protocol.json_text import compact_json, json_array
 from mockserve.protocol.reading.forms import QueryFields
 from mockserve.protocol.server.info import (
-    ConfigFacts,
+    ConfigSummary,
     ModelCard,
     TokenizeRequest,
-    as_objects,
-    as_text,
     check_decodable,
+    config_as_objects,
+    config_as_text,
     conversation_fields,
     model_list,
     parse_detokenize,
@@ -40,10 +40,10 @@ from mockserve.protocol.server.info import (
 from mockserve.realtime.driver import Driver
 from mockserve.responding.answer import json_body
 from mockserve.routes.shared import (
+    addressed_service,
     aside,
     is_long,
     json_reply,
-    meant,
     read_body,
     read_fields,
     read_object,
@@ -60,17 +60,19 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     """The token ids of a text or conversation, equal to the prompt of a completion or chat."""
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
-    asked = await aside(request, parse_tokenize, body)
-    service.model.check_model(asked.model)
-    ids = await aside(request, _token_ids, service.model, asked, body)
+    api_request = await aside(request, parse_tokenize, body)
+    service.model.check_model(api_request.model)
+    ids = await aside(request, _token_ids, service.model, api_request, body)
     tokenizer, limit = service.model.planner.tokenizer, service.model.planner.max_model_len
 
     def shown() -> dict[str, Any]:
         count = len(ids)
         if count <= TOKENS_AT_ONCE:
-            strings = tokenizer.token_strings(ids) if asked.returns_strings else None
+            strings = tokenizer.token_strings(ids) if api_request.returns_strings else None
             return {"count": count, "max_model_len": limit, "tokens": ids, "token_strs": strings}
-        all_strings = json_array(lambda: _strings(tokenizer, ids), TOKENS_AT_ONCE) if asked.returns_strings else None
+        all_strings = (
+            json_array(lambda: _strings(tokenizer, ids), TOKENS_AT_ONCE) if api_request.returns_strings else None
+        )
         tokens = json_array(lambda: ids, TOKENS_AT_ONCE)
         return {"count": count, "max_model_len": limit, "tokens": tokens, "token_strs": all_strings}
 
@@ -99,10 +101,10 @@ def _folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def _token_ids(model: ServedModel, asked: TokenizeRequest, body: dict[str, Any]) -> list[int]:
-    text = _text(model, asked, body)
+def _token_ids(model: ServedModel, api_request: TokenizeRequest, body: dict[str, Any]) -> list[int]:
+    text = _text(model, api_request, body)
     check_unicode(text)
-    return model.planner.tokenizer.encode(text, asked.add_special_tokens)
+    return model.planner.tokenizer.encode(text, api_request.add_special_tokens)
 
 
 def _strings(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[str]:
@@ -111,16 +113,16 @@ def _strings(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[str]:
         yield from tokenizer.token_strings(ids[start : start + TOKENS_AT_ONCE])
 
 
-def _text(model: ServedModel, asked: TokenizeRequest, body: dict[str, Any]) -> str:
-    if asked.messages is None:
-        return asked.prompt or ""
-    if asked.continue_final_message and asked.add_generation_prompt:
+def _text(model: ServedModel, api_request: TokenizeRequest, body: dict[str, Any]) -> str:
+    if api_request.messages is None:
+        return api_request.prompt or ""
+    if api_request.continue_final_message and api_request.add_generation_prompt:
         raise ApiError(
             "continue_final_message and add_generation_prompt are not compatible. Use continue_final_message when you "
             "want the model to continue the final message, and add_generation_prompt when you want to add a header "
             "that will prompt it to start a new assistant message instead."
         )
-    if not model.options.replies.tokens_per_medium and has_media(asked.messages):
+    if not model.options.replies.tokens_per_medium and has_media(api_request.messages):
         raise ApiError(f"{model.names[0]} is not a multimodal model")
     return model.planner.conversations.prompt(conversation_fields(body))
 
@@ -137,7 +139,7 @@ async def server_info(request: web.Request) -> web.StreamResponse:
     facts = _facts(request.app[SERVICE].model)
     return json_reply(
         {
-            "vllm_config": as_objects(facts) if as_json else as_text(facts),
+            "vllm_config": config_as_objects(facts) if as_json else config_as_text(facts),
             "vllm_env": {
                 name: value
                 for name, value in sorted(os.environ.items())
@@ -162,10 +164,10 @@ async def kv_event_sources(request: web.Request) -> web.StreamResponse:
     return json_reply({str(rank): asdict(config.of_rank(rank)) for rank in ranks})
 
 
-def _facts(model: ServedModel) -> ConfigFacts:
+def _facts(model: ServedModel) -> ConfigSummary:
     options, deployment = model.options, model.deployment
     config = deployment.config
-    return ConfigFacts(
+    return ConfigSummary(
         model=model.root,
         served_model_names=tuple(model.names),
         tokenizer=options.content.tokenizer or model.root,
@@ -254,7 +256,7 @@ async def reset_prefix_cache(request: web.Request) -> web.StreamResponse:
     preempts_running = query.flag("reset_running_requests", False)
     query.flag("reset_external", False)
     query.check()
-    return json_reply({"success": meant(request).delivery.suspension.reset_prefix_cache(preempts_running)})
+    return json_reply({"success": addressed_service(request).delivery.suspension.reset_prefix_cache(preempts_running)})
 
 
 async def reset_other_cache(_request: web.Request) -> web.StreamResponse:
@@ -264,13 +266,13 @@ async def reset_other_cache(_request: web.Request) -> web.StreamResponse:
 
 async def abort_requests(request: web.Request) -> web.StreamResponse:
     """Abort the named requests, or all; replies keep the tokens generated so far."""
-    driver = meant(request).delivery.driver
+    driver = addressed_service(request).delivery.driver
     named = (await read_object(request, "Invalid JSON format")).get("request_ids")
     if named:
         if isinstance(named, bool | int | float):
             reason = f"'{type(named).__name__}' object is not iterable"
             return json_reply({"error": f"Failed to abort requests: {reason}"}, HTTPStatus.INTERNAL_SERVER_ERROR)
-        _end_named(driver, named)
+        _abort_named(driver, named)
         return json_reply({"status": "aborted", "aborted": len(named)})
     return json_reply({"status": "aborted", "aborted": driver.end_early()})
 
@@ -281,11 +283,11 @@ async def abort_named_requests(request: web.Request) -> web.StreamResponse:
     if named is None:
         raise bad_request("Missing 'request_ids' in request body")
     if isinstance(named, list | str | dict):  # vLLM reports no other values
-        _end_named(meant(request).delivery.driver, named)
+        _abort_named(addressed_service(request).delivery.driver, named)
     return untyped_reply()
 
 
-def _end_named(driver: Driver, named: Any) -> None:
+def _abort_named(driver: Driver, named: Any) -> None:
     """Abort the requests with the client ids `named`; the engine appends a number to the id for each choice."""
     requested = {named} if isinstance(named, str) else {each for each in named if isinstance(each, str)}
     driver.end_early({each for each in driver.request_ids if each.rpartition("-")[0] in requested})
@@ -300,19 +302,19 @@ async def pause(request: web.Request) -> web.StreamResponse:
     query = QueryFields(request.query)
     mode, clears_caches = _pause_mode(query), query.flag("clear_cache", True)
     query.check()
-    await meant(request).delivery.suspension.pause(mode, clears_caches)
+    await addressed_service(request).delivery.suspension.pause(mode, clears_caches)
     return json_reply({"status": "paused"})
 
 
 async def resume(request: web.Request) -> web.StreamResponse:
     """Resume generation."""
-    meant(request).delivery.suspension.resume()
+    addressed_service(request).delivery.suspension.resume()
     return json_reply({"status": "resumed"})
 
 
 async def is_paused(request: web.Request) -> web.StreamResponse:
     """Whether generation is suspended."""
-    return json_reply({"is_paused": meant(request).delivery.suspension.is_paused})
+    return json_reply({"is_paused": addressed_service(request).delivery.suspension.is_paused})
 
 
 async def sleep(request: web.Request) -> web.StreamResponse:
@@ -321,7 +323,7 @@ async def sleep(request: web.Request) -> web.StreamResponse:
     level, mode = query.integer("level", 1, 0, MAX_SLEEP_LEVEL), _pause_mode(query)
     query.check()
     with _timed(request, "sleep"):
-        await meant(request).delivery.suspension.sleep(level, mode)
+        await addressed_service(request).delivery.suspension.sleep(level, mode)
     return json_reply({"status": "sleeping", "level": level})
 
 
@@ -329,19 +331,19 @@ async def wake_up(request: web.Request) -> web.StreamResponse:
     """Restore all memory, or the parts named by tags; generation resumes with the last part."""
     tags = request.query.getall("tags", None)
     with _timed(request, "wake"):
-        is_awake = meant(request).delivery.suspension.wake_up(tags)
+        is_awake = addressed_service(request).delivery.suspension.wake_up(tags)
     return json_reply({"status": "awake" if is_awake else "sleeping", "tags": tags})
 
 
 async def is_sleeping(request: web.Request) -> web.StreamResponse:
     """Whether the engine sleeps at any level or is paused."""
-    return json_reply({"is_sleeping": meant(request).delivery.suspension.is_sleeping})
+    return json_reply({"is_sleeping": addressed_service(request).delivery.suspension.is_sleeping})
 
 
 async def release_kv_cache_memory(request: web.Request) -> web.StreamResponse:
     """Free the KV cache of a paused engine until it wakes up."""
     with _timed(request, "release_kv_cache_memory"):
-        meant(request).delivery.suspension.release_kv_cache()
+        addressed_service(request).delivery.suspension.release_kv_cache()
     return json_reply({"status": "kv_cache_released"})
 
 

@@ -9,14 +9,14 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from aiohttp import hdrs, web
 from multidict import istr
 
-from mockserve.protocol.completions.requests import KnownBodies
-from mockserve.protocol.errors import ApiError, bad_request, internal_error, late, no_fields, wrong_media_type
+from mockserve.protocol.completions.requests import ParsedBodyCache
+from mockserve.protocol.errors import ApiError, bad_request, internal_error, mark_late, not_an_object, wrong_media_type
 from mockserve.protocol.json_text import reply_json
 from mockserve.protocol.reading.body import large_json, parse_json, parse_large_json
 from mockserve.protocol.reading.forms import QueryFields
 from mockserve.protocol.reading.long_json import CHECKED_BYTES, MOST_VALUE_BYTES, value_bytes
 from mockserve.protocol.sampling import SamplingParams
-from mockserve.serving.aside import LARGE_BYTES, RoomTaken, finished
+from mockserve.serving.aside import LARGE_BYTES, BodyReservation, run_to_completion
 from mockserve.serving.planner import likely_tokens
 from mockserve.serving.service import SERVICE, ReplyDelivery, Service
 from mockserve.transport.aiohttp_internals import forget_body
@@ -42,7 +42,7 @@ PRIORITY_HEADER = istr("X-Vllm-Priority")
 NUM_BODY_BYTES = web.RequestKey("num_body_bytes", int)
 """Request key of the body's length, present for a long body only."""
 
-ROOM_TAKEN = web.RequestKey("room_taken", RoomTaken)
+BODY_RESERVATION = web.RequestKey("room_taken", BodyReservation)
 """Request key of the memory that the request has acquired for its body."""
 
 TEMPLATE_FIELDS = {"chat_template", "chat_template_kwargs"}
@@ -77,12 +77,12 @@ async def read_body(request: web.Request, num_kinds: int = 1, num_item_kinds: in
         return parsed
     if request.headers.get(hdrs.CONTENT_TYPE) != JSON and request.content_type != JSON:
         raise wrong_media_type()
-    raw = await received(request)
+    raw = await receive_body(request)
     num_trials = max(num_kinds, num_item_kinds)
     has_many_trials = num_trials > 1 and raw.count(b",") * num_trials > MOST_TRIALS
     if len(raw) <= LONG_BODY_BYTES and not has_many_trials:
         body = parse_json(raw, num_kinds)
-        if body.keys() & TEMPLATE_FIELDS and request.app[SERVICE].model.planner.conversations.brings_template(body):
+        if body.keys() & TEMPLATE_FIELDS and request.app[SERVICE].model.planner.conversations.has_own_template(body):
             request[NUM_BODY_BYTES] = HUGE_BYTES
         return body
     request[NUM_BODY_BYTES] = len(raw)
@@ -93,7 +93,7 @@ async def read_body(request: web.Request, num_kinds: int = 1, num_item_kinds: in
     return await aside(request, parse_large_json, bodies, num_kinds)
 
 
-async def received(request: web.Request) -> bytes:
+async def receive_body(request: web.Request) -> bytes:
     """Return the body of a request. Raises ApiError if it does not arrive in time.
 
     A large body waits for memory, and keeps it until the request has been answered.
@@ -103,22 +103,22 @@ async def received(request: web.Request) -> bytes:
     service = request.app[SERVICE]
     num_bytes = request.content_length
     if num_bytes is not None and num_bytes <= LARGE_BYTES:
-        async with receiving(service):
+        async with receive_timeout(service):
             return await request.read()
-    taken = request[ROOM_TAKEN] = RoomTaken(service.body_room)
-    async with receiving(service):
-        await taken.take_raw(num_bytes or request.client_max_size)
+    reservation = request[BODY_RESERVATION] = BodyReservation(service.body_memory)
+    async with receive_timeout(service):
+        await reservation.acquire_raw(num_bytes or request.client_max_size)
         raw = await request.read()
-    taken.keep_raw(len(raw) if len(raw) > LARGE_BYTES else 0)
+    reservation.shrink_raw(len(raw) if len(raw) > LARGE_BYTES else 0)
     if len(raw) > CHECKED_BYTES:
         made_bytes = await service.delivery.aside.run(True, value_bytes, raw)
         if made_bytes <= MOST_VALUE_BYTES:  # larger bodies are refused
-            await taken.take_values(made_bytes)
+            await reservation.acquire_values(made_bytes)
     return raw
 
 
 @asynccontextmanager
-async def receiving(service: Service) -> AsyncIterator[None]:
+async def receive_timeout(service: Service) -> AsyncIterator[None]:
     """Raise ApiError if the block takes longer than the receive timeout."""
     try:
         async with asyncio.timeout(service.options.network.request_receive_timeout):
@@ -135,14 +135,14 @@ async def aside(request: web.Request, work: Callable[P, T], *arguments: P.args, 
     return await request.app[SERVICE].delivery.aside.run(num_bytes > LARGE_BYTES, work, *arguments, **named)
 
 
-async def parsed(request: web.Request, known: KnownBodies[T], body: dict[str, Any]) -> T:
+async def parsed(request: web.Request, known: ParsedBodyCache[T], body: dict[str, Any]) -> T:
     """Parse a body. Raises ApiError."""
     if is_long(request):
         return await aside(request, known.parse_long, body)
     return known.parse(body)
 
 
-async def planned_alone(request: web.Request, body: Mapping[str, Any], plan: Coroutine[Any, Any, T]) -> T:
+async def run_single_plan(request: web.Request, body: Mapping[str, Any], plan: Coroutine[Any, Any, T]) -> T:
     """Plan one answer to `body` and return the plan; long bodies and answers are planned on a thread."""
     num_bytes = request.get(NUM_BODY_BYTES)
     if num_bytes is None and not body.get("ignore_eos"):
@@ -150,7 +150,7 @@ async def planned_alone(request: web.Request, body: Mapping[str, Any], plan: Cor
     return await _on_thread(request.app[SERVICE].delivery, (num_bytes or 0) > LARGE_BYTES, plan)
 
 
-async def planned(request: web.Request, sampling: SamplingParams, plan: Coroutine[Any, Any, T]) -> T:
+async def run_plan(request: web.Request, sampling: SamplingParams, plan: Coroutine[Any, Any, T]) -> T:
     """Plan the answers that `sampling` describes and return the plan; long answers are planned on a thread."""
     service, num_bytes = request.app[SERVICE], request.get(NUM_BODY_BYTES)
     is_long = sampling.n * likely_tokens(sampling, service.model.planner.max_model_len) > LONG_ANSWER_TOKENS
@@ -162,7 +162,7 @@ async def planned(request: web.Request, sampling: SamplingParams, plan: Coroutin
 async def _on_thread(delivery: ReplyDelivery, is_huge: bool, plan: Coroutine[Any, Any, T]) -> T:
     """Run a planning coroutine on a thread. It is closed if the client disconnects before it begins."""
     try:
-        return await delivery.aside.run(is_huge, finished, plan)
+        return await delivery.aside.run(is_huge, run_to_completion, plan)
     finally:
         with suppress(ValueError):  # the thread is executing the plan
             plan.close()
@@ -184,7 +184,7 @@ def requested_priority(request: web.Request) -> int | None:
     return _number(header_text(request, PRIORITY_HEADER))
 
 
-def meant(request: web.Request) -> Service:
+def addressed_service(request: web.Request) -> Service:
     """Return the service that a control route acts on: the instance in `?instance=`, else all. Raises ApiError."""
     service = request.app[SERVICE]
     query = QueryFields(request.query)
@@ -201,7 +201,7 @@ def check_rank(request: web.Request, service: Service) -> None:
     """Raise ApiError when a header names an engine that does not exist."""
     rank = requested_rank(request)
     if rank is not None and not 0 <= rank < service.num_engines:
-        raise late(ApiError(f"data_parallel_rank {rank} is out of range [0, {service.num_engines})."))
+        raise mark_late(ApiError(f"data_parallel_rank {rank} is out of range [0, {service.num_engines})."))
 
 
 def _number(text: str | None) -> int | None:
@@ -221,35 +221,35 @@ def untyped_reply(text: str = "") -> web.Response:
     return web.Response(body=text.encode(), content_type=UNTYPED)
 
 
-async def read_object(request: web.Request, complaint: str | None = None) -> dict[str, Any]:
+async def read_object(request: web.Request, error_message: str | None = None) -> dict[str, Any]:
     """Return the JSON object of a route that reads its body on its own, whatever its media type.
 
-    `complaint` replaces the JSON parser's message. Raises ApiError when there is no object.
+    `error_message` replaces the JSON parser's message. Raises ApiError when there is no object.
     """
-    body = await read_json(request, complaint)
+    body = await read_json(request, error_message)
     if not isinstance(body, dict):
         raise bad_request("Request body must be a JSON object")
     return body
 
 
-async def read_fields(request: web.Request, complaint: str | None = None) -> dict[str, Any]:
+async def read_fields(request: web.Request, error_message: str | None = None) -> dict[str, Any]:
     """Return the JSON object of a body. Any other value is an error of status 500, since vLLM's routes do not check."""
-    body = await read_json(request, complaint)
+    body = await read_json(request, error_message)
     if not isinstance(body, dict):
-        raise no_fields(body)
+        raise not_an_object(body)
     return body
 
 
-async def read_json(request: web.Request, complaint: str | None = None) -> Any:
-    """The JSON value of a body. Raises ApiError; `complaint` replaces the JSON parser's message."""
-    raw = await received(request)
+async def read_json(request: web.Request, error_message: str | None = None) -> Any:
+    """The JSON value of a body. Raises ApiError; `error_message` replaces the JSON parser's message."""
+    raw = await receive_body(request)
     try:
         if len(raw) <= LONG_BODY_BYTES:
             return json.loads(raw)
         request[NUM_BODY_BYTES] = len(raw)
         return await aside(request, large_json, [raw])
     except json.JSONDecodeError as error:
-        raise bad_request(complaint or f"JSON decode error: {error}") from None
+        raise bad_request(error_message or f"JSON decode error: {error}") from None
     except ValueError as error:  # invalid UTF-8, or a number with thousands of digits
         raise ApiError(str(error)) from None
     except RecursionError as error:

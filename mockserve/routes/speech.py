@@ -19,12 +19,12 @@ from mockserve.protocol.realtime import (
     LONG_EVENT_CHARS,
     AudioAppend,
     AudioBuffer,
-    Refused,
+    ErrorReply,
     Segment,
     SessionUpdate,
     delta,
     done,
-    failed,
+    error_event,
     read_event,
     session_created,
 )
@@ -32,19 +32,19 @@ from mockserve.protocol.speech import (
     GRANULARITIES,
     TRANSCRIBE,
     TRANSLATE,
-    Speech,
     SpeechChunks,
     SpeechRequest,
+    SpeechTask,
     check_speech,
     parse_speech,
     whole_speech,
 )
 from mockserve.replies.frames import DONE, event
 from mockserve.replies.reply_set import ReplySet
-from mockserve.responding.answer import collect, fly
-from mockserve.responding.event_streams import SpokenStream, SpokenStretch
+from mockserve.responding.answer import collect, run_choices
+from mockserve.responding.event_streams import SpeechSegmentChoice, SpeechStream
 from mockserve.responding.sse_writer import EventOutlet
-from mockserve.routes.shared import json_reply, received, reply_id
+from mockserve.routes.shared import json_reply, receive_body, reply_id
 from mockserve.serving.aside import LARGE_BYTES
 from mockserve.serving.service import SERVICE, ReplyDelivery, Service
 from mockserve.transport.clients import Caller, arrived_at, caller_of
@@ -64,24 +64,24 @@ async def translate(request: web.Request) -> web.StreamResponse:
     return await _answer(request, TRANSLATE)
 
 
-async def _answer(request: web.Request, speech: Speech) -> web.StreamResponse:
+async def _answer(request: web.Request, speech: SpeechTask) -> web.StreamResponse:
     service = request.app[SERVICE]
     form = await _form(request)
     arrived = arrived_at(request, service.delivery.driver)
-    asked = parse_speech(form, speech)
+    api_request = parse_speech(form, speech)
     recording = bytes(form["file"].data)
     if len(recording) > MAX_FILE_BYTES:
         raise bad_value("Maximum file size exceeded", "audio_filesize_mb", len(recording) / 2**20)
-    adapter = service.model.check_model(asked.model)
+    adapter = service.model.check_model(api_request.model)
     model = service.model.reply_name(adapter)
-    check_speech(asked, model)
+    check_speech(api_request, model)
     name = reply_id(request, speech.verb, None)
-    plan = await plan_speech(service.model, asked, speech, recording, name, adapter)
-    if asked.streams:
+    plan = await plan_speech(service.model, api_request, speech, recording, name, adapter)
+    if api_request.streams:
         chunks = SpeechChunks(id=name, created=unix_time(), model=model, speech=speech)
-        return await _stream(request, service.delivery, asked, plan, chunks, arrived)
-    _, choices = await collect(service.delivery, plan.job, arrived, _traced(request))
-    return json_reply(whole_speech(asked, speech, plan.spoken(list(choices)), plan.duration_s))
+        return await _stream(request, service.delivery, api_request, plan, chunks, arrived)
+    _, choices = await collect(service.delivery, plan.job, arrived, _trace_context(request))
+    return json_reply(whole_speech(api_request, speech, plan.segments(list(choices)), plan.duration_s))
 
 
 async def _form(request: web.Request) -> dict[str, Any]:
@@ -89,7 +89,7 @@ async def _form(request: web.Request) -> dict[str, Any]:
     reader = form_reader(request.headers.get(hdrs.CONTENT_TYPE, ""))
     if reader is None:
         return {}
-    body = await received(request)
+    body = await receive_body(request)
     for begin in range(0, len(body), PIECE_BYTES):
         reader.write(body[begin : begin + PIECE_BYTES])
         await asyncio.sleep(0)  # lets the event loop serve other replies
@@ -103,24 +103,24 @@ async def _form(request: web.Request) -> dict[str, Any]:
 async def _stream(
     request: web.Request,
     delivery: ReplyDelivery,
-    asked: SpeechRequest,
+    api_request: SpeechRequest,
     plan: SpeechPlan,
     chunks: SpeechChunks,
     arrived: Micros,
 ) -> web.StreamResponse:
-    replies = ReplySet(plan.job, _traced(request))
+    replies = ReplySet(plan.job, _trace_context(request))
     with delivery.open_replies:
         async with EventOutlet(request) as outlet:
-            stream = SpokenStream(replies, plan, asked, chunks, lambda chunk: outlet.send(event(chunk)))
+            stream = SpeechStream(replies, plan, api_request, chunks, lambda chunk: outlet.send(event(chunk)))
             if delivery.suspension.rejects_new:
                 stream.fail(plan.job.errors.paused())
             else:
-                await fly(delivery, replies, stream.replies(), arrived)
+                await run_choices(delivery, replies, stream.replies(), arrived)
             outlet.send(DONE)
         return outlet.response
 
 
-def _traced(request: web.Request) -> Caller:
+def _trace_context(request: web.Request) -> Caller:
     """Return the caller with its trace context only: vLLM's speech routes read no other caller header."""
     caller = caller_of(request)
     return Caller(traceparent=caller.traceparent, tracestate=caller.tracestate)
@@ -152,7 +152,7 @@ class _Connection:
         self._caller = Caller(traceparent=caller.traceparent, tracestate=caller.tracestate)
         self._id = f"ws-{uuid4()}"
         self._audio = AudioBuffer()
-        self._heard = asyncio.Event()
+        self._transcript = asyncio.Event()
         self._has_model = False
         self._transcribing: asyncio.Task[None] | None = None
 
@@ -162,7 +162,7 @@ class _Connection:
         try:
             async for message in self._socket:
                 if message.type is WSMsgType.TEXT:
-                    await self._take(message.data)
+                    await self._handle_event(message.data)
                 elif message.type is WSMsgType.PING:
                     await self._socket.pong(message.data)
                 elif message.type is not WSMsgType.PONG:
@@ -174,27 +174,27 @@ class _Connection:
                 with suppress(asyncio.CancelledError):
                     await self._transcribing
 
-    async def _take(self, text: str) -> None:
+    async def _handle_event(self, text: str) -> None:
         service = self._service
         read = partial(read_event, text, service.model.names, self._has_model)
         is_long = len(text) > LONG_EVENT_CHARS
         event = await service.delivery.aside.run(len(text) > LARGE_BYTES, read) if is_long else read()
-        if isinstance(event, Refused):
+        if isinstance(event, ErrorReply):
             await self._socket.send_str(event.text)
         elif isinstance(event, SessionUpdate):
             self._has_model = True
         elif isinstance(event, AudioAppend):
             self._audio.append(event.samples)
-            self._heard.set()
+            self._transcript.set()
         elif event.is_final:
             if not self._audio.end():
                 await self._socket.close(code=1008, message=b"too many ends of utterances")
-            self._heard.set()
+            self._transcript.set()
         elif self._transcribing is None or self._transcribing.done():
             self._transcribing = asyncio.create_task(self._transcribe())
 
     async def _fail(self, message: str, code: str) -> None:
-        await self._socket.send_str(failed(message, code))
+        await self._socket.send_str(error_event(message, code))
 
     async def _transcribe(self) -> None:
         """Send the text of one utterance in deltas, then as a whole."""
@@ -202,7 +202,7 @@ class _Connection:
         try:
             with self._service.delivery.open_replies:
                 async for segment in self._segments():
-                    await self._hear(segment, utterance)
+                    await self._transcribe_segment(segment, utterance)
             usage = Usage(utterance.num_prompt_tokens, utterance.num_tokens)
             await self._socket.send_str(done(utterance.text, usage))
             self._audio.clear()
@@ -219,10 +219,10 @@ class _Connection:
             if segment is not None:
                 yield segment
             else:
-                self._heard.clear()
-                await self._heard.wait()
+                self._transcript.clear()
+                await self._transcript.wait()
 
-    async def _hear(self, segment: Segment, utterance: "_Utterance") -> None:
+    async def _transcribe_segment(self, segment: Segment, utterance: "_Utterance") -> None:
         """Transcribe a segment as a continuation of the previous segments."""
         delivery = self._service.delivery
         name = f"rt-{self._id}-{uuid4()}"
@@ -232,19 +232,19 @@ class _Connection:
         utterance.num_prompt_tokens = utterance.num_prompt_tokens or len(prompt.token_ids)
         if delivery.suspension.rejects_new:
             raise job.errors.paused()
-        texts = _Texts(ReplySet(job, self._caller))
-        stretch = SpokenStretch(texts, 0, prompt.generations[0])
-        flying = asyncio.ensure_future(fly(delivery, texts.replies, [stretch], delivery.driver.clock()))
-        flying.add_done_callback(lambda _: texts.queue.put_nowait(None))
+        texts = _SegmentReply(ReplySet(job, self._caller))
+        stretch = SpeechSegmentChoice(texts, 0, prompt.generations[0])
+        submitted = asyncio.ensure_future(run_choices(delivery, texts.replies, [stretch], delivery.driver.clock()))
+        submitted.add_done_callback(lambda _: texts.queue.put_nowait(None))
         try:
             while (piece := await texts.queue.get()) is not None:
                 text, num_new = piece
                 utterance.text += text
                 utterance.num_tokens += num_new
                 await self._socket.send_str(delta(text))
-            await flying
+            await submitted
         finally:
-            flying.cancel()
+            submitted.cancel()
         if texts.error is not None:
             raise texts.error
         utterance.ids = [*prompt.token_ids, *prompt.generations[0].answer.token_ids]
@@ -260,7 +260,7 @@ class _Utterance:
         self.num_tokens = 0
 
 
-class _Texts:
+class _SegmentReply:
     """Queue of new text of one segment for the connection."""
 
     def __init__(self, replies: ReplySet) -> None:

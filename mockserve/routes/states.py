@@ -15,7 +15,7 @@ from mockserve.metrics.page import MetricsSource
 from mockserve.options.fake_metrics import read_fake_metrics
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import compact_json
-from mockserve.routes.shared import json_reply, meant, read_object
+from mockserve.routes.shared import addressed_service, json_reply, read_object
 from mockserve.serving.background import MOST_KV_FRACTION, MOST_RUNNING, BackgroundLoad
 from mockserve.serving.service import SERVICE, Service
 
@@ -41,16 +41,16 @@ async def add_fixtures(request: web.Request) -> web.StreamResponse:
         fixtures = read_fixtures(body, "the body")
     except OptionError as error:
         raise ApiError(str(error)) from None
-    if len(playback.set_fixtures) + len(fixtures) > MOST_FIXTURES:
+    if len(playback.http_fixtures) + len(fixtures) > MOST_FIXTURES:
         raise ApiError(f"there may be at most {MOST_FIXTURES} fixtures")
-    playback.set_fixtures[:0] = fixtures
+    playback.http_fixtures[:0] = fixtures
     return json_reply(_state(playback), HTTPStatus.CREATED)
 
 
 async def remove_fixtures(request: web.Request) -> web.StreamResponse:
     """Remove the fixtures that were set over HTTP."""
     playback = _playback(request)
-    playback.set_fixtures.clear()
+    playback.http_fixtures.clear()
     return json_reply(_state(playback))
 
 
@@ -114,7 +114,7 @@ async def show_pins(request: web.Request) -> web.StreamResponse:
 
 async def pin_metrics(request: web.Request) -> web.StreamResponse:
     """Pin series: each of `pins` has a name, perhaps labels, a value, and perhaps `for_s` seconds."""
-    service = meant(request)
+    service = addressed_service(request)
     body = await read_object(request)
     rows = body.get("pins")
     if set(body) != {"pins"} or not isinstance(rows, list) or len(rows) > MOST_PINS:
@@ -141,12 +141,12 @@ async def release_metrics(request: web.Request) -> web.StreamResponse:
 
 async def show_load(request: web.Request) -> web.StreamResponse:
     """The synthetic load beside the requests of clients."""
-    return json_reply(_load(meant(request)).shown())
+    return json_reply(_load(addressed_service(request)).shown())
 
 
 async def set_load(request: web.Request) -> web.StreamResponse:
     """Set the number of `running` synthetic requests, their `prompt_tokens`, and the withheld `kv_fraction`."""
-    load = _load(meant(request))
+    load = _load(addressed_service(request))
     body = await read_object(request)
     now = load.shown()
     limits = {"running": MOST_RUNNING, "kv_fraction": MOST_KV_FRACTION, "prompt_tokens": 1_000_000}
@@ -168,7 +168,7 @@ async def set_load(request: web.Request) -> web.StreamResponse:
 
 async def end_load(request: web.Request) -> web.StreamResponse:
     """End the synthetic load."""
-    load = _load(meant(request))
+    load = _load(addressed_service(request))
     load.set(0, 0.0, 1)
     return json_reply(load.shown())
 
@@ -273,7 +273,7 @@ def _pins(overrides: MetricOverrides) -> web.StreamResponse:
 
 
 def _overrides(request: web.Request) -> MetricOverrides:
-    source = meant(request).metrics_source
+    source = addressed_service(request).metrics_source
     assert isinstance(source, MetricsSource)  # true in a server of one process
     return source.overrides
 

@@ -154,12 +154,12 @@ async def collective_rpc(request: web.Request) -> web.StreamResponse:
     arguments = body.get("args", [])
     if not isinstance(arguments, list | dict | str):
         raise ApiError(f"'{_TYPE_NAMES[type(arguments)]}' object is not iterable")
-    for name in _SENT:
+    for name in _RPC_MESSAGE_FIELDS:
         _check_text(body.get(name))
     return json_reply({"results": [None] * request.app[SERVICE].model.deployment.tp})
 
 
-_SENT = ("method", "timeout", "args", "kwargs")
+_RPC_MESSAGE_FIELDS = ("method", "timeout", "args", "kwargs")
 """The message that vLLM sends to its workers, as UTF-8."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from smg_grpc_proto import vllm_engine_pb2 as pb
 
 from blis_sim.options.text import load_json
-from mockserve.protocol.bodies import Ending, Scored
+from mockserve.protocol.bodies import Ending, ScoredToken
 from mockserve.protocol.errors import ApiError
 
 TOKENIZER_FILES = (
@@ -22,7 +22,7 @@ TOKENIZER_PATTERNS = ("*.tiktoken", "*.jinja", "*.model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
+class ModelMetadata:
     """A model's type, and a zip archive of its tokenizer files; empty without a model folder."""
 
     model_type: str = ""
@@ -35,14 +35,14 @@ class ModelFacts:
         return hashlib.sha256(self.archive).hexdigest()
 
 
-def read_facts(folder: str) -> ModelFacts:
+def read_metadata(folder: str) -> ModelMetadata:
     """Return the metadata of a model folder; empty for a model of the catalogue. Cost: a second per 20 MB."""
     path = Path(folder)
     if not path.is_dir():
-        return ModelFacts()
+        return ModelMetadata()
     config = _config(path / "config.json")
     architectures = config.get("architectures")
-    return ModelFacts(
+    return ModelMetadata(
         model_type=str(config.get("model_type", "")),
         architectures=tuple(map(str, architectures)) if isinstance(architectures, list) else (),
         archive=_archive(path),
@@ -115,36 +115,36 @@ def _constraint(params: Any) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokensOfChoice:
+class ChoiceTokens:
     """New tokens of choice `index`, with scores if requested, and `num_top` candidates per token."""
 
     index: int
     token_ids: Sequence[int]
-    scores: Sequence[Scored]
+    scores: Sequence[ScoredToken]
     prompt_ids: Sequence[int]
-    prompt_scores: Iterable[Scored | None]
+    prompt_scores: Iterable[ScoredToken | None]
     num_cached_tokens: int
     num_top: int
     num_prompt_top: int
 
 
-def chunk_of(tokens: TokensOfChoice) -> Any:
+def chunk_of(tokens: ChoiceTokens) -> Any:
     """Return a stream response with new tokens; the first response of a choice has the prompt's scores."""
-    return pb.GenerateResponse(chunk=pb.GenerateStreamChunk(token_ids=tokens.token_ids, **_about(tokens)))
+    return pb.GenerateResponse(chunk=pb.GenerateStreamChunk(token_ids=tokens.token_ids, **_common_fields(tokens)))
 
 
-def complete_of(tokens: TokensOfChoice, ending: Ending) -> Any:
+def complete_of(tokens: ChoiceTokens, ending: Ending) -> Any:
     """Return the last response of a choice, with the tokens of the last chunk in a stream, else with all tokens."""
     complete = pb.GenerateComplete(
         output_ids=tokens.token_ids,
         finish_reason=ending.finish_reason,
-        **_about(tokens),
+        **_common_fields(tokens),
         **_matched(ending.stop_reason),
     )
     return pb.GenerateResponse(complete=complete)
 
 
-def _about(tokens: TokensOfChoice) -> dict[str, Any]:
+def _common_fields(tokens: ChoiceTokens) -> dict[str, Any]:
     """Return the fields common to both kinds of responses."""
     return {
         "prompt_tokens": len(tokens.prompt_ids),
@@ -162,7 +162,7 @@ def _matched(stop_reason: int | str | None) -> Mapping[str, Any]:
     return {"matched_token_id" if isinstance(stop_reason, int) else "matched_stop_str": stop_reason}
 
 
-def _output_logprobs(scores: Sequence[Scored], num_top: int) -> Any:
+def _output_logprobs(scores: Sequence[ScoredToken], num_top: int) -> Any:
     if not scores:
         return None
     return pb.OutputLogProbs(
@@ -172,7 +172,7 @@ def _output_logprobs(scores: Sequence[Scored], num_top: int) -> Any:
     )
 
 
-def _input_logprobs(scores: Iterable[Scored | None], prompt_ids: Sequence[int], num_top: int) -> Any:
+def _input_logprobs(scores: Iterable[ScoredToken | None], prompt_ids: Sequence[int], num_top: int) -> Any:
     found = list(scores)
     if not found:
         return None
@@ -183,6 +183,6 @@ def _input_logprobs(scores: Iterable[Scored | None], prompt_ids: Sequence[int], 
     )
 
 
-def _top(scored: Scored, num_top: int) -> Any:
+def _top(scored: ScoredToken, num_top: int) -> Any:
     shown = scored.shown[:num_top]
     return pb.TopLogProbs(values=[each.logprob for each in shown], token_ids=[each.token_id for each in shown])

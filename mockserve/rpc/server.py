@@ -55,14 +55,14 @@ async def listen_for_calls(service: Service) -> RunningRpcServer:
         from smg_grpc_proto import vllm_engine_pb2_grpc
     except ImportError:
         raise OptionError(INSTALL) from None
-    from mockserve.rpc.messages import read_facts
+    from mockserve.rpc.messages import read_metadata
     from mockserve.rpc.servicer import VllmEngine
 
     network = service.options.network
     most_bytes = service.options.process.max_body_mb * 2**20
-    facts = await asyncio.to_thread(read_facts, service.model.root)
+    metadata = await asyncio.to_thread(read_metadata, service.model.root)
     server = grpc.aio.server(options=[*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", most_bytes)])
-    vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(VllmEngine(service, facts), server)
+    vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(VllmEngine(service, metadata), server)
     health = aio.HealthServicer()
     for name in ("", ENGINE_SERVICE):
         await health.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -23,9 +23,9 @@ from mockserve.protocol.generate import GenerateRequest, parse_generate
 from mockserve.replies.choice_writer import PlannedPrompt, Scorer
 from mockserve.replies.choices import PlannedChoice, failure
 from mockserve.replies.reply_set import ReplyJob, ReplySet
-from mockserve.responding.answer import fly
+from mockserve.responding.answer import run_choices
 from mockserve.responding.submission import prefill
-from mockserve.rpc.messages import ModelFacts, TokensOfChoice, body_of, chunk_of, complete_of
+from mockserve.rpc.messages import ChoiceTokens, ModelMetadata, body_of, chunk_of, complete_of
 from mockserve.serving.planner import RequestContext
 from mockserve.serving.service import VLLM_VERSION, Service
 from mockserve.transport.clients import Caller
@@ -60,17 +60,17 @@ class RpcChoice(PlannedChoice):
         replies: ReplySet,
         prompt: PlannedPrompt,
         index: int,
-        asked: GenerateRequest,
+        api_request: GenerateRequest,
         scorer: Scorer | None,
         queue: "asyncio.Queue[Any]",
     ) -> None:
         super().__init__(prompt.generations[index])
-        self._replies, self._prompt, self._index, self._asked = replies, prompt, index, asked
+        self._replies, self._prompt, self._index, self._api_request = replies, prompt, index, api_request
         self._scorer, self._queue = scorer, queue
         self._num_sent = 0
 
     def token(self, number: int) -> None:
-        if self._asked.delivery.stream:
+        if self._api_request.delivery.stream:
             self._queue.put_nowait(self._chunk(number))
 
     def tokens(self, first: int, last: int) -> None:
@@ -82,7 +82,7 @@ class RpcChoice(PlannedChoice):
 
     def _end(self, num_tokens: int, ending: Ending) -> None:
         first = self._num_sent
-        if self._asked.delivery.stream:
+        if self._api_request.delivery.stream:
             self._queue.put_nowait(self._chunk(num_tokens))
         self._queue.put_nowait(complete_of(self._tokens(first, num_tokens, shows_prompt=True), ending))
         if self._replies.choice_finished(num_tokens):
@@ -92,34 +92,36 @@ class RpcChoice(PlannedChoice):
         first, self._num_sent = self._num_sent, number
         return chunk_of(self._tokens(first, number, shows_prompt=first == 0))
 
-    def _tokens(self, first: int, last: int, shows_prompt: bool) -> TokensOfChoice:
-        flights, ids, scorer = self._replies.flights, self._generation.answer.token_ids, self._scorer
+    def _tokens(self, first: int, last: int, shows_prompt: bool) -> ChoiceTokens:
+        engine_requests, ids, scorer = self._replies.engine_requests, self._generation.answer.token_ids, self._scorer
         prompt_scores = self._prompt.scores if shows_prompt and self._prompt.scores is not None else ()
-        return TokensOfChoice(
+        return ChoiceTokens(
             index=self._index,
             token_ids=ids[first:last],
             scores=[] if scorer is None else [scorer.score(place, ids[place]) for place in range(first, last)],
             prompt_ids=self._prompt.token_ids,
             prompt_scores=prompt_scores,
-            num_cached_tokens=flights[self._index].num_cached_tokens if self._index < len(flights) else 0,
-            num_top=max(0, self._asked.sampling.num_logprobs or 0),
-            num_prompt_top=max(0, self._asked.sampling.num_prompt_logprobs or 0),
+            num_cached_tokens=engine_requests[self._index].num_cached_tokens
+            if self._index < len(engine_requests)
+            else 0,
+            num_top=max(0, self._api_request.sampling.num_logprobs or 0),
+            num_prompt_top=max(0, self._api_request.sampling.num_prompt_logprobs or 0),
         )
 
 
 class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
     """vLLM's service `vllm.grpc.engine.VllmEngine`, without media and without the stream of KV events."""
 
-    def __init__(self, service: Service, facts: ModelFacts) -> None:
+    def __init__(self, service: Service, metadata: ModelMetadata) -> None:
         self._service = service
-        self._facts = facts
+        self._facts = metadata
         self._open: dict[str, ReplySet] = {}
 
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """Continue a prompt of token ids or text."""
         arrived_at = self._service.delivery.driver.clock()
         try:
-            asked, job = await self._planned(request)
+            api_request, job = await self._planned(request)
             if self._service.delivery.suspension.rejects_new:
                 raise paused()
         except ApiError as error:
@@ -128,7 +130,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         replies = ReplySet(job, _caller(request, context))
         self._open[request.request_id] = replies
         try:
-            async for response in self._responses(replies, asked, arrived_at):
+            async for response in self._responses(replies, api_request, arrived_at):
                 yield response
         except ApiError as error:
             await context.abort(code_of(error), error.message)
@@ -147,8 +149,8 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
             if not prompt:
                 raise ApiError(EMPTY_PROMPT)
             service.model.planner.check_ids(prompt)
-            arrived_at, terms = service.delivery.driver.clock(), RequestContext(request.request_id)
-            await prefill(service.delivery, service.model.planner, [prompt], len(prompt), terms, arrived_at)
+            arrived_at, request_context = service.delivery.driver.clock(), RequestContext(request.request_id)
+            await prefill(service.delivery, service.model.planner, [prompt], len(prompt), request_context, arrived_at)
         except ApiError as error:
             await context.abort(code_of(error), error.message)
         assert service.model.pooler is not None
@@ -179,7 +181,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         for request_id in request.request_ids:
             replies = self._open.get(request_id)
             if replies is not None:
-                names = [each.request.id for each in replies.flights]
+                names = [each.request.id for each in replies.engine_requests]
                 self._service.delivery.driver.end_early(names)
         return pb.AbortResponse()
 
@@ -272,28 +274,30 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         else:
             ids = list(request.tokenized.input_ids)
         _check_length(len(ids), model.planner.max_model_len)
-        asked = await delivery.aside.run(True, lambda: parse_generate(body_of(request, ids)))
+        api_request = await delivery.aside.run(True, lambda: parse_generate(body_of(request, ids)))
         name = request.request_id or next(self._service.ids)
-        return asked, await plan_generate(model, asked, name, None, None)
+        return api_request, await plan_generate(model, api_request, name, None, None)
 
-    async def _responses(self, replies: ReplySet, asked: GenerateRequest, arrived_at: Micros) -> AsyncIterator[Any]:
+    async def _responses(
+        self, replies: ReplySet, api_request: GenerateRequest, arrived_at: Micros
+    ) -> AsyncIterator[Any]:
         """Yield responses as tokens come. Closing the generator aborts unfinished requests. Raises ApiError."""
         queue: asyncio.Queue[Any] = asyncio.Queue()
         (prompt,) = replies.job.prompts
-        new_scorer = new_scorers(self._service.model, asked.sampling)
+        new_scorer = new_scorers(self._service.model, api_request.sampling)
         choices = []
         for index, generation in enumerate(prompt.generations):
             scorer = None if new_scorer is None else new_scorer(generation)
-            choices.append(RpcChoice(replies, prompt, index, asked, scorer, queue))
+            choices.append(RpcChoice(replies, prompt, index, api_request, scorer, queue))
         with self._service.delivery.open_replies:
-            flying = asyncio.ensure_future(fly(self._service.delivery, replies, choices, arrived_at))
-            flying.add_done_callback(lambda _: queue.put_nowait(None))
+            submitted = asyncio.ensure_future(run_choices(self._service.delivery, replies, choices, arrived_at))
+            submitted.add_done_callback(lambda _: queue.put_nowait(None))
             try:
                 while (response := await queue.get()) is not None:
                     yield response
-                await flying
+                await submitted
             finally:
-                flying.cancel()
+                submitted.cancel()
 
 
 def _caller(request: Any, context: Any) -> Caller:

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from threading import Thread, local
 from typing import Any, ParamSpec, TypeVar
 
-from mockserve.generation.writing import too_big
+from mockserve.generation.writing import grammar_too_big
 from mockserve.protocol.errors import ApiError
 from mockserve.serving.lifecycle import OpenReplies, too_busy
 from mockserve.serving.worker_pool import (
@@ -73,7 +73,7 @@ MOST_RAW_BYTES = 256 << 20
 MOST_VALUE_BYTES = 512 << 20
 
 
-class Room:
+class MemoryBudget:
     """A budget of bytes, granted first come, first served. A request above the whole budget is granted while unused."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -81,7 +81,7 @@ class Room:
         self._taken_bytes = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    async def take(self, num_bytes: int) -> None:
+    async def acquire(self, num_bytes: int) -> None:
         """Return once the bytes are granted."""
         if not self._waiting and self._fits(num_bytes):
             self._taken_bytes += num_bytes
@@ -92,10 +92,10 @@ class Room:
             await given
         except asyncio.CancelledError:
             if given.done() and not given.cancelled():
-                self.give_back(num_bytes)
+                self.release(num_bytes)
             raise
 
-    def give_back(self, num_bytes: int) -> None:
+    def release(self, num_bytes: int) -> None:
         """Return bytes to the budget and grant waiting requests."""
         self._taken_bytes -= num_bytes
         while self._waiting:
@@ -111,7 +111,7 @@ class Room:
         return not self._taken_bytes or self._taken_bytes + num_bytes <= self._most_bytes
 
 
-class BodyRoom:
+class BodyMemory:
     """Memory budgets for received bodies, and for the Python values parsed from them.
 
     A request acquires memory for its body first and memory for values second, never in the other order, so that
@@ -119,37 +119,37 @@ class BodyRoom:
     """
 
     def __init__(self) -> None:
-        self.raw = Room(MOST_RAW_BYTES)
-        self.values = Room(MOST_VALUE_BYTES)
+        self.raw = MemoryBudget(MOST_RAW_BYTES)
+        self.values = MemoryBudget(MOST_VALUE_BYTES)
 
 
 @dataclass(slots=True)
-class RoomTaken:
-    """The share of one request in `BodyRoom`."""
+class BodyReservation:
+    """The share of one request in `BodyMemory`."""
 
-    room: BodyRoom
+    memory: BodyMemory
     raw_bytes: int = 0
     value_bytes: int = 0
 
-    async def take_raw(self, num_bytes: int) -> None:
+    async def acquire_raw(self, num_bytes: int) -> None:
         """Return once memory for a body is granted."""
-        await self.room.raw.take(num_bytes)
+        await self.memory.raw.acquire(num_bytes)
         self.raw_bytes += num_bytes
 
-    def keep_raw(self, num_bytes: int) -> None:
+    def shrink_raw(self, num_bytes: int) -> None:
         """Release the acquired memory beyond `num_bytes`."""
-        self.room.raw.give_back(self.raw_bytes - num_bytes)
+        self.memory.raw.release(self.raw_bytes - num_bytes)
         self.raw_bytes = num_bytes
 
-    async def take_values(self, num_bytes: int) -> None:
+    async def acquire_values(self, num_bytes: int) -> None:
         """Return once memory for the parsed values is granted."""
-        await self.room.values.take(num_bytes)
+        await self.memory.values.acquire(num_bytes)
         self.value_bytes += num_bytes
 
-    def leave(self) -> None:
+    def release_all(self) -> None:
         """Release all memory of the request."""
-        self.room.raw.give_back(self.raw_bytes)
-        self.room.values.give_back(self.value_bytes)
+        self.memory.raw.release(self.raw_bytes)
+        self.memory.values.release(self.value_bytes)
         self.raw_bytes = self.value_bytes = 0
 
 
@@ -183,16 +183,16 @@ LARGE_BYTES = 1 << 20
 """Work on larger bodies runs on a separate thread, so that usual long prompts do not wait for hostile ones."""
 
 
-class _Here(local):
+class _ThreadState(local):
     """Thread-local state: on a thread for long work, the event loop that receives the result."""
 
     loop: asyncio.AbstractEventLoop | None = None
 
 
-_here = _Here()
+_thread_state = _ThreadState()
 
 
-class Aside:
+class OffloadExecutor:
     """Runs work outside of the event loop: in worker processes, on a thread for long work, on a thread for huge work.
 
     Each thread and process starts with its first job and runs one job at a time.
@@ -213,24 +213,24 @@ class Aside:
         """Return the result of a job; a small job runs in place. Raises ApiError for a job over the limits."""
         if job.is_small:
             return job.done()
-        if _here.loop is not None:
+        if _thread_state.loop is not None:
             # Only the event loop may use the worker processes, and this thread may block.
-            return asyncio.run_coroutine_threadsafe(self._done_by_process(job), _here.loop).result()
-        return await self._done_by_process(job)
+            return asyncio.run_coroutine_threadsafe(self._run_in_process(job), _thread_state.loop).result()
+        return await self._run_in_process(job)
 
-    def done_from_thread(self, job: Job[T], refusal: ApiError) -> T:
+    def run_from_thread(self, job: Job[T], refusal: ApiError) -> T:
         """Run a job in a worker process from a thread for long work, and return its result.
 
         Raises `refusal` for a job over the limits.
         """
-        assert _here.loop is not None
-        return asyncio.run_coroutine_threadsafe(self._by_process(job, refusal), _here.loop).result()
+        assert _thread_state.loop is not None
+        return asyncio.run_coroutine_threadsafe(self._submit_to_pool(job, refusal), _thread_state.loop).result()
 
-    async def _done_by_process(self, job: Job[T]) -> T:
+    async def _run_in_process(self, job: Job[T]) -> T:
         with self._answering:
-            return await self._by_process(job, too_big())
+            return await self._submit_to_pool(job, grammar_too_big())
 
-    async def _by_process(self, job: Job[T], refusal: ApiError) -> T:
+    async def _submit_to_pool(self, job: Job[T], refusal: ApiError) -> T:
         try:
             return await self.pool.run(job.function, *job.arguments)
         except (OverLimitError, RecursionError):
@@ -246,7 +246,7 @@ class Aside:
 
     async def in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Run a function that would block the event loop on a thread, and return its result."""
-        if _here.loop is not None:
+        if _thread_state.loop is not None:
             return work(*arguments, **named)
         return await self.run(False, work, *arguments, **named)
 
@@ -283,7 +283,7 @@ class Aside:
             gc.enable()
 
 
-def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_to_completion(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end on a thread for long work, where it awaits nothing but turns of the event loop."""
     while True:
         try:
@@ -294,11 +294,11 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class _Worker:
-    """One thread, started with its first job. It calls `tidy` when its queue is empty."""
+    """One thread, started with its first job. It calls `on_idle` when its queue is empty."""
 
-    def __init__(self, name: str, tidy: Callable[[], None] | None = None) -> None:
+    def __init__(self, name: str, on_idle: Callable[[], None] | None = None) -> None:
         self._name = name
-        self._tidy = tidy
+        self._on_idle = on_idle
         self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._has_begun = False
 
@@ -327,15 +327,15 @@ class _Worker:
         while (job := self._jobs.get()) is not None:
             _do(*job)
             del job
-            if self._tidy is not None and self._jobs.empty():
-                self._tidy()
+            if self._on_idle is not None and self._jobs.empty():
+                self._on_idle()
 
 
 def _do(done: asyncio.Future[Any], work: Callable[[], Any]) -> None:
     """Run one job and pass its result to the loop, unless the loop is closed."""
     if done.cancelled():
         return
-    loop = _here.loop = done.get_loop()
+    loop = _thread_state.loop = done.get_loop()
     found, failure = _outcome(work)
     if not loop.is_closed():
         loop.call_soon_threadsafe(_settle, done, found, failure)

@@ -26,7 +26,7 @@ class BackgroundLoad:
     num_running: int = 0
     kv_fraction: float = 0.0
     prompt_tokens: int = 1
-    _open: dict[str, "_Synthetic"] = field(default_factory=dict)
+    _open: dict[str, "_SyntheticReply"] = field(default_factory=dict)
     _numbers: "count[int]" = field(default_factory=count)
 
     def set(self, num_running: int, kv_fraction: float, prompt_tokens: int) -> None:
@@ -49,9 +49,9 @@ class BackgroundLoad:
             "in_engine": len(self._open),
         }
 
-    def ended(self, request_id: str, *, goes_on: bool) -> None:
+    def ended(self, request_id: str, *, starts_another: bool) -> None:
         """Replace a synthetic request that has ended."""
-        if self._open.pop(request_id, None) is not None and goes_on and len(self._open) < self.num_running:
+        if self._open.pop(request_id, None) is not None and starts_another and len(self._open) < self.num_running:
             asyncio.get_running_loop().call_soon(self._add_if_missing)
 
     def _add_if_missing(self) -> None:
@@ -60,7 +60,7 @@ class BackgroundLoad:
 
     def _add(self) -> None:
         request_id = f"background-{next(self._numbers)}"
-        reply = self._open[request_id] = _Synthetic(self, request_id)
+        reply = self._open[request_id] = _SyntheticReply(self, request_id)
         request = Request(
             id=request_id,
             input_tokens=self.prompt_tokens,
@@ -78,7 +78,7 @@ class BackgroundLoad:
             each.driver.call_engine(withhold)
 
 
-class _Synthetic:
+class _SyntheticReply:
     """The receiver of the tokens of one synthetic request."""
 
     __slots__ = ("_load", "_request_id")
@@ -97,10 +97,10 @@ class _Synthetic:
         pass
 
     def finish(self, num_tokens: int) -> None:
-        self._load.ended(self._request_id, goes_on=True)
+        self._load.ended(self._request_id, starts_another=True)
 
     def abort(self, num_tokens: int) -> None:
-        self._load.ended(self._request_id, goes_on=False)
+        self._load.ended(self._request_id, starts_another=False)
 
     def fail(self, message: str, status: int) -> None:
-        self._load.ended(self._request_id, goes_on=False)
+        self._load.ended(self._request_id, starts_another=False)

@@ -14,7 +14,7 @@ from mockserve.metrics.page import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import ApiError
 from mockserve.realtime.cluster import InstanceDriver
 from mockserve.serving.background import BackgroundLoad
-from mockserve.serving.lifecycle import Lifecycle, RequestQueue, Suspension, SuspensionOfAll
+from mockserve.serving.lifecycle import ClusterSuspension, Lifecycle, RequestQueue, Suspension
 from mockserve.serving.model import RouteCondition
 from mockserve.serving.response_store import ResponseStore
 from mockserve.serving.service import Service, queue_limits
@@ -36,9 +36,9 @@ MOST_REMOVED = 100
 
 
 class InstanceControl:
-    """Makes a service for each instance of `live`; `front` is the service with the router."""
+    """Makes a service for each instance of `live`; `router_service` is the service with the router."""
 
-    def __init__(self, front: Service, live: LiveCluster) -> None:
+    def __init__(self, router_service: Service, live: LiveCluster) -> None:
         self.services: dict[int, Service] = {}
         """Services of the present instances, by number."""
         self._removed: dict[int, Mapping[str, Any]] = {}
@@ -47,29 +47,29 @@ class InstanceControl:
         """Ports of single instances, by number."""
         self.listen: Callable[[int], Coroutine[None, None, None]] | None = None
         """Opens the port of an instance; None if instances have no ports."""
-        self.hang_up: Callable[[int], Coroutine[None, None, None]] | None = None
+        self.close_port: Callable[[int], Coroutine[None, None, None]] | None = None
         """Closes the port of an instance; None if instances have no ports."""
-        self._front = front
-        self._live = live
+        self._router_service = router_service
+        self._live_cluster = live
         self._pending: set[asyncio.Task[None]] = set()
         """Ports that are being opened or closed."""
         self._opening: dict[int, asyncio.Task[None]] = {}
         """Ports whose opening is awaited by a request that added an instance."""
         for number in live.engines:
-            self.services[number] = _service_of(front, live, number)
-        front.delivery.suspension = SuspensionOfAll(self._suspensions)
-        live.on_joined = self._joined
+            self.services[number] = _service_of(router_service, live, number)
+        router_service.delivery.suspension = ClusterSuspension(self._suspensions)
+        live.on_added = self._joined
         live.on_removed = self._left
 
     @property
-    def num_made(self) -> int:
+    def num_created(self) -> int:
         """Number of instances created so far, removed ones included."""
-        return self._live.num_made
+        return self._live_cluster.num_created
 
     def service(self, number: int) -> Service:
         """Return the service of one instance. Raises ApiError for an unknown number, or if the instance was removed."""
-        if not 0 <= number < self._live.num_made:
-            raise ApiError(f"instance must be from 0 to {self._live.num_made - 1}, got {number}", status=404)
+        if not 0 <= number < self._live_cluster.num_created:
+            raise ApiError(f"instance must be from 0 to {self._live_cluster.num_created - 1}, got {number}", status=404)
         if number not in self.services:
             raise _gone(number)
         return self.services[number]
@@ -79,45 +79,45 @@ class InstanceControl:
 
         Raises OptionError if no instance can be added. An instance that cannot listen is killed.
         """
-        number = await self._live.add(round(after_s * 1e6))
+        number = await self._live_cluster.add(round(after_s * 1e6))
         opening = self._opening.pop(number, None)
         if opening is not None:
             try:
                 await opening
             except OptionError:
-                self._live.driver.kill(number)
-                await self._live.driver.until_killed(number)
+                self._live_cluster.driver.kill(number)
+                await self._live_cluster.driver.until_killed(number)
                 raise
         return number
 
     async def drain(self, number: int) -> None:
         """Stop routing requests to an instance. Raises ApiError if it was removed or killed."""
         self._check_alive(number)
-        await self._live.driver.drain(number)
+        await self._live_cluster.driver.drain(number)
 
     async def kill(self, number: int) -> None:
         """Stop an instance and fail its requests. Raises ApiError if it was removed or killed."""
         self._check_alive(number)
-        self._live.driver.kill(number)
-        await self._live.driver.until_killed(number)
-        if self.hang_up is not None:
-            _ = self._begin(self.hang_up(number))  # ends when its replies have ended
+        self._live_cluster.driver.kill(number)
+        await self._live_cluster.driver.until_killed(number)
+        if self.close_port is not None:
+            _ = self._begin(self.close_port(number))  # ends when its replies have ended
 
-    def described(self, number: int) -> Mapping[str, Any]:
+    def describe(self, number: int) -> Mapping[str, Any]:
         """Return the state of an instance, or the last state of a removed one."""
         port = {"port": self.ports.get(number)}
         if number in self._removed:
             return {**self._removed[number], **port}
-        member = self._live.driver.cluster.members[number]
-        return {**_figures(number, member.state.name.lower(), self._live.engines[number]), **port}
+        member = self._live_cluster.driver.cluster.members[number]
+        return {**_figures(number, member.state.name.lower(), self._live_cluster.engines[number]), **port}
 
-    def described_all(self) -> list[Mapping[str, Any]]:
+    def describe_all(self) -> list[Mapping[str, Any]]:
         """Return the states of all present and the latest removed instances, ordered by number."""
-        return [self.described(number) for number in sorted({*self.services, *self._removed})]
+        return [self.describe(number) for number in sorted({*self.services, *self._removed})]
 
-    def door(self) -> Mapping[str, int]:
+    def unrouted_counts(self) -> Mapping[str, int]:
         """Counts of requests that reached no instance."""
-        cluster = self._live.driver.cluster
+        cluster = self._live_cluster.driver.cluster
         counters, gateway = cluster.counters, cluster.gateway
         return {
             "num_waiting": gateway.num_waiting if gateway is not None else 0,
@@ -132,16 +132,16 @@ class InstanceControl:
 
     def _joined(self, number: int) -> None:
         """Add an instance that the autoscaler or a request has started."""
-        source, engine = self._front.metrics_source, self._live.engines[number]
+        source, engine = self._router_service.metrics_source, self._live_cluster.engines[number]
         assert isinstance(source, MetricsSource)
         source.engines[number] = MeasuredEngine(engine.driver, engine.metrics)
-        self.services[number] = _service_of(self._front, self._live, number)
+        self.services[number] = _service_of(self._router_service, self._live_cluster, number)
         if self.listen is not None:
             self._opening[number] = self._begin(self.listen(number))
 
     def _left(self, number: int, engine: RankEngine, state: InstanceState) -> None:
         """Remove an idle instance that was drained or killed, and free its objects."""
-        source = self._front.metrics_source
+        source = self._router_service.metrics_source
         assert isinstance(source, MetricsSource)
         del source.engines[number]
         service = self.services.pop(number)
@@ -151,8 +151,8 @@ class InstanceControl:
         self._removed[number] = _figures(number, "killed" if state is InstanceState.KILLED else "drained", engine)
         if len(self._removed) > MOST_REMOVED:
             del self._removed[next(iter(self._removed))]
-        if self.hang_up is not None:
-            _ = self._begin(self.hang_up(number))
+        if self.close_port is not None:
+            _ = self._begin(self.close_port(number))
 
     def _begin(self, change: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(change)
@@ -166,7 +166,7 @@ class InstanceControl:
 
     def _suspensions(self) -> list[Suspension]:
         """The suspensions of all instances that were not killed."""
-        members = self._live.driver.cluster.members
+        members = self._live_cluster.driver.cluster.members
         alive = [number for number, member in members.items() if member.state is not InstanceState.KILLED]
         found = [self.services[number].delivery.suspension for number in alive]
         return [each for each in found if isinstance(each, Suspension)]
@@ -191,14 +191,14 @@ def _figures(number: int, state: str, engine: RankEngine) -> Mapping[str, Any]:
     }
 
 
-def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
+def _service_of(router_service: Service, live: LiveCluster, number: int) -> Service:
     """Return a copy of the router's service with the engine and counters of one instance."""
-    engine, source = live.engines[number], front.metrics_source
+    engine, source = live.engines[number], router_service.metrics_source
     driver = engine.driver
     assert isinstance(source, MetricsSource)
     assert isinstance(driver, InstanceDriver)
     alone = {0: replace(engine, kv_events=None)}  # the router's service closes the sockets
-    faults = FaultSource(front.options.faults.settings, front.options.faults.fault_seed)
+    faults = FaultSource(router_service.options.faults.settings, router_service.options.faults.fault_seed)
 
     def report_sleep(state: str) -> None:
         engine.metrics.sleep_state = state
@@ -212,14 +212,14 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
         source.slow_readers,
         source.tool_parsing,
     )
-    limits = queue_limits(front.options, driver.engine.config, num_instances=1)
-    lifecycle = Lifecycle(driver, front.lifecycle.shutdown_timeout_s)
+    limits = queue_limits(router_service.options, driver.engine.config, num_instances=1)
+    lifecycle = Lifecycle(driver, router_service.lifecycle.shutdown_timeout_s)
     return replace(
-        front,
-        background=None if front.background is None else BackgroundLoad(driver, {0: engine}),
-        model=replace(front.model, queue=RequestQueue(driver, limits, metrics.rejections)),
+        router_service,
+        background=None if router_service.background is None else BackgroundLoad(driver, {0: engine}),
+        model=replace(router_service.model, queue=RequestQueue(driver, limits, metrics.rejections)),
         delivery=replace(
-            front.delivery,
+            router_service.delivery,
             driver=driver,
             suspension=Suspension(driver, report_sleep),
             open_replies=lifecycle.open_replies,
@@ -229,9 +229,9 @@ def _service_of(front: Service, live: LiveCluster, number: int) -> Service:
         metrics_source=metrics,
         faults=faults,
         engine_faults=EngineFaults(alone, faults),
-        responses=ResponseStore(front.environment.stores_responses),
+        responses=ResponseStore(router_service.environment.stores_responses),
         cluster=None,
-        conditions=front.conditions - {RouteCondition.CLUSTER, RouteCondition.INSTANCE_CONTROL},
+        conditions=router_service.conditions - {RouteCondition.CLUSTER, RouteCondition.INSTANCE_CONTROL},
     )
 
 
@@ -246,7 +246,7 @@ class InstancePorts:
         self._listen = listen
         self._servers: dict[int, Server] = {}
         control.listen = self.open
-        control.hang_up = self.close
+        control.close_port = self.close
 
     async def open_all(self) -> None:
         """Listen for every instance. Raises OptionError if a port is unavailable."""

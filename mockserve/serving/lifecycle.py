@@ -18,7 +18,7 @@ from mockserve.realtime.driver import Driver
 HEALTH_PATH = "/ping"
 """Path of the POST request that a stopping server still answers, with "not ready"."""
 
-LOOK_EVERY_S = 5.0
+ENGINE_CHECK_INTERVAL_S = 5.0
 """Interval at which vLLM's server checks its engine. A reply with status 500 ends the server at once."""
 
 
@@ -97,7 +97,7 @@ class QueueLimits:
     def limits_anything(self) -> bool:
         return not self.max_num_queued_reqs is self.max_num_queued_tokens is self.max_unfinished is None
 
-    def exceeded(self, num_unfinished: int, num_new: int, num_waiting_tokens: int) -> str | None:
+    def exceeded_limit(self, num_unfinished: int, num_new: int, num_waiting_tokens: int) -> str | None:
         """Return the name of the limit that `num_new` more requests would exceed; None if no limit is exceeded."""
         if self.max_num_queued_reqs is not None and num_unfinished + num_new > self.max_num_queued_reqs:
             return "max_num_queued_reqs"
@@ -122,7 +122,7 @@ class RequestQueue:
         if driver.failure is not None:
             raise engine_dead()
         if self.limits.limits_anything:
-            limit = self.limits.exceeded(driver.num_unfinished_requests, num_new, driver.num_waiting_tokens)
+            limit = self.limits.exceeded_limit(driver.num_unfinished_requests, num_new, driver.num_waiting_tokens)
             if limit is not None:
                 if limit in self.rejections:
                     self.rejections[limit] += 1
@@ -150,7 +150,7 @@ async def engine_death(lives: Sequence[Lifecycle]) -> BaseException:
             found = next((failure for failure in failures if failure is not None), None)
             if found is not None:
                 return found
-            await asyncio.wait(deaths, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(deaths, timeout=ENGINE_CHECK_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for each in deaths:
             each.cancel()
@@ -170,7 +170,7 @@ class Suspension:
         """`report_sleep` is called with the name of each new state of sleep on the metrics page."""
         self._driver = driver
         self._report_sleep = report_sleep
-        self._hold = PauseState.NONE
+        self._pause_state = PauseState.NONE
         self._asleep: set[str] = set()
         """Released parts of the memory."""
         self.rejects_new = False
@@ -178,7 +178,7 @@ class Suspension:
 
     @property
     def is_paused(self) -> bool:
-        return self._hold is not PauseState.NONE
+        return self._pause_state is not PauseState.NONE
 
     @property
     def is_sleeping(self) -> bool:
@@ -192,7 +192,7 @@ class Suspension:
     def resume(self) -> None:
         """Resume scheduling of queued and kept requests."""
         self.rejects_new = False
-        self._set_hold(PauseState.NONE)
+        self._set_pause_state(PauseState.NONE)
 
     async def sleep(self, level: int, mode: PauseMode) -> None:
         """Pause, and release memory from level 1 on. Requests are queued until the engine is fully awake."""
@@ -231,15 +231,15 @@ class Suspension:
         if mode == "abort":
             self._driver.end_early()
         hold = PauseState.EVERYTHING if mode == "keep" else PauseState.ADMISSIONS
-        self._set_hold(hold)
+        self._set_pause_state(hold)
         is_idle = _is_between_steps if mode == "keep" else _is_drained
         # Another client may resume the engine meanwhile; a resumed engine may never be idle again.
-        await self._driver.until(lambda engine: self._hold is not hold or is_idle(engine))
+        await self._driver.until(lambda engine: self._pause_state is not hold or is_idle(engine))
         if clears_caches:
             self.reset_prefix_cache(preempts_running=True)
 
-    def _set_hold(self, hold: PauseState) -> None:
-        self._hold = hold
+    def _set_pause_state(self, hold: PauseState) -> None:
+        self._pause_state = hold
         self._driver.call_engine(lambda engine, at: engine.hold(hold, at))
 
 
@@ -260,7 +260,7 @@ def _failed_call(message: str) -> ApiError:
     return ApiError(message, status=500, kind="InternalServerError", is_unhandled=True)
 
 
-class SuspensionOfAll:
+class ClusterSuspension:
     """Applies each call to the `Suspension` of every present instance; a property is true if it is true for all.
 
     Every property is false while there is no instance.

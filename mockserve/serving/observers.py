@@ -24,8 +24,8 @@ from mockserve.transport.clients import Caller
 
 MOST_QUEUED = 8192
 """Maximum number of spans that wait for the exporting process; further spans are dropped."""
-HAND_OVER_EVERY_S = 0.1
-EXPORT_AT_END_S = 10.0
+EXPORT_INTERVAL_S = 0.1
+FINAL_EXPORT_TIMEOUT_S = 10.0
 """Time limit for exporting the last spans of a server."""
 
 
@@ -45,7 +45,7 @@ class RequestSpans:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
         self._queue: deque[list[Any]] = deque()
         self._is_closing = threading.Event()
-        self._thread = threading.Thread(target=self._hand_over, daemon=True)
+        self._thread = threading.Thread(target=self._export_loop, daemon=True)
         self._thread.start()
 
     def received(self, job: ReplyJob) -> None:
@@ -63,9 +63,9 @@ class RequestSpans:
     def close(self) -> None:
         """Export all spans and end the exporting process."""
         self._is_closing.set()
-        self._thread.join(EXPORT_AT_END_S)
+        self._thread.join(FINAL_EXPORT_TIMEOUT_S)
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(EXPORT_AT_END_S)
+            self._process.wait(FINAL_EXPORT_TIMEOUT_S)
         self._process.kill()
         self._process.wait()
 
@@ -73,13 +73,13 @@ class RequestSpans:
         if len(self._queue) < MOST_QUEUED:
             self._queue.append([attributes, caller.traceparent, caller.tracestate, started_ns, time.time_ns()])
 
-    def _hand_over(self) -> None:
+    def _export_loop(self) -> None:
         pipe = self._process.stdin
         assert pipe is not None
         with suppress(OSError), pipe:  # the process may have been killed
             is_last = False
             while not is_last:
-                is_last = self._is_closing.wait(HAND_OVER_EVERY_S)
+                is_last = self._is_closing.wait(EXPORT_INTERVAL_S)
                 if self._queue:
                     due = [self._queue.popleft() for _ in range(len(self._queue))]
                     pipe.write(orjson.dumps(due) + b"\n")

@@ -13,17 +13,17 @@ from blis_sim.engine.request import BlockIdentities, ExternalPrompt, Medium, Req
 from blis_sim.engine.units import Micros
 from mockserve.engines import StructuredOutputBackend
 from mockserve.generation.answer import Answer, as_beam
-from mockserve.generation.chat_templates.conversations import Conversations
+from mockserve.generation.chat_templates.conversations import ChatRenderer
 from mockserve.generation.composer import MOST_TOKENS_AT_ONCE, Composer
 from mockserve.generation.prose import Prose
-from mockserve.generation.tokenizer import RememberedPrompts, Tokenizer
-from mockserve.generation.writing import PLAIN, OutputSpec, Steps, Written, advanced, form_checks
-from mockserve.kv_events.naming import ANYWHERE, Lora, NameBlocks, Scope, token_digest
-from mockserve.protocol.errors import ApiError, bad_value, late
+from mockserve.generation.tokenizer import PromptTokenCache, Tokenizer
+from mockserve.generation.writing import PLAIN, OutputSpec, ScriptResult, Steps, constraint_check_jobs, next_job
+from mockserve.kv_events.naming import GLOBAL_SCOPE, Lora, NameBlocks, Scope, token_digest
+from mockserve.protocol.errors import ApiError, bad_value, mark_late
 from mockserve.protocol.sampling import NO_DEFAULTS, GenerationDefaults, SamplingParams, check_sampling
 from mockserve.protocol.token_checks import check_engine_message
-from mockserve.replies.choice_writer import Generation, Generations, LateGenerations
-from mockserve.serving.aside import Aside, finished
+from mockserve.replies.choice_writer import Generation, Generations, LazyGenerations
+from mockserve.serving.aside import OffloadExecutor, run_to_completion
 from mockserve.workers import Job
 
 CHECKS_PER_TURN = 16
@@ -32,13 +32,13 @@ CHECKS_PER_TURN = 16
 MOST_PLANNED_TOKENS = 1_000_000
 """Choices of one request with more tokens in total are planned lazily: a token takes 80 bytes."""
 
-BESIDE_TOKENS = 40
+CHOICE_OVERHEAD_TOKENS = 40
 """Memory of a choice in addition to its tokens, in tokens."""
 
 PROMPT_TOKENS_PER_ANSWER_TOKEN = 16
 """Each choice keeps the names of its prompt's blocks."""
 
-NATURAL_TOKENS = 500
+TYPICAL_MAX_TOKENS = 500
 """Upper estimate for the length of an answer without a requested length."""
 
 
@@ -62,7 +62,7 @@ class RequestContext(NamedTuple):
     """Whether KV-cache events name the blocks that are found in the prefix cache, too."""
 
 
-class _Drawing(local):
+class _ThreadRandom(local):
     """A thread-local random generator: reseeding one object costs half as much as creating a new one."""
 
     def __init__(self) -> None:
@@ -83,9 +83,9 @@ class Planner:
         name_blocks: NameBlocks,
         seed: int = 0,
         composer: Composer | None = None,
-        conversations: Conversations | None = None,
+        conversations: ChatRenderer | None = None,
         numbers: Iterator[int] | None = None,
-        aside: Aside | None = None,
+        aside: OffloadExecutor | None = None,
         structured_outputs: StructuredOutputBackend | None = None,
         defaults: GenerationDefaults = NO_DEFAULTS,
         vocabulary_size: int = 0,
@@ -96,17 +96,17 @@ class Planner:
         the tokenizer's.
         """
         self.tokenizer = tokenizer
-        self.conversations = conversations or Conversations()
+        self.conversations = conversations or ChatRenderer()
         self.composer = composer or Composer(tokenizer=tokenizer, prose=Prose(tokenizer))
-        self._remembered = RememberedPrompts(tokenizer)
+        self._remembered = PromptTokenCache(tokenizer)
         self.max_model_len = max_model_len
         self.defaults = defaults
         self.vocabulary_size = vocabulary_size or tokenizer.vocabulary_size
         self._name_blocks = name_blocks
         self._seed = seed
-        self._drawing = _Drawing()
+        self._thread_random = _ThreadRandom()
         self._numbers = itertools.count() if numbers is None else numbers
-        self.aside = aside or Aside()
+        self.aside = aside or OffloadExecutor()
         self._structured_outputs = structured_outputs or StructuredOutputBackend()
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
@@ -139,7 +139,7 @@ class Planner:
         self.check_length(len(token_ids))
         largest = max(token_ids)
         if largest >= max(self.vocabulary_size, self.tokenizer.vocabulary_size):
-            raise late(ApiError(f"Token id {largest} is out of vocabulary"))
+            raise mark_late(ApiError(f"Token id {largest} is out of vocabulary"))
 
     def budget(self, sampling: SamplingParams, num_prompt_tokens: int, has_ceiling: bool = True) -> int:
         """Return the maximum number of tokens of an answer. Raises ApiError for sampling fields out of bounds.
@@ -154,7 +154,7 @@ class Planner:
         self,
         prompt: Sequence[int],
         sampling: SamplingParams,
-        terms: RequestContext,
+        request_context: RequestContext,
         form: OutputSpec = PLAIN,
         has_ceiling: bool = True,
         num_prompts: int = 1,
@@ -167,38 +167,44 @@ class Planner:
         """
         budget = self.budget(sampling, len(prompt), has_ceiling)
         backend = await self._checked_backend(form)
-        check_engine_message(terms.request_id, terms.priority, sampling)
+        check_engine_message(request_context.request_id, request_context.priority, sampling)
         if backend is not None:
             self._structured_outputs.claim(backend)
         numbers = [next(self._numbers) for _ in range(sampling.n)]
-        make = partial(self._generation, prompt, sampling, budget, terms, form, token_digest(prompt))
+        make = partial(self._generation, prompt, sampling, budget, request_context, form, token_digest(prompt))
         if num_prompts * sampling.n * self._planned_tokens(sampling, len(prompt), budget) > MOST_PLANNED_TOKENS:
-            return LateGenerations(lambda index, number: finished(make(index, number)), numbers)
+            return LazyGenerations(lambda index, number: run_to_completion(make(index, number)), numbers)
         return [await make(index, number) for index, number in enumerate(numbers)]
 
     def _planned_tokens(self, sampling: SamplingParams, num_prompt_tokens: int, budget: int) -> int:
         """The size of one choice in memory, in tokens of an answer."""
-        return BESIDE_TOKENS + likely_tokens(sampling, budget) + num_prompt_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
+        return (
+            CHOICE_OVERHEAD_TOKENS
+            + likely_tokens(sampling, budget)
+            + num_prompt_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
+        )
 
     async def _generation(
         self,
         prompt: Sequence[int],
         sampling: SamplingParams,
         budget: int,
-        terms: RequestContext,
+        request_context: RequestContext,
         form: OutputSpec,
         digest: int,
         index: int,
         number: int,
     ) -> Generation:
         """Return one choice. Equal arguments give equal choices."""
-        request_id, cache_salt, lora, priority, external, slo_e2e_us, media, reports_found_blocks = terms
-        scope = ANYWHERE if lora is None and not cache_salt else Scope(cache_salt or "", lora)
+        request_id, cache_salt, lora, priority, external, slo_e2e_us, media, reports_found_blocks = request_context
+        scope = GLOBAL_SCOPE if lora is None and not cache_salt else Scope(cache_salt or "", lora)
         repeatable = sampling.is_greedy or sampling.seed is not None
         seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
         is_long = self.composer.is_long(sampling, budget, form, prompt)
         random = self._seeded(seed, is_made_at_once=form.is_plain and not is_long)
-        answer = await self._composed(self.composer.composing(random, sampling, budget, form, prompt), is_long)
+        answer = await self._compose_answer(
+            self.composer.compose_in_steps(random, sampling, budget, form, prompt), is_long
+        )
         if sampling.use_beam_search:
             answer = as_beam(answer, self.tokenizer.eos_token_id, sampling.include_stop_str_in_output)
         engine_id = f"{request_id}-{number}"
@@ -223,14 +229,14 @@ class Planner:
         """Return a random generator for one answer. An answer made in several turns gets a generator of its own."""
         if not is_made_at_once:
             return Random(seed)
-        random = self._drawing.random
+        random = self._thread_random.random
         random.seed(seed)
         return random
 
     async def _checked_backend(self, form: OutputSpec) -> str | None:
         """Return the structured-output backend for the answer. Raises ApiError if no backend supports it."""
         backend = None if form.constraint is None else form.constraint.backend
-        for number, check in enumerate(form_checks(form), start=1):
+        for number, check in enumerate(constraint_check_jobs(form), start=1):
             backend = await self.aside.done(check)
             if number % CHECKS_PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -242,22 +248,22 @@ class Planner:
             return await self.aside.in_thread(self._name_blocks, engine_id, token_ids, scope)
         return self._name_blocks(engine_id, token_ids, scope)
 
-    async def _composed(self, steps: Steps, is_long: bool) -> Answer:
+    async def _compose_answer(self, steps: Steps, is_long: bool) -> Answer:
         """Return the answer that `steps` end with. After one job that is not small, no later job counts as small."""
-        written: Written | None = None
+        written: ScriptResult | None = None
         while True:
-            found = await self.aside.in_thread(advanced, steps, written) if is_long else advanced(steps, written)
+            found = await self.aside.in_thread(next_job, steps, written) if is_long else next_job(steps, written)
             if not isinstance(found, Job):
                 return found
             is_long = is_long or not found.is_small
             written = await self.aside.done(found)
 
-    def played(
-        self, prompt: Sequence[int], terms: RequestContext, num_output_tokens: int, reply: Sequence[int] = ()
+    def recorded_request(
+        self, prompt: Sequence[int], request_context: RequestContext, num_output_tokens: int, reply: Sequence[int] = ()
     ) -> Request:
         """Return the engine request for a recorded reply; `reply` has the known tokens of the reply."""
-        whole = self.prompt_only(prompt, terms)
-        named = self._name_blocks(whole.id, [*prompt, *reply], ANYWHERE) if reply else whole.blocks
+        whole = self.prefill_request(prompt, request_context)
+        named = self._name_blocks(whole.id, [*prompt, *reply], GLOBAL_SCOPE) if reply else whole.blocks
         return Request(
             id=whole.id,
             input_tokens=whole.input_tokens,
@@ -267,13 +273,13 @@ class Planner:
             priority=whole.priority,
         )
 
-    def prompt_only(
+    def prefill_request(
         self,
         prompt: Sequence[int],
-        terms: RequestContext,
+        request_context: RequestContext,
     ) -> Request:
         """Return a request that ends with the token of its prefill."""
-        request_id, cache_salt, lora, priority = terms[:4]
+        request_id, cache_salt, lora, priority = request_context[:4]
         check_engine_message(request_id, priority)
         engine_id = f"{request_id}-{next(self._numbers)}"
         return Request(
@@ -290,7 +296,7 @@ class Planner:
 def likely_tokens(sampling: SamplingParams, budget: int) -> int:
     """Return an upper estimate of the number of tokens of a choice."""
     can_end = not sampling.ignore_eos and sampling.allowed_token_ids is None
-    return min(budget, max(sampling.min_tokens, NATURAL_TOKENS)) if can_end else budget
+    return min(budget, max(sampling.min_tokens, TYPICAL_MAX_TOKENS)) if can_end else budget
 
 
 def _too_long(limit: int, num_tokens: int, at_least: str) -> ApiError:

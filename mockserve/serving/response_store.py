@@ -30,7 +30,7 @@ class StoredResponse:
     """Called with the number of bytes that have been added."""
     _num_bytes: int = 0
     _num_body_bytes: int = 0
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _change: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_unfinished(self) -> bool:
@@ -41,7 +41,7 @@ class StoredResponse:
         assert self.events is not None
         self.events.append(event)
         self._grow(len(compact_json(event)))
-        self._news.set()
+        self._change.set()
 
     @property
     def num_bytes(self) -> int:
@@ -54,7 +54,7 @@ class StoredResponse:
             self._num_body_bytes = len(compact_json(self.body))
             self._grow(self._num_body_bytes + len(compact_json(self.messages)))
 
-    def become(self, body: dict[str, Any]) -> None:
+    def set_body(self, body: dict[str, Any]) -> None:
         """Replace the body and count its size."""
         self.body = body
         before, self._num_body_bytes = self._num_body_bytes, len(compact_json(body))
@@ -77,13 +77,13 @@ class StoredResponse:
                 place += 1
             if self.task is None or self.task.done():
                 return
-            self._news.clear()
-            await self._news.wait()
+            self._change.clear()
+            await self._change.wait()
 
     def make(self, making: Coroutine[Any, Any, None]) -> None:
         """Run the coroutine `making` as the background task of the response."""
         self.task = asyncio.create_task(making, name=f"response {self.body['id']}")
-        self.task.add_done_callback(lambda _: self._news.set())
+        self.task.add_done_callback(lambda _: self._change.set())
 
     def cancel(self) -> None:
         """Cancel the background task. Raises ApiError if the response is not in progress."""

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment
-from mockserve.engines import Backend, RankEngine, StructuredOutputBackend, transfer_of, with_features
+from mockserve.engines import Backend, RankEngine, StructuredOutputBackend, engine_settings, transfer_of
 from mockserve.faults.engine import EngineFaults, FaultControl
 from mockserve.faults.shaping import FaultSource
 from mockserve.generation.composer import new_composer, open_generation_defaults, open_vocabulary, parser_problem
@@ -27,16 +27,16 @@ from mockserve.options.startup_checks import refuse_start
 from mockserve.protocol.completions.requests import (
     ChatRequest,
     CompletionRequest,
-    KnownBodies,
-    known_chats,
-    known_completions,
+    ParsedBodyCache,
+    chat_body_cache,
+    completion_body_cache,
 )
 from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.realtime.driver import Driver
 from mockserve.replies.call_style import reasoning_style
-from mockserve.serving.aside import Aside, BodyRoom
+from mockserve.serving.aside import BodyMemory, OffloadExecutor
 from mockserve.serving.background import BackgroundLoad
-from mockserve.serving.lifecycle import Lifecycle, OpenReplies, QueueLimits, RequestQueue, Suspension, SuspensionOfAll
+from mockserve.serving.lifecycle import ClusterSuspension, Lifecycle, OpenReplies, QueueLimits, RequestQueue, Suspension
 from mockserve.serving.model import Adapters, RouteCondition, ServedModel, open_conditions, with_modules
 from mockserve.serving.observers import RequestObserver, open_observers
 from mockserve.serving.planner import Planner
@@ -56,9 +56,9 @@ class ReplyDelivery:
     """Everything between the engines and the connection of a reply."""
 
     driver: Driver
-    suspension: Suspension | SuspensionOfAll
+    suspension: Suspension | ClusterSuspension
     open_replies: OpenReplies
-    aside: Aside
+    aside: OffloadExecutor
     """Threads and worker processes for work that would block the event loop."""
     wire: WriteCoalescer
     heads: StreamHeads
@@ -93,12 +93,12 @@ class Service:
     faults: FaultSource
     engine_faults: FaultControl
     responses: ResponseStore
-    completions: KnownBodies[CompletionRequest] = field(default_factory=known_completions)
-    chats: KnownBodies[ChatRequest] = field(default_factory=known_chats)
+    completions: ParsedBodyCache[CompletionRequest] = field(default_factory=completion_body_cache)
+    chats: ParsedBodyCache[ChatRequest] = field(default_factory=chat_body_cache)
     """Parsers of chat and completion bodies, the two most frequent kinds."""
     ids: Iterator[str] = field(default_factory=random_ids)
     """New ids of replies."""
-    body_room: BodyRoom = field(default_factory=BodyRoom)
+    body_memory: BodyMemory = field(default_factory=BodyMemory)
     """Memory for the bodies of open requests."""
     background: BackgroundLoad | None = None
     """Synthetic load, where it can be set."""
@@ -110,7 +110,7 @@ class Service:
     @property
     def num_engines(self) -> int:
         """Data-parallel ranks, or instances ever made."""
-        return max(self.options.deployment.dp, len(self.engines)) if self.cluster is None else self.cluster.num_made
+        return max(self.options.deployment.dp, len(self.engines)) if self.cluster is None else self.cluster.num_created
 
     def close(self) -> None:
         """Stop the clock, and close sockets other than those of HTTP."""
@@ -141,10 +141,10 @@ def build_service(
     deployment: Deployment,
     environment: ServerEnvironment,
     backend: Backend,
-    like: Service | None = None,
+    vocabulary_source: Service | None = None,
     fault_control: FaultControl | None = None,
 ) -> Service:
-    """Return the service: a server without its HTTP part. It shares the vocabulary of the service `like`.
+    """Return the service: a server without its HTTP part. It shares the vocabulary of the service `vocabulary_source`.
 
     `fault_control` is given if the engines run in another process.
     """
@@ -154,14 +154,14 @@ def build_service(
         driver=backend.driver,
         suspension=Suspension(backend.driver, lambda state: _report_sleep(backend.engines, state)),
         open_replies=lifecycle.open_replies,
-        aside=Aside(lifecycle.open_replies),
+        aside=OffloadExecutor(lifecycle.open_replies),
         wire=backend.wire,
         heads=StreamHeads(network),
         slow_readers=backend.slow_readers,
         keep_alive_s=options.replies.sse_keep_alive_interval,
         observers=open_observers(options.observability, environment.logs_prompts),
     )
-    model = _served_model(options, deployment, environment, backend, delivery.aside, like)
+    model = _served_model(options, deployment, environment, backend, delivery.aside, vocabulary_source)
     faults = FaultSource(options.faults.settings, options.faults.fault_seed)
     engine_faults = fault_control or EngineFaults(backend.engines, faults)
     engine_faults.plan(options.faults.timed)
@@ -192,17 +192,17 @@ def _served_model(
     deployment: Deployment,
     environment: ServerEnvironment,
     backend: Backend,
-    aside: Aside,
-    like: Service | None,
+    aside: OffloadExecutor,
+    vocabulary_source: Service | None,
 ) -> ServedModel:
-    config, _ = with_features(options, deployment)
+    config, _ = engine_settings(options, deployment)
     root = options.deployment.model
-    if like is None:
+    if vocabulary_source is None:
         tokenizer, conversations = open_vocabulary(options.content, root, deployment.model.vocab_size)
         check_parsers(options, tokenizer)
         composer = new_composer(options.content, tokenizer)
     else:
-        planner = like.model.planner
+        planner = vocabulary_source.model.planner
         tokenizer, conversations, composer = planner.tokenizer, planner.conversations, planner.composer
     limits = queue_limits(options, config, options.cluster.num_instances)
     planner = Planner(
@@ -211,7 +211,7 @@ def _served_model(
         block_naming(options.kv_sharing, environment, config),
         options.content.seed,
         composer,
-        replace(conversations, run_job=aside.done_from_thread),
+        replace(conversations, run_job=aside.run_from_thread),
         backend.request_numbers,
         aside,
         backend.structured_outputs

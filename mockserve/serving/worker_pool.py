@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
-from mockserve.workers import READY, WorkerLimits, frame, is_own_end, size_of
+from mockserve.workers import READY, WorkerLimits, frame, is_caused_by_job, parse_head
 
 _PROGRAM = """
 import pickle, socket, sys
@@ -89,11 +89,11 @@ class Worker:
         try:
             writer.write(frame(job))
             await writer.drain()
-            size, self.is_last = size_of(await reader.readexactly(len(READY)))
+            size, self.is_last = parse_head(await reader.readexactly(len(READY)))
             is_done, found = pickle.loads(await reader.readexactly(size))
         except (OSError, asyncio.IncompleteReadError) as error:
             status = await asyncio.to_thread(self._process.wait)
-            if is_own_end(status):
+            if is_caused_by_job(status):
                 raise WorkerEndedError from error
             raise WorkerKilledError(f"a worker process ended with status {status} in the middle of a job") from error
         return is_done, found

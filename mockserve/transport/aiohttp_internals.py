@@ -23,16 +23,16 @@ from yarl import URL
 
 __all__ = [
     "AbstractStreamWriter",
+    "AiohttpConnection",
     "BaseProtocol",
-    "LibraryConnection",
+    "BufferedRequest",
     "UnreadableBodyError",
-    "WholeRequest",
+    "buffered_request",
+    "force_http_1_1",
     "forget_body",
     "has_begun_reply",
     "mark_reply_as_begun",
-    "name_http_1_1",
     "tcp_keepalive",
-    "whole_request",
     "writing_through",
 ]
 
@@ -43,7 +43,7 @@ class UnreadableBodyError(Exception):
     """Raised when the rest of a body is not HTTP, such as a chunk without a length."""
 
 
-class WholeRequest(web.Request):
+class BufferedRequest(web.Request):
     """A request that is completely received before its handler begins."""
 
     ATTRS = web.Request.ATTRS | frozenset({"route_app", "whole_body"})
@@ -66,7 +66,7 @@ class WholeRequest(web.Request):
         return self.whole_body
 
 
-def whole_request(
+def buffered_request(
     method: str,
     path: str,
     headers: "CIMultiDictProxy[str]",
@@ -78,12 +78,12 @@ def whole_request(
     connection: BaseProtocol,
     loop: asyncio.AbstractEventLoop,
     most_body_bytes: int,
-) -> WholeRequest:
+) -> BufferedRequest:
     """Return a request received on `connection`, which has `ssl_context`, `peername` and `sockname`."""
     message = RawRequestMessage(method, path, HttpVersion11, headers, (), closes, None, False, False, url)
     writer = StreamWriter(connection, loop)
     task = cast(Any, None)  # no handler reads it
-    request = WholeRequest(
+    request = BufferedRequest(
         message, EMPTY_PAYLOAD, cast(Any, connection), writer, task, loop, client_max_size=most_body_bytes
     )
     request._match_info = match_info
@@ -92,7 +92,7 @@ def whole_request(
     return request
 
 
-class LibraryConnection(web.RequestHandler):
+class AiohttpConnection(web.RequestHandler):
     """aiohttp's reader and writer of one connection; `refusal` answers unparsable bytes."""
 
     __slots__ = ("on_answered",)
@@ -148,7 +148,7 @@ class LibraryConnection(web.RequestHandler):
         return self.refusal()
 
 
-def name_http_1_1(request: web.BaseRequest) -> None:
+def force_http_1_1(request: web.BaseRequest) -> None:
     """Make the reply to `request` HTTP/1.1 for any version of the request."""
     request._cache["version"] = HttpVersion11
 

@@ -18,7 +18,7 @@ from mockserve.realtime.driver import Driver
 from mockserve.transport.aiohttp_internals import BaseProtocol
 from mockserve.transport.headers import header_text
 
-CREDIBLE_WAY_S = 0.05
+MAX_TRANSIT_S = 0.05
 """A reported send time that is older than this is ignored."""
 
 RANK_HEADER = istr("X-data-parallel-rank")
@@ -30,7 +30,7 @@ LOOPBACK = frozenset({"127.0.0.1", "::1"})
 class BacklogWatcher(Protocol):
     """Watches the unsent bytes of a connection."""
 
-    def began(self) -> None:
+    def started(self) -> None:
         """More bytes wait than the transport's limit."""
         ...
 
@@ -39,7 +39,7 @@ class BacklogWatcher(Protocol):
         ...
 
 
-class StampedConnection(BaseProtocol):
+class TimestampedConnection(BaseProtocol):
     """Records the time of the latest received data, and reports unsent bytes to a watcher."""
 
     __slots__ = ("_wire", "backlog", "received_at_s")
@@ -59,7 +59,7 @@ class StampedConnection(BaseProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self.backlog is not None:
-            self.backlog.began()
+            self.backlog.started()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -75,11 +75,11 @@ def arrived_at(request: web.Request, driver: Driver) -> Micros:
     """
     transport = request.transport
     connection = transport.get_protocol() if transport is not None else None
-    if not isinstance(connection, StampedConnection) or connection.received_at_s is None:
+    if not isinstance(connection, TimestampedConnection) or connection.received_at_s is None:
         return driver.clock()
     received_at_s = connection.received_at_s
     sent_at_s = _sent_at(request)
-    if sent_at_s is not None and 0 <= received_at_s - sent_at_s <= CREDIBLE_WAY_S:
+    if sent_at_s is not None and 0 <= received_at_s - sent_at_s <= MAX_TRANSIT_S:
         return driver.instant_at(sent_at_s)
     return driver.instant_at(received_at_s)
 
@@ -129,7 +129,7 @@ class Caller:
     """The W3C trace context of the client's span."""
     tracestate: str = ""
 
-    def named_in(self, request: Request) -> Request:
+    def applied_to(self, request: Request) -> Request:
         """Return the request with the caller's metadata for admission and scheduling."""
         if not (self.slo_class or self.tenant or self.slo_target_us or self.slo_e2e_us):
             return request
@@ -144,7 +144,7 @@ class Caller:
         )
 
 
-ANYBODY = Caller()
+UNKNOWN_CALLER = Caller()
 
 
 def caller_of(request: web.Request) -> Caller:
@@ -154,7 +154,7 @@ def caller_of(request: web.Request) -> Caller:
     slo_class, tenant = headers.get(CLASS_HEADER, ""), headers.get(TENANT_HEADER, "")
     e2e_ms, traceparent = headers.get(E2E_TARGET_HEADER, ""), headers.get(TRACE_PARENT_HEADER, "")
     if rank is None and not (target_ms or slo_class or tenant or e2e_ms or traceparent):
-        return ANYBODY
+        return UNKNOWN_CALLER
     return Caller(
         rank=rank,
         slo_class=slo_class,
@@ -174,7 +174,7 @@ def _target_us(milliseconds: str) -> Micros:
 
 _MILLISECONDS = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,3}))?")
 
-LOOK_EVERY_S = 0.1
+BACKLOG_CHECK_INTERVAL_S = 0.1
 """Interval between two checks of a stream with unsent bytes."""
 REPORT_AFTER_S = 1.0
 """Cut streams within this time share a log line."""
@@ -189,7 +189,7 @@ class Backlog:
     """
 
     def __init__(
-        self, transport: asyncio.Transport, connection: StampedConnection, limit_bytes: int, cut: Callable[[], None]
+        self, transport: asyncio.Transport, connection: TimestampedConnection, limit_bytes: int, cut: Callable[[], None]
     ) -> None:
         connection.backlog = self
         self._transport = transport
@@ -200,11 +200,11 @@ class Backlog:
         self._timer: asyncio.TimerHandle | None = None
         transport.set_write_buffer_limits(limit_bytes // 2)
 
-    def began(self) -> None:
+    def started(self) -> None:
         """More than half of the limit is unsent; a single large event may cause it."""
         waiting = self._transport.get_write_buffer_size()
         self._allowed_bytes = max(self._limit_bytes, waiting + self._limit_bytes // 2)
-        self._look_later()
+        self._schedule_check()
 
     def ended(self) -> None:
         """Few bytes are unsent again, or the stream has ended."""
@@ -217,10 +217,10 @@ class Backlog:
         self._connection.backlog = None
         self.ended()
 
-    def _look_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+    def _schedule_check(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(BACKLOG_CHECK_INTERVAL_S, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         if self._transport.is_closing():
             return
@@ -228,7 +228,7 @@ class Backlog:
             self._transport.abort()
             self._cut()
         else:
-            self._look_later()
+            self._schedule_check()
 
 
 class SlowReaders:
@@ -242,7 +242,7 @@ class SlowReaders:
     def watch(self, transport: asyncio.Transport) -> Backlog | None:
         """Return a context in which the connection is cut when too many bytes are unsent."""
         connection = transport.get_protocol()
-        if not isinstance(connection, StampedConnection):
+        if not isinstance(connection, TimestampedConnection):
             return None
         return Backlog(transport, connection, self.limit_bytes, self._cut)
 

@@ -19,8 +19,8 @@ _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 """Error numbers for an address that the machine does not have."""
 
 
-def listening_sockets(host: str, port: int, backlog: int, shares_port: bool) -> list[socket.socket]:
-    """Open listening sockets. With `shares_port`, other processes may share the port. Raises OSError if one fails.
+def listening_sockets(host: str, port: int, backlog: int, reuse_port: bool) -> list[socket.socket]:
+    """Open listening sockets. With `reuse_port`, other processes may share the port. Raises OSError if one fails.
 
     Addresses that the machine does not have, such as those of a disabled family, are skipped if others remain.
     """
@@ -29,7 +29,7 @@ def listening_sockets(host: str, port: int, backlog: int, shares_port: bool) -> 
     absent: OSError | None = None
     for family, kind, protocol, _, address in dict.fromkeys(found):
         try:
-            made.append(_listening(socket.socket(family, kind, protocol), address, backlog, shares_port))
+            made.append(_listening(socket.socket(family, kind, protocol), address, backlog, reuse_port))
         except OSError as error:
             if error.errno not in _ABSENT:
                 for each in made:
@@ -41,11 +41,11 @@ def listening_sockets(host: str, port: int, backlog: int, shares_port: bool) -> 
     return made
 
 
-def _listening(made: socket.socket, address: Any, backlog: int, shares_port: bool) -> socket.socket:
+def _listening(made: socket.socket, address: Any, backlog: int, reuse_port: bool) -> socket.socket:
     try:
         if os.name == "posix":
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shares_port:
+        if reuse_port:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if made.family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -134,8 +134,8 @@ def listen_at(path: str, backlog: int) -> UnixSocket:
 
     Raises OSError if a server listens at `path`, if another kind of file exists, or if the system refuses.
     """
-    with _alone_in(os.path.dirname(path) or "."):
-        _remove_left_behind(path)
+    with _locked_folder(os.path.dirname(path) or "."):
+        _remove_stale_socket(path)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listening.bind(path)
@@ -147,7 +147,7 @@ def listen_at(path: str, backlog: int) -> UnixSocket:
             raise
 
 
-def _remove_left_behind(path: str) -> None:
+def _remove_stale_socket(path: str) -> None:
     """Remove a socket that refuses connections. Raises OSError for any other file."""
     try:
         mode = os.lstat(path).st_mode
@@ -168,7 +168,7 @@ def _remove_left_behind(path: str) -> None:
 
 
 @contextmanager
-def _alone_in(folder: str) -> Iterator[None]:
+def _locked_folder(folder: str) -> Iterator[None]:
     """Lock the folder against other servers: a socket that is bound but not listening yet looks stale to them."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -190,9 +190,9 @@ def _spelled(argument: str, table: Mapping[str, VllmFlag], own_flags: Collection
     head, dot, members = name.partition(".")
     head = head.replace("_", "-")
     if head != "--" and head not in table and head not in own_flags:
-        meant = {flag.name: spelling for spelling, flag in table.items() if spelling.startswith(head)}
-        if len(meant) == 1:
-            ((flag_name, spelling),) = meant.items()
+        candidates = {flag.name: spelling for spelling, flag in table.items() if spelling.startswith(head)}
+        if len(candidates) == 1:
+            ((flag_name, spelling),) = candidates.items()
             head = flag_name if flag_name.startswith(head) else spelling
     return head + dot + members + equals + value
 

@@ -15,15 +15,15 @@ def draw(lines: TextIO, console: Console) -> None:
     """Redraw the table with each line, until there are no more."""
     with Live(console=console, auto_refresh=False) as live:
         for line in lines:
-            live.update(table_of(Snapshot(**json.loads(line))), refresh=True)
+            live.update(build_table(Snapshot(**json.loads(line))), refresh=True)
 
 
-def table_of(snapshot: Snapshot) -> Table:
+def build_table(snapshot: Snapshot) -> Table:
     """The table of one moment."""
     table = Table(title=f"{snapshot.elapsed_s:.0f} s, {snapshot.sent} of {snapshot.planned} sent")
     for column in ("", "now", "p50 ms", "p99 ms"):
         table.add_column(column, justify="right")
-    table.add_row("asked /s", f"{snapshot.asked_per_s:.2f}", "", "")
+    table.add_row("asked /s", f"{snapshot.requested_per_s:.2f}", "", "")
     table.add_row("sent /s", f"{snapshot.sent_per_s:.2f}", "", "")
     table.add_row("in flight", str(snapshot.in_flight), "", "")
     table.add_row("in line", str(snapshot.in_line), "", "")

@@ -15,7 +15,7 @@ import numpy as np
 
 from observe.clock import Nanos
 from observe.dispatch import Dispatcher
-from observe.errors import say
+from observe.errors import print_message
 from observe.event_loop import command_of
 from observe.figures import RunStats
 
@@ -85,7 +85,7 @@ class Snapshot:
     in_line: int
     finished: int
     errors: int
-    asked_per_s: float
+    requested_per_s: float
     sent_per_s: float
     ttft_p50_ms: float | None = None
     ttft_p99_ms: float | None = None
@@ -94,7 +94,7 @@ class Snapshot:
     lag_p99_ms: float | None = None
 
 
-def snapshot_of(progress: Progress, *, elapsed_s: float, num_planned: int, asked_per_s: float) -> Snapshot:
+def snapshot_of(progress: Progress, *, elapsed_s: float, num_planned: int, requested_per_s: float) -> Snapshot:
     """The state of this run, now."""
     return Snapshot(
         elapsed_s=elapsed_s,
@@ -104,7 +104,7 @@ def snapshot_of(progress: Progress, *, elapsed_s: float, num_planned: int, asked
         in_line=progress.num_in_line,
         finished=progress.num_ok,
         errors=progress.num_ended - progress.num_ok,
-        asked_per_s=asked_per_s,
+        requested_per_s=requested_per_s,
         sent_per_s=progress.num_sent / elapsed_s if elapsed_s > 0 else 0.0,
         ttft_p50_ms=percentile_ms(progress.ttft, 50),
         ttft_p99_ms=percentile_ms(progress.ttft, 99),
@@ -136,13 +136,20 @@ def open_view() -> View:
 
 
 async def keep_showing(
-    view: View, progress: Callable[[], Progress], num_planned: Callable[[], int], *, origin: Nanos, asked_per_s: float
+    view: View,
+    progress: Callable[[], Progress],
+    num_planned: Callable[[], int],
+    *,
+    origin: Nanos,
+    requested_per_s: float,
 ) -> NoReturn:
     """Show a run that begins at `origin`, again and again, until this is cancelled."""
     while True:
         await asyncio.sleep(view.period_s)
         elapsed_s = (perf_counter_ns() - origin) / 1e9
-        view.show(snapshot_of(progress(), elapsed_s=elapsed_s, num_planned=num_planned(), asked_per_s=asked_per_s))
+        view.show(
+            snapshot_of(progress(), elapsed_s=elapsed_s, num_planned=num_planned(), requested_per_s=requested_per_s)
+        )
 
 
 class LogView:
@@ -152,7 +159,7 @@ class LogView:
 
     def show(self, snapshot: Snapshot) -> None:
         """Write one line."""
-        say(snapshot_line(snapshot))
+        print_message(snapshot_line(snapshot))
 
     def close(self) -> None:
         """Do nothing: no file is open."""
@@ -207,7 +214,7 @@ def snapshot_line(snapshot: Snapshot) -> str:
     """The snapshot as one line of text."""
     return (
         f"{snapshot.elapsed_s:.0f} s: sent {snapshot.sent}/{snapshot.planned}"
-        f" at {snapshot.sent_per_s:.2f} of {snapshot.asked_per_s:.2f}/s,"
+        f" at {snapshot.sent_per_s:.2f} of {snapshot.requested_per_s:.2f}/s,"
         f" in flight {snapshot.in_flight}, in line {snapshot.in_line},"
         f" finished {snapshot.finished}, errors {snapshot.errors},"
         f" TTFT p50/p99 {milliseconds(snapshot.ttft_p50_ms)}/{milliseconds(snapshot.ttft_p99_ms)} ms,"

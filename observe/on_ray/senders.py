@@ -14,15 +14,15 @@ from typing import Any
 
 from blis_sim.options import OptionError
 from observe.clock import Clock, Nanos
-from observe.errors import RunError, say
+from observe.errors import RunError, print_message
 from observe.event_loop import Interrupt
 from observe.live.table import Progress, keep_showing, open_view, recent_durations
-from observe.on_ray.sender import Batch, Ended, RemoteSender
+from observe.on_ray.sender import Batch, RemoteResult, RemoteSender
 from observe.recording import Recorder
-from observe.sending import Share, shares_of
+from observe.sending import ScheduleShard, shards_of
 from observe.workloads.workload import Workload
 
-_MOST_CONNECT_S = 10.0
+_MAX_CONNECT_S = 10.0
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def _check_port_is_open(address: str) -> None:
     if not (colon and port.isdecimal()):
         return
     try:
-        create_connection((host.strip("[]"), int(port)), _MOST_CONNECT_S).close()
+        create_connection((host.strip("[]"), int(port)), _MAX_CONNECT_S).close()
     except (OSError, OverflowError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise OptionError(f"--ray-address {address}: {reason}") from error
@@ -96,7 +96,7 @@ def nodes_of_cluster() -> list[Node]:
     return sorted(nodes, key=lambda node: (node.address, node.node_id))
 
 
-def seats(nodes: Iterable[Node], num_senders: int | None) -> Sequence[Node]:
+def assign_nodes(nodes: Iterable[Node], num_senders: int | None) -> Sequence[Node]:
     """The machine of each sender: so many in turn, else one per machine; each takes a CPU.
 
     Raises OptionError when there are not so many CPUs.
@@ -105,7 +105,7 @@ def seats(nodes: Iterable[Node], num_senders: int | None) -> Sequence[Node]:
     if not able:
         raise OptionError("--ray: no machine of the cluster has a CPU for a sender")
     rounds = range(max(node.num_cpus for node in able) if num_senders is not None else 1)
-    found = [node for taken in rounds for node in able if node.num_cpus > taken]
+    found = [node for consume_cancellation in rounds for node in able if node.num_cpus > consume_cancellation]
     if num_senders is not None and num_senders > len(found):
         raise OptionError(f"--processes {num_senders}: the Ray cluster has {len(found)} CPUs, one per sender")
     return found[:num_senders]
@@ -116,45 +116,45 @@ PACKAGES = ("blis_sim", "observe", "traces")
 
 _HEAD_START_NS = 500_000_000
 _NUM_CLOCK_READINGS = 20
-_MOST_START_S = 120.0
-_MOST_END_S = 30.0
-_MOST_NAMED = 5
+_MAX_START_S = 120.0
+_MAX_END_S = 30.0
+_MAX_NAMED = 5
 
 
 class _Sender:
     """A sender on some machine, and the latest state of its share."""
 
-    def __init__(self, node: Node, share: Share, record: Callable[[Ended], None]) -> None:
+    def __init__(self, node: Node, share: ScheduleShard, record: Callable[[RemoteResult], None]) -> None:
         self.node = node
         self.num_sent = 0
         self.num_in_flight = 0
         self.clock_error_ns = 0
-        self.taking: asyncio.Task[None] | None = None
+        self.polling: asyncio.Task[None] | None = None
         self._record = record
         self._request_ids = share.request_ids
         self._ended_ids: set[int] = set()
         self._actor = _actor(node, share)
 
-    async def get_ready(self) -> None:
+    async def prepare(self) -> None:
         """Wait until it could begin. Raises RunError when it cannot."""
-        ahead_ns, self.clock_error_ns = await self._clock_difference()
-        problem = await self._call("get_ready", ahead_ns)
+        clock_offset_ns, self.clock_error_ns = await self._clock_difference()
+        problem = await self._call("get_ready", clock_offset_ns)
         if problem:
             raise RunError(f"on {self.node.address}: {problem}")
 
     def begin(self, origin: Nanos) -> None:
         """Let it send, and take over what has ended from then on."""
-        self.taking = asyncio.create_task(self._keep_taking(origin))
+        self.polling = asyncio.create_task(self._keep_polling(origin))
 
     async def end(self) -> str:
         """Stop the sender, and wait for its last results. Returns the failure if it has died, or does not answer."""
         import ray
 
         failure = ""
-        if self.taking is not None:
-            if not self.taking.done():
+        if self.polling is not None:
+            if not self.polling.done():
                 self._actor.stop.remote()
-                await asyncio.wait([self.taking], timeout=_MOST_END_S)
+                await asyncio.wait([self.polling], timeout=_MAX_END_S)
             failure = self._failure()
         ray.kill(self._actor)
         return failure
@@ -165,11 +165,11 @@ class _Sender:
         return len(self._not_sent())
 
     def _failure(self) -> str:
-        assert self.taking is not None
-        if not self.taking.done():
-            self.taking.cancel()
-            reason = f"has given no answer for {_MOST_END_S:g} s"
-        elif (error := self.taking.exception()) is not None:
+        assert self.polling is not None
+        if not self.polling.done():
+            self.polling.cancel()
+            reason = f"has given no answer for {_MAX_END_S:g} s"
+        elif (error := self.polling.exception()) is not None:
             reason = str(error)
         else:
             return ""
@@ -180,7 +180,7 @@ class _Sender:
     def _not_sent(self) -> list[int]:
         return [each for each in self._request_ids[self.num_sent :] if each not in self._ended_ids]
 
-    async def _keep_taking(self, origin: Nanos) -> None:
+    async def _keep_polling(self, origin: Nanos) -> None:
         await self._call("begin", origin)
         is_over = False
         while not is_over:
@@ -200,8 +200,8 @@ class _Sender:
             there = await self._call("counter")
             after = perf_counter_ns()
             tries.append(((after - before) // 2, there - (before + after) // 2))
-        error_ns, ahead_ns = min(tries)
-        return ahead_ns, error_ns
+        error_ns, clock_offset_ns = min(tries)
+        return clock_offset_ns, error_ns
 
     async def _call(self, method: str, *given: Any) -> Any:
         """Call one of its methods. Raises RunError when it has died."""
@@ -224,13 +224,13 @@ async def send_from_ray(workload: Workload, clock: Clock, recorder: Recorder, in
     """
     senders: list[_Sender] = []
     try:
-        senders += _seated(workload, clock, recorder)
+        senders += _assigned_senders(workload, clock, recorder)
         await _begin_together(senders, workload, recorder)
     except asyncio.CancelledError:
-        if not interrupt.taken():
+        if not interrupt.consume_cancellation():
             raise
     finally:
-        failures = await interrupt.see_through(_ended(senders))
+        failures = await interrupt.run_to_completion(_ended(senders))
     recorder.failure = recorder.failure or "; ".join(filter(None, failures))
     return sum(sender.num_not_sent for sender in senders)
 
@@ -239,28 +239,28 @@ async def _ended(senders: Sequence[_Sender]) -> list[str]:
     return await asyncio.gather(*(sender.end() for sender in senders))
 
 
-def _seated(workload: Workload, clock: Clock, recorder: Recorder) -> Iterator[_Sender]:
+def _assigned_senders(workload: Workload, clock: Clock, recorder: Recorder) -> Iterator[_Sender]:
     planned = dict(zip(workload.request_schedule.request_ids, workload.request_schedule.plan, strict=True))
 
-    def record(ended: Ended) -> None:
-        recorder.record(ended.as_sent(planned[ended.request_id]))
+    def record(ended: RemoteResult) -> None:
+        recorder.record(ended.to_sent_request(planned[ended.request_id]))
 
-    nodes = seats(nodes_of_cluster(), workload.options.processes)
-    for node, share in zip(nodes, shares_of(workload, clock, len(nodes)), strict=False):
+    nodes = assign_nodes(nodes_of_cluster(), workload.options.processes)
+    for node, share in zip(nodes, shards_of(workload, clock, len(nodes)), strict=False):
         yield _Sender(node, share, record)
 
 
 async def _begin_together(senders: Sequence[_Sender], workload: Workload, recorder: Recorder) -> None:
     """Let all begin at once when the last is ready, and wait until they have ended or one of them has failed."""
     try:
-        async with asyncio.timeout(_MOST_START_S):
-            await asyncio.gather(*(sender.get_ready() for sender in senders))
+        async with asyncio.timeout(_MAX_START_S):
+            await asyncio.gather(*(sender.prepare() for sender in senders))
     except TimeoutError:
         raise RunError(
-            f"the Ray cluster has not started {len(senders)} senders within {_MOST_START_S:g} s: each needs a free CPU"
+            f"the Ray cluster has not started {len(senders)} senders within {_MAX_START_S:g} s: each needs a free CPU"
         ) from None
     error_ms = max(sender.clock_error_ns for sender in senders) / 1e6
-    say(
+    print_message(
         f"sending from {len(senders)} processes on {len({each.node for each in senders})} Ray nodes,"
         f" whose clocks are known to within {error_ms:.1f} ms"
     )
@@ -269,8 +269,8 @@ async def _begin_together(senders: Sequence[_Sender], workload: Workload, record
         sender.begin(origin - workload.request_schedule.starts_at_us * 1000)
     showing = asyncio.create_task(_keep_showing(senders, workload, recorder, origin))
     try:
-        taking = [sender.taking for sender in senders if sender.taking is not None]
-        await asyncio.wait(taking, return_when=asyncio.FIRST_EXCEPTION)
+        polling = [sender.polling for sender in senders if sender.polling is not None]
+        await asyncio.wait(polling, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         showing.cancel()
 
@@ -289,12 +289,12 @@ async def _keep_showing(senders: Sequence[_Sender], workload: Workload, recorder
 
     try:
         planned = len(workload.request_schedule.plan)
-        await keep_showing(view, progress, lambda: planned, origin=origin, asked_per_s=workload.asked_per_s)
+        await keep_showing(view, progress, lambda: planned, origin=origin, requested_per_s=workload.requested_per_s)
     finally:
         view.close()
 
 
-def _actor(node: Node, share: Share) -> Any:
+def _actor(node: Node, share: ScheduleShard) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -306,6 +306,6 @@ def _named(request_ids: Sequence[int]) -> str:
     """Return text with the number of requests and the numbers of the first ones."""
     if not request_ids:
         return "no request"
-    first = ", ".join(map(str, request_ids[:_MOST_NAMED]))
-    more = ", ..." if len(request_ids) > _MOST_NAMED else ""
+    first = ", ".join(map(str, request_ids[:_MAX_NAMED]))
+    more = ", ..." if len(request_ids) > _MAX_NAMED else ""
     return f"{len(request_ids)} requests ({first}{more})"

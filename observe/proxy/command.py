@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from observe.client import Client
 from observe.clock import Clock, start_clock
-from observe.errors import ObserveError, RunError, say, warn
+from observe.errors import ObserveError, RunError, print_message, warn
 from observe.event_loop import Interrupt, command_of
 from observe.options import ObserveOptions
 from observe.output_paths import OutputPaths
@@ -20,15 +20,15 @@ from observe.processes import packed, receive
 from observe.proxy.forwarding import Forwarding, Upstream
 from observe.proxy.rows import part_numbers, part_paths
 from observe.proxy.tap import Job, RecordingReport, Tap
-from observe.recording import place_of_its_own
-from observe.server import Preparation
+from observe.recording import reserved_paths
+from observe.server import ServerQueries
 from traces import TraceHeader, dump_json, read_header
 from traces.backup import back_up
 
-_ASK_S = 3.0
-_MOST_DRAIN_S = 10.0
-_LOOK_S = 0.05
-_MOST_END_S = 60.0
+_QUERY_TIMEOUT_S = 3.0
+_MAX_DRAIN_S = 10.0
+_POLL_S = 0.05
+_MAX_END_S = 60.0
 _BACKLOG = 2048
 
 
@@ -40,36 +40,36 @@ async def record_through_proxy(options: ObserveOptions, result: TextIO) -> int:
     clock = start_clock()
     with Interrupt() as interrupt:
         try:
-            model, rtt_ms = await _about_server(options, clock)
-            with _place(options):
+            model, rtt_ms = await _query_server(options, clock)
+            with _reserve_paths(options):
                 recorder = await _Recorder.begun(_job(options, clock, model, rtt_ms))
                 try:
                     listeners, forwarding = await _listening(options, recorder.tap)
                     recorder.when_failed(lambda failure: warn(f"{failure}; requests are passed on all the same"))
                     await _until_interrupted(interrupt)
-                    await interrupt.see_through(_stop(listeners, forwarding))
+                    await interrupt.run_to_completion(_stop(listeners, forwarding))
                 finally:
-                    report = await interrupt.see_through(recorder.end())
+                    report = await interrupt.run_to_completion(recorder.end())
         except asyncio.CancelledError:
-            if not interrupt.taken():
+            if not interrupt.consume_cancellation():
                 raise
             return 0
     return _report(report or RecordingReport(failure="the recording process has ended"), recorder.tap, result)
 
 
-async def _about_server(options: ObserveOptions, clock: Clock) -> tuple[str, float | None]:
+async def _query_server(options: ObserveOptions, clock: Clock) -> tuple[str, float | None]:
     """The first model and the round trip of the first server, as far as it answers by now."""
-    client = Client(options.servers[0], timeout_s=_ASK_S, num_spare=0, tls=options.tls, clock=clock)
+    client = Client(options.servers[0], timeout_s=_QUERY_TIMEOUT_S, num_spare=0, tls=options.tls, clock=clock)
     model, rtt_ms = options.model or "", options.rtt_ms
     try:
-        async with asyncio.timeout(_ASK_S):
+        async with asyncio.timeout(_QUERY_TIMEOUT_S):
             await client.open()
-            preparation = Preparation(client, options.headers)
+            preparation = ServerQueries(client, options.headers)
             if rtt_ms is None:
                 rtt_ms = await preparation.round_trip_ms()
             model = model or await preparation.first_model()
     except (RunError, OSError, TimeoutError):
-        say(f"note: {client.server.url} does not list its models now; the recording names none")
+        print_message(f"note: {client.server.url} does not list its models now; the recording names none")
     finally:
         await client.close()
     return model, rtt_ms
@@ -98,18 +98,18 @@ def _job(options: ObserveOptions, clock: Clock, model: str, rtt_ms: float | None
     )
 
 
-def _place(options: ObserveOptions) -> Any:
+def _reserve_paths(options: ObserveOptions) -> Any:
     """Make room for the recording, as for one of load."""
     paths = options.paths
     if options.proxying.is_rotated:
-        _make_room_for_parts(options, paths)
+        _back_up_earlier_parts(options, paths)
     elif options.resume and paths.header.is_file():
         read_header(paths.header)
     resumed: Any = object() if options.resume else None
-    return place_of_its_own(options, resumed)
+    return reserved_paths(options, resumed)
 
 
-def _make_room_for_parts(options: ObserveOptions, paths: OutputPaths) -> None:
+def _back_up_earlier_parts(options: ObserveOptions, paths: OutputPaths) -> None:
     if options.resume:
         return
     there = [path for number in part_numbers(paths) for path in part_paths(paths, number).kinds]
@@ -118,7 +118,7 @@ def _make_room_for_parts(options: ObserveOptions, paths: OutputPaths) -> None:
             path.unlink(missing_ok=True)
     elif there:
         folder = back_up(Path(paths.header.with_suffix("")), there, [])
-        say(f"note: the earlier parts of {paths.data} are now in {folder}")
+        print_message(f"note: the earlier parts of {paths.data} are now in {folder}")
 
 
 async def _listening(options: ObserveOptions, tap: Tap) -> tuple[list[asyncio.Server], Forwarding]:
@@ -137,7 +137,9 @@ async def _listening(options: ObserveOptions, tap: Tap) -> tuple[list[asyncio.Se
             raise ObserveError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
         listeners.append(listener)
         bound = listener.sockets[0].getsockname()[1]
-        say(f"recording what passes through http://{host}:{bound} to {', '.join(each.server.url for each in mine)}")
+        print_message(
+            f"recording what passes through http://{host}:{bound} to {', '.join(each.server.url for each in mine)}"
+        )
     return listeners, forwarding
 
 
@@ -148,17 +150,17 @@ def _factory(forwarding: Forwarding, choose: Callable[[], Upstream]) -> Callable
 async def _until_interrupted(interrupt: Interrupt) -> None:
     with suppress(asyncio.CancelledError):
         await asyncio.Event().wait()
-    interrupt.taken()
+    interrupt.consume_cancellation()
 
 
 async def _stop(listeners: Sequence[asyncio.Server], forwarding: Forwarding) -> None:
     """Take no more connections, let replies under way end, then hang up."""
     for listener in listeners:
         listener.close()
-    for _ in range(int(_MOST_DRAIN_S / _LOOK_S)):
+    for _ in range(int(_MAX_DRAIN_S / _POLL_S)):
         if not forwarding.num_under_way:
             break
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
     for side in list(forwarding.open):
         if side.transport is not None:
             side.transport.abort()
@@ -211,7 +213,7 @@ class _Recorder:
         self.tap.close()
         assert self.reading is not None
         try:
-            return await asyncio.wait_for(self.reading, _MOST_END_S)
+            return await asyncio.wait_for(self.reading, _MAX_END_S)
         except TimeoutError:
             self.process.kill()
             return None
@@ -243,16 +245,16 @@ def _report(report: RecordingReport, tap: Tap, result: TextIO) -> int:
         "input_tokens": report.prompt_tokens,
         "output_tokens": report.output_tokens,
         "other_exchanges": report.num_other_exchanges,
-        "connections_not_recorded": tap.num_left_out,
+        "connections_not_recorded": tap.num_dropped,
         "parts": report.num_parts,
     }
     result.write(dump_json(summary) + "\n")
     result.flush()
     shown = ", ".join(f"{count} {status}" for status, count in sorted(report.by_status.items()))
-    say(f"{report.num_requests} requests recorded" + (f" ({shown})" if shown else ""))
-    if tap.num_left_out:
-        warn(f"{tap.num_left_out} connections are not recorded to their end: the recording process did not keep up")
+    print_message(f"{report.num_requests} requests recorded" + (f" ({shown})" if shown else ""))
+    if tap.num_dropped:
+        warn(f"{tap.num_dropped} connections are not recorded to their end: the recording process did not keep up")
     if report.failure:
-        say(f"blis observe: error: {report.failure}")
+        print_message(f"blis observe: error: {report.failure}")
         return 1
     return 0

@@ -9,13 +9,13 @@ from enum import Enum, auto
 
 from observe.clock import Nanos
 from observe.errors import ResponseError
-from observe.http import Head, KnownHeads, ResponseParser
-from observe.proxy.facts import RequestFacts
-from observe.proxy.tap import Kind, Message
+from observe.http import Head, HeadCache, ResponseParser
+from observe.proxy.facts import RequestMetadata
+from observe.proxy.tap import EventKind, Message
 from observe.responses.reply import Reply
 
-_MOST_HEAD_BYTES = 1 << 18
-_MOST_LINE_BYTES = 1 << 14
+_MAX_HEAD_BYTES = 1 << 18
+_MAX_LINE_BYTES = 1 << 14
 _LINE_START = re.compile(rb"\r|[!#-'*+.\-0-9A-Z^_`a-z|~]*( [!-~\x80-\xff]*( [HTP/.01]{0,8}\r?)?)?")
 _REQUEST_LINE = re.compile(rb"([!#-'*+.\-0-9A-Z^_`a-z|~]+) ([!-~\x80-\xff]+) HTTP/1\.[01]")
 
@@ -100,7 +100,7 @@ class RequestReader:
             return Part(data[start : start + 2]), start + 2
         end = data.find(b"\r\n\r\n", start)
         if end < 0:
-            if len(data) - start > _MOST_HEAD_BYTES or not _may_begin(data[start : start + _MOST_LINE_BYTES]):
+            if len(data) - start > _MAX_HEAD_BYTES or not _may_begin(data[start : start + _MAX_LINE_BYTES]):
                 raise UnreadableError
             return None, start
         raw = data[start : end + 4]
@@ -112,7 +112,7 @@ class RequestReader:
     def _take_line(self, data: bytes, start: int) -> tuple[Part | None, int]:
         end = data.find(b"\r\n", start)
         if end < 0:
-            if len(data) - start > _MOST_LINE_BYTES:
+            if len(data) - start > _MAX_LINE_BYTES:
                 raise UnreadableError
             return None, start
         line, raw = data[start:end], data[start : end + 2]
@@ -186,7 +186,7 @@ def with_host(raw: bytes, authority: str, prefix: str) -> bytes:
 _HOST = re.compile(rb"^([Hh][Oo][Ss][Tt]:[ \t]*)[^\r\n]*", re.MULTILINE)
 
 
-_MOST_BODY_BYTES = 64 << 20
+_MAX_BODY_BYTES = 64 << 20
 _GZIP_OR_ZLIB = 47
 """The window bits that make zlib read both."""
 
@@ -213,7 +213,7 @@ class Exchange:
     ended: Nanos = 0
     is_whole: bool = False
     """Whether the reply came to its end."""
-    facts: RequestFacts | None = None
+    facts: RequestMetadata | None = None
     """Facts of a request that generates tokens, from the beginning of its reply on."""
     parser: ResponseParser = field(default_factory=ResponseParser)
     _inflating: "zlib._Decompress | None" = None
@@ -225,13 +225,13 @@ class Exchange:
             return
         if self._inflating is not None:
             try:
-                part = self._inflating.decompress(part, _MOST_BODY_BYTES)
+                part = self._inflating.decompress(part, _MAX_BODY_BYTES)
             except zlib.error:
                 part = b""
         if self.reply is not None and part:
             self.reply.feed(part, at)
         self._num_reply_bytes += len(part)
-        if self.keeps_content and self._num_reply_bytes <= _MOST_BODY_BYTES:
+        if self.keeps_content and self._num_reply_bytes <= _MAX_BODY_BYTES:
             self.pieces.append((at, part))
 
     def begin_reply(self, head: Head) -> None:
@@ -275,10 +275,10 @@ class Conversation:
     def __init__(
         self,
         upstream: int,
-        heads: KnownHeads,
+        heads: HeadCache,
         *,
         keeps_content: bool,
-        facts: Callable[[Exchange], RequestFacts | None],
+        facts: Callable[[Exchange], RequestMetadata | None],
         ended: Callable[[Exchange], None],
     ) -> None:
         self._upstream = upstream
@@ -292,15 +292,15 @@ class Conversation:
     def take(self, message: Message) -> None:
         """Take in what happened on the connection."""
         kind, at = message.kind, message.at
-        if kind is Kind.REQUEST:
+        if kind is EventKind.REQUEST:
             self._take_request(message.payload, at)
-        elif kind is Kind.REPLY:
+        elif kind is EventKind.REPLY:
             self._take_reply(message.payload, at)
-        elif kind is Kind.CLIENT_GONE:
+        elif kind is EventKind.CLIENT_GONE:
             self._end_all(at, by_client=True)
-        elif kind is Kind.SERVER_GONE:
+        elif kind is EventKind.SERVER_GONE:
             self._server_gone(at)
-        elif kind is Kind.NOT_SEEN:
+        elif kind is EventKind.DROPPED:
             self._give_up()
 
     def close(self, at: Nanos) -> None:
@@ -319,7 +319,7 @@ class Conversation:
                 elif not self._open:
                     continue
                 exchange = self._open[-1]
-                if len(exchange.body) + len(part.body) <= _MOST_BODY_BYTES:
+                if len(exchange.body) + len(part.body) <= _MAX_BODY_BYTES:
                     exchange.body += part.body
                 if part.is_end:
                     exchange.sent = at

@@ -10,9 +10,9 @@ import orjson
 
 from observe.clock import Nanos
 
-_MOST_ROUNDS = 100_000
-_MOST_OF_ONE_KEY = 8
-_MOST_TEXTS = 128
+_MAX_ROUNDS = 100_000
+_MAX_OF_ONE_KEY = 8
+_MAX_TEXTS = 128
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ def digest(*parts: bytes) -> bytes:
 
 
 @dataclass(slots=True)
-class SessionBook:
+class SessionTracker:
     """Finds the latest requests by their turns, at most 100,000 of them. Sessions are numbered from `num_sessions`."""
 
     num_sessions: int = 0
@@ -79,7 +79,7 @@ class SessionBook:
             whole = turns.text + reply
             if reply:
                 self._texts[(turns.start, digest(whole))] = (len(whole), this)
-                while len(self._texts) > _MOST_TEXTS:
+                while len(self._texts) > _MAX_TEXTS:
                     self._texts.popitem(last=False)
             return
         this.reply_digest = digest(reply.strip())
@@ -87,8 +87,8 @@ class SessionBook:
         rounds = self._rounds.setdefault(key, [])
         self._rounds.move_to_end(key)
         rounds.append(this)
-        del rounds[:-_MOST_OF_ONE_KEY]
-        while len(self._rounds) > _MOST_ROUNDS:
+        del rounds[:-_MAX_OF_ONE_KEY]
+        while len(self._rounds) > _MAX_ROUNDS:
             self._rounds.popitem(last=False)
 
     def _before(self, turns: Turns, sent: Nanos) -> Round | None:
@@ -124,7 +124,7 @@ _INSTRUCTING = frozenset({"system", "developer"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestFacts:
+class RequestMetadata:
     """Record of a request for tokens besides its times. Sizes are bytes of text."""
 
     model: str = ""
@@ -143,14 +143,14 @@ def is_generating(method: str, target: str) -> bool:
     return method == "POST" and target.partition("?")[0].rstrip("/").endswith(GENERATING)
 
 
-def facts_of(body: bytes, client: bytes) -> RequestFacts:
+def request_metadata_of(body: bytes, client: bytes) -> RequestMetadata:
     """The facts of a body, as far as it is JSON; `client` keeps conversations of different clients apart."""
     try:
         members = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return RequestFacts(num_prompt_bytes=len(body))
+        return RequestMetadata(num_prompt_bytes=len(body))
     if not isinstance(members, dict):
-        return RequestFacts(num_prompt_bytes=len(body))
+        return RequestMetadata(num_prompt_bytes=len(body))
     model = members.get("model")
     priority = members.get("priority")
     name = model if isinstance(model, str) else ""
@@ -171,7 +171,7 @@ def facts_of(body: bytes, client: bytes) -> RequestFacts:
     tools = members.get("tools")
     num_shared_bytes = _num_bytes([each for each in shared if each is not tools]) + (len(_dump(tools)) if tools else 0)
     bare = not members.get("previous_response_id")
-    return RequestFacts(
+    return RequestMetadata(
         **common,
         num_prompt_bytes=num_shared_bytes + _num_bytes(turns),
         num_shared_bytes=num_shared_bytes,
@@ -180,13 +180,13 @@ def facts_of(body: bytes, client: bytes) -> RequestFacts:
     )
 
 
-def _of_prompt(prompt: Any, start: bytes, common: Mapping[str, Any]) -> RequestFacts:
+def _of_prompt(prompt: Any, start: bytes, common: Mapping[str, Any]) -> RequestMetadata:
     prompts = prompt if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else [prompt]
     if len(prompts) == 1 and isinstance(prompts[0], str):
         text = prompts[0].encode("utf-8", "replace")
-        return RequestFacts(**common, num_prompt_bytes=len(text), turns=Turns(start, text=text) if text else None)
+        return RequestMetadata(**common, num_prompt_bytes=len(text), turns=Turns(start, text=text) if text else None)
     num_ids = sum(len(each) for each in prompts if isinstance(each, list))
-    return RequestFacts(**common, num_prompt_bytes=_num_bytes(prompts) + num_ids * BYTES_PER_TOKEN)
+    return RequestMetadata(**common, num_prompt_bytes=_num_bytes(prompts) + num_ids * BYTES_PER_TOKEN)
 
 
 BYTES_PER_TOKEN = 4

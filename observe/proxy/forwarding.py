@@ -15,10 +15,10 @@ from observe.clock import Nanos
 from observe.connection import Address, addresses_of
 from observe.http import Server
 from observe.proxy.exchanges import RequestReader, UnreadableError, with_host
-from observe.proxy.tap import Kind, Tap
+from observe.proxy.tap import EventKind, Tap
 
 _CONNECT_S = 10.0
-_MOST_BEFORE_CONNECTED = 1 << 20
+_MAX_BEFORE_CONNECTED = 1 << 20
 _SILENCE_NS = 500_000_000
 
 
@@ -97,7 +97,7 @@ class ClientSide(asyncio.Protocol):
         """Asyncio calls this when a client has connected: the way to the server is opened before it sends anything."""
         self.transport = cast(asyncio.Transport, transport)
         self._forwarding.open.add(self)
-        self.tap.put(Kind.OPENED, self.number, perf_counter_ns(), b"%d" % self.upstream.number)
+        self.tap.put(EventKind.OPENED, self.number, perf_counter_ns(), b"%d" % self.upstream.number)
         self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
     def data_received(self, data: bytes) -> None:
@@ -113,9 +113,9 @@ class ClientSide(asyncio.Protocol):
         else:
             self._early.append(piece)
             self._num_early_bytes += len(piece)
-            if self._num_early_bytes > _MOST_BEFORE_CONNECTED and self.transport is not None:
+            if self._num_early_bytes > _MAX_BEFORE_CONNECTED and self.transport is not None:
                 self.transport.pause_reading()
-        self.tap.put(Kind.REQUEST, self.number, at, data)
+        self.tap.put(EventKind.REQUEST, self.number, at, data)
 
     def eof_received(self) -> bool:
         """Asyncio calls this when the client sends no more; replies may still come."""
@@ -127,12 +127,12 @@ class ClientSide(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Asyncio calls this when the client is gone: the server sees the same."""
         self._forwarding.open.discard(self)
-        self.tap.put(Kind.CLIENT_GONE, self.number, perf_counter_ns())
+        self.tap.put(EventKind.CLIENT_GONE, self.number, perf_counter_ns())
         if self.server is not None:
-            self.server.leave(error)
+            self.server.disconnect(error)
         elif self._connecting is not None:
             self._connecting.cancel()
-            self.tap.put(Kind.SERVER_GONE, self.number, perf_counter_ns())
+            self.tap.put(EventKind.SERVER_GONE, self.number, perf_counter_ns())
 
     def pause_writing(self) -> None:
         """Asyncio calls this when the client reads too slowly."""
@@ -148,14 +148,14 @@ class ClientSide(asyncio.Protocol):
         """The way to the server is open."""
         self.server = server
         if self.transport is None or self.transport.is_closing():
-            server.leave(None)
+            server.disconnect(None)
             return
         for piece in self._early:
             server.write(piece)
         self._early.clear()
         if self._has_ended:
             server.end()
-        if self._num_early_bytes > _MOST_BEFORE_CONNECTED:
+        if self._num_early_bytes > _MAX_BEFORE_CONNECTED:
             self.transport.resume_reading()
 
     async def _connect(self) -> None:
@@ -172,11 +172,11 @@ class ClientSide(asyncio.Protocol):
         if self.transport is None or self.transport.is_closing():
             return
         if data:
-            self.tap.put(Kind.REQUEST, self.number, at, data)
+            self.tap.put(EventKind.REQUEST, self.number, at, data)
         reply = refusal(self._failure)
         self.transport.write(reply)
-        self.tap.put(Kind.REPLY, self.number, perf_counter_ns(), reply)
-        self.tap.put(Kind.SERVER_GONE, self.number, perf_counter_ns())
+        self.tap.put(EventKind.REPLY, self.number, perf_counter_ns(), reply)
+        self.tap.put(EventKind.SERVER_GONE, self.number, perf_counter_ns())
         self.transport.close()
 
     def _for_server(self, data: bytes) -> bytes:
@@ -215,12 +215,12 @@ class ServerSide(asyncio.Protocol):
             client.transport.write(data)
         client.is_waiting = False
         client.last_reply = at = perf_counter_ns()
-        client.tap.put(Kind.REPLY, client.number, at, data)
+        client.tap.put(EventKind.REPLY, client.number, at, data)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Asyncio calls this when the server is gone: the client sees the same."""
         client = self._client
-        client.tap.put(Kind.SERVER_GONE, client.number, perf_counter_ns())
+        client.tap.put(EventKind.SERVER_GONE, client.number, perf_counter_ns())
         if client.transport is not None:
             if error is None:
                 client.transport.close()
@@ -252,7 +252,7 @@ class ServerSide(asyncio.Protocol):
         else:
             self._transport.close()
 
-    def leave(self, error: Exception | None) -> None:
+    def disconnect(self, error: Exception | None) -> None:
         """Hang up as the client has."""
         if self._transport is None:
             return

@@ -10,17 +10,17 @@ from time import perf_counter_ns
 from typing import Any
 
 from observe.clock import Nanos
-from observe.http import KnownHeads
+from observe.http import HeadCache
 from observe.processes import packed, read_packed
 from observe.proxy.exchanges import Conversation, Exchange
 from observe.proxy.rows import PartWriter, RowMaker, content_of, part_numbers, part_paths, read_part
-from observe.proxy.tap import Job, Kind, Message, MessageReader, RecordingReport
+from observe.proxy.tap import EventKind, Job, Message, MessageReader, RecordingReport
 from traces import TraceError, TraceRow
 from traces.content import line_of
 from traces.redaction import Redactor
 
 _READ_BYTES = 1 << 20
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _NICENESS = 15
 
 
@@ -31,7 +31,7 @@ class Recording:
         self.report = RecordingReport()
         self._job = job
         self._redactor = Redactor(job.redact)
-        self._heads = KnownHeads()
+        self._heads = HeadCache()
         self._conversations: dict[int, Conversation] = {}
         self._rows: list[TraceRow] = []
         self._chunks: list[tuple[int, list[int]]] = []
@@ -45,7 +45,7 @@ class Recording:
     def take(self, message: Message) -> None:
         """Take in what happened on a connection."""
         number = message.connection
-        if message.kind is Kind.OPENED:
+        if message.kind is EventKind.OPENED:
             self._conversations[number] = Conversation(
                 int(message.payload),
                 self._heads,
@@ -57,10 +57,10 @@ class Recording:
         conversation = self._conversations.get(number)
         if conversation is None:
             return
-        if message.kind is Kind.REQUEST and self._maker is None:
+        if message.kind is EventKind.REQUEST and self._maker is None:
             self._begin(message.at)
         conversation.take(message)
-        if message.kind is Kind.SERVER_GONE:
+        if message.kind is EventKind.SERVER_GONE:
             del self._conversations[number]
 
     def write(self) -> None:
@@ -129,12 +129,12 @@ class Recording:
             number = numbers[-1] if numbers else 1
             earlier = read_part(part_paths(job.paths, number) if rotates else job.paths)
             before = [read_part(part_paths(job.paths, each)).rows for each in numbers[-2:-1] if not earlier.rows]
-            self._go_on_from(earlier.rows or [row for rows in before for row in rows])
+            self._resume_from(earlier.rows or [row for rows in before for row in rows])
         return PartWriter(
             job.paths, job.header, self._redactor, job.rotate_bytes, job.rotate_s, number=number, earlier=earlier
         )
 
-    def _go_on_from(self, rows: list[TraceRow]) -> None:
+    def _resume_from(self, rows: list[TraceRow]) -> None:
         self._next = max((row.request_id for row in rows), default=-1) + 1
         self.report.num_earlier = len(rows)
         sent = next((row for row in rows if row.send_time_us), None)
@@ -165,7 +165,7 @@ def main() -> None:
 
 
 def _record(link: socket.socket, recording: Recording, reports: Any) -> None:
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(_LOOK_S * 1e6)))
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(_POLL_S * 1e6)))
     reader = MessageReader()
     has_failed = False
     while True:

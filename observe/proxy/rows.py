@@ -10,10 +10,17 @@ from time import monotonic
 from observe.clock import Clock, Nanos
 from observe.output_paths import OutputPaths, stem_of
 from observe.proxy.exchanges import Exchange
-from observe.proxy.facts import BYTES_PER_TOKEN, RequestFacts, Round, SessionBook, facts_of, is_generating
+from observe.proxy.facts import (
+    BYTES_PER_TOKEN,
+    RequestMetadata,
+    Round,
+    SessionTracker,
+    is_generating,
+    request_metadata_of,
+)
 from observe.workloads.workload import SESSION_COLUMNS
 from traces import ItlWriter, TraceHeader, TraceRow, TraceWriter, read_cut_itl, read_cut_rows, write_header
-from traces.content import ContentWriter, RecordedExchange, kept_lines
+from traces.content import ContentWriter, RecordedExchange, complete_content_lines
 from traces.redaction import Redactor, without_secret_headers, without_secret_parameters
 
 COLUMNS = SESSION_COLUMNS | {"vllm_priority"}
@@ -53,7 +60,7 @@ def read_part(paths: OutputPaths) -> EarlierPart:
     rows = read_cut_rows(paths.data) if paths.data.is_file() else []
     there = {row.request_id for row in rows}
     chunks = read_cut_itl(paths.itl) if paths.itl is not None and paths.itl.is_file() else {}
-    content = kept_lines(paths.content) if paths.content is not None and paths.content.is_file() else []
+    content = complete_content_lines(paths.content) if paths.content is not None and paths.content.is_file() else []
     return EarlierPart(rows, {number: times for number, times in chunks.items() if number in there}, content)
 
 
@@ -131,7 +138,7 @@ class PartWriter:
 
 
 _KEYS = ("authorization", "x-api-key", "api-key")
-_MOST_LABEL = 64
+_MAX_LABEL = 64
 
 
 @dataclass(slots=True)
@@ -147,7 +154,7 @@ class TokenScales:
             self._bytes[model] = self._bytes.get(model, 0.0) * 0.99 + num_bytes
             self._tokens[model] = self._tokens.get(model, 0.0) * 0.99 + num_tokens
 
-    def knows(self, model: str) -> bool:
+    def has_model(self, model: str) -> bool:
         """Whether a prompt of the model was counted."""
         return model in self._bytes
 
@@ -165,19 +172,19 @@ class RowMaker:
     origin: Nanos
     tenant_header: str
     tenant_salt: str
-    sessions: SessionBook = field(default_factory=SessionBook)
+    sessions: SessionTracker = field(default_factory=SessionTracker)
     scales: TokenScales = field(default_factory=TokenScales)
     plain_scales: TokenScales = field(default_factory=TokenScales)
     """Scales of prompts without instructions and tools."""
     _prefix_tokens: dict[str, int] = field(default_factory=dict)
 
-    def facts(self, exchange: Exchange) -> RequestFacts | None:
+    def facts(self, exchange: Exchange) -> RequestMetadata | None:
         """Facts of a request; None if it does not ask for tokens."""
         if not is_generating(exchange.head.method, exchange.head.target):
             return None
-        return facts_of(bytes(exchange.body), self._tenant(exchange).encode())
+        return request_metadata_of(bytes(exchange.body), self._tenant(exchange).encode())
 
-    def row(self, number: int, exchange: Exchange, facts: RequestFacts) -> TraceRow:
+    def row(self, number: int, exchange: Exchange, facts: RequestMetadata) -> TraceRow:
         """The row of an exchange for tokens that has ended; later rounds then have its figures."""
         this, before = (None, None) if facts.turns is None else self.sessions.place(facts.turns, exchange.sent)
         reply = exchange.reply
@@ -192,8 +199,8 @@ class RowMaker:
         num_output_tokens = _num_output_tokens(exchange)
         if this is not None and exchange.status == "ok" and facts.turns is not None:
             this.ended, this.num_prompt_tokens = exchange.ended, num_prompt_tokens
-            this.num_output_tokens = num_output_tokens if reply is not None and reply.is_all_said else 0
-            self.sessions.ended(facts.turns, this, b"" if reply is None else reply.said.encode())
+            this.num_output_tokens = num_output_tokens if reply is not None and reply.is_all_content else 0
+            self.sessions.ended(facts.turns, this, b"" if reply is None else reply.content.encode())
         epoch_us = self.clock.epoch_us
         return TraceRow(
             request_id=number,
@@ -229,7 +236,7 @@ class RowMaker:
             return ()
         return [self.clock.epoch_us(at) for at in reply.chunk_times]
 
-    def _shared(self, facts: RequestFacts, num_prompt_tokens: int, is_counted: bool) -> tuple[str, int]:
+    def _shared(self, facts: RequestMetadata, num_prompt_tokens: int, is_counted: bool) -> tuple[str, int]:
         """The shared start of a prompt, and its tokens: as many as the first prompt with it has beyond its turns."""
         if not facts.shared_start:
             return "", 0
@@ -238,7 +245,7 @@ class RowMaker:
         if known is None:
             num_turn_bytes = facts.num_prompt_bytes - facts.num_shared_bytes
             known = int(num_prompt_tokens * facts.num_shared_bytes / max(1, facts.num_prompt_bytes))
-            if is_counted and self.plain_scales.knows(facts.model):
+            if is_counted and self.plain_scales.has_model(facts.model):
                 # Templates add words to tools, and other prompts show what the turns take.
                 known = max(known, num_prompt_tokens - self.plain_scales.tokens(facts.model, num_turn_bytes))
             if len(self._prefix_tokens) < 100_000:
@@ -294,4 +301,4 @@ def _of_reply(exchange: Exchange, name: str) -> str:
 
 def _label(text: str) -> str:
     """A text of a header as it may stand in a row."""
-    return text[:_MOST_LABEL] if text.isascii() and text.isprintable() else ""
+    return text[:_MAX_LABEL] if text.isascii() and text.isprintable() else ""

@@ -48,10 +48,10 @@ class RecordingReport:
 _FRAME = struct.Struct("<BIQI")
 _FLUSH_S = 0.002
 _FLUSH_BYTES = 1 << 18
-_MOST_WAITING_BYTES = 256 << 20
+_MAX_WAITING_BYTES = 256 << 20
 
 
-class Kind(IntEnum):
+class EventKind(IntEnum):
     """Events on a connection of a client."""
 
     OPENED = 0
@@ -59,7 +59,7 @@ class Kind(IntEnum):
     REPLY = 2
     CLIENT_GONE = 3
     SERVER_GONE = 4
-    NOT_SEEN = 5
+    DROPPED = 5
     """Bytes were left out, as the recording process did not keep up: the rest of the connection is not recorded."""
 
 
@@ -67,7 +67,7 @@ class Kind(IntEnum):
 class Message:
     """One thing that happened. The payload of OPENED is the number of the upstream."""
 
-    kind: Kind
+    kind: EventKind
     connection: int
     at: Nanos
     payload: bytes
@@ -78,7 +78,7 @@ class Tap(asyncio.Protocol):
     counted."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.num_left_out = 0
+        self.num_dropped = 0
         self.is_lost = False
         """Whether the recording process is gone."""
         self.is_closing = False
@@ -104,19 +104,19 @@ class Tap(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Asyncio calls this when little waits to be written."""
 
-    def put(self, kind: Kind, connection: int, at: Nanos, payload: bytes = b"") -> None:
+    def put(self, kind: EventKind, connection: int, at: Nanos, payload: bytes = b"") -> None:
         """Hand on one message."""
         transport = self._transport
         if self.is_lost or transport is None:
             return
         if connection in self._incomplete:
-            if kind is Kind.SERVER_GONE:
+            if kind is EventKind.SERVER_GONE:
                 self._incomplete.discard(connection)
             return
-        if transport.get_write_buffer_size() + self._num_bytes + len(payload) > _MOST_WAITING_BYTES:
-            self.num_left_out += 1
+        if transport.get_write_buffer_size() + self._num_bytes + len(payload) > _MAX_WAITING_BYTES:
+            self.num_dropped += 1
             self._incomplete.add(connection)
-            kind, payload = Kind.NOT_SEEN, b""
+            kind, payload = EventKind.DROPPED, b""
         self._waiting.append(_FRAME.pack(kind, connection, at, len(payload)))
         self._waiting.append(payload)
         self._num_bytes += len(payload) + _FRAME.size
@@ -159,6 +159,6 @@ class MessageReader:
             end = start + _FRAME.size + size
             if end > len(content):
                 break
-            yield Message(Kind(kind), connection, at, content[start + _FRAME.size : end])
+            yield Message(EventKind(kind), connection, at, content[start + _FRAME.size : end])
             start = end
         del self._rest[:start]

@@ -53,8 +53,8 @@ class EventSplitter:
         return self.feed(b"\n")
 
 
-_UNSAID = ("reasoning_content", "reasoning", "tool_calls")
-_MOST_TOKENS = 2**31 - 1
+_NON_CONTENT_KEYS = ("reasoning_content", "reasoning", "tool_calls")
+_MAX_TOKENS = 2**31 - 1
 """Upper limit of token counts; larger counts would not fit into the columns of a recording."""
 
 
@@ -71,10 +71,10 @@ def text_of(choice: dict[str, Any]) -> str:
     return text if isinstance(text, str) else ""
 
 
-def has_unsaid(choice: dict[str, Any]) -> bool:
+def has_non_content_tokens(choice: dict[str, Any]) -> bool:
     """Return whether a choice brings tokens that are no visible text: reasoning, or tool calls."""
     message = choice.get("delta") or choice.get("message")
-    return isinstance(message, dict) and any(map(message.get, _UNSAID))
+    return isinstance(message, dict) and any(map(message.get, _NON_CONTENT_KEYS))
 
 
 def carries_tokens(choice: dict[str, Any]) -> bool:
@@ -84,7 +84,7 @@ def carries_tokens(choice: dict[str, Any]) -> bool:
     """
     delta = choice.get("delta")
     if isinstance(delta, dict):
-        if any(delta.get(name) for name in ("content", *_UNSAID)):
+        if any(delta.get(name) for name in ("content", *_NON_CONTENT_KEYS)):
             return True
         return "role" not in delta and not choice.get("finish_reason")
     return bool(choice.get("text")) or not choice.get("finish_reason")
@@ -93,7 +93,7 @@ def carries_tokens(choice: dict[str, Any]) -> bool:
 def count_of(usage: dict[str, Any], name: str, otherwise: int | None = None) -> int | None:
     """A count of tokens; `otherwise` for what can be none."""
     value = usage.get(name)
-    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else otherwise
+    return value if type(value) is int and 0 <= value <= _MAX_TOKENS else otherwise
 
 
 def error_text(error: Any) -> str:
@@ -116,7 +116,7 @@ class ResponsesEvent:
     problem: str = ""
     is_last: bool = False
     text: str = ""
-    has_unsaid: bool = False
+    has_non_content_tokens: bool = False
     """Whether the event has tokens that are no visible text: reasoning, or tool calls."""
 
 
@@ -134,18 +134,20 @@ def messages_event(event: dict[str, Any]) -> ResponsesEvent | None:
     if kind == "message":
         blocks = _objects(event.get("content"))
         text = "".join(str(each.get("text", "")) for each in blocks if each.get("type") == "text")
-        return replace(_of_message(event), text=text, has_unsaid=any(each.get("type") != "text" for each in blocks))
+        return replace(
+            _of_message(event), text=text, has_non_content_tokens=any(each.get("type") != "text" for each in blocks)
+        )
     if kind not in _MESSAGE_EVENTS:
         return None
     delta = event.get("delta")
     delta = delta if isinstance(delta, dict) else {}
     if kind == "message_delta":
         return _of_message({**event, **delta})
-    said = delta.get("text")
+    content = delta.get("text")
     return ResponsesEvent(
         carries_tokens=kind == "content_block_delta",
-        text=said if isinstance(said, str) else "",
-        has_unsaid=kind == "content_block_delta" and said is None,
+        text=content if isinstance(content, str) else "",
+        has_non_content_tokens=kind == "content_block_delta" and content is None,
         is_last=kind == "message_stop",
     )
 
@@ -174,13 +176,15 @@ def responses_event(event: dict[str, Any]) -> ResponsesEvent | None:
         return ResponsesEvent(
             carries_tokens=kind.endswith(".delta"),
             text=text if isinstance(text, str) else "",
-            has_unsaid=kind.endswith(".delta") and text is None,
+            has_non_content_tokens=kind.endswith(".delta") and text is None,
         )
     if kind == "error":
         return ResponsesEvent(problem=str(event.get("message") or event.get("error") or "error"), is_last=True)
     if event.get("object") != "response":
         return messages_event(event)
-    return replace(_of_answer(event), text=_text(event), has_unsaid=any(map(_is_unsaid, _items(event))))
+    return replace(
+        _of_answer(event), text=_text(event), has_non_content_tokens=any(map(_is_non_content_item, _items(event)))
+    )
 
 
 def _of_answer(answer: dict[str, Any]) -> ResponsesEvent:
@@ -211,7 +215,7 @@ def _objects(value: Any) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def _is_unsaid(item: dict[str, Any]) -> bool:
+def _is_non_content_item(item: dict[str, Any]) -> bool:
     return item.get("type") != "message"
 
 

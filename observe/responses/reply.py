@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from observe.clock import Nanos
-from observe.http import Head, KnownHeads, ResponseParser
+from observe.http import Head, HeadCache, ResponseParser
 from observe.responses.events import (
     DONE,
     EventSplitter,
@@ -16,7 +16,7 @@ from observe.responses.events import (
     error_text,
     event_in_chunk,
     first_choice,
-    has_unsaid,
+    has_non_content_tokens,
     responses_event,
     text_of,
 )
@@ -24,7 +24,7 @@ from observe.responses.events import (
 _NOT_PLAIN = re.compile(rb"[^ !#-\[\]-~]").search
 
 
-class Stencil:
+class EventTemplate:
     """The bytes around the text of an event that carried only this text, without escapes.
 
     Another event with the same bytes around plain text (printable ASCII without quotes and backslashes) is the same
@@ -32,17 +32,17 @@ class Stencil:
     has to be decoded.
     """
 
-    __slots__ = ("_after", "_before", "_in_chunk", "_num_tries", "is_cut")
+    __slots__ = ("_after", "_before", "_in_chunk", "_num_tries", "is_learned")
 
     def __init__(self, *, num_tries: int = 3) -> None:
         self._num_tries = num_tries
         self._before = b""
         self._after = b""
         self._in_chunk = (b"", b"")
-        self.is_cut = False
+        self.is_learned = False
         """Whether there is anything to compare with."""
 
-    def cut(self, payload: bytes, text: str) -> None:
+    def learn(self, payload: bytes, text: str) -> None:
         """Derive the stencil from an event that carried only this text, if its bytes allow that; gives up after a few
         attempts."""
         if not self._num_tries or b"\\" in payload:
@@ -56,11 +56,11 @@ class Stencil:
         self._before = payload[: place + 1]
         self._after = payload[place + len(quoted) - 1 :]
         self._in_chunk = (b"\r\ndata: " + self._before, self._after + b"\n\n\r\n")
-        self.is_cut = True
+        self.is_learned = True
 
     def text_of(self, payload: bytes) -> bytes:
         """The text of an event; empty if it has to be decoded."""
-        if not self.is_cut or not payload.startswith(self._before) or not payload.endswith(self._after):
+        if not self.is_learned or not payload.startswith(self._before) or not payload.endswith(self._after):
             return b""
         text = payload[len(self._before) : len(payload) - len(self._after)]
         return b"" if _NOT_PLAIN(text) else text
@@ -102,11 +102,11 @@ class Reply:
 
     __slots__ = (
         "_body",
+        "_content",
         "_events",
         "_first_body_byte",
         "_is_event_stream",
         "_parser",
-        "_said",
         "_stencil",
         "carries_tokens",
         "chunk_times",
@@ -114,14 +114,16 @@ class Reply:
         "done",
         "finish_reason",
         "first_byte",
-        "is_all_said",
+        "is_all_content",
         "problem",
         "prompt_tokens",
         "status_code",
         "streaming",
     )
 
-    def __init__(self, *, streaming: bool, heads: KnownHeads | None = None, stencil: Stencil | None = None) -> None:
+    def __init__(
+        self, *, streaming: bool, heads: HeadCache | None = None, stencil: EventTemplate | None = None
+    ) -> None:
         self.streaming = streaming
         self.status_code = 0
         """The HTTP status, 0 before it is known."""
@@ -131,16 +133,16 @@ class Reply:
         self.completion_tokens: int | None = None
         self.finish_reason = ""
         self.done = False
-        self.is_all_said = True
-        """False for a reply with tokens that `said` leaves out: reasoning, or tool calls."""
+        self.is_all_content = True
+        """False for a reply with tokens that `content` leaves out: reasoning, or tool calls."""
         self.problem = ""
         self.first_byte: Nanos = 0
         self._is_event_stream = False
         self._first_body_byte: Nanos = 0
         self._parser = ResponseParser(heads)
-        self._said: list[bytes] = []
+        self._content: list[bytes] = []
         self._events = EventSplitter()
-        self._stencil = stencil or Stencil()
+        self._stencil = stencil or EventTemplate()
         self._body = bytearray()
 
     @property
@@ -160,9 +162,9 @@ class Reply:
         return self._body.decode("utf-8", errors="replace")
 
     @property
-    def said(self) -> str:
+    def content(self) -> str:
         """Return the text of the reply, without reasoning."""
-        return b"".join(self._said).decode("utf-8", "replace")
+        return b"".join(self._content).decode("utf-8", "replace")
 
     def feed(self, data: bytes, at: Nanos) -> bool:
         """Take in bytes that came at this instant; true when they complete the answer."""
@@ -208,10 +210,10 @@ class Reply:
         """Take in events that are chunks of their own, as many as come first, and return the place behind them."""
         stencil = self._stencil
         while True:
-            if stencil.is_cut:
+            if stencil.is_learned:
                 texts, start = stencil.take_chunks(data, start)
                 if texts:
-                    self._said += texts
+                    self._content += texts
                     self.chunk_times += [at] * len(texts)
                     self.carries_tokens += b"\1" * len(texts)
                     if start == len(data):
@@ -238,7 +240,7 @@ class Reply:
     def _take_event(self, payload: bytes, at: Nanos) -> None:
         text = self._stencil.text_of(payload)
         if text:
-            self._said.append(text)
+            self._content.append(text)
             self.chunk_times.append(at)
             self.carries_tokens.append(True)
         else:
@@ -256,26 +258,28 @@ class Reply:
             self.chunk_times.append(at)
             self.carries_tokens.append(False)
             return
-        said = None if "choices" in event else responses_event(event)
-        if said is None:
+        content = None if "choices" in event else responses_event(event)
+        if content is None:
             self.chunk_times.append(at)
             self.carries_tokens.append(self._take_fields(event, payload))
             return
-        self._take_said(said)
-        if said.carries_tokens:
+        self._take_event_fields(content)
+        if content.carries_tokens:
             self.chunk_times.append(at)
             self.carries_tokens.append(True)
 
-    def _take_said(self, said: ResponsesEvent) -> None:
-        self.prompt_tokens = self.prompt_tokens if said.prompt_tokens is None else said.prompt_tokens
-        self.completion_tokens = self.completion_tokens if said.completion_tokens is None else said.completion_tokens
-        self.finish_reason = said.finish_reason or self.finish_reason
-        self.problem = said.problem or self.problem
-        self.done = self.done or said.is_last
-        if said.text:
-            self._said.append(said.text.encode("utf-8", "replace"))
-        if said.has_unsaid:
-            self.is_all_said = False
+    def _take_event_fields(self, content: ResponsesEvent) -> None:
+        self.prompt_tokens = self.prompt_tokens if content.prompt_tokens is None else content.prompt_tokens
+        self.completion_tokens = (
+            self.completion_tokens if content.completion_tokens is None else content.completion_tokens
+        )
+        self.finish_reason = content.finish_reason or self.finish_reason
+        self.problem = content.problem or self.problem
+        self.done = self.done or content.is_last
+        if content.text:
+            self._content.append(content.text.encode("utf-8", "replace"))
+        if content.has_non_content_tokens:
+            self.is_all_content = False
 
     def _take_fields(self, event: dict[str, Any], payload: bytes = b"") -> bool:
         """Record the event's figures of the whole reply; whether the event carries generated tokens."""
@@ -295,15 +299,15 @@ class Reply:
         if reason and isinstance(reason, str):
             is_only_text = False
             self.finish_reason = reason
-        if has_unsaid(choice):
+        if has_non_content_tokens(choice):
             is_only_text = False
-            self.is_all_said = False
+            self.is_all_content = False
         text = text_of(choice)
         if not text:
             return carries_tokens(choice)
-        self._said.append(text.encode("utf-8", "replace"))
+        self._content.append(text.encode("utf-8", "replace"))
         if is_only_text and payload:
-            self._stencil.cut(payload, text)
+            self._stencil.learn(payload, text)
         return True
 
     def _finish(self, at: Nanos) -> None:
@@ -323,8 +327,8 @@ class Reply:
             self.problem = "expected a JSON object as the answer"
         else:
             self.chunk_times = [self._first_body_byte, at]
-            said = responses_event(answer)
-            if said is None:
+            content = responses_event(answer)
+            if content is None:
                 self._take_fields(answer)
             else:
-                self._take_said(said)
+                self._take_event_fields(content)

@@ -33,13 +33,13 @@ def run(options: TopOptions) -> int:
     A table that is redrawn in place on a terminal, else a line for each report. Exit codes: 0 done, 1 when the first
     poll of the server fails; a server that fails later may come back.
     """
-    from observe.errors import RunError, say
+    from observe.errors import RunError, print_message
     from observe.top.polling import watch
 
     try:
         watch(options.server, options.interval, options.count, options.api_key)
     except RunError as error:
-        say(f"blis top: error: {error}")
+        print_message(f"blis top: error: {error}")
         return 1
     except KeyboardInterrupt:
         return 0

@@ -29,7 +29,7 @@ class EngineSamples:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class MetricsPage:
     """One reading of a metrics page. Samples without an engine label, such as the lag of the mock server, are in engine
     "".
 
@@ -46,7 +46,7 @@ class Page:
         return "" in self.engines and "blis_send_lag_seconds" in self.engines[""].buckets
 
 
-def read_page(text: str) -> Page:
+def parse_metrics_page(text: str) -> MetricsPage:
     """The figures of vLLM on a page in Prometheus' text format. Raises ResponseError for a page of anything else."""
     engines: dict[str, EngineSamples] = defaultdict(EngineSamples)
     names: dict[str, None] = {}
@@ -70,7 +70,7 @@ def read_page(text: str) -> Page:
         raise ResponseError(f"it is not in Prometheus' text format ({error})") from error
     if not any("vllm:num_requests_running" in engine.values for engine in engines.values()):
         raise ResponseError("it holds no metrics of vLLM")
-    return Page(tuple(names), dict(engines), dict(errors))
+    return MetricsPage(tuple(names), dict(engines), dict(errors))
 
 
 def _add_errors(errors: dict[str, float], samples: Iterable[Sample]) -> None:
@@ -100,7 +100,7 @@ class Percentile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class EngineStats:
     """One engine over one interval, or all of them together.
 
     Percentiles are p50, p90 and p99, empty when nothing was observed. `lag` is only known of the mock server.
@@ -122,7 +122,7 @@ class Figures:
 ALL = "all"
 
 
-def figures_between(before: Page, after: Page, elapsed_s: float) -> dict[str, Figures]:
+def stats_between(before: MetricsPage, after: MetricsPage, elapsed_s: float) -> dict[str, EngineStats]:
     """The figures of each engine, and of all where there are several, over the time between two readings."""
     common = after.engines.get("", EngineSamples())
     lag = None
@@ -137,7 +137,7 @@ def figures_between(before: Page, after: Page, elapsed_s: float) -> dict[str, Fi
 Pair = tuple[EngineSamples, EngineSamples]
 
 
-def _figures(pairs: Sequence[Pair], elapsed_s: float, lag: Sequence[Percentile] | None) -> Figures:
+def _figures(pairs: Sequence[Pair], elapsed_s: float, lag: Sequence[Percentile] | None) -> EngineStats:
     """Combine several engines: the sums of their figures, and the mean usage of their caches."""
 
     def rate(name: str) -> float:
@@ -146,7 +146,7 @@ def _figures(pairs: Sequence[Pair], elapsed_s: float, lag: Sequence[Percentile] 
     def now(name: str) -> float:
         return sum(new.values.get(name, nan) for _, new in pairs)
 
-    return Figures(
+    return EngineStats(
         running=now("vllm:num_requests_running"),
         waiting=now("vllm:num_requests_waiting"),
         kv_usage_fraction=now("vllm:kv_cache_usage_perc") / len(pairs),
@@ -216,7 +216,7 @@ def quantile(buckets: Mapping[float, float], fraction: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnFigures:
+class DashboardStats:
     """A server's settings in words, and percentiles by engine, where `ALL` stands for all of them."""
 
     settings: str
@@ -224,20 +224,20 @@ class OwnFigures:
     itl: Mapping[str, Sequence[Percentile]] = field(default_factory=dict)
 
 
-def read_own_figures(text: str) -> OwnFigures:
+def parse_dashboard_figures(text: str) -> DashboardStats:
     """Read the reply to /dashboard/figures. Raises ValueError, KeyError or TypeError for anything else."""
     found = json.loads(text)
     server, figures = found["server"], found["figures"]
-    ttft = {str(each["engine"]): _own_percentiles(each["ttft_ms"]) for each in figures["engines"]}
-    itl = {str(each["engine"]): _own_percentiles(each["itl_ms"]) for each in figures["engines"]}
+    ttft = {str(each["engine"]): _dashboard_percentiles(each["ttft_ms"]) for each in figures["engines"]}
+    itl = {str(each["engine"]): _dashboard_percentiles(each["itl_ms"]) for each in figures["engines"]}
     now = figures["now"]
     if now:
-        ttft[ALL] = _own_percentiles([now[f"ttft_{name}_ms"][0] for name in ("p50", "p90", "p99")])
-        itl[ALL] = _own_percentiles([now[f"itl_{name}_ms"][0] for name in ("p50", "p90", "p99")])
-    return OwnFigures(_settings(server, figures["errors_by_status"]), ttft, itl)
+        ttft[ALL] = _dashboard_percentiles([now[f"ttft_{name}_ms"][0] for name in ("p50", "p90", "p99")])
+        itl[ALL] = _dashboard_percentiles([now[f"itl_{name}_ms"][0] for name in ("p50", "p90", "p99")])
+    return DashboardStats(_settings(server, figures["errors_by_status"]), ttft, itl)
 
 
-def _own_percentiles(values_ms: Sequence[float | None] | None) -> Sequence[Percentile]:
+def _dashboard_percentiles(values_ms: Sequence[float | None] | None) -> Sequence[Percentile]:
     return [Percentile(each / 1000) for each in values_ms or () if each is not None]
 
 
@@ -248,17 +248,17 @@ def _settings(server: Mapping[str, Any], errors: Mapping[str, int]) -> str:
         f"{server['gpu'] or 'no GPU'}{f' x {gpus}' if gpus > 1 else ''}, tp {server['tp']}",
         "no speed limit" if server["speed"] is None else f"speed {server['speed']:g}x",
         f"faults {', '.join(faults) or 'none'}",
-        errors_in_words(errors),
+        format_error_counts(errors),
     ]
     return "; ".join(parts)
 
 
-def errors_in_words(errors: Mapping[str, float]) -> str:
+def format_error_counts(errors: Mapping[str, float]) -> str:
     """Return the number of replies for each status of error."""
     return f"errors {', '.join(f'{status}: {number:,.0f}' for status, number in errors.items()) or 'none'}"
 
 
-def with_own(figures: Mapping[str, Figures], own: OwnFigures | None) -> Mapping[str, Figures]:
+def with_dashboard_stats(figures: Mapping[str, EngineStats], own: DashboardStats | None) -> Mapping[str, EngineStats]:
     """Return the figures with the server's own percentiles, where it has some."""
     if own is None:
         return figures

@@ -19,15 +19,15 @@ from observe.errors import ResponseError, RunError, warn
 from observe.http import Server
 from observe.top.figures import (
     ALL,
-    Figures,
-    OwnFigures,
-    Page,
+    DashboardStats,
+    EngineStats,
+    MetricsPage,
     Percentile,
-    errors_in_words,
-    figures_between,
-    read_own_figures,
-    read_page,
-    with_own,
+    format_error_counts,
+    parse_dashboard_figures,
+    parse_metrics_page,
+    stats_between,
+    with_dashboard_stats,
 )
 
 TIMEOUT_S = 10.0
@@ -51,7 +51,7 @@ def read_url(url: str, api_key: str | None) -> bytes:
         raise RunError(f"cannot read {shown}: {getattr(reason, 'strerror', None) or reason}") from error
 
 
-Cell = Callable[[Figures], str]
+Cell = Callable[[EngineStats], str]
 
 LABELLED: Sequence[tuple[str, Cell]] = (
     ("running", lambda f: f"{f.running:.0f}"),
@@ -70,10 +70,10 @@ LABELLED: Sequence[tuple[str, Cell]] = (
 COLUMNS: Sequence[tuple[str, Cell]] = (
     ("running", lambda f: f"{f.running:,.0f}"),
     ("waiting", lambda f: f"{f.waiting:,.0f}"),
-    ("KV %", lambda f: short(100 * f.kv_usage_fraction)),
-    ("req/s", lambda f: short(f.requests_per_s)),
-    ("prompt\ntok/s", lambda f: short(f.prompt_tokens_per_s)),
-    ("output\ntok/s", lambda f: short(f.output_tokens_per_s)),
+    ("KV %", lambda f: format_short(100 * f.kv_usage_fraction)),
+    ("req/s", lambda f: format_short(f.requests_per_s)),
+    ("prompt\ntok/s", lambda f: format_short(f.prompt_tokens_per_s)),
+    ("output\ntok/s", lambda f: format_short(f.output_tokens_per_s)),
     ("TTFT\np50 ms", lambda f: _short_ms(f.ttft, 0)),
     ("TTFT\np99 ms", lambda f: _short_ms(f.ttft, -1)),
     ("ITL\np50 ms", lambda f: _short_ms(f.itl, 0)),
@@ -85,7 +85,7 @@ _LINES_AROUND = 9
 """Lines of a terminal beside those of the engines: title, head, rules, the line of all engines, those below."""
 
 
-def table_of(title: str, figures: Mapping[str, Figures], height: int = 24) -> Table:
+def build_table(title: str, figures: Mapping[str, EngineStats], height: int = 24) -> Table:
     """Return a table with a row for all engines, a row for each engine, and a caption with figures of the server. A
     terminal of `height` lines that is too small for all engines shows those with the most requests.
     """
@@ -97,10 +97,12 @@ def table_of(title: str, figures: Mapping[str, Figures], height: int = 24) -> Ta
     shown = _most_loaded(engines, max(1, height - _LINES_AROUND))
     for name in [*([ALL] if ALL in figures else []), *shown]:
         table.add_row(name, *(cell(figures[name]) for _, cell in COLUMNS), style="bold" if name == ALL else "")
-    together = together_of(figures)
+    together = combined_stats(figures)
     caption = [f"and {len(engines) - len(shown):,} engines more"] if len(shown) < len(engines) else []
     if together is not None:
-        caption.append(f"steps {short(together.steps_per_s)}/s, preemptions {short(together.preemptions_per_s)}/s")
+        caption.append(
+            f"steps {format_short(together.steps_per_s)}/s, preemptions {format_short(together.preemptions_per_s)}/s"
+        )
         caption += [f"TTFT p90 {_short_ms(together.ttft, 1)} ms, ITL p90 {_short_ms(together.itl, 1)} ms"]
         if together.lag is not None:
             caption.append(f"send lag p50 / p90 / p99 {percentiles_ms(together.lag)} ms")
@@ -108,12 +110,12 @@ def table_of(title: str, figures: Mapping[str, Figures], height: int = 24) -> Ta
     return table
 
 
-def together_of(figures: Mapping[str, Figures]) -> Figures | None:
+def combined_stats(figures: Mapping[str, EngineStats]) -> EngineStats | None:
     """Return the figures of all engines, or of the only one; None when there are none yet."""
     return figures.get(ALL) or next(iter(figures.values()), None)
 
 
-def _most_loaded(engines: Mapping[str, Figures], most: int) -> Sequence[str]:
+def _most_loaded(engines: Mapping[str, EngineStats], most: int) -> Sequence[str]:
     """Return the names of all engines, or of so many, those with the most requests."""
     if len(engines) <= most:
         return list(engines)
@@ -121,9 +123,9 @@ def _most_loaded(engines: Mapping[str, Figures], most: int) -> Sequence[str]:
     return [name for name in engines if name in kept]
 
 
-def line_of(figures: Mapping[str, Figures]) -> str:
+def format_line(figures: Mapping[str, EngineStats]) -> str:
     """Return all engines together in one line of text."""
-    together = together_of(figures)
+    together = combined_stats(figures)
     assert together is not None  # a line is written for figures only
     labelled = LABELLED if together.lag is not None else LABELLED[:-1]
     return ", ".join(f"{label} {cell(together)}" for label, cell in labelled)
@@ -138,10 +140,10 @@ def _short_ms(percentiles: Sequence[Percentile], place: int) -> str:
     if not percentiles:
         return "-"
     found = percentiles[place]
-    return found.sign + short(found.seconds * 1000)
+    return found.sign + format_short(found.seconds * 1000)
 
 
-def short(value: float) -> str:
+def format_short(value: float) -> str:
     """Return a number of at most 6 characters, two digits or more: thousands as k and millions as M."""
     if not isfinite(value):
         return "-"
@@ -168,42 +170,42 @@ class Report:
     """Result of one poll: figures, or the reason for which there are none."""
 
     model_names: tuple[str, ...]
-    figures: Mapping[str, Figures]
+    figures: Mapping[str, EngineStats]
     settings: str = ""
     failure: str = ""
 
 
 def watch(server: Server, interval_s: float, count: int, api_key: str | None) -> None:
     """Show `count` reports, or reports without end for 0. Raises RunError when the first poll fails."""
-    live = Live(auto_refresh=False) if _can_draw() else None
+    live = Live(auto_refresh=False) if _can_redraw() else None
     screen: AbstractContextManager[object] = live or nullcontext()
     reports = _reports(server, interval_s, api_key)
     first = next(reports)  # the first poll precedes the live display
     with screen:
         for number, report in enumerate(chain([first], reports), start=1):
             if live is None:
-                _say(report)
+                _print_report(report)
             else:
                 title = f"{', '.join(report.model_names)} on {server.url}, {time.strftime('%H:%M:%S')}"
                 lines = "\n".join(filter(None, (title, report.settings, report.failure)))
-                live.update(table_of(lines, report.figures, live.console.height), refresh=True)
+                live.update(build_table(lines, report.figures, live.console.height), refresh=True)
             if number == count:
                 return
 
 
-def fetch(server: Server, api_key: str | None) -> Page:
+def fetch(server: Server, api_key: str | None) -> MetricsPage:
     """Return one reading of the page. Raises RunError for a server that does not answer or is no vLLM."""
     url = f"{server.url}/metrics"
     try:
-        return read_page(read_url(url, api_key).decode("utf-8", "replace"))
+        return parse_metrics_page(read_url(url, api_key).decode("utf-8", "replace"))
     except ResponseError as error:
         raise RunError(f"cannot use {url}: {error}") from error
 
 
-def _own_figures(server: Server, api_key: str | None) -> OwnFigures | None:
+def _fetch_dashboard_stats(server: Server, api_key: str | None) -> DashboardStats | None:
     """Return the figures of a mock server's dashboard; None where a proxy or an older server has no such route."""
     try:
-        return read_own_figures(read_url(f"{server.url}/dashboard/figures", api_key).decode("utf-8", "replace"))
+        return parse_dashboard_figures(read_url(f"{server.url}/dashboard/figures", api_key).decode("utf-8", "replace"))
     except (RunError, ValueError, KeyError, TypeError):
         return None
 
@@ -211,7 +213,7 @@ def _own_figures(server: Server, api_key: str | None) -> OwnFigures | None:
 def _reports(server: Server, interval_s: float, api_key: str | None) -> Iterator[Report]:
     """Yield a report after each interval. The poll after a failed one covers both intervals."""
     page, read_at = fetch(server, api_key), time.monotonic()
-    figures: Mapping[str, Figures] = {}
+    figures: Mapping[str, EngineStats] = {}
     due = read_at
     while True:
         due = max(due + interval_s, time.monotonic())
@@ -221,19 +223,19 @@ def _reports(server: Server, interval_s: float, api_key: str | None) -> Iterator
         except RunError as error:
             yield Report(page.model_names, figures, failure=str(error))
             continue
-        own = _own_figures(server, api_key) if now.is_of_mock_server else None
-        figures = with_own(figures_between(page, now, now_at - read_at), own)
+        own = _fetch_dashboard_stats(server, api_key) if now.is_of_mock_server else None
+        figures = with_dashboard_stats(stats_between(page, now, now_at - read_at), own)
         page, read_at = now, now_at
-        yield Report(page.model_names, figures, errors_in_words(page.errors) if own is None else own.settings)
+        yield Report(page.model_names, figures, format_error_counts(page.errors) if own is None else own.settings)
 
 
-def _say(report: Report) -> None:
+def _print_report(report: Report) -> None:
     if report.failure:
         warn(report.failure)
     else:
-        sys.stdout.write(f"{time.strftime('%H:%M:%S')} {line_of(report.figures)}\n")
+        sys.stdout.write(f"{time.strftime('%H:%M:%S')} {format_line(report.figures)}\n")
         sys.stdout.flush()
 
 
-def _can_draw() -> bool:
+def _can_redraw() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"

@@ -6,11 +6,11 @@ from random import Random
 
 from blis_sim.options.limits import MOST_TOKENS
 from observe.connection import Outcome
-from observe.dispatch import Sent
+from observe.dispatch import SentRequest
 from observe.errors import ObserveError, warn
 from observe.options import ObserveOptions
 from observe.requests import (
-    Planned,
+    PlannedRequest,
     constant_arrivals_us,
     plan_from_requests,
     plan_synthetic,
@@ -25,7 +25,7 @@ from traces.workload.generate import generate
 
 
 @dataclass(slots=True)
-class _Talk:
+class _ActiveSession:
     """A session under way: the request that was sent last, and the rounds after it."""
 
     session: Session
@@ -42,20 +42,22 @@ class Conversations:
     columns = frozenset({"think_time_us", "context_tokens"})
 
     def __init__(self, sessions: Sequence[Session], max_follow_ups: int | None, horizon_us: int | None) -> None:
-        self._talks = {each.first.session_id: _Talk(each, each.first, iter(each.later)) for each in sessions}
+        self._active_sessions = {
+            each.first.session_id: _ActiveSession(each, each.first, iter(each.later)) for each in sessions
+        }
         self._num_left = max_follow_ups
         self._horizon_us = horizon_us
 
-    def follow_up(self, sent: Sent, ended_us: int) -> list[Planned]:
+    def follow_up(self, sent: SentRequest, ended_us: int) -> list[PlannedRequest]:
         """The request after one that ended at this instant of the schedule; none when the session is over."""
         planned = sent.prepared.planned
-        talk = self._talks.get(planned.session_id)
+        talk = self._active_sessions.get(planned.session_id)
         if talk is None:
             return []
         coming = next(talk.later, None) if sent.outcome.status == "ok" and self._num_left != 0 else None
         due_us = ended_us + (coming.think_time_us if coming is not None else 0)
         if coming is None or (self._horizon_us is not None and due_us > self._horizon_us):
-            del self._talks[planned.session_id]
+            del self._active_sessions[planned.session_id]
             return []
         if self._num_left is not None:
             self._num_left -= 1
@@ -66,27 +68,27 @@ class Conversations:
         behind = replace(
             following,
             think_time_us=coming.think_time_us,
-            earlier=(*planned.earlier, sent.prepared.turn, sent.outcome.reply.said),
+            earlier=(*planned.earlier, sent.prepared.turn, sent.outcome.reply.content),
             turn_tokens=coming.input_tokens,
             context_tokens=_repeated_tokens(planned, sent.outcome),
         )
         return [behind]
 
 
-def _repeated_tokens(planned: Planned, outcome: Outcome) -> int:
+def _repeated_tokens(planned: PlannedRequest, outcome: Outcome) -> int:
     """Return the number of tokens at the start of the next prompt that repeat this prompt and its reply.
 
     Models are not shown what they thought before, so a prompt after a reply with thoughts goes on another way.
     """
     prompt_tokens = outcome.reply.prompt_tokens or planned.prefix_tokens + planned.input_tokens
-    return prompt_tokens + (outcome.output_tokens if outcome.reply.is_all_said else 0)
+    return prompt_tokens + (outcome.output_tokens if outcome.reply.is_all_content else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Requests with known send times, and the conversations that continue from them."""
 
-    requests: Sequence[Planned]
+    requests: Sequence[PlannedRequest]
     conversations: Conversations | Graph | None = None
     goodput_slo_targets: Mapping[str, SloTargets] = field(default_factory=dict)
 

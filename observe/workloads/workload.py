@@ -7,11 +7,11 @@ from functools import lru_cache
 
 from observe.body import RequestStyle
 from observe.connection import CANCELLED
-from observe.dispatch import Prepared
+from observe.dispatch import PreparedRequest
 from observe.errors import ObserveError
 from observe.http import SEND_TIME_HEADER, Server, post_bytes_of, post_head
 from observe.options import ObserveOptions
-from observe.requests import Planned, PromptBook, mean_rate
+from observe.requests import PlannedRequest, PromptGenerator, mean_rate
 from observe.spans import traceparent
 from observe.workloads.graph import GRAPH_COLUMNS, Graph
 from observe.workloads.plan import Conversations, Plan
@@ -25,7 +25,7 @@ URGENCY_COLUMNS = frozenset({"vllm_priority", "slo_e2e_us"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Earlier:
+class EarlierRecording:
     """The part of a recording that exists: its rows, and the chunk times in Unix microseconds of each of them."""
 
     header: TraceHeader
@@ -37,9 +37,9 @@ class Earlier:
 class RequestSchedule:
     """The requests of this run in order of time, with their numbers in the whole schedule."""
 
-    plan: Sequence[Planned]
+    plan: Sequence[PlannedRequest]
     request_ids: Sequence[int]
-    earlier: Earlier | None = None
+    earlier: EarlierRecording | None = None
     conversations: Conversations | Graph | None = None
     goodput_slo_targets: Mapping[str, SloTargets] = field(default_factory=dict)
 
@@ -58,7 +58,7 @@ class RequestSchedule:
         return self.plan[0].at_us if self.earlier is not None and self.plan else 0
 
 
-def agenda_of(options: ObserveOptions, whole: Plan) -> RequestSchedule:
+def remaining_schedule(options: ObserveOptions, whole: Plan) -> RequestSchedule:
     """All of the plan, or with `--resume` what the recording lacks. Raises BlisError when it is of another plan.
 
     Rows that the end of the earlier run cut are sent again; those that failed by themselves are measurements.
@@ -70,7 +70,7 @@ def agenda_of(options: ObserveOptions, whole: Plan) -> RequestSchedule:
         )
     if options.resume and whole.conversations is not None:
         raise ObserveError("--resume needs requests with times of their own; conversations cannot be taken up again")
-    earlier = _earlier(options) if options.resume else None
+    earlier = _earlier_recording(options) if options.resume else None
     if earlier is None:
         return RequestSchedule(
             plan=plan,
@@ -89,14 +89,14 @@ def agenda_of(options: ObserveOptions, whole: Plan) -> RequestSchedule:
     )
 
 
-def check_same_model(options: ObserveOptions, earlier: Earlier, model: str) -> None:
+def check_same_model(options: ObserveOptions, earlier: EarlierRecording, model: str) -> None:
     """Raise ObserveError when the recording is of another model."""
     recorded = earlier.header.server.get("model")
     if recorded != model:
         raise ObserveError(f"{options.paths.header}: recorded from model {recorded}, cannot be resumed with {model}")
 
 
-def _earlier(options: ObserveOptions) -> Earlier | None:
+def _earlier_recording(options: ObserveOptions) -> EarlierRecording | None:
     """Return the earlier part of the recording; None where nothing has been recorded."""
     paths = options.paths
     if not (paths.header.is_file() and paths.data.is_file()):
@@ -110,10 +110,10 @@ def _earlier(options: ObserveOptions) -> Earlier | None:
             raise ObserveError(f"--resume with --record-itl needs {paths.itl}, the recording has been made without")
         there = {row.request_id for row in rows}
         chunks = {number: times for number, times in read_cut_itl(paths.itl).items() if number in there}
-    return Earlier(header=read_header(paths.header), rows=rows, chunks=chunks)
+    return EarlierRecording(header=read_header(paths.header), rows=rows, chunks=chunks)
 
 
-def _check_same_run(options: ObserveOptions, plan: Sequence[Planned], earlier: Earlier) -> None:
+def _check_same_run(options: ObserveOptions, plan: Sequence[PlannedRequest], earlier: EarlierRecording) -> None:
     """Raise ObserveError unless the recording came from the same schedule."""
     paths, header = options.paths, earlier.header
     for flag, recorded, asked in (
@@ -144,11 +144,11 @@ class Workload:
     options: ObserveOptions
     request_schedule: RequestSchedule
     style: RequestStyle
-    prompts: PromptBook
+    prompts: PromptGenerator
     rtt_ms: float | None
 
     @property
-    def asked_per_s(self) -> float:
+    def requested_per_s(self) -> float:
         """The request rate that is requested."""
         return self.options.rate or mean_rate(self.request_schedule.plan)
 
@@ -158,7 +158,7 @@ class Workload:
         return self.options.slo_targets or self.request_schedule.goodput_slo_targets
 
 
-def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Prepared]:
+def preparer(server: Server, workload: Workload) -> Callable[[int, PlannedRequest], PreparedRequest]:
     """Return a function from a position in the agenda to the bytes of that request."""
     headers = {name: text for name, text in workload.options.headers.items() if name != "x-request-id"}
     style, has_spans = workload.style, bool(workload.options.tracing.otlp_traces_endpoint)
@@ -171,7 +171,7 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
         labels = _labels(slo_class, tenant_id, slo_e2e_us or targets_us.get(class_name(slo_class), 0))
         return post_head(server, style.path, {**SEND_TIME_HEADER, **labels, **headers})
 
-    def prepare(place: int, planned: Planned) -> Prepared:
+    def prepare(place: int, planned: PlannedRequest) -> PreparedRequest:
         # Requests that follow others have numbers behind the plan.
         request_id = request_ids[place] if place < len(request_ids) else place
         if planned.number is not None:
@@ -181,7 +181,7 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
         is_traced = has_spans and request_id >= workload.options.warmup_requests
         body = style.body(prompt, planned.output_tokens, planned.model, planned.earlier, planned.priority or 0)
         labels = head(planned.slo_class, planned.tenant_id, planned.slo_e2e_us)
-        return Prepared(
+        return PreparedRequest(
             request_id=request_id,
             planned=planned,
             x_request_id=x_request_id,
@@ -193,7 +193,7 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, Planned], Pre
     return prepare
 
 
-def _prompt(prompts: PromptBook, request_id: int, planned: Planned) -> str:
+def _prompt(prompts: PromptGenerator, request_id: int, planned: PlannedRequest) -> str:
     """The last turn of a prompt."""
     if planned.earlier or planned.begins_with:
         own = prompts.text(request_id, input_tokens=planned.turn_tokens)
@@ -203,7 +203,7 @@ def _prompt(prompts: PromptBook, request_id: int, planned: Planned) -> str:
         return prompts.text(
             request_id, input_tokens=planned.input_tokens, prefix_group=group, prefix_tokens=prefix_tokens
         )
-    return prompts.text_behind(
+    return prompts.text_after_prefix(
         request_id,
         planned.repeats.parts,
         num_tokens=prefix_tokens + planned.input_tokens,

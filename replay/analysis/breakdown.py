@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.options.addition import added_up
+from blis_sim.options.addition import sequential_sum
 from replay.simulation.pool import Distribution, distribution
 from replay.simulation.record import NEVER, Record
 from traces.slo import class_name
@@ -134,8 +134,8 @@ def jain_index(shares: Collection[float]) -> float:
 
     The index is also 1 when all get nothing.
     """
-    squares = added_up(share * share for share in shares)
-    return added_up(shares) ** 2 / (len(shares) * squares) if squares else 1.0
+    squares = sequential_sum(share * share for share in shares)
+    return sequential_sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
 def by_session(record: Record) -> SessionFigures | None:

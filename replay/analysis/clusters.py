@@ -13,7 +13,7 @@ from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.stats import EngineCounters
 from blis_sim.engine.units import Micros
-from blis_sim.options.addition import added_up
+from blis_sim.options.addition import sequential_sum
 from replay.simulation.measure import COMPLETED, ClientView, Latencies
 from replay.simulation.pool import Distribution, distribution
 from replay.simulation.record import NEVER, Bools, Ints
@@ -103,7 +103,7 @@ class ScalingFigures(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class RoutingSummary:
     """Admission, routing, gateway and autoscaler figures of a run; a run without a cluster rejects no request."""
 
     num_rejected_at_admission: int = 0
@@ -117,13 +117,13 @@ class Door:
     """None without an autoscaler."""
 
 
-def door_of(simulation: Simulation) -> Door:
+def routing_summary_of(simulation: Simulation) -> RoutingSummary:
     """Return the figures of a finished run."""
     cluster = cluster_of(simulation)
     if cluster is None:
-        return Door()
+        return RoutingSummary()
     counters = cluster.counters
-    return Door(
+    return RoutingSummary(
         num_rejected_at_admission=counters.num_rejected_at_admission,
         rejected_by_class=dict(sorted(counters.rejected_by_class.items())),
         num_rejected_at_routing=counters.num_rejected_at_routing,
@@ -173,12 +173,12 @@ def _figures(log: "DecisionLog") -> DecisionFigures:
         num_admitted=log.num_admitted,
         num_rejected=log.num_rejected,
         num_by_instance=dict(sorted(Counter(decision.instance for decision in log.decisions).items())),
-        mean_regret=added_up(regrets) / len(regrets) if regrets else 0.0,
+        mean_regret=sequential_sum(regrets) / len(regrets) if regrets else 0.0,
         max_regret=max(regrets, default=0.0),
     )
 
 
-class SeparatedFigures(NamedTuple):
+class DisaggregationFigures(NamedTuple):
     """Durations in microseconds."""
 
     num_separated: int
@@ -199,7 +199,7 @@ class SeparatedFigures(NamedTuple):
         return most / least if least else 0.0
 
 
-def separated_figures(simulated: Simulated, duration_s: float) -> SeparatedFigures | None:
+def disaggregation_figures(simulated: Simulated, duration_s: float) -> DisaggregationFigures | None:
     """Return the figures of a finished run; None when no instance had a role."""
     disaggregation = disaggregation_of(simulated.simulation)
     if disaggregation is None:
@@ -209,7 +209,7 @@ def separated_figures(simulated: Simulated, duration_s: float) -> SeparatedFigur
     is_separated = np.array([request_id in ids for request_id in record.ids], np.bool_)
     ttft_us = record.ttft_us
     num_prompts = sum(_computed_prompts(disaggregation).values())
-    return SeparatedFigures(
+    return DisaggregationFigures(
         num_separated=len(ids),
         num_dropped=disaggregation.num_dropped,
         prompts_per_s=num_prompts / duration_s if duration_s else 0.0,
@@ -219,7 +219,7 @@ def separated_figures(simulated: Simulated, duration_s: float) -> SeparatedFigur
     )
 
 
-def without_prompts(totals: Totals, simulation: Simulation) -> Totals:
+def without_prefill_requests(totals: Totals, simulation: Simulation) -> Totals:
     """The totals of all instances of a cluster, in which each request counts once whatever it consisted of.
 
     Requests in transfer count as running.

@@ -8,7 +8,7 @@ import numpy as np
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.kv_cache.tiered_cache import TieredKVCache
-from blis_sim.options.addition import added_up
+from blis_sim.options.addition import sequential_sum
 from replay.analysis.breakdown import ClassLatencies, groups_of
 from replay.simulation.pool import Distribution, distribution
 from replay.simulation.record import NEVER, Floats, Record
@@ -71,7 +71,7 @@ def fitness(record: Record, weights: Mapping[str, float], output_tokens: int, du
         for figure, of in _FIGURES.items():
             scores[f"{figure}_{name}"] = 1 / (1 + of(latencies) / 1000) if len(latencies) else 0.0
     components = {metric: scores[metric] for metric in weights}
-    return Fitness(added_up(weight * components[metric] for metric, weight in weights.items()), components)
+    return Fitness(sequential_sum(weight * components[metric] for metric, weight in weights.items()), components)
 
 
 def _of_rate(per_s: float, reference: float) -> float:
@@ -134,5 +134,5 @@ def cpu_tier_figures(engines: Iterable[Engine]) -> CpuTierFigures | None:
         num_evicted=sum(kv.tier.num_evicted for kv in caches),
         num_fetched=sum(kv.tier.num_fetched for kv in caches),
         num_thrashed=sum(kv.tier.num_thrashed for kv in caches),
-        thrashing_rate=added_up(kv.thrashing_rate for kv in caches) / len(caches),
+        thrashing_rate=sequential_sum(kv.thrashing_rate for kv in caches) / len(caches),
     )

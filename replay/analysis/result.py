@@ -10,8 +10,8 @@ from blis_sim.engine.cluster.snapshot import instance_name
 from blis_sim.engine.core import Engine
 from blis_sim.engine.scheduler.interface import KVUsage
 from blis_sim.engine.sequence import Outcome
-from blis_sim.options.addition import added_up
-from replay.analysis.clusters import columns_of, disaggregation_of, totals_of, without_prompts
+from blis_sim.options.addition import sequential_sum
+from replay.analysis.clusters import columns_of, disaggregation_of, totals_of, without_prefill_requests
 from replay.analysis.steady import Overload, SteadyState, overload, steady_state
 from replay.report_options import LEAST_ATTAINMENT
 from replay.simulation.pool import Pool, pool_of
@@ -146,7 +146,7 @@ def result_of(
     """Return the figures of a finished run. `goodput` is the one for `targets`."""
     simulation, record = simulated.simulation, simulated.requests
     engines = simulation.instances
-    totals = without_prompts(totals_of(engines), simulation)
+    totals = without_prefill_requests(totals_of(engines), simulation)
     columns = columns_of(simulated)
     completed = int(columns.is_completed.sum())
     duration_s = simulation.clock / 1e6
@@ -175,7 +175,7 @@ def result_of(
         e2e=latency_of(pool_of(columns.e2e_us[columns.is_completed])),
         scheduling_delay=_known(columns.scheduling_delay_us),
         preemptions=totals.num_preemptions,
-        cache_hit_rate=added_up(map(_hit_rate, engines)) / len(engines) if engines else 0.0,
+        cache_hit_rate=sequential_sum(map(_hit_rate, engines)) / len(engines) if engines else 0.0,
         goodput_per_s=None if goodput is None else goodput.per_s,
         attainment=None if goodput is None else goodput.share,
         verdicts=tuple(verdicts_of(targets, goodput, least_attainment)),
@@ -285,6 +285,6 @@ def _mean(values: Sequence[Any]) -> Any:
     if isinstance(first, bool):
         return sum(values) * 2 > len(values)
     if isinstance(first, int | float):
-        mean = added_up(values) / len(values)
+        mean = sequential_sum(values) / len(values)
         return round(mean) if isinstance(first, int) else mean
     return first

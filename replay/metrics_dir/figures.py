@@ -17,7 +17,7 @@ _LOG_GAMMA = log(_GAMMA)
 _MOST_LATEST = 4096
 
 
-class Sketch:
+class QuantileSketch:
     """Counts of values in buckets whose bounds grow by a constant factor; values of at most 1e-9 count as 0."""
 
     __slots__ = ("_buckets", "_count", "_largest", "_latest", "_least", "_total")
@@ -103,7 +103,7 @@ BINS = 512
 FIRST_BIN_US = 1_000
 
 
-class Level:
+class TimeWeighted:
     """A piecewise constant figure: its extremes, its time-weighted mean, and its course."""
 
     __slots__ = ("_sums", "_width_us", "at", "largest", "least", "total", "value")
@@ -120,14 +120,14 @@ class Level:
 
     def set(self, value: float, at: Micros) -> None:
         """Set the figure to `value` from `at` on, which is not before the latest change."""
-        self.hold_until(at)
+        self.extend_to(at)
         self.value = value
         if value < self.least:
             self.least = value
         if value > self.largest:
             self.largest = value
 
-    def hold_until(self, at: Micros) -> None:
+    def extend_to(self, at: Micros) -> None:
         """Extend the current value to `at`."""
         start = self.at
         if at <= start:
@@ -136,7 +136,7 @@ class Level:
         if self.value:
             self._spread(self.value, start, at)
 
-    def spend(self, value: float, start: Micros, end: Micros) -> None:
+    def add_interval(self, value: float, start: Micros, end: Micros) -> None:
         """Set the figure to `value` between two instants, and to 0 before and after them."""
         start = max(start, self.at)
         if end <= start:
@@ -166,7 +166,7 @@ class Level:
         """Return the mean over time from 0 to `until`."""
         return self.total / until if until else 0.0
 
-    def course(self, until: Micros) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    def time_series(self, until: Micros) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return the middle of each stretch of time in seconds, and the mean value in it."""
         count = min(BINS, -(-until // self._width_us))
         starts = np.arange(count) * self._width_us
@@ -179,7 +179,7 @@ class Level:
         self._width_us *= 2
 
 
-class PerSecond:
+class RateSeries:
     """A count of events by time bins, whose width doubles whenever a run outgrows them."""
 
     __slots__ = ("_counts", "_width_us")
@@ -196,7 +196,7 @@ class PerSecond:
             self._width_us *= 2
         self._counts[at // self._width_us] += count
 
-    def course(self, until: Micros) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    def time_series(self, until: Micros) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return the middle of each stretch of time in seconds, and how much happened in it per second.
 
         Stretches are joined to at most `_MOST_STRETCHES`, as a count for each millisecond is nearly all zeros.
@@ -216,26 +216,26 @@ _MOST_STRETCHES = 64
 class StageUse:
     """One pipeline stage of an instance."""
 
-    busy: Level = field(default_factory=Level)
-    mfu: Level = field(default_factory=Level)
+    busy: TimeWeighted = field(default_factory=TimeWeighted)
+    mfu: TimeWeighted = field(default_factory=TimeWeighted)
 
     def computes(self, started_at: Micros, ended_at: Micros, mfu_percent: float) -> None:
         """Count a batch that was in the stage between two instants."""
-        self.busy.spend(100.0, started_at, ended_at)
-        self.mfu.spend(mfu_percent, started_at, ended_at)
+        self.busy.add_interval(100.0, started_at, ended_at)
+        self.mfu.add_interval(mfu_percent, started_at, ended_at)
 
 
 @dataclass(slots=True)
 class ReplicaUse:
     """One instance."""
 
-    memory: Level
+    memory: TimeWeighted
     stages: list[StageUse]
 
     @classmethod
     def of_stages(cls, num_stages: int) -> "ReplicaUse":
         """Return the use of an idle instance."""
-        return cls(Level(), [StageUse() for _ in range(num_stages)])
+        return cls(TimeWeighted(), [StageUse() for _ in range(num_stages)])
 
 
 def utilization(replicas: dict[int, ReplicaUse], until: Micros) -> dict[str, float]:
@@ -247,7 +247,7 @@ def utilization(replicas: dict[int, ReplicaUse], until: Micros) -> dict[str, flo
             levels[f"replica_{number}_stage_{stage}_busy_time_percent"] = use.busy
             levels[f"replica_{number}_stage_{stage}_mfu"] = use.mfu
         for name, level in levels.items():
-            level.hold_until(until)
+            level.extend_to(until)
             found |= {
                 f"{name}_min": level.least,
                 f"{name}_max": level.largest,

@@ -16,13 +16,13 @@ from blis_sim.engine.events import BatchDone
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.sequence import NOWHERE, Sequence
 from blis_sim.engine.units import Micros
-from replay.metrics_dir.tables import KVTransfer, RequestFacts
+from replay.metrics_dir.tables import KVTransfer, RequestMetrics
 from replay.metrics_dir.timeline import MOST_IDS, Place
 from replay.simulation.measure import COMPLETED, NEVER, ClientView, Latencies
 
 
 @dataclass(slots=True)
-class Life:
+class TrackedRequest:
     """One request, or the part of one that computes its prompt elsewhere."""
 
     number: int
@@ -81,16 +81,20 @@ class DecodeGroup:
         """Waits of these tokens, from none to all of them; empty until one is needed."""
 
     def compute(
-        self, sequences: SequenceOf[Sequence], place: Place, duration_us: Micros, life_of: Callable[[Sequence], Life]
+        self,
+        sequences: SequenceOf[Sequence],
+        place: Place,
+        duration_us: Micros,
+        tracked_of: Callable[[Sequence], TrackedRequest],
     ) -> None:
         """Note that the next batch decoded `sequences`."""
         members = self._members
         if len(members) != len(sequences) or sequences != self._sequences:
             remaining = set(sequences)
             for sequence in members.keys() - remaining:
-                self.leave(sequence, life_of(sequence))
+                self.leave(sequence, tracked_of(sequence))
             for sequence in remaining - members.keys():
-                self._join(sequence, life_of(sequence))
+                self._join(sequence, tracked_of(sequence))
             self._sequences, self._positions = sequences, {}
             self.numbers = list(map(members.__getitem__, sequences[:MOST_IDS]))
         self._place = place
@@ -109,23 +113,23 @@ class DecodeGroup:
             self._waits_us = list(accumulate(turns_us, initial=self._first_wait_us))
         return self._waits_us
 
-    def leave(self, sequence: Sequence, life: Life) -> None:
+    def leave(self, sequence: Sequence, tracked: TrackedRequest) -> None:
         """Store the facts of the latest batch with a sequence that leaves the group."""
-        life.group, life.last = None, self._place
-        life.executed_us += self.executed_us
+        tracked.group, tracked.last = None, self._place
+        tracked.executed_us += self.executed_us
         self._members.pop(sequence, None)
         waits_us = self.waits_us()
         if waits_us:
             if not self._positions:
                 self._positions = {each: position for position, each in enumerate(self._sequences)}
-            life.last_wait_us = int(waits_us[self._positions[sequence] + 1])
+            tracked.last_wait_us = int(waits_us[self._positions[sequence] + 1])
 
-    def _join(self, sequence: Sequence, life: Life) -> None:
-        if life.group is not None:
-            life.group.leave(sequence, life)
-        life.group = self
-        self._members[sequence] = life.number
-        life.executed_us -= self.executed_us
+    def _join(self, sequence: Sequence, tracked: TrackedRequest) -> None:
+        if tracked.group is not None:
+            tracked.group.leave(sequence, tracked)
+        tracked.group = self
+        self._members[sequence] = tracked.number
+        tracked.executed_us -= self.executed_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,14 +141,14 @@ class KVTraffic:
     dtype: str
 
 
-class Lives:
+class RequestTracker:
     """All requests under way, by sequence."""
 
     def __init__(self, engines: SequenceOf[Engine], traffic: KVTraffic | None) -> None:
         self._engines = engines
         self._traffic = traffic
         self._views: dict[int, ClientView] = {}
-        self._lives: dict[Sequence, Life] = {}
+        self._requests: dict[Sequence, TrackedRequest] = {}
         self._parts: dict[str, Sequence] = {}
         """Requests whose prompts other instances may compute, by id; empty without such instances."""
         self._num_arrived = 0
@@ -156,23 +160,23 @@ class Lives:
     def begin(self, sequence: Sequence) -> int:
         """Note an arrival. Returns the number of the request."""
         latest, at = self._latest_arrival, sequence.arrived_at
-        life = Life(self._num_arrived, None if latest is None else (at - latest) / 1e6)
-        self._lives[sequence] = life
+        tracked = TrackedRequest(self._num_arrived, None if latest is None else (at - latest) / 1e6)
+        self._requests[sequence] = tracked
         if self._traffic is not None:
             self._parts[sequence.request.id] = sequence
         self._latest_arrival = at
         self._num_arrived += 1
-        return life.number
+        return tracked.number
 
     def number(self, sequence: Sequence) -> int:
         """Return the number of a request."""
-        return self._life(sequence).number
+        return self._tracked(sequence).number
 
     def scheduled(self, sequence: Sequence, at: Micros) -> None:
         """Note that a request joined the running batch."""
-        life = self._life(sequence)
-        if life.scheduled_at is None:
-            life.scheduled_at = at
+        tracked = self._tracked(sequence)
+        if tracked.scheduled_at is None:
+            tracked.scheduled_at = at
 
     def computed(self, place: Place, event: BatchDone, duration_us: Micros) -> list[int]:
         """Note which requests were computed in a batch that took so long in all stages.
@@ -183,21 +187,21 @@ class Lives:
         self._batches[instance] = event
         numbers: list[int] = []
         for sequence, _ in event.prompts:
-            life = self._life(sequence)
-            life.executed_us += duration_us
-            life.first = life.first or place
-            life.prompt, life.prompt_end_us = place, event.at
-            if life.scheduled_at is None:  # a part of a request, whose admission is not reported
-                life.scheduled_at = event.started_at
-            numbers.append(life.number)
+            tracked = self._tracked(sequence)
+            tracked.executed_us += duration_us
+            tracked.first = tracked.first or place
+            tracked.prompt, tracked.prompt_end_us = place, event.at
+            if tracked.scheduled_at is None:  # a part of a request, whose admission is not reported
+                tracked.scheduled_at = event.started_at
+            numbers.append(tracked.number)
         group = self._group(instance)
-        group.compute(event.decoding, place, duration_us, self._life)
+        group.compute(event.decoding, place, duration_us, self._tracked)
         return numbers + group.numbers
 
     def emitted(self, instance: int, num_tokens: int) -> None:
         """Note how many tokens the latest batch of an instance brought: each waits until all are handed out."""
         batch = self._batches.get(instance)
-        if batch is None or not self._view(instance).has_turns:
+        if batch is None or not self._view(instance).serializes_tokens:
             return
         group, step_us = self._group(instance), num_tokens * self._engines[instance].latency.output_sequence_time
         group.emit(step_us + group.queue.enter(batch.at, num_tokens))
@@ -206,27 +210,29 @@ class Lives:
         wait_us = group.waits_us()[-1]
         for sequence, _ in batch.prompts:
             wait_us += group.queue.turn_us
-            life = self._life(sequence)
-            life.first_wait_us = life.last_wait_us = int(wait_us)
+            tracked = self._tracked(sequence)
+            tracked.first_wait_us = tracked.last_wait_us = int(wait_us)
 
     def unfinished(self) -> Iterator[Sequence]:
         """Yield the requests that have not ended, in order of arrival."""
-        yield from [sequence for sequence in self._lives if not sequence.is_prefill_subrequest]
+        yield from [sequence for sequence in self._requests if not sequence.is_prefill_subrequest]
 
     def end(self, sequence: Sequence) -> None:
         """Forget a request."""
         self._settle(sequence)
-        self._lives.pop(sequence, None)
+        self._requests.pop(sequence, None)
         self._parts.pop(sequence.request.id, None)
         if sequence.prompt_part is not None:
-            self._lives.pop(sequence.prompt_part, None)
+            self._requests.pop(sequence.prompt_part, None)
 
     def way(self, sequence: Sequence) -> list[Place]:
         """Return the first batch of a request, that of its first token and its last one."""
         self._settle(sequence)
-        lives = [self._lives.get(sequence.prompt_part)] if sequence.prompt_part is not None else []
-        lives.append(self._lives[sequence])
-        places = [place for life in lives if life is not None for place in (life.first, life.prompt, life.last)]
+        lives = [self._requests.get(sequence.prompt_part)] if sequence.prompt_part is not None else []
+        lives.append(self._requests[sequence])
+        places = [
+            place for tracked in lives if tracked is not None for place in (tracked.first, tracked.prompt, tracked.last)
+        ]
         return [place for place in places if place is not None]
 
     def phases(self, sequence: Sequence, ended_at: Micros) -> list[tuple[str, Micros, Micros]]:
@@ -245,21 +251,21 @@ class Lives:
             return [*phases, ("prefill", scheduled_at, ended_at)]
         return [*phases, ("prefill", scheduled_at, first_at), ("decode", first_at, ended_at)]
 
-    def facts(self, sequence: Sequence, at: Micros, ended_at: Micros | None) -> RequestFacts:
+    def facts(self, sequence: Sequence, at: Micros, ended_at: Micros | None) -> RequestMetrics:
         """Return the metrics of a request at `at`, by which it may have ended."""
         self._settle(sequence)
-        life, prompt = self._life(sequence), sequence.prompt_part
+        tracked, prompt = self._tracked(sequence), sequence.prompt_part
         arrived_us, request = sequence.arrived_at, sequence.request
-        ttft_us, e2e_us, itl_us, num_tokens = self._latencies(sequence, at, life)
+        ttft_us, e2e_us, itl_us, num_tokens = self._latencies(sequence, at, tracked)
         scheduled_at, executed_us = self._scheduled_at(sequence), self._executed_us(sequence)
         is_completed = ended_at is not None and sequence.outcome in COMPLETED and e2e_us != NEVER
         waited_us = 0 if scheduled_at is None else max(0, at - scheduled_at - executed_us)
         transfer = self._transfer(sequence)
         moved_at = None if transfer is None or sequence.queued_at is None else sequence.queued_at / 1e6
-        return RequestFacts(
-            number=life.number,
+        return RequestMetrics(
+            number=tracked.number,
             arrived_at_s=arrived_us / 1e6,
-            inter_arrival_s=life.inter_arrival_s,
+            inter_arrival_s=tracked.inter_arrival_s,
             prompt_tokens=request.input_tokens,
             output_tokens=num_tokens if is_completed else request.output_tokens,
             num_restarts=sequence.num_preemptions + (0 if prompt is None else prompt.num_preemptions),
@@ -275,7 +281,7 @@ class Lives:
             transfer=transfer,
         )
 
-    def _latencies(self, sequence: Sequence, at: Micros, life: Life) -> tuple[Micros, Micros, float, int]:
+    def _latencies(self, sequence: Sequence, at: Micros, tracked: TrackedRequest) -> tuple[Micros, Micros, float, int]:
         """Return TTFT, E2E and mean ITL as the client of a request sees them, and its output tokens."""
         if sequence.instance == NOWHERE:
             return NEVER, NEVER, 0.0, 0
@@ -284,29 +290,29 @@ class Lives:
         if prompt is None:
             found = view.latencies(sequence, at)
         else:
-            found = view.latencies_with_prompt_elsewhere(sequence, prompt, at)
+            found = view.latencies_with_remote_prefill(sequence, prompt, at)
         ttft_us, e2e_us, itl_us, _, num_tokens = found
         if ttft_us != NEVER:
-            ttft_us += life.first_wait_us
+            ttft_us += tracked.first_wait_us
         if e2e_us != NEVER:
-            e2e_us += life.last_wait_us
-            itl_us += (life.last_wait_us - life.first_wait_us) / max(num_tokens - 1, 1)
+            e2e_us += tracked.last_wait_us
+            itl_us += (tracked.last_wait_us - tracked.first_wait_us) / max(num_tokens - 1, 1)
         return ttft_us, e2e_us, itl_us, num_tokens
 
     def _scheduled_at(self, sequence: Sequence) -> Micros | None:
-        life = self._life(sequence)
-        if sequence.prompt_part is not None and (part := self._lives.get(sequence.prompt_part)) is not None:
+        tracked = self._tracked(sequence)
+        if sequence.prompt_part is not None and (part := self._requests.get(sequence.prompt_part)) is not None:
             return part.scheduled_at
-        return life.scheduled_at
+        return tracked.scheduled_at
 
     def _executed_us(self, sequence: Sequence) -> Micros:
         """Return the time of all batches that computed a request."""
         total = 0
         for each in (sequence, sequence.prompt_part):
-            life = None if each is None else self._lives.get(each)
-            if each is None or life is None:
+            tracked = None if each is None else self._requests.get(each)
+            if each is None or tracked is None:
                 continue
-            total += life.executed_us
+            total += tracked.executed_us
             if each.instance == NOWHERE or self._engines[each.instance].config.pipeline is not None:
                 continue
             run_time = self._engines[each.instance].steps.run_time
@@ -318,12 +324,12 @@ class Lives:
         prompt, traffic = sequence.prompt_part, self._traffic
         if prompt is None or traffic is None or sequence.queued_at is None:
             return None
-        life = self._lives.get(prompt)
-        if life is None or not life.prompt_end_us:
+        tracked = self._requests.get(prompt)
+        if tracked is None or not tracked.prompt_end_us:
             return None
         num_blocks = self._engines[sequence.instance].config.num_prompt_blocks(sequence.request.input_tokens)
         size_bytes = num_blocks * traffic.bytes_per_block
-        duration_us = max(1, sequence.queued_at - life.prompt_end_us)
+        duration_us = max(1, sequence.queued_at - tracked.prompt_end_us)
         return KVTransfer(
             size_bytes=size_bytes,
             duration_s=duration_us / 1e6,
@@ -332,22 +338,22 @@ class Lives:
             dtype=traffic.dtype,
         )
 
-    def _life(self, sequence: Sequence) -> Life:
+    def _tracked(self, sequence: Sequence) -> TrackedRequest:
         """Return the life of a request; that of a part begins when it is first seen."""
-        life = self._lives.get(sequence)
-        if life is None:
+        tracked = self._requests.get(sequence)
+        if tracked is None:
             from blis_sim.engine.cluster.handover import PROMPT_SUFFIX  # few runs have parts
 
             whole = self._parts[sequence.request.id.removesuffix(PROMPT_SUFFIX)]
-            life = self._lives[sequence] = Life(self._lives[whole].number)
-        return life
+            tracked = self._requests[sequence] = TrackedRequest(self._requests[whole].number)
+        return tracked
 
     def _settle(self, sequence: Sequence) -> None:
         """Store the facts of the latest batches with a request and its prefill sub-request."""
         for each in (sequence, sequence.prompt_part):
-            life = None if each is None else self._lives.get(each)
-            if each is not None and life is not None and life.group is not None:
-                life.group.leave(each, life)
+            tracked = None if each is None else self._requests.get(each)
+            if each is not None and tracked is not None and tracked.group is not None:
+                tracked.group.leave(each, tracked)
 
     def _group(self, instance: int) -> DecodeGroup:
         group = self._groups.get(instance)

@@ -116,17 +116,17 @@ def observing(
     Raises OptionError or TraceError for what cannot be written.
     """
     report = options.report
-    if not report.is_observed:
+    if not report.needs_events:
         yield simulation
         return
     from replay.metrics_dir.pictures import draw_pictures
-    from replay.metrics_dir.recorder import Recorder, kv_traffic, run_facts
+    from replay.metrics_dir.recorder import Recorder, kv_traffic, run_metadata
     from replay.metrics_dir.request_graphs import RequestGraphs
     from replay.provenance import title_of
 
     folder = None
     if report.metrics_dir is not None:
-        facts = run_facts(options, options.cluster, deployment, simulation, command)
+        facts = run_metadata(options, options.cluster, deployment, simulation, command)
         folder = Recorder(_made(report.metrics_dir), facts, simulation.instances)
     graphs = None
     if report.graph_output is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_sim.engine.units import Micros
-from replay.metrics_dir.figures import Level, PerSecond, Sketch
+from replay.metrics_dir.figures import QuantileSketch, RateSeries, TimeWeighted
 from replay.metrics_dir.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ def _utilization(recorder: Recorder, until: Micros) -> Iterator["Panel"]:
         yield _over_time(title, label, dict(levels[:MOST_LINES]), until, _WIDE_INCHES)
 
 
-def _shares(title: str, label: str, of: str, sketch: Sketch, scale: float = 1.0) -> "Panel":
+def _shares(title: str, label: str, of: str, sketch: QuantileSketch, scale: float = 1.0) -> "Panel":
     """Return the share of a sample up to each value, with its median and its p99."""
-    from blis_sim.pictures.style import MUTED, Panel, log_where_wide
+    from blis_sim.pictures.style import MUTED, Panel, use_log_scale_if_wide
 
     def draw(axes: "Axes") -> None:
         values, shares = sketch.cdf()
@@ -90,7 +90,7 @@ def _shares(title: str, label: str, of: str, sketch: Sketch, scale: float = 1.0)
         for place, value in enumerate((scale * sketch.quantiles(_MARKS)).tolist()):
             words = f"{('median', 'p99')[place]} {f'{value:,.0f}' if value >= 1000 else f'{value:.3g}'}"
             axes.axvline(value, color=MUTED, linewidth=0.9, linestyle=((0, (4, 3)), (0, (1, 2)))[place], label=words)
-        log_where_wide(axes, "x", [scale * sketch.least, scale * sketch.largest])
+        use_log_scale_if_wide(axes, "x", [scale * sketch.least, scale * sketch.largest])
 
     return Panel(title=title, x_label=label, y_label=f"share of {of}", draw=draw)
 
@@ -98,7 +98,7 @@ def _shares(title: str, label: str, of: str, sketch: Sketch, scale: float = 1.0)
 def _over_time(
     title: str,
     label: str,
-    lines: dict[str, Level] | dict[str, PerSecond],
+    lines: dict[str, TimeWeighted] | dict[str, RateSeries],
     until: Micros,
     inches: tuple[float, float] | None = None,
 ) -> "Panel":
@@ -107,6 +107,6 @@ def _over_time(
 
     from blis_sim.pictures.panels import time_panel
 
-    courses = {name: line.course(until) for name, line in lines.items()}
+    courses = {name: line.time_series(until) for name, line in lines.items()}
     panel = time_panel(title, label, courses) if courses else time_panel(title, label, {"": (np.zeros(0), np.zeros(0))})
     return panel if inches is None else replace(panel, inches=inches)

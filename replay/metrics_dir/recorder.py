@@ -20,8 +20,8 @@ from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS, step_work
 from blis_sim.engine.latency.wrapped import HasOperations, operations_of
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
-from replay.metrics_dir.figures import PerSecond, ReplicaUse, Sketch, utilization
-from replay.metrics_dir.lives import KVTraffic, Lives
+from replay.metrics_dir.figures import QuantileSketch, RateSeries, ReplicaUse, utilization
+from replay.metrics_dir.lives import KVTraffic, RequestTracker
 from replay.metrics_dir.tables import REQUEST_COLUMNS, CsvTable, RowFile, plain, request_row, write_config
 from replay.metrics_dir.timeline import ChromeTrace, EventTrace, Place
 from traces.text_file import write_content
@@ -47,7 +47,7 @@ PeakTime = Callable[[BatchShape], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunMetadata:
     """Facts of a run in the files that its events do not have."""
 
     config: Mapping[str, Any]
@@ -58,30 +58,30 @@ class RunFacts:
 
 
 @dataclass(slots=True)
-class Figures:
+class RunDistributions:
     """The distributions of a run, as its pictures show them: seconds, requests and tokens."""
 
-    ttft: Sketch
-    e2e: Sketch
-    tbt: Sketch
-    delay: Sketch
-    batch_size: Sketch
-    batch_tokens: Sketch
-    batch_time: Sketch
+    ttft: QuantileSketch
+    e2e: QuantileSketch
+    tbt: QuantileSketch
+    delay: QuantileSketch
+    batch_size: QuantileSketch
+    batch_tokens: QuantileSketch
+    batch_time: QuantileSketch
 
 
 class Recorder:
     """Writes the folder of one run. Each event comes with the number of its instance."""
 
-    def __init__(self, folder: Path, facts: RunFacts, engines: SequenceOf[Engine]) -> None:
+    def __init__(self, folder: Path, facts: RunMetadata, engines: SequenceOf[Engine]) -> None:
         self.folder = folder
-        self.figures = Figures(*(Sketch() for _ in range(7)))
-        self.prompt_tokens, self.decodes = PerSecond(), PerSecond()
+        self.figures = RunDistributions(*(QuantileSketch() for _ in range(7)))
+        self.prompt_tokens, self.decodes = RateSeries(), RateSeries()
         self.replicas: dict[int, ReplicaUse] = {}
         self._facts = facts
         self._engines = engines
         self._stack = ExitStack()
-        self._lives = Lives(engines, facts.traffic)
+        self._tracker = RequestTracker(engines, facts.traffic)
         write_config(folder, facts.config)
         self._requests = CsvTable(self._open("request_metrics.csv"), REQUEST_COLUMNS)
         self._batches = CsvTable(self._open("batch_metrics.csv"), BATCH_COLUMNS)
@@ -93,28 +93,28 @@ class Recorder:
     def arrived(self, sequences: Iterable[Sequence]) -> None:
         """Requests have been handed to the simulation, in order of arrival."""
         for sequence in sequences:
-            self._events.arrives(sequence.arrived_at, self._lives.begin(sequence))
+            self._events.add_arrival(sequence.arrived_at, self._tracker.begin(sequence))
 
     def note(self, instance: int, event: Event) -> None:
         """Write the facts of an event."""
         if isinstance(event, BatchDone):
             self._batch(instance, event)
         elif isinstance(event, StepDone):
-            self._lives.emitted(instance, len(event.emitted))
+            self._tracker.emitted(instance, len(event.emitted))
         elif isinstance(event, Finished):
             self._end(event.sequence, event.at, event.outcome)
         elif isinstance(event, Scheduled | Preempted):
             is_scheduled = isinstance(event, Scheduled)
-            number = self._lives.number(event.sequence)
+            number = self._tracker.number(event.sequence)
             if is_scheduled:
-                self._lives.scheduled(event.sequence, event.at)
+                self._tracker.scheduled(event.sequence, event.at)
             name = "request_scheduled" if is_scheduled else "request_preempted"
-            self._events.happens(event.at, name, request_id=number, replica_id=instance)
+            self._events.add_event(event.at, name, request_id=number, replica_id=instance)
 
     def close(self, until: Micros) -> dict[str, float]:
         """Write the requests that have not ended, and the rest of all files. Returns the utilization."""
-        for sequence in self._lives.unfinished():
-            self._requests.add(request_row(self._lives.facts(sequence, until, None)).values())
+        for sequence in self._tracker.unfinished():
+            self._requests.add(request_row(self._tracker.facts(sequence, until, None)).values())
         self._events.end(until)
         self._chrome.end()
         self._stack.close()
@@ -155,11 +155,11 @@ class Recorder:
             self.prompt_tokens.add(event.at, prefills)
         self.decodes.add(event.at, decodes)
         drawn = self._chrome.without_overlap(instance, stages)
-        ids = self._lives.computed(Place(instance, drawn[0][0]), event, sum(end - start for start, end in stages))
+        ids = self._tracker.computed(Place(instance, drawn[0][0]), event, sum(end - start for start, end in stages))
         num_ids = len(event.prompts) + len(event.decoding)
         self._chrome.batch(instance, number, drawn, ids, num_ids, (size, prefills, decodes))
         details = {"batch_id": number, "replica_id": instance, "started_at": started_s, "batch_size": size}
-        self._events.happens(event.at, "batch_end", **details)
+        self._events.add_event(event.at, "batch_end", **details)
         self._use(instance, event, stages)
         if self._operations is not None:
             model = operations_of(self._engines[instance].latency)
@@ -183,9 +183,9 @@ class Recorder:
             memory.set(event.num_blocks_after / blocks, max(memory.at, event.at))
 
     def _end(self, sequence: Sequence, at: Micros, outcome: object) -> None:
-        lives = self._lives
+        lives = self._tracker
         number = lives.number(sequence)
-        self._events.happens(at, "request_end", request_id=number, replica_id=sequence.instance, outcome=str(outcome))
+        self._events.add_event(at, "request_end", request_id=number, replica_id=sequence.instance, outcome=str(outcome))
         self._chrome.request(number, lives.phases(sequence, at), lives.way(sequence))
         facts = lives.facts(sequence, at, at)
         self._requests.add(request_row(facts).values())
@@ -206,13 +206,13 @@ class Recorder:
 _DTYPES = {0.5: "fp4", 1.0: "fp8", 2.0: "float16", 4.0: "float32"}
 
 
-def run_facts(
+def run_metadata(
     options: Any,
     cluster: ClusterOptions,
     deployment: Deployment,
     simulation: "Engine | RankGroup | Cluster",
     command: str,
-) -> RunFacts:
+) -> RunMetadata:
     """Return the facts of a run with these options of its command."""
     gpu, model = deployment.gpu, deployment.model
     config = {
@@ -230,7 +230,7 @@ def run_facts(
         peak_times = [peak_time(replace(deployment, dp=1))] * deployment.dp
     else:
         peak_times = [peak_time(each) for each in deployments_of(cluster, deployment)]
-    return RunFacts(config=config, peak_times=peak_times, traffic=kv_traffic(simulation, deployment))
+    return RunMetadata(config=config, peak_times=peak_times, traffic=kv_traffic(simulation, deployment))
 
 
 def peak_time(deployment: Deployment) -> PeakTime | None:

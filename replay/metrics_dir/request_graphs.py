@@ -9,8 +9,8 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.events import BatchDone, Event, Finished, Preempted, Scheduled
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
-from replay.metrics_dir.lives import KVTraffic, Lives
-from replay.metrics_dir.tables import JsonItems, RequestFacts, RowFile
+from replay.metrics_dir.lives import KVTraffic, RequestTracker
+from replay.metrics_dir.tables import JsonItems, RequestMetrics, RowFile
 from replay.metrics_dir.timeline import Place
 from replay.simulation.measure import COMPLETED
 
@@ -30,28 +30,28 @@ class RequestGraphs:
         """Raises TraceError when the file cannot be written."""
         self._file = RowFile(path)
         self._items = JsonItems(self._file)
-        self._lives = Lives(engines, traffic)
+        self._tracker = RequestTracker(engines, traffic)
 
     def arrived(self, sequences: Iterable[Sequence]) -> None:
         """Requests have been handed to the simulation, in order of arrival."""
         for sequence in sequences:
-            self._lives.begin(sequence)
+            self._tracker.begin(sequence)
 
     def note(self, instance: int, event: Event) -> None:
         """Take the facts of an event, and write the graph of a request that ends."""
         if isinstance(event, BatchDone):
-            self._lives.computed(Place(instance, event.started_at), event, event.at - event.started_at)
+            self._tracker.computed(Place(instance, event.started_at), event, event.at - event.started_at)
         elif isinstance(event, Scheduled):
-            self._lives.scheduled(event.sequence, event.at)
+            self._tracker.scheduled(event.sequence, event.at)
         elif isinstance(event, Preempted):
-            self._lives.number(event.sequence)
+            self._tracker.number(event.sequence)
         elif isinstance(event, Finished):
             self._items.add(self._graph(event.sequence, event.at, event.outcome))
-            self._lives.end(event.sequence)
+            self._tracker.end(event.sequence)
 
     def close(self, until: Micros) -> None:
         """Write the graphs of requests that have not ended, and close the array."""
-        for sequence in self._lives.unfinished():
+        for sequence in self._tracker.unfinished():
             self._items.add(self._graph(sequence, until, None))
         self._items.end()
         self._file.close()
@@ -61,8 +61,8 @@ class RequestGraphs:
         self._file.close()
 
     def _graph(self, sequence: Sequence, at: Micros, outcome: Outcome | None) -> dict[str, Any]:
-        facts = self._lives.facts(sequence, at, None if outcome is None else at)
-        nodes = _nodes(sequence, facts, self._lives.phases(sequence, at), outcome)
+        facts = self._tracker.facts(sequence, at, None if outcome is None else at)
+        nodes = _nodes(sequence, facts, self._tracker.phases(sequence, at), outcome)
         kind = "chain" if len(nodes) == 2 else "flow"
         return {
             "directed": True,
@@ -81,7 +81,7 @@ class RequestGraphs:
 
 
 def _nodes(
-    sequence: Sequence, facts: RequestFacts, phases: list[tuple[str, Micros, Micros]], outcome: Outcome | None
+    sequence: Sequence, facts: RequestMetrics, phases: list[tuple[str, Micros, Micros]], outcome: Outcome | None
 ) -> list[dict[str, Any]]:
     """Return the tasks of a request in their order, with states and durations as far as the request has come."""
     is_split = sequence.prompt_part is not None

@@ -1,7 +1,7 @@
 """CSV and JSON files that are written row by row and never held in memory; request_metrics.csv and config.json.
 
 The columns of request_metrics.csv are those of Vidur and SimAI; config.json has the settings of a run, nested as they
-are in the program. Nothing here depends on a run, so other commands write the same files: make a `RequestFacts` for
+are in the program. Nothing here depends on a run, so other commands write the same files: make a `RequestMetrics` for
 each request and give `request_row(facts)` to a `CsvTable` with `REQUEST_COLUMNS`.
 """
 
@@ -190,7 +190,7 @@ class KVTransfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestFacts:
+class RequestMetrics:
     """One request: instants and durations in seconds; None for what never happened."""
 
     number: int
@@ -222,7 +222,7 @@ class RequestFacts:
     transfer: KVTransfer | None = None
 
 
-def request_row(facts: RequestFacts) -> dict[str, Cell]:
+def request_row(facts: RequestMetrics) -> dict[str, Cell]:
     """Return the cells of `REQUEST_COLUMNS`, in that order."""
     row: dict[str, Cell] = {"Request Id": facts.number}
     row.update(zip(_VIDUR_TIMES, _times(facts), strict=True))
@@ -235,7 +235,7 @@ def request_row(facts: RequestFacts) -> dict[str, Cell]:
     return row
 
 
-def _times(facts: RequestFacts) -> tuple[Cell, ...]:
+def _times(facts: RequestMetrics) -> tuple[Cell, ...]:
     """Durations of a request that has completed; others only waited and perhaps had a first token."""
     arrived_at, scheduled_at, first_at = facts.arrived_at_s, facts.scheduled_at_s, facts.first_token_at_s
     delay = None if scheduled_at is None else scheduled_at - arrived_at
@@ -267,7 +267,7 @@ def _times(facts: RequestFacts) -> tuple[Cell, ...]:
     )
 
 
-def _instants(facts: RequestFacts) -> tuple[Cell, ...]:
+def _instants(facts: RequestMetrics) -> tuple[Cell, ...]:
     first_at, completed_at, transfer = facts.first_token_at_s, facts.completed_at_s, facts.transfer
     decode = None if first_at is None or completed_at is None else completed_at - first_at
     decode_arrived_at = inf if facts.decode_arrived_at_s is None else facts.decode_arrived_at_s
@@ -289,7 +289,7 @@ def _instants(facts: RequestFacts) -> tuple[Cell, ...]:
     return (*instants, *moved, transfer.bytes_per_value, transfer.dtype)
 
 
-def _time_between_tokens(facts: RequestFacts) -> float | None:
+def _time_between_tokens(facts: RequestMetrics) -> float | None:
     if facts.completed_at_s is None or facts.first_token_at_s is None:
         return None
     if facts.itl_mean_s is not None:

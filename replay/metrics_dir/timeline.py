@@ -133,21 +133,21 @@ class EventTrace:
         self._items = JsonItems(file)
         self._arrivals: deque[tuple[Micros, int]] = deque()
 
-    def arrives(self, at: Micros, number: int) -> None:
+    def add_arrival(self, at: Micros, number: int) -> None:
         """Note an arrival, which is not before those noted so far."""
         self._arrivals.append((at, number))
 
-    def happens(self, at: Micros, event_type: str, **details: object) -> None:
+    def add_event(self, at: Micros, event_type: str, **details: object) -> None:
         """Write an event, after the arrivals up to its instant."""
-        self._let_arrive(at)
+        self._write_arrivals(at)
         self._items.add({"time": at / 1e6, "event_type": event_type, **details})
 
     def end(self, until: Micros) -> None:
         """Write the arrivals up to the end of the run, and close the array."""
-        self._let_arrive(until)
+        self._write_arrivals(until)
         self._items.end()
 
-    def _let_arrive(self, until: Micros) -> None:
+    def _write_arrivals(self, until: Micros) -> None:
         arrivals = self._arrivals
         while arrivals and arrivals[0][0] <= until:
             at, number = arrivals.popleft()

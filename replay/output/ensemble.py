@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_sim.engine.latency.wrapped import PhaseShifted, SlowedLatency
-from blis_sim.options.addition import added_up
+from blis_sim.options.addition import sequential_sum
 from replay.output.metrics import JsonObject
 from replay.simulation.record import NEVER, Floats, Ints, Record
 
 if TYPE_CHECKING:
     from blis_sim.engine.latency.model import LatencyModel
-    from replay.simulation.uncertainty import Drawing
+    from replay.simulation.uncertainty import LatencySampler
 
 
 def averaged(runs: Sequence[Record]) -> Record:
@@ -65,13 +65,13 @@ def _mean_of(first: object, values: list[Any]) -> object:
 
 
 def _mean_number(values: list[float]) -> float:
-    total = added_up(values)
+    total = sequential_sum(values)
     if all(isinstance(value, int) for value in values) and total % len(values) == 0:
         return total // len(values)
     return total / len(values)
 
 
-COVERED = (5.0, 95.0)
+INTERVAL_PERCENTILES = (5.0, 95.0)
 """Percentiles between which a figure of the server lies in nine cases of ten."""
 _FIGURES: dict[str, Callable[[Floats], float]] = {
     "mean": lambda each: float(each.mean()),
@@ -81,12 +81,12 @@ _FIGURES: dict[str, Callable[[Floats], float]] = {
 }
 
 
-def drawn_latencies(drawing: "Drawing", num_draws: int, seed: int) -> "Iterator[LatencyModel]":
+def sampled_latency_models(latency_sampler: "LatencySampler", num_draws: int, seed: int) -> "Iterator[LatencyModel]":
     """Yield `num_draws` latency models with coefficients drawn at random."""
     for number in range(num_draws):
         generator = np.random.default_rng([seed, number])
-        speed = 1.0 + drawing.servers.speed * float(generator.standard_normal())
-        yield PhaseShifted(SlowedLatency(drawing.draw(generator), speed), number + 1)
+        speed = 1.0 + latency_sampler.servers.speed * float(generator.standard_normal())
+        yield PhaseShifted(SlowedLatency(latency_sampler.draw(generator), speed), number + 1)
 
 
 def figures_of(record: Record) -> dict[str, float]:
@@ -104,7 +104,7 @@ def intervals_of(runs: Sequence[dict[str, float]]) -> dict[str, tuple[float, flo
     names = [name for name in runs[0] if all(name in run for run in runs)] if runs else []
     figures = [[run[name] for name in names] for run in runs]
     # Between the positions of Weibull lie nine further runs of ten, on average: few draws need no less than 19.
-    low, high = np.percentile(figures, COVERED, axis=0, method="weibull") if names else ((), ())
+    low, high = np.percentile(figures, INTERVAL_PERCENTILES, axis=0, method="weibull") if names else ((), ())
     return {name: (float(one), float(other)) for name, one, other in zip(names, low, high, strict=True)}
 
 

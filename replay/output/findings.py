@@ -18,7 +18,7 @@ from replay.analysis.breakdown import (
     by_tenant,
     jain_index,
 )
-from replay.analysis.clusters import Door, SeparatedFigures, door_of, separated_figures
+from replay.analysis.clusters import DisaggregationFigures, RoutingSummary, disaggregation_figures, routing_summary_of
 from replay.analysis.steady import num_blocked_lines
 from replay.output.metrics import JsonObject, aggregate, cache_hit_rate, judgements
 from replay.simulation.pool import Distribution
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Questions:
+class AnalysisConfig:
     """The settings of an analysis: targets by class, weights by metric, detectors and their settings."""
 
     targets: Mapping[str, SloTargets] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Findings(NamedTuple):
     metrics: JsonObject
     instances: Sequence[JsonObject]
     """The metrics of each instance, if there are several."""
-    door: Door
+    routing_summary: RoutingSummary
     preemption_rate: float
     """Preemptions per completed request."""
     cache_hit_rate: float
@@ -61,13 +61,13 @@ class Findings(NamedTuple):
     models: Mapping[str, ModelFigures]
     tenants: Mapping[str, TenantFigures]
     sessions: SessionFigures | None
-    separated: SeparatedFigures | None
+    separated: DisaggregationFigures | None
     goodput: "Goodput | None"
     labels: "Labels"
     fitness: "Fitness | None"
 
 
-def examine(simulated: Simulated, questions: Questions) -> Findings:
+def analyze(simulated: Simulated, analysis_config: AnalysisConfig) -> Findings:
     """Analyse a finished run. Modules of parts that are not requested are not imported."""
     record = simulated.requests
     metrics = aggregate(simulated)
@@ -78,7 +78,7 @@ def examine(simulated: Simulated, questions: Questions) -> Findings:
     return Findings(
         metrics=metrics,
         instances=[aggregate(simulated, number) for number in range(len(engines))] if len(engines) > 1 else (),
-        door=door_of(simulated.simulation),
+        routing_summary=routing_summary_of(simulated.simulation),
         preemption_rate=metrics["preemption_count"] / num_completed if num_completed else 0.0,
         cache_hit_rate=cache_hit_rate(simulated),
         cpu_tier=_cpu_tier(engines),
@@ -88,10 +88,10 @@ def examine(simulated: Simulated, questions: Questions) -> Findings:
         models=by_model(record, duration_s),
         tenants=by_tenant(record),
         sessions=by_session(record),
-        separated=separated_figures(simulated, duration_s),
-        goodput=_goodput(record, questions, classes, duration_s) if questions.targets else None,
-        labels=_labels(record, questions) if questions.detectors else {},
-        fitness=_fitness(record, questions, metrics) if questions.weights else None,
+        separated=disaggregation_figures(simulated, duration_s),
+        goodput=_goodput(record, analysis_config, classes, duration_s) if analysis_config.targets else None,
+        labels=_labels(record, analysis_config) if analysis_config.detectors else {},
+        fitness=_fitness(record, analysis_config, metrics) if analysis_config.weights else None,
     )
 
 
@@ -112,23 +112,25 @@ def _priority_inversions(record: Record, engines: Sequence[Engine]) -> int:
 
 
 def _goodput(
-    record: Record, questions: Questions, classes: Mapping[str, ClassLatencies], duration_s: float
+    record: Record, analysis_config: AnalysisConfig, classes: Mapping[str, ClassLatencies], duration_s: float
 ) -> "Goodput":
     from replay.analysis.on_demand import goodput
 
-    return goodput(record, questions.targets, classes, duration_s)
+    return goodput(record, analysis_config.targets, classes, duration_s)
 
 
-def _labels(record: Record, questions: Questions) -> "Labels":
+def _labels(record: Record, analysis_config: AnalysisConfig) -> "Labels":
     from traces.saturation.report import labels_of
 
-    return labels_of(events_of(record), questions.detectors, questions.saturation)
+    return labels_of(events_of(record), analysis_config.detectors, analysis_config.saturation)
 
 
-def _fitness(record: Record, questions: Questions, metrics: JsonObject) -> "Fitness":
+def _fitness(record: Record, analysis_config: AnalysisConfig, metrics: JsonObject) -> "Fitness":
     from replay.analysis.on_demand import fitness
 
-    return fitness(record, questions.weights, metrics["total_output_tokens"], metrics["vllm_estimated_duration_s"])
+    return fitness(
+        record, analysis_config.weights, metrics["total_output_tokens"], metrics["vllm_estimated_duration_s"]
+    )
 
 
 def events_of(record: Record) -> "Timeline":
@@ -195,7 +197,7 @@ def _breakdown(found: Findings) -> JsonObject:
     if found.instances:
         content["instances"] = list(found.instances)
         content["hol_blocking_events"] = found.num_blocked_lines
-    content |= _door(found.door)
+    content |= _routing_summary(found.routing_summary)
     if found.separated is not None:
         content["pd"] = _separated(found.separated)
     if found.fitness is not None:
@@ -203,39 +205,39 @@ def _breakdown(found: Findings) -> JsonObject:
     return content
 
 
-def _door(door: Door) -> JsonObject:
+def _routing_summary(routing_summary: RoutingSummary) -> JsonObject:
     content: JsonObject = {}
-    if door.num_rejected_at_admission or door.num_rejected_at_routing:
-        content["rejected_at_admission"] = door.num_rejected_at_admission
-        content["rejected_at_admission_by_class"] = dict(door.rejected_by_class)
-        content["rejected_at_routing"] = door.num_rejected_at_routing
-    if door.gateway is not None:
+    if routing_summary.num_rejected_at_admission or routing_summary.num_rejected_at_routing:
+        content["rejected_at_admission"] = routing_summary.num_rejected_at_admission
+        content["rejected_at_admission_by_class"] = dict(routing_summary.rejected_by_class)
+        content["rejected_at_routing"] = routing_summary.num_rejected_at_routing
+    if routing_summary.gateway is not None:
         content["gateway"] = {
-            "dispatched": door.gateway.num_dispatched,
-            "still_waiting": door.gateway.num_waiting,
-            "rejected": door.gateway.num_rejected,
-            "shed": door.gateway.num_shed,
-            "expired": door.gateway.num_expired,
-            "evicted": door.gateway.num_evicted,
+            "dispatched": routing_summary.gateway.num_dispatched,
+            "still_waiting": routing_summary.gateway.num_waiting,
+            "rejected": routing_summary.gateway.num_rejected,
+            "shed": routing_summary.gateway.num_shed,
+            "expired": routing_summary.gateway.num_expired,
+            "evicted": routing_summary.gateway.num_evicted,
         }
-    if door.scaling is not None:
+    if routing_summary.scaling is not None:
         content["autoscaler"] = {
-            "started": door.scaling.num_started,
-            "drained": door.scaling.num_drained,
-            "without_room": door.scaling.num_without_room,
+            "started": routing_summary.scaling.num_started,
+            "drained": routing_summary.scaling.num_drained,
+            "without_room": routing_summary.scaling.num_without_room,
         }
-    if door.decisions is not None:
+    if routing_summary.decisions is not None:
         content["decisions"] = {
-            "admitted": door.decisions.num_admitted,
-            "rejected": door.decisions.num_rejected,
-            "routed": dict(door.decisions.num_by_instance),
-            "mean_regret": door.decisions.mean_regret,
-            "max_regret": door.decisions.max_regret,
+            "admitted": routing_summary.decisions.num_admitted,
+            "rejected": routing_summary.decisions.num_rejected,
+            "routed": dict(routing_summary.decisions.num_by_instance),
+            "mean_regret": routing_summary.decisions.mean_regret,
+            "max_regret": routing_summary.decisions.max_regret,
         }
     return content
 
 
-def _separated(separated: SeparatedFigures) -> JsonObject:
+def _separated(separated: DisaggregationFigures) -> JsonObject:
     return {
         "disaggregated_requests": separated.num_separated,
         "dropped_at_decode": separated.num_dropped,
@@ -252,10 +254,10 @@ def _figures(each: Distribution, units_per_ms: int = 1) -> JsonObject:
     return {"count": len(each), **{name: value / units_per_ms for name, value in figures.items()}}
 
 
-class Sending(NamedTuple):
+class SendPolicy(NamedTuple):
     """How requests were sent, as the files of a run record it."""
 
-    is_decided_here: bool = False
+    is_chosen_by_run: bool = False
     """Whether the simulation chose the send times of its requests."""
     keeps_schedule: bool = False
     """Whether a trace of the run has scheduled arrivals as well as send times."""
@@ -268,16 +270,16 @@ class Outcome(NamedTuple):
     one of several. `describe` returns the origin of the results, of which `title` is the first line.
     """
 
-    questions: Questions
+    analysis_config: AnalysisConfig
     simulated: Simulated
     header: TraceHeader
     title: str
     describe: "Callable[[], Provenance]"
     metrics: JsonObject | None = None
-    sending: Sending = Sending()
+    sending: SendPolicy = SendPolicy()
     runs: tuple[Simulated, ...] = ()
 
     def findings(self) -> Findings:
         """Return the results of the analysis."""
-        found = examine(self.simulated, self.questions)
+        found = analyze(self.simulated, self.analysis_config)
         return found if self.metrics is None else found._replace(metrics=self.metrics)

@@ -10,11 +10,11 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.scheduler.interface import KVUsage
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.stats import EngineCounters
-from blis_sim.options.addition import added_up
-from replay.analysis.clusters import columns_of, totals_of, without_prompts
+from blis_sim.options.addition import sequential_sum
+from replay.analysis.clusters import columns_of, totals_of, without_prefill_requests
 from replay.analysis.deadlines import deadline_figures
 from replay.simulation.pool import Pool, pool_of
-from replay.simulation.record import NEVER, Ints, Measured, Record
+from replay.simulation.record import NEVER, Ints, Record, RequestRecord
 from replay.simulation.simulate import Simulated
 from traces import ResultRow
 
@@ -54,7 +54,7 @@ def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
     """The aggregate metrics of a run or of one instance; the names of durations have their units."""
     simulation, record = simulated.simulation, simulated.requests
     engines = [engine for number, engine in enumerate(simulation.instances) if instance in (None, number)]
-    totals = totals_of(engines) if instance is not None else without_prompts(totals_of(engines), simulation)
+    totals = totals_of(engines) if instance is not None else without_prefill_requests(totals_of(engines), simulation)
     columns = columns_of(simulated, instance)
     num_completed = int(columns.is_completed.sum())
     ended = totals.ended
@@ -94,7 +94,7 @@ def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
 def cache_hit_rate(simulated: Simulated) -> float:
     """The share of prompt tokens found in the prefix cache, 0 when none were looked for: the mean of the instances."""
     rates = [_hit_rate(engine.kv) for engine in simulated.simulation.instances]
-    return added_up(rates) / len(rates) if rates else 0
+    return sequential_sum(rates) / len(rates) if rates else 0
 
 
 def _hit_rate(kv: KVUsage) -> float:
@@ -178,7 +178,7 @@ def _estimates(engines: Iterable[Engine], counters: EngineCounters) -> JsonObjec
     }
 
 
-def _request_row(each: Measured) -> JsonObject:
+def _request_row(each: RequestRecord) -> JsonObject:
     row = each.row
     optional = {
         "slo_class": row.slo_class,

@@ -25,7 +25,7 @@ _MOST_TARGETS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends:
+class _Departures:
     """The instants of each request's admission and departure; `NEVER` where unknown or not reached."""
 
     scheduled_at: Ints
@@ -59,14 +59,14 @@ def _limits(targets: Mapping[str, SloTargets], name: str) -> list[Target]:
     ]
 
 
-def _ends(record: Record) -> _Ends:
+def _ends(record: Record) -> _Departures:
     """Return when requests were admitted and left; those that are still there, or gave up, never left."""
     arrived_at, delay_us = record.arrived_at, record.scheduling_delay_us
     scheduled_at = np.where(delay_us == NEVER, NEVER, arrived_at + delay_us)
-    return _Ends(scheduled_at, np.where(record.is_completed, arrived_at + record.e2e_us, NEVER))
+    return _Departures(scheduled_at, np.where(record.is_completed, arrived_at + record.e2e_us, NEVER))
 
 
-def _running_at(ends: _Ends, instants: Ints, members: Ints | None = None) -> Ints:
+def _running_at(ends: _Departures, instants: Ints, members: Ints | None = None) -> Ints:
     """Return how many admitted requests that complete are there at each instant."""
     is_there = (ends.scheduled_at != NEVER) & (ends.left_at != NEVER)
     if members is not None:
@@ -91,13 +91,13 @@ def _throughput_panel(record: Record, end_us: int) -> Panel:
     first_at = (record.arrived_at + record.ttft_us)[completed].astype(np.float64)
     last_at = (record.arrived_at + record.e2e_us)[completed].astype(np.float64)
     tokens = record.output_tokens[completed].astype(np.float64)
-    produced = _by_then(first_at, last_at, tokens, edges)
+    produced = _tokens_by(first_at, last_at, tokens, edges)
     middles_s = (edges[1:] + edges[:-1]) / 2 / 1e6
     lines = {"output tokens": (middles_s, np.diff(produced) / width_s)}
     return time_panel("Output tokens per second", "output tokens/s", lines)
 
 
-def _by_then(first_at: Floats, last_at: Floats, tokens: Floats, instants: Floats) -> Floats:
+def _tokens_by(first_at: Floats, last_at: Floats, tokens: Floats, instants: Floats) -> Floats:
     """Return the output tokens up to each instant: a request's first token, and its other tokens evenly after it."""
     counts = np.zeros(len(instants))
     rates = np.divide(

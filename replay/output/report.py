@@ -10,21 +10,21 @@ from replay.report_options import TABLE, ReportOptions
 
 if TYPE_CHECKING:
     from replay.analysis.result import RunResult
-    from replay.output.findings import Findings, Outcome, Questions
+    from replay.output.findings import AnalysisConfig, Findings, Outcome
     from replay.simulation.record import OnTokens
     from traces import SloTargets
 
 
-def questions_of(options: ReportOptions, targets: "Mapping[str, SloTargets]") -> "Questions":
+def analysis_config_of(options: ReportOptions, targets: "Mapping[str, SloTargets]") -> "AnalysisConfig":
     """Return the analysis settings of options; `targets` of the workload replace missing flags. Raises TraceError."""
-    from replay.output.findings import Questions
+    from replay.output.findings import AnalysisConfig
     from traces.saturation.settings import SaturationSettings, read_settings
 
     path = options.saturation_config
     settings = SaturationSettings() if path is None else read_settings(path)
     if options.final_window_us is not None:
         settings = settings._replace(final_window_us=options.final_window_us)
-    return Questions(
+    return AnalysisConfig(
         targets=options.slo_targets or targets,
         weights=options.weights,
         detectors=options.detector_names,
@@ -81,7 +81,7 @@ def _printed(options: ReportOptions, outcome: "Outcome", found: "Findings") -> s
 def _result(options: ReportOptions, outcome: "Outcome", found: "Findings") -> "RunResult":
     from replay.analysis.result import mean_result, result_of
 
-    runs, targets = outcome.runs or (outcome.simulated,), outcome.questions.targets
+    runs, targets = outcome.runs or (outcome.simulated,), outcome.analysis_config.targets
     return mean_result([result_of(run, targets, found.goodput, options.min_attainment) for run in runs])
 
 
@@ -92,7 +92,7 @@ def _draw(options: ReportOptions, outcome: "Outcome", found: "Findings") -> None
     from replay.output.page import panels_of, run_page
 
     origin = outcome.describe()
-    panels = panels_of((outcome.runs or (outcome.simulated,))[0], outcome.questions.targets)
+    panels = panels_of((outcome.runs or (outcome.simulated,))[0], outcome.analysis_config.targets)
     if options.plot is not None and panels:
         draw_panels(panels, options.plot, origin.title)
     if options.html is not None:
@@ -107,9 +107,9 @@ def write_files(options: ReportOptions, outcome: "Outcome", found: "Findings") -
     from replay.output.metrics import judgements, metrics_file, result_rows
     from traces import write_json, write_results
 
-    simulated, questions, sending = outcome.simulated, outcome.questions, outcome.sending
+    simulated, analysis_config, sending = outcome.simulated, outcome.analysis_config, outcome.sending
     if options.results_path is not None:
-        write_results(options.results_path, result_rows(simulated.requests, sending.is_decided_here))
+        write_results(options.results_path, result_rows(simulated.requests, sending.is_chosen_by_run))
     if options.metrics_path is not None:
         judged = judgements(found.labels, found.goodput)
         write_json(options.metrics_path, metrics_file(simulated, found.metrics, judged))
@@ -118,7 +118,9 @@ def write_files(options: ReportOptions, outcome: "Outcome", found: "Findings") -
         from traces.saturation.report import write_report
 
         events = events_of(simulated.requests)
-        write_report(options.saturation_report, events, questions.detectors, questions.saturation, found.labels)
+        write_report(
+            options.saturation_report, events, analysis_config.detectors, analysis_config.saturation, found.labels
+        )
     if options.decisions_path is not None:
         from replay.analysis.clusters import decision_rows
 

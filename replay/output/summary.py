@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from replay.analysis.breakdown import SessionFigures, jain_index
-from replay.analysis.clusters import DecisionFigures, GatewayFigures, ScalingFigures, SeparatedFigures
+from replay.analysis.clusters import DecisionFigures, DisaggregationFigures, GatewayFigures, ScalingFigures
 from replay.output.findings import Findings
 from replay.output.metrics import judgements
 from replay.simulation.pool import Distribution
@@ -19,15 +19,15 @@ def summary(found: Findings, summarizes_decisions: bool = False) -> str:
     sections = {
         "Fitness Evaluation": _fitness(found),
         "Anomaly Counters": _anomalies(found),
-        "Gateway Queue": _gateway(found.door.gateway),
-        "Autoscaler": _scaling(found.door.scaling),
+        "Gateway Queue": _gateway(found.routing_summary.gateway),
+        "Autoscaler": _scaling(found.routing_summary.scaling),
         "KV Cache Metrics": _kv_cache(found),
         "Per-SLO Metrics": _classes(found),
         "Per-Model Metrics": _models(found),
         "Per-Tenant Metrics": _tenants(found),
         "Session Metrics": _sessions(found.sessions),
         "PD Metrics": _separated(found.separated),
-        "Trace Summary": _decisions(found.door.decisions if summarizes_decisions else None),
+        "Trace Summary": _decisions(found.routing_summary.decisions if summarizes_decisions else None),
     }
     for title, section in sections.items():
         section_lines = list(section)
@@ -47,9 +47,9 @@ def _anomalies(found: Findings) -> Iterator[str]:
     counters = {
         "Priority Inversions": found.num_priority_inversions,
         "HOL Blocking Events": found.num_blocked_lines,
-        "Rejected Requests (Admission)": found.door.num_rejected_at_admission,
-        **{f"  Shed ({name})": count for name, count in found.door.rejected_by_class.items()},
-        "Rejected Requests (Routing)": found.door.num_rejected_at_routing,
+        "Rejected Requests (Admission)": found.routing_summary.num_rejected_at_admission,
+        **{f"  Shed ({name})": count for name, count in found.routing_summary.rejected_by_class.items()},
+        "Rejected Requests (Routing)": found.routing_summary.num_rejected_at_routing,
         "Dropped Unservable": found.metrics["dropped_unservable"],
         "Timed Out Requests": found.metrics["timed_out_requests"],
         "Length-Capped Requests": found.metrics["length_capped_requests"],
@@ -143,7 +143,7 @@ def _decisions(figures: DecisionFigures | None) -> Iterator[str]:
     yield f"Max Regret: {figures.max_regret:.6f}"
 
 
-def _separated(figures: SeparatedFigures | None) -> Iterator[str]:
+def _separated(figures: DisaggregationFigures | None) -> Iterator[str]:
     if figures is None:
         return
     yield f"Disaggregated Requests: {figures.num_separated}"

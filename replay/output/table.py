@@ -43,8 +43,8 @@ def remarks(result: RunResult, found: Findings) -> Iterator[str]:
     if found.tenants:
         fairness = jain_index([each.num_tokens for each in found.tenants.values()])
         yield f"fairness between tenants (Jain): {fairness:.3f}"
-    if found.door.scaling is not None:
-        scaling = found.door.scaling
+    if found.routing_summary.scaling is not None:
+        scaling = found.routing_summary.scaling
         yield (
             f"autoscaler: {scaling.num_started} instances started, {scaling.num_drained} drained, "
             f"{scaling.num_without_room} without room"
@@ -56,11 +56,11 @@ def remarks(result: RunResult, found: Findings) -> Iterator[str]:
 
 def _anomalies(found: Findings) -> Iterator[str]:
     """Yield a line for each anomaly of a run: rejections, the gateway's queue, the order of service."""
-    door, gateway = found.door, found.door.gateway
-    if door.rejected_by_class:
-        yield f"rejected at admission: {_counts(door.rejected_by_class)}"
-    if door.num_rejected_at_routing:
-        yield f"rejected at routing: {number(door.num_rejected_at_routing)}"
+    routing_summary, gateway = found.routing_summary, found.routing_summary.gateway
+    if routing_summary.rejected_by_class:
+        yield f"rejected at admission: {_counts(routing_summary.rejected_by_class)}"
+    if routing_summary.num_rejected_at_routing:
+        yield f"rejected at routing: {number(routing_summary.num_rejected_at_routing)}"
     if gateway is not None:
         left = {
             "still waiting": gateway.num_waiting,
@@ -252,7 +252,7 @@ def _targets(verdicts: Sequence[Verdict]) -> TextTable:
         rows.append(
             [each.slo_class, targets_text(each.targets), shares, number(each.count), f"{each.attainment:.1%}", verdict]
         )
-    return TextTable(("class", "targets", "within each", "requests", "within all", "verdict"), rows, num_left=3)
+    return TextTable(("class", "targets", "within each", "requests", "within all", "verdict"), rows, num_left_aligned=3)
 
 
 def targets_text(targets: SloTargets) -> str:
@@ -279,7 +279,7 @@ def _instances(instances: Sequence[InstanceResult]) -> TextTable:
         ]
         for each in instances
     ]
-    return TextTable(titles, rows, num_left=2 if has_roles else 1)
+    return TextTable(titles, rows, num_left_aligned=2 if has_roles else 1)
 
 
 def _cell(each: Latency, figure: str) -> str:
@@ -314,8 +314,8 @@ def breakdowns(found: Findings, summarizes_decisions: bool = False) -> Iterator[
     if spreads:
         rows = [[label, *figures] for label, figures in spreads.items()]
         yield Section("conversations and transfers", TextTable(("ms", "mean", "p50", "p99"), rows))
-    if summarizes_decisions and found.door.decisions is not None:
-        yield _decisions(found.door.decisions)
+    if summarizes_decisions and found.routing_summary.decisions is not None:
+        yield _decisions(found.routing_summary.decisions)
 
 
 def _latency_cells(each: ClassLatencies | ModelFigures) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from blis_sim.engine.sequence import Outcome
 from replay.arrivals import Origin
-from replay.simulation.record import Measured, Record
+from replay.simulation.record import Record, RequestRecord
 from replay.simulation.simulate import Simulated
 from traces import TraceHeader, TraceRow, write_trace
 from traces.workload import WorkloadRequest
@@ -60,7 +60,7 @@ def _repeats(row: Origin) -> bool:
     return row.keeps_context if isinstance(row, WorkloadRequest) else row.context_tokens > 0
 
 
-def _row(each: Measured, post_decode_us: int) -> TraceRow:
+def _row(each: RequestRecord, post_decode_us: int) -> TraceRow:
     at = each.arrived_at
     first_us = last_us = 0
     if each.ttft_us is not None:
@@ -79,7 +79,7 @@ def _row(each: Measured, post_decode_us: int) -> TraceRow:
     )
 
 
-def _replayed(row: TraceRow, each: Measured) -> TraceRow:
+def _replayed(row: TraceRow, each: RequestRecord) -> TraceRow:
     """A recorded row without facts from the recorded server, its prompt as long as the simulated one."""
     prefix_tokens = each.input_tokens - row.input_tokens if row.prefix_group else 0
     if row.server_input_tokens == each.input_tokens:

@@ -32,15 +32,15 @@ token and the overhead after it. What tokens wait for the others of their step i
 class ClientView:
     """The clients' view of an engine. Its overheads are read once, because there are millions of requests."""
 
-    __slots__ = ("_steps", "counts_steps", "engine", "has_turns", "output_token_time", "post_decode_time")
+    __slots__ = ("_steps", "engine", "itl_from_steps", "output_token_time", "post_decode_time", "serializes_tokens")
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.has_turns = engine.latency.output_sequence_time > 0 or output_turn_us(engine.latency) > 0
+        self.serializes_tokens = engine.latency.output_sequence_time > 0 or output_turn_us(engine.latency) > 0
         """Whether tokens wait for the others of their step."""
         self.output_token_time = engine.latency.output_token_time
         self.post_decode_time = engine.latency.post_decode_time
-        self.counts_steps = engine.config.engine == "blis"
+        self.itl_from_steps = engine.config.engine == "blis"
         self._steps = engine.steps
 
     def latencies(self, sequence: Sequence, at: Micros) -> Latencies:
@@ -52,7 +52,7 @@ class ClientView:
         ttft_us = first_token_at + self.output_token_time - arrived_at
         if sequence.outcome not in COMPLETED:
             return ttft_us, NEVER, 0.0, delay_us, 0
-        itl_sum_us = self.sum_of_steps(sequence) if self.counts_steps else at - first_token_at
+        itl_sum_us = self.sum_of_steps(sequence) if self.itl_from_steps else at - first_token_at
         num_planned = sequence.request.output_tokens
         if not num_planned:
             return ttft_us, ttft_us + itl_sum_us, 0.0, delay_us, sequence.num_output_tokens
@@ -60,7 +60,7 @@ class ClientView:
         e2e_us = ttft_us + itl_sum_us + self.post_decode_time
         return ttft_us, e2e_us, itl_sum_us / max(num_gaps, 1), delay_us, sequence.num_output_tokens
 
-    def latencies_with_prompt_elsewhere(self, sequence: Sequence, prompt: Sequence, at: Micros) -> Latencies:
+    def latencies_with_remote_prefill(self, sequence: Sequence, prompt: Sequence, at: Micros) -> Latencies:
         """The outcome of a request whose prompt another instance computed; its scheduling delay is that of the prompt.
 
         BLIS (projectPDMetrics) lets the first token come with the first step here that decodes. After a preemption
@@ -68,7 +68,7 @@ class ClientView:
         """
         ttft_us, e2e_us, itl_mean_us, own_delay_us, num_tokens = self.latencies(sequence, at)
         delay_us = NEVER if prompt.scheduled_at is None else prompt.scheduled_at - sequence.arrived_at
-        if self.counts_steps:
+        if self.itl_from_steps:
             if own_delay_us == NEVER or not sequence.token_runs:
                 return NEVER, NEVER, 0.0, delay_us, 0
             first_itl_us = self._steps.run_time(sequence.token_runs[0][0], 1) + self.output_token_time
@@ -135,7 +135,7 @@ _STATE = attrgetter(
 )
 
 
-class Reported(NamedTuple):
+class OutcomeColumns(NamedTuple):
     """Outcomes of some requests; latencies as in `Latencies`."""
 
     outcome: Ints
@@ -149,9 +149,9 @@ class Reported(NamedTuple):
     itl_mean_us: Floats
 
 
-def reported_of(
+def outcome_columns(
     sequences: SequenceOf[Sequence], ended_at: SequenceOf[Micros], views: SequenceOf[ClientView]
-) -> Reported:
+) -> OutcomeColumns:
     """Outcomes of at least one request, each of which ended at its instant if it has.
 
     `views` are by number of instance. Requests that came to no instance have an outcome only.
@@ -168,7 +168,7 @@ def reported_of(
     between_us = np.array(ended_at, np.int64) - first_token_at
     _count_steps(between_us, is_completed, sequences, views)
     num_gaps = _num_decoded(sequences, outcome, planned) - 1
-    reported = Reported(
+    reported = OutcomeColumns(
         outcome,
         ttft_us=np.where(has_token, ttft_us, NEVER),
         e2e_us=np.where(is_completed, ttft_us + between_us + after_us, NEVER),
@@ -179,7 +179,7 @@ def reported_of(
         itl_mean_us=np.where(has_output, between_us / np.maximum(num_gaps, 1), 0.0),
     )
     for place in np.flatnonzero([each.prompt_part is not None for each in sequences]).tolist():
-        _report_separated(reported, place, sequences[place], ended_at[place], views)
+        _report_disaggregated(reported, place, sequences[place], ended_at[place], views)
     return reported
 
 
@@ -193,10 +193,10 @@ def _count_steps(
     between_us: Ints, is_completed: Bools, sequences: SequenceOf[Sequence], views: SequenceOf[ClientView]
 ) -> None:
     """Where BLIS counts, less than what has passed is between the first and the last token of a completed request."""
-    if any(view.counts_steps for view in views):
+    if any(view.itl_from_steps for view in views):
         for place in np.flatnonzero(is_completed).tolist():
             view = views[sequences[place].instance]
-            if view.counts_steps:
+            if view.itl_from_steps:
                 between_us[place] = view.sum_of_steps(sequences[place])
 
 
@@ -210,15 +210,15 @@ def _num_decoded(sequences: SequenceOf[Sequence], outcome: Ints, planned: Ints) 
     return planned
 
 
-def _report_separated(
-    reported: Reported, place: int, sequence: Sequence, ended_at: Micros, views: SequenceOf[ClientView]
+def _report_disaggregated(
+    reported: OutcomeColumns, place: int, sequence: Sequence, ended_at: Micros, views: SequenceOf[ClientView]
 ) -> None:
     """The request at `place` had its prompt computed on another instance than its answer."""
     assert sequence.prompt_part is not None
     if sequence.instance == NOWHERE:
         return
     view = views[sequence.instance]
-    latencies = view.latencies_with_prompt_elsewhere(sequence, sequence.prompt_part, ended_at)
+    latencies = view.latencies_with_remote_prefill(sequence, sequence.prompt_part, ended_at)
     columns = (
         reported.ttft_us,
         reported.e2e_us,

@@ -21,8 +21,8 @@ from replay.simulation.measure import (
     NO_OUTCOME,
     OUTCOMES,
     ClientView,
-    Reported,
-    reported_of,
+    OutcomeColumns,
+    outcome_columns,
     token_times,
 )
 from replay.simulation.tokens import OutputSerialization, TokenGaps
@@ -34,13 +34,13 @@ Bools = npt.NDArray[np.bool_]
 OnTokens = Callable[[int, Ints], None]
 """Takes a completed request's number and when its tokens reached the client, step by step, in microseconds."""
 
-__all__ = ["NEVER", "Floats", "Ints", "Measured", "OnTokens", "Record"]
+__all__ = ["NEVER", "Floats", "Ints", "OnTokens", "Record", "RequestRecord"]
 
-TOLD_AT_ONCE = 1024
+REPORT_BATCH_SIZE = 1024
 """How many requests have ended before their latencies are worked out."""
 
 
-class Measured(NamedTuple):
+class RequestRecord(NamedTuple):
     """One request that has arrived, with its latencies in microseconds; None for what never happened."""
 
     id: str
@@ -110,12 +110,12 @@ class Record:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __iter__(self) -> Iterator[Measured]:
+    def __iter__(self) -> Iterator[RequestRecord]:
         return map(self.__getitem__, range(len(self)))
 
-    def __getitem__(self, place: int) -> Measured:
+    def __getitem__(self, place: int) -> RequestRecord:
         outcome = self._outcome[place]
-        return Measured(
+        return RequestRecord(
             id=self.ids[place],
             number=self.number(place),
             row=self.rows[place],
@@ -151,7 +151,7 @@ class Record:
         """Take in events of the simulation. Returns the events that end requests."""
         ended = [event for event in events if isinstance(event, Finished)]
         self._ended += ended
-        if len(self._ended) >= TOLD_AT_ONCE:
+        if len(self._ended) >= REPORT_BATCH_SIZE:
             self._report_ended()
         return ended
 
@@ -254,7 +254,7 @@ class Record:
         views, engines = self._views, self._simulation.instances
         views.extend(map(ClientView, engines[len(views) :]))
         places = list(map(self._live.pop, sequences))
-        reported = reported_of(sequences, ended_at, views)
+        reported = outcome_columns(sequences, ended_at, views)
         self._reported.frombytes(np.stack([places, *reported[:-1]], axis=1).astype(np.int64, copy=False).tobytes())
         self._itl_reported.frombytes(reported.itl_mean_us.tobytes())
         self.gaps.add([sequences[each] for each in np.flatnonzero(reported.e2e_us != NEVER)])
@@ -265,12 +265,12 @@ class Record:
         self._report_tokens(places, sequences, reported)
 
     def _add_turns(self, places: list[int], sequences: list[Sequence]) -> None:
-        if any(view.has_turns for view in self._views):
+        if any(view.serializes_tokens for view in self._views):
             for place, sequence in zip(places, sequences, strict=True):
-                if sequence.instance != NOWHERE and self._views[sequence.instance].has_turns:
+                if sequence.instance != NOWHERE and self._views[sequence.instance].serializes_tokens:
                     self._turns.add(place, sequence)
 
-    def _report_tokens(self, places: list[int], sequences: list[Sequence], reported: Reported) -> None:
+    def _report_tokens(self, places: list[int], sequences: list[Sequence], reported: OutcomeColumns) -> None:
         if self._on_tokens is not None:
             for each in np.flatnonzero(reported.e2e_us != NEVER).tolist():  # those that have completed
                 engine = self._views[sequences[each].instance].engine

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-from blis_sim.engine.config import EngineConfig, refusal
+from blis_sim.engine.config import EngineConfig, refusal_reason
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.simulation import (
+    CHECK_EVERY,
     CHUNK_US,
-    LOOK_EVERY,
     Batch,
     ProgressWatch,
     Simulation,
@@ -30,7 +30,7 @@ from blis_sim.options import OptionError
 from replay.arrivals import Arrival, Origin
 from replay.simulation.measure import COMPLETED, replied_at
 from replay.simulation.record import OnTokens, Record
-from traces.collector import no_cycle_search
+from traces.collector import gc_disabled
 
 
 class Simulated(NamedTuple):
@@ -46,7 +46,7 @@ class Simulated(NamedTuple):
         return engine
 
 
-def refuse_endless(configs: Iterable[EngineConfig], requests: Iterable[Request], horizon_us: Micros | None) -> None:
+def check_run_ends(configs: Iterable[EngineConfig], requests: Iterable[Request], horizon_us: Micros | None) -> None:
     """Raise OptionError for a run that would never end.
 
     With BLIS's scheduling a request whose prompt and output outgrow the whole KV cache preempts itself again and again,
@@ -57,7 +57,7 @@ def refuse_endless(configs: Iterable[EngineConfig], requests: Iterable[Request],
         return
     for request in requests:
         for config in unlimited:
-            _refuse_endless(request, config)
+            _check_request_ends(request, config)
 
 
 def configs_of(simulation: Simulation) -> list[EngineConfig]:
@@ -65,8 +65,8 @@ def configs_of(simulation: Simulation) -> list[EngineConfig]:
     return list({id(engine.config): engine.config for engine in simulation.instances}.values())
 
 
-def _refuse_endless(request: Request, config: EngineConfig) -> None:
-    served = refusal(config, request.input_tokens, request.max_output_tokens) is None
+def _check_request_ends(request: Request, config: EngineConfig) -> None:
+    served = refusal_reason(config, request.input_tokens, request.max_output_tokens) is None
     outgrows = request.input_tokens + request.output_tokens - 1 > config.kv_capacity_tokens
     if served and outgrows and not request.deadline_us:
         raise OptionError(
@@ -75,7 +75,7 @@ def _refuse_endless(request: Request, config: EngineConfig) -> None:
         )
 
 
-@no_cycle_search()
+@gc_disabled()
 def simulate(
     simulation: Simulation,
     arrivals: Iterable[Arrival],
@@ -88,7 +88,7 @@ def simulate(
     `on_finished` is called once for each request that ends, `on_tokens` for each that completes. Raises OptionError for
     a run that would never end.
     """
-    refuse_endless(configs_of(simulation), (arrival.request for arrival in arrivals), horizon_us)
+    check_run_ends(configs_of(simulation), (arrival.request for arrival in arrivals), horizon_us)
     record = Record(simulation, on_tokens)
 
     rows: deque[Origin] = deque()
@@ -96,8 +96,8 @@ def simulate(
     def batches() -> Iterator[Batch]:
         source, size = iter(arrivals), batch_size(simulation)
         while batch := list(islice(source, size)):
-            instants, requests, its_rows = zip(*batch, strict=True)
-            rows.extend(its_rows)
+            instants, requests, batch_rows = zip(*batch, strict=True)
+            rows.extend(batch_rows)
             yield Batch(instants, requests)
 
     def submitted(sequences: list[Sequence]) -> None:
@@ -153,10 +153,10 @@ def reissued(
     on_sent: OnSent,
 ) -> Iterator[list[Event]]:
     """Yield events in portions while `due` are sent by schedule and cap; `on_sent` is called with each sent request."""
-    refuse_endless(configs_of(simulation), (arrival.request for arrival in due), horizon_us)
+    check_run_ends(configs_of(simulation), (arrival.request for arrival in due), horizon_us)
     client = _Client(simulation, due, max_concurrency, on_sent)
     while (next_at := client.next_at()) is not None and (horizon_us is None or next_at <= horizon_us):
-        yield client.go_on(next_at, horizon_us)
+        yield client.advance(next_at, horizon_us)
 
 
 class _Client:
@@ -171,42 +171,42 @@ class _Client:
         self._replies: list[Micros] = []
         """When the replies to ended requests have reached the client: a heap."""
         self._num_in_flight = 0
-        self._watch = ProgressWatch(self._simulation, every=LOOK_EVERY)
+        self._watch = ProgressWatch(self._simulation, every=CHECK_EVERY)
 
     def next_at(self) -> Micros | None:
         """The next instant of the client or of the engine; None when both are done."""
-        candidates = (self._acts_at(), self._simulation.next_event_at())
+        candidates = (self._next_send_at(), self._simulation.next_event_at())
         return min((at for at in candidates if at is not None), default=None)
 
-    def go_on(self, next_at: Micros, horizon_us: Micros | None) -> list[Event]:
+    def advance(self, next_at: Micros, horizon_us: Micros | None) -> list[Event]:
         """Send the requests of `next_at`, or advance the engine up to the next action of the client."""
-        acts_at = self._acts_at()
-        if acts_at == next_at:
-            self._act(next_at)
+        send_at = self._next_send_at()
+        if send_at == next_at:
+            self._send_due(next_at)
             return []
         # While requests wait for the cap, the end of any step may free a place for the next request.
         until = next_at if self._line else next_at + CHUNK_US
         limits = [
             until,
-            *(at - 1 for at in (acts_at,) if at is not None),
+            *(at - 1 for at in (send_at,) if at is not None),
             *(at for at in (horizon_us,) if at is not None),
         ]
         events = self._simulation.advance(min(limits))
         if horizon_us is None:
-            self._watch.look()
+            self._watch.check()
         for event in events:
             if isinstance(event, Finished):
                 answered = event.outcome in COMPLETED
                 heapq.heappush(self._replies, replied_at(self._simulation, event) if answered else event.at)
         return events
 
-    def _acts_at(self) -> Micros | None:
+    def _next_send_at(self) -> Micros | None:
         """When the client sends next, or is allowed to."""
         due_at = self._due[0].at if self._due else None
         reply_at = self._replies[0] + 1 if self._line and self._replies else None
         return min((at for at in (due_at, reply_at) if at is not None), default=None)
 
-    def _act(self, at: Micros) -> None:
+    def _send_due(self, at: Micros) -> None:
         while self._replies and self._replies[0] < at:
             heapq.heappop(self._replies)
             self._num_in_flight -= 1

@@ -134,13 +134,13 @@ class OutputSerialization:
     def __init__(self, engines: SequenceOf[Engine]) -> None:
         """`engines` may grow."""
         self._engines = engines
-        self._of_instance: dict[int, InstanceTurns] = {}
+        self._of_instance: dict[int, InstanceSerialization] = {}
 
     def add(self, place: int, sequence: Sequence) -> None:
         """Note the steps of the request at `place` of the record."""
         turns = self._of_instance.get(sequence.instance)
         if turns is None:
-            turns = self._of_instance[sequence.instance] = InstanceTurns(self._engines[sequence.instance])
+            turns = self._of_instance[sequence.instance] = InstanceSerialization(self._engines[sequence.instance])
         turns.add(place, sequence)
 
     def delays(self) -> Iterator[tuple[int, Micros, Micros]]:
@@ -149,7 +149,7 @@ class OutputSerialization:
             yield from zip(*(column.tolist() for column in turns.delays()), strict=True)
 
 
-class InstanceTurns:
+class InstanceSerialization:
     """On one instance: the first and last token's step of each request, and in which steps it had a token."""
 
     __slots__ = ("_counts", "_engine", "_firsts", "_last_steps", "_num_runs", "_numbers", "_places", "_steps")

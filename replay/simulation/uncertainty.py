@@ -56,14 +56,14 @@ class Uncertainty:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class LatencySampler:
     """A function that draws latency models, and how much the servers that they stand for differ."""
 
     draw: Callable[[np.random.Generator], LatencyModel]
     servers: ServerSpread
 
 
-def drawing(latency: LatencyModel, path: str | None) -> Drawing:
+def latency_sampler(latency: LatencyModel, path: str | None) -> LatencySampler:
     """Return how to draw latency models like `latency`, whose coefficients are those of a file, or those that ship.
     Raises EngineError where that is not the fitted latency model, or the file has no correlation."""
     while isinstance(latency, WrappedLatency):
@@ -78,7 +78,7 @@ def drawing(latency: LatencyModel, path: str | None) -> Drawing:
         drawn = uncertainty.drawn(learned, generator)
         return Fitted(fitted.model, fitted.gpu, fitted.tp, drawn.step, drawn.request, fitted.growth_requests)
 
-    return Drawing(draw, uncertainty.servers)
+    return LatencySampler(draw, uncertainty.servers)
 
 
 def _changed(coefficients: Any, changes: Mapping[str, float]) -> Any:

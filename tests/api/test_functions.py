@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import blis_sim
-from blis_sim.api.given import KINDS, WITHOUT, options_given
+from blis_sim.api.given import KINDS, OMITTED_SETTINGS, options_from_kwargs
 from blis_sim.api.tables import Table
 from blis_sim.cli.commands import COMMANDS
 from blis_sim.cli.main import run as main
@@ -146,7 +146,7 @@ def test_a_name_that_is_no_setting_is_a_type_error() -> None:
 
 def test_values_of_python_become_those_of_settings() -> None:
     given = {"model": Path("folder"), "tensor_parallel_size": 2, "detectors": ["threshold"], "rate": 3}
-    options = options_given(
+    options = options_from_kwargs(
         RunOptions, {**given, "speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, "run"
     )
     deployment = options.cluster.deployment
@@ -175,7 +175,7 @@ def test_the_signature_of_a_function_has_the_settings_of_its_command(name: str) 
     settings = options_of(getattr(import_module(row.module), row.options))
     shown = {each.name for each in settings if not each.option.hidden and not each.option.positional}
     function = getattr(blis_sim, "server" if name == "serve" else name)
-    assert shown - set(WITHOUT) - set(inspect.signature(function).parameters) == set()
+    assert shown - set(OMITTED_SETTINGS) - set(inspect.signature(function).parameters) == set()
 
 
 def test_stable_names_are_there_and_no_others() -> None:

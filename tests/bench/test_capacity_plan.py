@@ -14,7 +14,7 @@ from blis_sim.bench.capacity.prices import read_prices
 from blis_sim.bench.capacity.serving import served_name
 from blis_sim.bench.runner.simulate import Job, compute
 from blis_sim.options import BlisError
-from blis_sim.options.text import read_command_line, value_of
+from blis_sim.options.text import parse_command_line, parse_value
 
 LOAD = (
     *("--model", "qwen3-14b", "--rate", "12", "--num-requests", "150", "--prompt-tokens", "800"),
@@ -43,7 +43,7 @@ def test_the_answer_costs_no_more_than_the_cheapest_of_all_settings(capsys: pyte
     assert code == 0
     from replay.run_command import RunOptions
 
-    base = read_command_line(RunOptions, LOAD, value_of).values
+    base = parse_command_line(RunOptions, LOAD, parse_value).values
     met = []
     for tp in (1, 2):
         for tokens in (None, 1024):
@@ -215,7 +215,7 @@ def test_each_price_has_a_source_and_a_date(tmp_path: Path) -> None:
         ({"simulation": ("--rate", "3")}, "--model"),
     ],
 )
-def test_a_question_that_cannot_be_answered_is_one_line(options: dict[str, Any], message: str) -> None:
+def test_an_impossible_plan_is_refused_in_one_line(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BlisError, match=message.replace("(", r"\(")):
         run(PlanOptions(**SMALL | options))
 

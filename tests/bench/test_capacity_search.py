@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_sim.bench.capacity.candidates import Candidate
-from blis_sim.bench.capacity.search import Ask, Trial, cheapest, in_rounds
+from blis_sim.bench.capacity.search import Trial, TrialRequest, cheapest, in_rounds
 from blis_sim.bench.capacity.simulations import Judgement
 
 MOST = 12
@@ -26,7 +26,7 @@ def candidate(busy: Sequence[float], gpus: Sequence[int], price: float, slowness
     )
 
 
-def judged(ask: Ask) -> Judgement:
+def judged(ask: TrialRequest) -> Judgement:
     """Latencies that grow with the load of each pool, and without end towards full load."""
     found, counts = ask
     slowness = found.settings["slowness"]
@@ -38,9 +38,9 @@ def judged(ask: Ask) -> Judgement:
 
 
 def searched(candidates: Sequence[Candidate], most_gpus: int) -> tuple[Trial | None, int]:
-    asked: list[Ask] = []
+    asked: list[TrialRequest] = []
 
-    def judge(round_: Sequence[Ask]) -> list[Judgement]:
+    def judge(round_: Sequence[TrialRequest]) -> list[Judgement]:
         asked.extend(round_)
         return [judged(each) for each in round_]
 
@@ -115,7 +115,7 @@ def test_searches_side_by_side_find_what_each_finds_alone() -> None:
     one, other = [candidate((2.3,), (1,), 1.0, 0.3)], [candidate((0.4, 1.9), (1, 2), 2.0, 0.2)]
     rounds: list[int] = []
 
-    def judge(round_: Sequence[Ask]) -> list[Judgement]:
+    def judge(round_: Sequence[TrialRequest]) -> list[Judgement]:
         rounds.append(len(round_))
         return [judged(each) for each in round_]
 

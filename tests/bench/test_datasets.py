@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from blis_sim.bench import BenchError
-from blis_sim.bench.datasets import DatasetOptions, Sample, samples_of
+from blis_sim.bench.datasets import DatasetOptions, SampleRequest, samples_of
 from blis_sim.options import BlisError, OptionError
 
 
-def samples(**options: Any) -> list[Sample]:
+def samples(**options: Any) -> list[SampleRequest]:
     return samples_of(DatasetOptions(**{"num_prompts": 20, **options}))
 
 
@@ -29,7 +29,7 @@ def test_equal_seeds_give_equal_lengths() -> None:
 
 
 def test_general_lengths_come_before_those_of_the_data_set() -> None:
-    assert samples(input_len=5, output_len=6)[0] == Sample(input_tokens=5, output_tokens=6)
+    assert samples(input_len=5, output_len=6)[0] == SampleRequest(input_tokens=5, output_tokens=6)
     assert samples(dataset_name="prefix_repetition", output_len=6)[0].output_tokens == 6
 
 
@@ -46,8 +46,8 @@ def test_custom_lines_have_the_asked_length_or_their_own(tmp_path: Path) -> None
     given: dict[str, Any] = {"dataset_name": "custom", "dataset_path": str(path), "disable_shuffle": True}
     found = samples(**given, no_oversample=True)
     assert found == [
-        Sample(input_tokens=3, output_tokens=256, text="twelve chars"),
-        Sample(input_tokens=1, output_tokens=256, text="four"),
+        SampleRequest(input_tokens=3, output_tokens=256, text="twelve chars"),
+        SampleRequest(input_tokens=1, output_tokens=256, text="four"),
     ]
     with pytest.raises(BenchError, match="prompt 2: has no output_tokens"):
         samples(**given, custom_output_len=-1)
@@ -76,7 +76,7 @@ def test_sharegpt_asks_the_first_question_for_as_long_an_answer(tmp_path: Path) 
     ]
     path.write_text(json.dumps(entries))
     given: dict[str, Any] = {"dataset_name": "sharegpt", "dataset_path": str(path), "no_oversample": True}
-    assert samples(**given) == [Sample(input_tokens=10, output_tokens=20, text="q" * 40)]
+    assert samples(**given) == [SampleRequest(input_tokens=10, output_tokens=20, text="q" * 40)]
     assert [each.output_tokens for each in samples(**given, sharegpt_output_len=2)] == [2, 2]
     path.write_text("[]")
     with pytest.raises(BenchError, match="has no request that can be sent as sharegpt"):
@@ -88,7 +88,7 @@ def test_burstgpt_gives_the_lengths_of_answered_gpt_4_requests(tmp_path: Path) -
     header = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
     path.write_text(f"{header}1,GPT-4,10,20,30,API log\n2,ChatGPT,5,5,10,API log\n3,GPT-4,7,0,7,API log\n")
     given: dict[str, Any] = {"dataset_name": "burstgpt", "dataset_path": str(path), "no_oversample": True}
-    assert samples(**given) == [Sample(input_tokens=10, output_tokens=20)]
+    assert samples(**given) == [SampleRequest(input_tokens=10, output_tokens=20)]
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,7 @@ def row(number: int, tokens_per_s: float, ttft_ms: float, itl_ms: float = 1, gpu
     return Row(str(number), Point(number, {}, {}), Outcome(figures))
 
 
-def test_the_frontier_is_what_no_other_point_beats() -> None:
+def test_the_frontier_has_the_points_that_no_other_point_beats() -> None:
     rows = [
         row(0, 10, 5),
         row(1, 10, 6),

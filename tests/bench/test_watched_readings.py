@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from blis_sim.bench.watch.drift import Comparison, compared
+from blis_sim.bench.watch.drift import Comparison, compare_with_prediction
 from blis_sim.bench.watch.options import WatchOptions
 from blis_sim.bench.watch.prediction import lengths_of, num_arrived
 from blis_sim.bench.watch.readings import (
@@ -17,7 +17,7 @@ from blis_sim.bench.watch.readings import (
     Histogram,
     Reading,
     reading_of,
-    unbroken,
+    since_restart,
 )
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
@@ -31,7 +31,7 @@ def deployment() -> Deployment:
 
 
 def comparison(readings: list[Reading], deployment: Deployment) -> Comparison:
-    return compared(readings, deployment, None, window_s=40.0, num_draws=12, tolerance=0.01)
+    return compare_with_prediction(readings, deployment, None, window_s=40.0, num_draws=12, tolerance=0.01)
 
 
 def test_a_server_that_does_what_is_predicted_stays_within_the_intervals(deployment: Deployment) -> None:
@@ -62,8 +62,8 @@ def test_few_requests_are_not_judged(deployment: Deployment) -> None:
 
 def test_readings_before_a_restart_are_forgotten(deployment: Deployment) -> None:
     before, after = (readings_of(deployment, rate=6, seconds=10, every_s=2, seed=seed) for seed in (1, 2))
-    assert unbroken([*before, *after]) == after
-    assert unbroken(after) == after
+    assert since_restart([*before, *after]) == after
+    assert since_restart(after) == after
 
 
 def test_arrivals_are_the_requests_that_ended_and_those_more_in_flight(deployment: Deployment) -> None:

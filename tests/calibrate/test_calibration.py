@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrate.calibration import COMPAT, PLAIN, Calibration, Rules, calibrate, in_words
+from calibrate.calibration import COMPAT, PLAIN, Calibration, Rules, calibrate, summary_sentences
 from calibrate.metrics_file import HitRate, MetricsFile, compare_adapter, hit_rate
 from calibrate.pair import CalibrateError, Network, latencies, pair, rtt_us_of
 from calibrate.report import additions, report_of
@@ -59,7 +59,7 @@ def test_a_simulation_that_sent_when_a_capped_client_did_is_named() -> None:
     found = _calibrate(trace(rows), as_recorded)
     assert found.ignored_cap is not None
     assert found.ignored_cap.max_concurrency == 4
-    assert any("--reissue --max-concurrency 4" in sentence for sentence in in_words(found))
+    assert any("--reissue --max-concurrency 4" in sentence for sentence in summary_sentences(found))
     by_itself = [each._replace(sent_at_us=3 * (each.sent_at_us or 0)) for each in as_recorded]
     assert _calibrate(trace(rows), by_itself).ignored_cap is None
     assert _calibrate(trace(rows), as_recorded, is_recording=True).ignored_cap is None
@@ -124,7 +124,7 @@ def test_hit_rates_within_the_tolerance_are_accepted_to_the_last_digit() -> None
     assert not further.within
 
 
-def test_a_missing_hit_rate_is_said() -> None:
+def test_a_missing_hit_rate_is_reported() -> None:
     header = TraceHeader(observed_kv_metrics={"hit_rate": 0.35})
     assert hit_rate(header, _metrics(), 5.0) == "m.json holds no cache_hit_rate, so cache hit rates are not compared"
     said = "the trace header holds no observed_kv_metrics.hit_rate, so cache hit rates are not compared"

@@ -38,9 +38,7 @@ def _error(**options: Any) -> str:
     return str(raised.value)
 
 
-def test_tables_go_to_stdout_and_nothing_is_said_of_a_clean_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_go_to_stdout_and_a_clean_run_has_no_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(**_files(tmp_path, ROWS, RESULTS)) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -176,9 +174,7 @@ def test_limits_on_the_command_line_replace_those_of_the_header(
     assert err == ""
 
 
-def test_a_limit_on_times_between_tokens_that_an_answer_has_not_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_itl_limit_without_token_times_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     short = result(ROWS[-1].request_id, output_tokens=1)
     files = _files(tmp_path, [*ROWS[:-1], replace(ROWS[-1], output_tokens=1)], [*RESULTS[:-1], short])
     _run(**files, slo_itl="default=1s")

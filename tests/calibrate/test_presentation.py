@@ -10,8 +10,8 @@ import pytest
 
 from blis_sim.cli.main import run
 from blis_sim.options import OptionError
-from calibrate.calibration import PLAIN, Calibration, calibrate, in_words
-from calibrate.compare import confidence, exceeded, parse_limits
+from calibrate.calibration import PLAIN, Calibration, calibrate, summary_sentences
+from calibrate.compare import confidence_intervals, exceeded_limits, parse_limits
 from calibrate.pair import Network
 from tests.calibrate.recordings import result, row, trace
 from traces import TraceHeader, TraceRow, columns_worth_writing, write_results, write_trace
@@ -86,25 +86,25 @@ def test_an_interval_holds_the_figure_and_narrows_with_more_requests() -> None:
     for count in (50, 2000):
         real = generator.uniform(50, 100, count)
         sim = real * generator.normal(1.02, 0.1, count)
-        sure = confidence(real, sim)
+        intervals = confidence_intervals(real, sim)
         mape = float(np.mean(np.abs(sim - real) / real))
-        assert sure.mape.low < mape < sure.mape.high
-        assert sure.mean_error.low < sim.sum() / real.sum() - 1 < sure.mean_error.high
-        assert sure == confidence(real, sim)
-        widths.append(sure.mape.high - sure.mape.low)
+        assert intervals.mape.low < mape < intervals.mape.high
+        assert intervals.mean_error.low < sim.sum() / real.sum() - 1 < intervals.mean_error.high
+        assert intervals == confidence_intervals(real, sim)
+        widths.append(intervals.mape.high - intervals.mape.low)
     assert widths[1] < widths[0] / 3
 
 
 def test_intervals_leave_as_much_out_below_as_above() -> None:
     errors = np.random.default_rng(1).normal(0.2, 0.05, 500)
-    found = confidence(np.full(500, 100.0), 100 * (1 + errors)).mape
+    found = confidence_intervals(np.full(500, 100.0), 100 * (1 + errors)).mape
     standard_error = errors.std() / len(errors) ** 0.5
     for distance in (errors.mean() - found.low, found.high - errors.mean()):
         assert distance / standard_error == pytest.approx(1.96, rel=0.07)
 
 
 def test_constant_values_have_no_interval_of_correlation() -> None:
-    assert confidence(np.full(10, 5.0), np.arange(10.0)).pearson_r is None
+    assert confidence_intervals(np.full(10, 5.0), np.arange(10.0)).pearson_r is None
 
 
 @pytest.mark.parametrize(
@@ -116,19 +116,19 @@ def test_constant_values_have_no_interval_of_correlation() -> None:
         (compared(by_input=200.0), "The error of TTFT grows with the prompt"),
     ],
 )
-def test_words_name_what_is_off_and_the_coefficients(found: Calibration, named: str) -> None:
-    assert any(named in sentence for sentence in in_words(found))
+def test_sentences_name_the_errors_and_the_coefficients(found: Calibration, named: str) -> None:
+    assert any(named in sentence for sentence in summary_sentences(found))
 
 
 def test_words_describe_how_a_second_run_compares() -> None:
-    sentences = in_words(compared(ttft=1.3), compared(ttft=1.1).metrics)
+    sentences = summary_sentences(compared(ttft=1.3), compared(ttft=1.1).metrics)
     assert any("A second run of the real server predicts TTFT within 10.0%" in each for each in sentences)
     assert any("3.0 times that" in each for each in sentences)
 
 
 @pytest.mark.parametrize(("ttft", "verdict"), [(1.0, "no more than that"), (1.3, "more than that")])
 def test_a_second_run_that_is_the_same_leaves_nothing_to_divide_by(ttft: float, verdict: str) -> None:
-    sentences = in_words(compared(ttft=ttft), compared(ttft=1.0).metrics)
+    sentences = summary_sentences(compared(ttft=ttft), compared(ttft=1.0).metrics)
     assert any(f"within 0.0%; the simulation's error is {verdict}" in sentence for sentence in sentences)
 
 
@@ -142,14 +142,14 @@ def test_limits_are_percentages_per_metric() -> None:
 
 def test_a_limit_is_exceeded_by_more_than_itself() -> None:
     metrics = compared(ttft=1.2).metrics
-    assert exceeded(metrics, {"ttft": 0.25}) == []
-    assert exceeded(metrics, {"ttft": 0.15}) == ["TTFT MAPE 20.0% is over the limit of 15.0%"]
+    assert exceeded_limits(metrics, {"ttft": 0.25}) == []
+    assert exceeded_limits(metrics, {"ttft": 0.15}) == ["TTFT MAPE 20.0% is over the limit of 15.0%"]
     with pytest.raises(OptionError, match="--fail-over names ttft twice"):
         parse_limits("ttft=15,ttft=5")
-    assert exceeded(metrics, {"itl": 0.1}) == []
+    assert exceeded_limits(metrics, {"itl": 0.1}) == []
     del metrics["itl"]
     with pytest.raises(OptionError, match="--fail-over itl has nothing to judge"):
-        exceeded(metrics, {"itl": 0.1})
+        exceeded_limits(metrics, {"itl": 0.1})
 
 
 def test_the_exit_code_is_3_when_a_limit_is_exceeded(tmp_path: Path, capsys: Captured) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from blis_sim.cli.commands import COMMANDS, FIRST_STEPS
 from blis_sim.options import options_from, options_of
-from blis_sim.options.text import check_required, read_command_line
+from blis_sim.options.text import check_required, parse_command_line
 from tests.cli.conftest import Said
 from tests.docs.pages import PROJECT
 
@@ -23,7 +23,7 @@ HELP_CPU_S = 0.3
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_letter_is_the_flag(blis: Blis, command: str) -> None:
+def test_the_short_help_flag_equals_the_long_one(blis: Blis, command: str) -> None:
     assert blis(*command.split(), "-h") == blis(*command.split(), "--help")
 
 
@@ -46,7 +46,7 @@ def test_examples_are_command_lines_of_the_command(
         program, *words = shlex.split(example)
         assert (program, words[: len(command.split())]) == ("blis", command.split())
         arguments = words[len(command.split()) :]
-        found = read_command_line(options_class, module.rewritten(arguments) if row.has_other_syntax else arguments)
+        found = parse_command_line(options_class, module.rewritten(arguments) if row.has_other_syntax else arguments)
         check_required(options_class, found.values)
         options_from(options_class, **found.values)
 

@@ -11,7 +11,7 @@ import pytest
 import blis_sim
 from blis_sim.cli import search_path
 from blis_sim.cli.commands import COMMANDS, CommandRow
-from blis_sim.cli.search_path import PACKAGES, put_foreign_folders_last
+from blis_sim.cli.search_path import PACKAGES, move_foreign_folders_last
 from tests.architecture.project import PACKAGES as OF_THE_PROJECT
 from tests.cli.conftest import Said
 
@@ -66,11 +66,11 @@ def test_all_packages_are_known() -> None:
     ("made", "hides"),
     [("traces/__init__.py", True), ("traces.py", True), ("traces/a.csv", False), ("a.py", False)],
 )
-def test_only_what_hides_ours_goes_last(made: str, hides: bool, tmp_path: Path) -> None:
+def test_only_folders_that_hide_our_packages_go_last(made: str, hides: bool, tmp_path: Path) -> None:
     (tmp_path / made).parent.mkdir(exist_ok=True)
     (tmp_path / made).write_text("")
     path = [str(tmp_path), "/first", OURS, "/last"]
-    put_foreign_folders_last(path)
+    move_foreign_folders_last(path)
     here = [str(tmp_path)]
     assert path == ([] if hides else here) + ["/first", OURS, "/last"] + (here if hides else [])
 
@@ -78,7 +78,7 @@ def test_only_what_hides_ours_goes_last(made: str, hides: bool, tmp_path: Path) 
 def test_a_search_path_without_ours_stays_as_it_is(users: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_path, "_OWN_FOLDER", "/nowhere")
     path = [str(users), OURS]
-    put_foreign_folders_last(path)
+    move_foreign_folders_last(path)
     assert path == [str(users), OURS]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from blis_sim.options import options_from
-from blis_sim.options.text import read_command_line
+from blis_sim.options.text import parse_command_line
 from mockserve.command import ServeOptions, rewritten
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -81,7 +81,7 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
 
 def parsed(arguments: list[str]) -> ServeOptions:
     """Return the settings of a command line of `blis serve`. Raises the command's errors."""
-    return options_from(ServeOptions, **read_command_line(ServeOptions, rewritten(arguments)).values)
+    return options_from(ServeOptions, **parse_command_line(ServeOptions, rewritten(arguments)).values)
 
 
 METRIC = re.compile(r"\b(?:vllm:\w+|blis_\w+|http_\w+)")

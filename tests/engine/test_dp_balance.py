@@ -69,7 +69,7 @@ def test_each_front_end_assumes_that_the_others_send_as_much() -> None:
     assert [balancer.choose() for _ in range(3)] == [0, 0, 1]
 
 
-def test_news_replace_what_was_assumed() -> None:
+def test_a_report_replaces_what_was_assumed() -> None:
     balancer = reported(IDLE, RankLoad(num_running=9))
     for _ in range(5):
         balancer.finished(balancer.choose())
@@ -89,7 +89,7 @@ def test_unfinished_requests_of_its_own_count_whatever_the_report() -> None:
     assert balancer.score(0) == 1
 
 
-def test_the_larger_of_news_and_own_requests_counts_not_both() -> None:
+def test_the_larger_of_reported_and_own_requests_counts_not_both() -> None:
     balancer = reported(RankLoad(num_running=5), IDLE, num_front_ends=2)
     for _ in range(3):
         balancer.send_to(0)

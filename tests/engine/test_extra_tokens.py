@@ -12,12 +12,12 @@ def test_extra_tokens_count_from_the_step_that_brought_them() -> None:
     assert extra.total == 3
 
 
-def test_without_any_there_are_none() -> None:
+def test_no_extra_tokens_are_counted_before_the_first() -> None:
     extra = ExtraTokens()
     assert (extra.until(5), extra.total) == (0, 0)
 
 
-def test_a_sequence_counts_them_with_its_other_tokens() -> None:
+def test_a_sequence_counts_extra_tokens_with_its_other_tokens() -> None:
     sequence = Sequence(request(), 0)
     sequence.first_token_step = 2
     sequence.add_token_steps(3, 3)

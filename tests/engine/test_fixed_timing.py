@@ -64,7 +64,7 @@ def test_memory_of_a_request_does_not_grow_with_the_tokens_of_others() -> None:
 def test_tokens_reported_together_equal_those_reported_one_by_one(
     arrivals: list[tuple[int, int]], hang_ups: list[tuple[int, int]], gap_us: int, ahead_us: int
 ) -> None:
-    def reported(leaps: bool) -> tuple[list[tuple[int, str, int]], list[tuple[int, str, Outcome, int]]]:
+    def reported(allows_multi_step: bool) -> tuple[list[tuple[int, str, int]], list[tuple[int, str, Outcome, int]]]:
         engine = new_engine(replace(TIMING, token_gap_us=gap_us, num_slots=2))
         for number, (at, output_tokens) in enumerate(arrivals):
             engine.submit(request(f"{number}", output_tokens=output_tokens), at)
@@ -72,7 +72,7 @@ def test_tokens_reported_together_equal_those_reported_one_by_one(
             engine.abort(f"{number}", at)
         tokens, ends = [], []
         while (due_at := engine.next_event_at()) is not None:
-            for event in engine.advance(due_at + ahead_us, leaps):
+            for event in engine.advance(due_at + ahead_us, allows_multi_step):
                 if isinstance(event, StepDone):
                     tokens += [(event.at, each.request.id, each.tokens_at(event.index)) for each in event.emitted]
                 elif isinstance(event, StepsDone):
@@ -86,7 +86,7 @@ def test_tokens_reported_together_equal_those_reported_one_by_one(
                     ends.append((event.at, each.request.id, event.outcome, each.num_output_tokens))
         return sorted(tokens), ends
 
-    assert reported(leaps=True) == reported(leaps=False)
+    assert reported(allows_multi_step=True) == reported(allows_multi_step=False)
 
 
 def test_a_request_without_a_slot_waits_for_one() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.engine.queue import Due, EventQueue
+from blis_sim.engine.queue import EventKind, EventQueue
 from blis_sim.engine.sequence import Outcome, Sequence
 from tests.fakes import request
 
@@ -31,21 +31,28 @@ def test_an_empty_queue_has_nothing_due() -> None:
 def test_the_earliest_instant_comes_first_whatever_the_order_of_entry() -> None:
     queue = EventQueue()
     for at in (30, 10, 20):
-        queue.push(at, Due.STEP)
+        queue.push(at, EventKind.STEP)
     assert [at for at, _ in drained(queue)] == [10, 20, 30]
 
 
 def test_at_one_instant_a_step_is_reported_before_arrivals_are_seen_and_those_before_the_next_step() -> None:
     queue = EventQueue()
-    for due in (Due.DEADLINE, Due.DEPARTURE, Due.STEP, Due.ABORT, Due.QUEUED, Due.STEP_END):
+    for due in (
+        EventKind.DEADLINE,
+        EventKind.DEPARTURE,
+        EventKind.STEP,
+        EventKind.ABORT,
+        EventKind.QUEUED,
+        EventKind.STEP_END,
+    ):
         queue.push(5, due, Sequence(request(), 0))
     assert [due for _, due in drained(queue)] == [
-        Due.STEP_END,
-        Due.QUEUED,
-        Due.ABORT,
-        Due.STEP,
-        Due.DEPARTURE,
-        Due.DEADLINE,
+        EventKind.STEP_END,
+        EventKind.QUEUED,
+        EventKind.ABORT,
+        EventKind.STEP,
+        EventKind.DEPARTURE,
+        EventKind.DEADLINE,
     ]
 
 
@@ -53,26 +60,30 @@ def test_equal_entries_come_out_as_they_went_in() -> None:
     queue = EventQueue()
     names = ["b", "a", "c"]
     for name in names:
-        queue.push(5, Due.ABORT, name)
+        queue.push(5, EventKind.ABORT, name)
     assert [taken(queue)[4] for _ in names] == names
 
 
-@given(st.lists(st.tuples(st.integers(-3, 3), st.sampled_from(Due))))
-def test_the_queue_sorts_by_instant_kind_and_entry(pushed: list[tuple[int, Due]]) -> None:
+@given(st.lists(st.tuples(st.integers(-3, 3), st.sampled_from(EventKind))))
+def test_the_queue_sorts_by_instant_kind_and_entry(pushed: list[tuple[int, EventKind]]) -> None:
     queue = EventQueue()
     for at, due in pushed:
         queue.push(at, due, Sequence(request(), 0))
     assert drained(queue) == sorted(pushed)
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from([Due.STEP, Due.DEADLINE]), st.booleans()), max_size=8))
-def test_deadlines_come_out_in_order_whatever_has_ended(pushed: list[tuple[int, Due, bool]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.sampled_from([EventKind.STEP, EventKind.DEADLINE]), st.booleans()), max_size=8
+    )
+)
+def test_deadlines_come_out_in_order_whatever_has_ended(pushed: list[tuple[int, EventKind, bool]]) -> None:
     queue = EventQueue()
     for at, due, has_ended in pushed:
         sequence = Sequence(request(), 0)
         queue.push(at, due, sequence)
         sequence.outcome = Outcome.COMPLETED if has_ended else None
-    left = [(at, due) for at, due, has_ended in pushed if due != Due.DEADLINE or not has_ended]
+    left = [(at, due) for at, due, has_ended in pushed if due != EventKind.DEADLINE or not has_ended]
     assert [taken(queue)[:2] for _ in left] == sorted(left)
     assert queue.pop_due(10**9) is None
 
@@ -80,21 +91,21 @@ def test_deadlines_come_out_in_order_whatever_has_ended(pushed: list[tuple[int, 
 def test_the_deadline_of_a_request_that_has_ended_is_not_due() -> None:
     queue = EventQueue()
     sequence = Sequence(request(), 0)
-    queue.push(5, Due.DEADLINE, sequence)
-    queue.push(9, Due.STEP)
+    queue.push(5, EventKind.DEADLINE, sequence)
+    queue.push(9, EventKind.STEP)
     sequence.outcome = Outcome.COMPLETED
     assert queue.next_at() == 9
 
 
 def test_the_deadline_of_a_request_under_way_is_due() -> None:
     queue = EventQueue()
-    queue.push(5, Due.DEADLINE, Sequence(request(), 0))
+    queue.push(5, EventKind.DEADLINE, Sequence(request(), 0))
     assert queue.next_at() == 5
 
 
 def test_later_entries_stay() -> None:
     queue = EventQueue()
-    queue.push(10, Due.STEP)
+    queue.push(10, EventKind.STEP)
     assert queue.pop_due(9) is None
     assert queue.next_at() == 10
 
@@ -104,20 +115,20 @@ def test_many_arrivals_at_once_come_out_as_one_by_one() -> None:
     arrivals = [(7, 3), (5, 4), (7, 2), (7, 3)]
     instants, sequences = [at for at, _ in arrivals], [Sequence(request(), arrived_at) for _, arrived_at in arrivals]
     for queue in (together, alone):
-        queue.push(6, Due.STEP)
+        queue.push(6, EventKind.STEP)
     together.push_queued(instants, sequences)
     for at, sequence in zip(instants, sequences, strict=True):
-        alone.push(at, Due.QUEUED, sequence, sequence.arrived_at)
+        alone.push(at, EventKind.QUEUED, sequence, sequence.arrived_at)
     assert [taken(together) for _ in range(5)] == [taken(alone) for _ in range(5)]
 
 
 ARRIVALS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=4)
-OTHERS = st.tuples(st.integers(0, 9), st.sampled_from([Due.STEP_END, Due.QUEUED, Due.STEP]))
+OTHERS = st.tuples(st.integers(0, 9), st.sampled_from([EventKind.STEP_END, EventKind.QUEUED, EventKind.STEP]))
 
 
 @given(st.lists(ARRIVALS | OTHERS, max_size=6))
 def test_arrivals_come_out_in_order_beside_anything_else(
-    pushed: list[list[tuple[int, int]] | tuple[int, Due]],
+    pushed: list[list[tuple[int, int]] | tuple[int, EventKind]],
 ) -> None:
     queue = EventQueue()
     for each in pushed:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.speculation import DRAFTERS, Acceptance, Speculation
+from blis_sim.engine.speculation import DRAFTERS, AcceptanceSampler, Speculation
 
 
 def speculation(method: str = "ngram", num_tokens: int = 3, rate: float = 0.7, **settings: Any) -> Speculation:
@@ -65,7 +65,7 @@ def test_settings_out_of_bounds_are_refused(settings: dict[str, Any], message: s
     assert str(refusal.value) == message
 
 
-def test_an_engine_takes_them_only_where_they_can_work() -> None:
+def test_an_engine_refuses_speculation_that_cannot_work() -> None:
     with pytest.raises(EngineError, match=r"^speculation needs engine vllm, got blis$"):
         EngineConfig(100, engine="blis", speculation=speculation())
     with pytest.raises(
@@ -83,7 +83,9 @@ def test_a_block_at_the_end_of_known_tokens_is_identified_only_when_nothing_afte
 
 
 def accepted(rates: tuple[float, ...], seed: int = 0, count: int = 4000) -> list[int]:
-    acceptance = Acceptance(Speculation(method="ngram", num_tokens=len(rates), acceptance_rates=rates, seed=seed))
+    acceptance = AcceptanceSampler(
+        Speculation(method="ngram", num_tokens=len(rates), acceptance_rates=rates, seed=seed)
+    )
     return [acceptance.num_accepted(number % 10, number // 10 * len(rates), len(rates)) for number in range(count)]
 
 
@@ -109,6 +111,6 @@ def test_the_seed_alone_decides() -> None:
 
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 6))
 def test_fewer_drafts_at_the_same_place_fare_the_same(request_number: int, num_tokens: int, num_drafts: int) -> None:
-    acceptance = Acceptance(speculation(num_tokens=6, rate=0.6))
+    acceptance = AcceptanceSampler(speculation(num_tokens=6, rate=0.6))
     whole = acceptance.num_accepted(request_number, num_tokens, 6)
     assert acceptance.num_accepted(request_number, num_tokens, num_drafts) == min(whole, num_drafts)

@@ -28,7 +28,7 @@ def test_method_and_number_are_enough() -> None:
     assert ngram() == Speculation(method="ngram", num_tokens=3, acceptance_rates=(0.7, 0.7, 0.7))
 
 
-def test_the_other_flags_are_part_of_it() -> None:
+def test_other_flags_complete_the_speculative_config() -> None:
     config = '{"method": "ngram", "num_speculative_tokens": 1}'
     flags = said(config=config, acceptance_rates=(0.5,), seed=4, draft_time_us=80)
     assert parse_speculation(flags) == Speculation(

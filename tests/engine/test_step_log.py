@@ -78,7 +78,7 @@ def test_steps_recorded_together_are_those_recorded_one_by_one(durations: list[i
     start = 5 + sum(durations)
     ends = start + np.cumsum(more)
     if how == "touching":
-        log.move_touching([start, *ends.tolist()])
+        log.move_contiguous([start, *ends.tolist()])
     elif how == "shifted":
         log.extend_shifted(start, array("q", (ends - 7).tolist()), 7)
     else:
@@ -102,7 +102,7 @@ def test_a_log_of_recent_steps_agrees_with_one_of_all_steps(durations: list[int]
         if at_once == 1:
             assert recent.append(started_at, int(some[0])) == first
         elif at_once == 2:
-            recent.move_touching([started_at, *some.tolist()])
+            recent.move_contiguous([started_at, *some.tolist()])
         elif at_once == 3:
             recent.extend_shifted(started_at, array("q", (some + first).tolist()), -first)
         else:

@@ -30,7 +30,7 @@ def test_a_taken_over_request_decodes_at_once_one_step_less_than_it_has_tokens(r
     each, sequence = engine(reports_steps=reports_steps), computed(output_tokens=3)
     assert each.reserve(sequence)
     assert each.stats.kv_blocks_used == 3
-    each.take_over(sequence, 5_000)
+    each.enqueue_reserved(sequence, 5_000)
     drain(each)
     assert (sequence.scheduled_at, sequence.first_token_at) == (5_000, 6_000)
     assert sequence.token_runs == [[0, 2]]
@@ -44,7 +44,7 @@ def test_a_taken_over_request_decodes_at_once_one_step_less_than_it_has_tokens(r
 def test_a_single_token_takes_a_step_all_the_same(reports_steps: bool) -> None:
     each, sequence = engine(reports_steps=reports_steps), computed(output_tokens=1)
     assert each.reserve(sequence)
-    each.take_over(sequence, 5_000)
+    each.enqueue_reserved(sequence, 5_000)
     finished = [event for event in drain(each) if isinstance(event, Finished)]
     assert [(event.at, event.sequence.num_output_tokens) for event in finished] == [(6_000, 1)]
 
@@ -59,7 +59,7 @@ def test_a_prompt_without_room_is_not_reserved() -> None:
 def test_an_abandoned_request_leaves_no_blocks() -> None:
     each, sequence = engine(), computed()
     assert each.reserve(sequence)
-    each.give_up(sequence)
+    each.release_reservation(sequence)
     assert each.stats.kv_blocks_used == 0
     each.check_integrity()
 
@@ -79,7 +79,7 @@ def test_waiting_prompts_lose_their_blocks_when_no_request_could_ever_run_otherw
     first, second = computed("a", 8, 4), computed("b", 8, 4)
     for sequence in (first, second):
         assert each.reserve(sequence)
-        each.take_over(sequence, 1_000)
+        each.enqueue_reserved(sequence, 1_000)
     preempted = [event.sequence for event in drain(each) if isinstance(event, Preempted)]
     assert preempted == [second]
     assert [first.outcome, second.outcome] == [Outcome.COMPLETED] * 2

@@ -73,7 +73,7 @@ def test_requests_that_arrive_at_one_instant_are_seen_by_the_same_step() -> None
 
 @settings(max_examples=60, deadline=None)
 @given(workloads(with_hang_ups=False))
-def test_reading_arrivals_late_gives_the_run_of_an_engine_that_knew_them_all(workload: Workload) -> None:
+def test_reading_arrivals_late_gives_the_run_of_an_engine_with_all_arrivals_at_the_start(workload: Workload) -> None:
     knowing = workload.engine()
     for at, each in workload.arrivals:
         knowing.submit(each, at)

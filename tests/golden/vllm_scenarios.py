@@ -190,7 +190,7 @@ def _one_call(
     line: dict[str, Any] = {"n": {}, "blocks": {}, "out": {}}
     if is_scheduled:
         instance.steps.append(number, number + 1)
-        scheduled = scheduler.flight[-1][2]
+        scheduled = scheduler.in_flight[-1][2]
         line["n"] = {tokens.sequence.request.id: tokens.num_tokens for tokens in scheduled}
         for tokens in scheduled:
             sequence = tokens.sequence

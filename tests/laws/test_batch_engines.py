@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from blis_sim.engine.config import refusal
+from blis_sim.engine.config import refusal_reason
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Outcome, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.scheduler.batch_engines import BATCH_RULES
@@ -32,7 +32,9 @@ def batched(draw: st.DrawFn) -> Workload:
     return replace(given_workload, settings=changed)
 
 
-def events_of(workload: Workload, reports_steps: bool = True, leaps: bool = False, stride_us: int = 0) -> list[Event]:
+def events_of(
+    workload: Workload, reports_steps: bool = True, allows_multi_step: bool = False, stride_us: int = 0
+) -> list[Event]:
     """All events of a run, advanced `stride_us` beyond each event that is due; the engine's laws hold all the time."""
     engine = Engine(workload.config(), workload.latency, reports_steps)
     for at, request in workload.arrivals:
@@ -42,7 +44,7 @@ def events_of(workload: Workload, reports_steps: bool = True, leaps: bool = Fals
     events: list[Event] = []
     while (due_at := engine.next_event_at()) is not None:
         assume(len(engine.steps) < MANY_STEPS)
-        events += engine.advance(due_at + stride_us, leaps)
+        events += engine.advance(due_at + stride_us, allows_multi_step)
         engine.check_integrity()
         assert engine.stats.kv_blocks_used <= engine.kv.num_blocks
     assert engine.stats.kv_blocks_used == engine.stats.num_running == engine.stats.num_waiting == 0
@@ -85,7 +87,7 @@ def test_every_request_ends_once_with_all_its_tokens_in_the_order_of_time(worklo
     for request_id, event in ended.items():
         sequence, config = event.sequence, workload.config()
         if event.outcome is Outcome.DROPPED:
-            assert refusal(config, sequence.request.input_tokens, sequence.max_output_tokens) is not None
+            assert refusal_reason(config, sequence.request.input_tokens, sequence.max_output_tokens) is not None
         elif event.outcome is Outcome.COMPLETED:
             assert tokens[request_id] == sequence.request.output_tokens == sequence.num_output_tokens
         elif event.outcome is Outcome.LENGTH_CAPPED:
@@ -102,7 +104,7 @@ def test_how_a_driver_advances_and_whether_steps_are_reported_changes_nothing(
     expected = lives(reported)
     assert lives(events_of(workload, stride_us=stride_us)) == expected
     assert lives(events_of(workload, reports_steps=False, stride_us=100 * stride_us)) == expected
-    together = events_of(workload, leaps=True, stride_us=100 * stride_us)
+    together = events_of(workload, allows_multi_step=True, stride_us=100 * stride_us)
     assert lives(together) == expected
     assert token_instants(together) == token_instants(reported)
 

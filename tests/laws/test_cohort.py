@@ -61,7 +61,7 @@ class Driving:
     """How a driver advances an engine: how far each time, and whether steps may be reported together."""
 
     chunk_us: Micros = 40_000
-    leaps: bool = False
+    allows_multi_step: bool = False
     interferences: tuple[Interference, ...] = ()
     transfer_us: Micros | None = None
     """How long transfers of prompts take that were computed elsewhere. BLIS's rules only; None without such prompts."""
@@ -78,18 +78,18 @@ def submit(workload: Workload, engine: Engine, driving: Driving) -> list[Event]:
         return events
     given_up: list[Sequence] = []
     for number, (at, request) in enumerate(workload.arrivals):
-        events += engine.advance(at - 1, driving.leaps)
+        events += engine.advance(at - 1, driving.allows_multi_step)
         while given_up:
-            engine._scheduler.give_up(given_up.pop())  # type: ignore[attr-defined]
+            engine._scheduler.release_reservation(given_up.pop())  # type: ignore[attr-defined]
         sequence = Sequence(request, at)
         if number % 2 or not request.input_tokens or not engine._scheduler.reserve(sequence):  # type: ignore[attr-defined]
             engine.submit(request, at)
         elif number % 6:
-            engine.take_over(sequence, at + driving.transfer_us)
+            engine.enqueue_reserved(sequence, at + driving.transfer_us)
         else:
             given_up.append(sequence)
     for sequence in given_up:
-        engine._scheduler.give_up(sequence)  # type: ignore[attr-defined]
+        engine._scheduler.release_reservation(sequence)  # type: ignore[attr-defined]
     return events
 
 
@@ -102,7 +102,7 @@ def result(workload: Workload, new_scheduler: NewScheduler, driving: Driving) ->
         engine.abort(request_id, at)
     for interference in driving.interferences:
         if engine.now is None or interference.at >= engine.now:
-            events.append(engine.advance(interference.at, driving.leaps))
+            events.append(engine.advance(interference.at, driving.allows_multi_step))
             interference.act(engine)
     if driving.interferences:
         if workload.settings["engine"] == "vllm":
@@ -110,7 +110,7 @@ def result(workload: Workload, new_scheduler: NewScheduler, driving: Driving) ->
         engine.hold(PauseState.NONE, driving.interferences[-1].at + 2)
     while (due_at := engine.next_event_at()) is not None:
         assume(len(engine.steps) < MANY_STEPS)
-        events.append(engine.advance(due_at + driving.chunk_us, driving.leaps))
+        events.append(engine.advance(due_at + driving.chunk_us, driving.allows_multi_step))
         engine.check_integrity()
     reported = list(chain.from_iterable(events))
     return {
@@ -149,8 +149,8 @@ def check(workload: Workload, driving: Driving) -> None:
     expected = result(workload, PlainVllmScheduler if is_vllm else PlainBlisScheduler, driving)
     scheduler = VllmScheduler if is_vllm else BlisScheduler
     for has_cohort in (False, True):
-        for leaps in (False, True):
-            reporting = replace(driving, leaps=leaps)
+        for allows_multi_step in (False, True):
+            reporting = replace(driving, allows_multi_step=allows_multi_step)
             assert_same(
                 expected, result(workload, partial(scheduler, reports_steps=True, has_cohort=has_cohort), reporting)
             )
@@ -215,8 +215,8 @@ def test_a_cpu_tier_gives_the_results_of_the_previous_release(workload: Workload
     tier: CpuTierConfig = workload.settings["cpu_tier"]
     assume(tier is not None)
     expected = result(workload, partial(PlainTieredBlisScheduler, tier=tier), Driving(chunk_us))
-    for leaps in (False, True):
-        driving = Driving(chunk_us, leaps)
+    for allows_multi_step in (False, True):
+        driving = Driving(chunk_us, allows_multi_step)
         assert_same(expected, result(workload, partial(TieredBlisScheduler, reports_steps=True, tier=tier), driving))
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from blis_sim.engine.config import refusal
+from blis_sim.engine.config import refusal_reason
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import BatchDone, CacheChanged, Event, Finished, Outcome, StepDone, StepsDone
 from blis_sim.engine.request import Request
@@ -107,7 +107,7 @@ def test_an_engine_with_work_never_idles(workload: Workload) -> None:
 def test_refusal_sees_only_what_the_client_declared(workload: Workload, input_tokens: int, budget: int) -> None:
     """INV-9: the true output length is not an argument of the guards, so equal declarations fare equally."""
     config = workload.engine().config
-    reason = refusal(config, input_tokens, budget)
+    reason = refusal_reason(config, input_tokens, budget)
     fits = -(-input_tokens // config.block_size_tokens) <= config.total_kv_blocks
     within = not config.max_model_len or (
         input_tokens < config.max_model_len and (budget == 0 or input_tokens + budget <= config.max_model_len)

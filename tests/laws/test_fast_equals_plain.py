@@ -19,7 +19,7 @@ EXAMPLES = int(os.environ.get("BLIS_FAST_EXAMPLES", "200"))
 
 
 def outcome(
-    workload: Workload, reports_steps: bool, transfer_us: Micros | None = None, leaps: bool = False
+    workload: Workload, reports_steps: bool, transfer_us: Micros | None = None, allows_multi_step: bool = False
 ) -> dict[str, object]:
     """All that can be known of a run, as plain values.
 
@@ -34,7 +34,7 @@ def outcome(
             engine.advance(at - 1)
             sequence = Sequence(request, at)
             if request.input_tokens and engine.reserve(sequence):
-                engine.take_over(sequence, at + transfer_us)
+                engine.enqueue_reserved(sequence, at + transfer_us)
                 reserved.append(sequence)
     for at, request_id in workload.hang_ups:
         engine.abort(request_id, at)
@@ -43,7 +43,7 @@ def outcome(
         assume(len(engine.steps) < MANY_STEPS)
         reported += [
             (type(event).__name__, event.at, event.sequence.request.id, figures(event))
-            for event in engine.advance(due_at + 40_000, leaps)
+            for event in engine.advance(due_at + 40_000, allows_multi_step)
             if isinstance(event, Scheduled | Preempted | Finished)
         ]
         engine.check_integrity()
@@ -91,7 +91,7 @@ def test_fast_equals_plain_where_nearly_every_request_only_decodes(workload: Wor
     assert_same(outcome(workload, reports_steps=True), outcome(workload, reports_steps=False))
 
 
-def tokens(workload: Workload, leaps: bool) -> list[tuple[Micros, str, int]]:
+def tokens(workload: Workload, allows_multi_step: bool) -> list[tuple[Micros, str, int]]:
     """When which request had how many tokens, as steps report it."""
     engine = Engine(workload.config(), workload.latency)
     for at, request in workload.arrivals:
@@ -101,7 +101,7 @@ def tokens(workload: Workload, leaps: bool) -> list[tuple[Micros, str, int]]:
     reported: list[tuple[Micros, str, int]] = []
     while (due_at := engine.next_event_at()) is not None:
         assume(len(engine.steps) < MANY_STEPS)
-        for event in engine.advance(due_at + 100_000, leaps):
+        for event in engine.advance(due_at + 100_000, allows_multi_step):
             if isinstance(event, StepDone):
                 assert event.started_at == engine.steps.start(event.index)
                 reported += [(event.at, each.request.id, each.tokens_at(event.index)) for each in event.emitted]
@@ -114,8 +114,8 @@ def tokens(workload: Workload, leaps: bool) -> list[tuple[Micros, str, int]]:
 @given(workloads(schedulings=("vllm",)))
 @settings(max_examples=EXAMPLES)
 def test_steps_reported_together_equal_those_reported_one_by_one(workload: Workload) -> None:
-    assert_same(outcome(workload, reports_steps=True), outcome(workload, reports_steps=True, leaps=True))
-    assert tokens(workload, leaps=True) == tokens(workload, leaps=False)
+    assert_same(outcome(workload, reports_steps=True), outcome(workload, reports_steps=True, allows_multi_step=True))
+    assert tokens(workload, allows_multi_step=True) == tokens(workload, allows_multi_step=False)
 
 
 @given(workloads(schedulings=("blis",)))
@@ -129,7 +129,9 @@ def test_blis_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
     st.sampled_from([1, GRID_US, 3 * GRID_US]),
 )
 @settings(max_examples=EXAMPLES)
-def test_prompts_computed_elsewhere_make_no_difference_to_that(workload: Workload, transfer_us: Micros) -> None:
+def test_blis_scheduling_is_the_same_fast_and_plain_with_prompts_computed_elsewhere(
+    workload: Workload, transfer_us: Micros
+) -> None:
     assert_same(outcome(workload, True, transfer_us), outcome(workload, False, transfer_us))
 
 

@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-from benchmarks.attack.engine.runs import KINDS, story_of
+from benchmarks.attack.engine.runs import KINDS, record_run
 from tests.architecture.project import PROJECT
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_runs_keep_all_laws(kind: str) -> None:
     for number in range(KINDS.index(kind), 100, len(KINDS)):
-        assert story_of(number, seed=7) == story_of(number, seed=7)
+        assert record_run(number, seed=7) == record_run(number, seed=7)
 
 
 def test_the_command_counts_broken_laws() -> None:

@@ -21,4 +21,4 @@ def test_no_request_starves_and_no_place_is_lost_below_the_gap_or_twice_to_one_r
 def test_runs_that_report_their_steps_have_the_same_events_as_runs_that_leap() -> None:
     for number in range(NUM_RUNS // 3):
         run = drawn(number)
-        assert story_with_laws(run, leaps=False) == story_with_laws(run, leaps=True)
+        assert story_with_laws(run, allows_multi_step=False) == story_with_laws(run, allows_multi_step=True)

@@ -32,9 +32,9 @@ class Traced(BatchScheduler):
         is_scheduled = super().schedule(at)  # type: ignore[safe-super]
         if has_members and has_others and is_scheduled:
             self.taken.add("cohort and others")
-        if not is_scheduled or not (self.flight[-1][0] or self.flight[-1][2]):
+        if not is_scheduled or not (self.in_flight[-1][0] or self.in_flight[-1][2]):
             self.taken.add("nothing")
-        if any(each.num_tokens == 0 for each in self.flight[-1][2]) if self.flight else False:
+        if any(each.num_tokens == 0 for each in self.in_flight[-1][2]) if self.in_flight else False:
             self.taken.add("a prompt found whole")
         return is_scheduled
 
@@ -42,8 +42,8 @@ class Traced(BatchScheduler):
         super().fill_blocks(first_step, end)
         self.taken.add("blocks filled in a step" if end == first_step + 1 else "blocks filled in a leap")
 
-    def _fills_first(self) -> bool:
-        is_first = super()._fills_first()
+    def _fills_in_admission_order(self) -> bool:
+        is_first = super()._fills_in_admission_order()
         if not is_first:
             self.taken.add("blocks filled in order of admission")
         return is_first
@@ -75,9 +75,11 @@ class Traced(BatchScheduler):
         is_blocked = self._blocked is not None and self._blocked[0] is sequence
         self.taken.add("blocked" if is_blocked else "not blocked")
 
-    def _leap(self, at: Micros, last: Micros, most: int, instants: list[Micros]) -> tuple[Micros, Micros, int, int]:
+    def _take_many_steps(
+        self, at: Micros, last: Micros, most: int, instants: list[Micros]
+    ) -> tuple[Micros, Micros, int, int]:
         num_decodes = self.cohort.num_decodes
-        taken = super()._leap(at, last, most, instants)
+        taken = super()._take_many_steps(at, last, most, instants)
         self.taken.add("leap" if num_decodes == self.cohort.num_decodes else "leap to a foreseen end")
         return taken
 

@@ -8,7 +8,7 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Preempted
 from blis_sim.engine.request import HashedBlocks, Request, UniqueBlocks
-from blis_sim.engine.scheduler.policies import Places
+from blis_sim.engine.scheduler.policies import SlotPreemption
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.speculation import Speculation, SpeculationGates
@@ -22,7 +22,7 @@ BLOCK = 4
 class WatchedPlaces:
     """Places that records for each request that lost its place the one that took it, the gap, and what was computed."""
 
-    places: Places
+    places: SlotPreemption
     most_running: int
     min_gap: int
     displaced: list[tuple[Sequence, Sequence, int]] = field(default_factory=list)
@@ -117,14 +117,14 @@ def _request(random: Random, name: str, at: int) -> Request:
     )
 
 
-def story_with_laws(run: UrgencyRun, leaps: bool = True) -> tuple[list[tuple[Any, ...]], int]:
+def story_with_laws(run: UrgencyRun, allows_multi_step: bool = True) -> tuple[list[tuple[Any, ...]], int]:
     """Run it, check the laws, and return how each request ended and how many lost their places."""
-    engine = Engine(run.config, run.latency, reports_steps=not leaps)
+    engine = Engine(run.config, run.latency, reports_steps=not allows_multi_step)
     scheduler: Any = engine._scheduler
     watched = None
-    if scheduler._places is not None:
-        watched = WatchedPlaces(scheduler._places, run.config.max_num_seqs, run.config.urgency.min_preempt_gap)
-        scheduler._places = watched
+    if scheduler._slot_preemption is not None:
+        watched = WatchedPlaces(scheduler._slot_preemption, run.config.max_num_seqs, run.config.urgency.min_preempt_gap)
+        scheduler._slot_preemption = watched
     events: list[Event] = list(run_virtual(engine, run.arrivals))
     engine.check_integrity()
     ended = engine.counters.ended

@@ -26,7 +26,7 @@ async def heard_of(turns: list[list[bytes]]) -> tuple[list[bytes], int]:
     here = await open_channel(ends[0], on_message.append, ended.set)
     there = await open_channel(ends[1], on_message.append, ended.set)
     departures: list[None] = []
-    here.sent = lambda: departures.append(None)
+    here.on_sent = lambda: departures.append(None)
     for messages in turns:
         for message in messages:
             here.send(message)
@@ -62,7 +62,7 @@ async def test_a_message_to_a_closed_end_is_dropped(caplog: pytest.LogCaptureFix
     here = await open_channel(ends[0], print, here_ended.set)
     there = await open_channel(ends[1], received.append, there_ended.set)
     here.send("in time")
-    await here.leave()
+    await here.close_when_sent()
     for _ in range(NUM_WRITES_BEFORE_WARNING + 1):
         here.send("too late")
         await asyncio.sleep(0)

@@ -7,7 +7,7 @@ import orjson
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import options_from
-from mockserve.api_servers.channel import Figures, Gathering, WantFigures, WantMetrics
+from mockserve.api_servers.channel import GetCounts, GetMetricsPage, MetricsGatherer, ProcessCounts
 from mockserve.engines import build_engines, source_of
 from mockserve.metrics.engine import LATENESS_BUCKETS_S, Histogram, Lateness
 from mockserve.metrics.server import HttpMetrics, ToolParsing
@@ -17,17 +17,17 @@ from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.transport.clients import SlowReaders
 
 
-def gathering() -> Gathering:
+def gatherer() -> MetricsGatherer:
     options = options_from(
         ServeOptions, model="qwen/qwen3-14b", hardware="H100", tp=1, api_server_count=2, tool_call_parser="hermes"
     )
     deployment = resolve(DeploymentOptions(model="qwen/qwen3-14b", hardware="H100", tp=1))
     wire = WriteCoalescer(Lateness())
     ranks = build_engines(options, deployment, ServerEnvironment(), wire)
-    return Gathering(source_of(options, deployment, ranks, wire.lateness, SlowReaders(1024)))
+    return MetricsGatherer(source_of(options, deployment, ranks, wire.lateness, SlowReaders(1024)))
 
 
-def figures(question: int, num_requests: int) -> Figures:
+def counts(query_id: int, num_requests: int) -> ProcessCounts:
     """Figures of a process that has answered so many requests, cut as many streams and refused as many."""
     http, lag_s = HttpMetrics(), Histogram(LATENESS_BUCKETS_S)
     tool_parsing = ToolParsing()
@@ -35,17 +35,17 @@ def figures(question: int, num_requests: int) -> Figures:
     for _ in range(num_requests):
         http.observe("/v1/completions", "POST", 200, 10, 100, 0.5)
         lag_s.observe(0.002)
-    return Figures(question, http, {"max_num_queued_reqs": num_requests}, lag_s, num_requests, tool_parsing)
+    return ProcessCounts(query_id, http, {"max_num_queued_reqs": num_requests}, lag_s, num_requests, tool_parsing)
 
 
-WHOLE_PAGE = WantMetrics(0, (), "")
+WHOLE_PAGE = GetMetricsPage(0, (), "")
 
 
 async def test_counts_of_all_processes_are_added_up() -> None:
-    together = gathering()
+    together = gatherer()
 
-    def answer(place: int, asked: WantFigures) -> None:
-        together.on_message(place, figures(asked.question, place + 1))
+    def answer(place: int, asked: GetCounts) -> None:
+        together.on_message(place, counts(asked.query_id, place + 1))
 
     asked = {place: lambda want, place=place: answer(place, want) for place in (0, 1)}
     page = (await together.page(asked, WHOLE_PAGE)).decode()
@@ -64,14 +64,14 @@ async def test_counts_of_all_processes_are_added_up() -> None:
 
 
 async def test_the_page_is_there_as_soon_as_all_have_answered() -> None:
-    together, questions = gathering(), list[int]()
-    asked = {place: lambda want: questions.append(want.question) for place in (0, 1)}
+    together, questions = gatherer(), list[int]()
+    asked = {place: lambda want: questions.append(want.query_id) for place in (0, 1)}
     page = asyncio.ensure_future(together.page(asked, WHOLE_PAGE))
     await passed()
-    together.on_message(0, figures(questions[0], 1))
+    together.on_message(0, counts(questions[0], 1))
     await passed()
     assert not page.done()
-    together.on_message(1, figures(questions[0], 1))
+    together.on_message(1, counts(questions[0], 1))
     await passed()
     assert page.done()
 
@@ -83,26 +83,26 @@ async def passed() -> None:
 
 
 async def test_a_process_that_ends_while_asked_counts_with_its_last_figures() -> None:
-    together = gathering()
-    first = {place: lambda want, place=place: together.on_message(place, figures(want.question, 2)) for place in (0, 1)}
+    together = gatherer()
+    first = {place: lambda want, place=place: together.on_message(place, counts(want.query_id, 2)) for place in (0, 1)}
     await together.page(first, WHOLE_PAGE)
 
-    def end(_want: WantFigures) -> None:
-        asyncio.get_running_loop().call_soon(together.gone, 1)
+    def end(_want: GetCounts) -> None:
+        asyncio.get_running_loop().call_soon(together.on_closed, 1)
 
-    second = {0: lambda want: together.on_message(0, figures(want.question, 5)), 1: end}
-    page = await together.page(second, WantMetrics(0, ("blis_slow_readers_cut_total",), ""))
+    second = {0: lambda want: together.on_message(0, counts(want.query_id, 5)), 1: end}
+    page = await together.page(second, GetMetricsPage(0, ("blis_slow_readers_cut_total",), ""))
     assert b"blis_slow_readers_cut_total 7.0" in page
 
 
 async def test_figures_over_time_count_errors_of_all_processes() -> None:
-    together = gathering()
+    together = gatherer()
 
-    def answer(place: int, asked: WantFigures) -> None:
-        found = figures(asked.question, 1)
+    def answer(place: int, asked: GetCounts) -> None:
+        found = counts(asked.query_id, 1)
         found.http.observe("/v1/completions", "POST", 429, 1, 1, 0.1)
         together.on_message(place, found)
 
     asked = {place: lambda want, place=place: answer(place, want) for place in (0, 1)}
-    found = orjson.loads(await together.page(asked, WantMetrics(0, (), "", is_live=True)))
+    found = orjson.loads(await together.page(asked, GetMetricsPage(0, (), "", is_history=True)))
     assert found["errors_by_status"] == {"429": 2}

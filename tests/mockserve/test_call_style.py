@@ -8,17 +8,17 @@ from mockserve.generation.answer import Delta, Kind
 from mockserve.options.content import FORCED_AS_JSON, TOOL_CALL_PARSERS
 from mockserve.replies.call_style import (
     STYLES,
-    Arrival,
     CallStyle,
     Filler,
     Fillers,
+    LaterPart,
+    NameDelivery,
     NoArguments,
-    Part,
-    arranged,
+    arrange_deltas,
     call_id,
     call_style,
     filling,
-    marked,
+    with_reasoning_marks,
     without_fillings,
 )
 
@@ -57,68 +57,71 @@ def test_ids_have_the_form_of_the_parser(parser: str | None, whole: str, streame
 @pytest.mark.parametrize(
     ("arrival", "reported"),
     [
-        (Arrival.ALONE, SAID),
-        (Arrival.WITH_ARGUMENTS, [(WORD,), (), (), (), (NAME, FIRST), (REST,), ()]),
-        (Arrival.WHOLE, [(WORD,), (), (), (), (), (NAME, FIRST, REST), ()]),
-        (Arrival.TOGETHER, [(WORD,), (), (), (), (), (NAME, FIRST, REST), ()]),
+        (NameDelivery.ALONE, SAID),
+        (NameDelivery.WITH_ARGUMENTS, [(WORD,), (), (), (), (NAME, FIRST), (REST,), ()]),
+        (NameDelivery.WHOLE, [(WORD,), (), (), (), (), (NAME, FIRST, REST), ()]),
+        (NameDelivery.TOGETHER, [(WORD,), (), (), (), (), (NAME, FIRST, REST), ()]),
     ],
 )
-def test_a_name_comes_alone_with_the_beginning_or_with_all_of_its_arguments(arrival: Arrival, reported: object) -> None:
-    assert arranged(SAID, CallStyle(arrival=arrival), is_cut=False) == reported
+def test_a_name_comes_alone_with_the_beginning_or_with_all_of_its_arguments(
+    arrival: NameDelivery, reported: object
+) -> None:
+    assert arrange_deltas(SAID, CallStyle(arrival=arrival), is_cut=False) == reported
 
 
 def test_a_cut_call_has_no_events_where_calls_come_whole() -> None:
     second = [(Delta(each.kind, each.text, 1),) for each in (NAME, FIRST)]
-    reported = arranged([*SAID, *second], CallStyle(arrival=Arrival.WHOLE), is_cut=True)
+    reported = arrange_deltas([*SAID, *second], CallStyle(arrival=NameDelivery.WHOLE), is_cut=True)
     assert [each for found in reported for each in found] == [WORD, NAME, FIRST, REST]
-    assert arranged([(NAME,)], CallStyle(arrival=Arrival.WITH_ARGUMENTS), is_cut=True) == [()]
+    assert arrange_deltas([(NAME,)], CallStyle(arrival=NameDelivery.WITH_ARGUMENTS), is_cut=True) == [()]
 
 
 def test_calls_come_together_when_the_last_is_complete() -> None:
     second = [(Delta(each.kind, each.text, 1),) for each in (NAME, FIRST, REST)]
-    reported = arranged([*SAID, *second], CallStyle(arrival=Arrival.TOGETHER), is_cut=False)
+    reported = arrange_deltas([*SAID, *second], CallStyle(arrival=NameDelivery.TOGETHER), is_cut=False)
     assert [len(each) for each in reported] == [1, 0, 0, 0, 0, 0, 0, 0, 0, 6]
 
 
-def test_fills_tokens_that_bring_nothing() -> None:
+def test_tokens_without_deltas_get_empty_events() -> None:
     empty, null = Delta(Kind.CONTENT, ""), Delta(Kind.NOTHING, "")
     said = [(), (), (NAME,), (FIRST,), (), (), ()]
     fillers = Fillers(opening=Filler.EMPTY, closing=Filler.NULL, after_calls=Filler.EMPTY)
-    assert arranged(said, CallStyle(fillers=fillers), is_cut=False) == [
+    assert arrange_deltas(said, CallStyle(fillers=fillers), is_cut=False) == [
         (empty,), (), (NAME,), (FIRST,), (null,), (), (empty,)
     ]  # fmt: skip
 
 
-def test_fills_the_end_of_words_only_where_there_are_words() -> None:
+def test_the_empty_event_after_content_requires_content() -> None:
     style = CallStyle(fillers=Fillers(after_words=Filler.EMPTY))
-    assert arranged([(WORD,), ()], style, is_cut=False) == [(WORD,), (Delta(Kind.CONTENT, ""),)]
+    assert arrange_deltas([(WORD,), ()], style, is_cut=False) == [(WORD,), (Delta(Kind.CONTENT, ""),)]
     thought = Delta(Kind.REASONING, "hm")
-    assert arranged([(thought,), ()], style, is_cut=False) == [(thought,), ()]
+    assert arrange_deltas([(thought,), ()], style, is_cut=False) == [(thought,), ()]
 
 
 def test_holds_the_end_of_the_arguments_back() -> None:
-    reported = arranged(SAID, CallStyle(arrival=Arrival.WITH_ARGUMENTS, holds_end=True), is_cut=False)
+    reported = arrange_deltas(SAID, CallStyle(arrival=NameDelivery.WITH_ARGUMENTS, delays_end=True), is_cut=False)
     assert reported[4:] == [(NAME, FIRST), (), (REST,)]
 
 
 def test_a_call_without_arguments_is_joined_or_brings_its_name_alone() -> None:
     said = [(NAME,), (Delta(Kind.TOOL_ARGUMENTS, "{}"),), ()]
-    joined = arranged(said, CallStyle(no_arguments=NoArguments.JOINED), is_cut=False)
+    joined = arrange_deltas(said, CallStyle(no_arguments=NoArguments.JOINED), is_cut=False)
     assert joined == [(), (NAME, Delta(Kind.TOOL_ARGUMENTS, "{}")), ()]
-    assert arranged(said, CallStyle(no_arguments=NoArguments.SKIPPED), is_cut=False) == [(NAME,), (), ()]
+    assert arrange_deltas(said, CallStyle(no_arguments=NoArguments.SKIPPED), is_cut=False) == [(NAME,), (), ()]
 
 
 def test_calls_of_deepseek_v3_have_a_line_break_between_them_in_streams() -> None:
     second = Delta(Kind.TOOL_NAME, "look", 1)
-    reported = arranged([(NAME,), (FIRST, REST), (), (), (second,), ()], call_style("deepseek_v3"), is_cut=False)
+    reported = arrange_deltas([(NAME,), (FIRST, REST), (), (), (second,), ()], call_style("deepseek_v3"), is_cut=False)
     assert reported[2:5] == [(Delta(Kind.CONTENT, "\n"),), (), (second,)]
     assert call_style("deepseek_v31").fillers.between is Filler.NOTHING
 
 
 @pytest.mark.parametrize(
-    ("choice", "part"), [("auto", Part.NULL_ID), ("required", Part.NULL_NAME), ({"function": {}}, Part.BARE)]
+    ("choice", "part"),
+    [("auto", LaterPart.NULL_ID), ("required", LaterPart.NULL_NAME), ({"function": {}}, LaterPart.BARE)],
 )
-def test_calls_that_are_forced_are_json_for_parsers_that_do_not_see_them(choice: object, part: Part) -> None:
+def test_calls_that_are_forced_are_json_for_parsers_that_do_not_see_them(choice: object, part: LaterPart) -> None:
     assert call_style("pythonic", choice).part is part
     assert call_style("hermes", choice) == call_style("hermes")
 
@@ -126,11 +129,11 @@ def test_calls_that_are_forced_are_json_for_parsers_that_do_not_see_them(choice:
 THOUGHT, EMPTY = Delta(Kind.REASONING, "hm"), Delta(Kind.CONTENT, "")
 
 
-def test_marks_of_reasoning_bring_what_the_style_has() -> None:
+def test_marks_of_reasoning_have_the_events_of_the_style() -> None:
     begin, end = (Delta(Kind.REASONING, ""),), (EMPTY,)
-    assert marked([(), (THOUGHT,), (), (WORD,), ()], begin, end) == [begin, (THOUGHT,), end, (WORD,), ()]
-    assert marked([(THOUGHT,), (WORD,), ()], begin, end) == [(THOUGHT,), (WORD,), ()]
-    assert marked([(), (THOUGHT,), ()], begin, end) == [begin, (THOUGHT,), ()]
+    assert with_reasoning_marks([(), (THOUGHT,), (), (WORD,), ()], begin, end) == [begin, (THOUGHT,), end, (WORD,), ()]
+    assert with_reasoning_marks([(THOUGHT,), (WORD,), ()], begin, end) == [(THOUGHT,), (WORD,), ()]
+    assert with_reasoning_marks([(), (THOUGHT,), ()], begin, end) == [begin, (THOUGHT,), ()]
 
 
 def test_hidden_reasoning_leaves_no_empty_event() -> None:
@@ -152,8 +155,8 @@ NAMED = {"type": "function", "function": {"name": "f"}}
 def test_the_name_of_a_named_function_comes_without_arguments_at_the_end_of_reasoning() -> None:
     for parser in sorted(FORCED_AS_JSON):
         style = call_style(parser, NAMED, reasons=True)
-        assert (style.arrival, style.names_have_arguments) == (Arrival.ALONE, True)
-        assert call_style(parser, NAMED).arrival is Arrival.WITH_ARGUMENTS
+        assert (style.arrival, style.names_have_arguments) == (NameDelivery.ALONE, True)
+        assert call_style(parser, NAMED).arrival is NameDelivery.WITH_ARGUMENTS
     assert call_style("hermes", NAMED, reasons=True) == call_style("hermes", NAMED)
 
 

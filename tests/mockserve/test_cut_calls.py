@@ -3,7 +3,7 @@
 import pytest
 
 from mockserve.generation.answer import CutCalls
-from mockserve.generation.parsing import CutForm, complete_members, shown_calls
+from mockserve.generation.parsing import CutForm, calls_in_reply, complete_members
 
 WHOLE, BEGUN = ("look", '{"at": "x y", "far": 3}'), ("wait", '{"s": 0.5, "wh')
 WITHIN, BETWEEN, AT_FIRST = CutCalls("...", 1, True), CutCalls("...", 1, False), CutCalls("...", 0, True)
@@ -25,9 +25,9 @@ def test_a_parser_shows_its_own_part_of_calls_that_were_cut(
     form: CutForm, within: list[object] | None, between: list[object] | None, at_first: list[object] | None
 ) -> None:
     shown = [
-        shown_calls(form, [WHOLE, BEGUN], WITHIN),
-        shown_calls(form, [WHOLE], BETWEEN),
-        shown_calls(form, [("look", "")], AT_FIRST),
+        calls_in_reply(form, [WHOLE, BEGUN], WITHIN),
+        calls_in_reply(form, [WHOLE], BETWEEN),
+        calls_in_reply(form, [("look", "")], AT_FIRST),
     ]
     assert [None if each is None else list(each) for each in shown] == [within, between, at_first]
 

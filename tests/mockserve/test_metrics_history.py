@@ -8,7 +8,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from mockserve.metrics.engine import EngineMetrics, FineCounts, Lateness
+from mockserve.metrics.engine import EngineMetrics, Lateness, LogHistogram
 from mockserve.metrics.history import MOST_COLUMNS, MOST_ENGINES, MOST_LOOKS, History, increase, percentiles_ms
 from mockserve.metrics.page import MetricsSource
 from mockserve.metrics.server import HttpMetrics
@@ -53,7 +53,7 @@ class FakeSource:
             self.engines[engine].metrics.step(0, 1, {gap_us: 1})
         self.engines[engine].driver.stats.num_running = int(steps > 0)
         self.now += 1
-        self.history.look(cast(MetricsSource, self), self.now)
+        self.history.take_snapshot(cast(MetricsSource, self), self.now)
 
     @property
     def figures(self) -> Mapping[str, Any]:
@@ -64,15 +64,15 @@ class FakeSource:
 @pytest.fixture
 def source() -> FakeSource:
     found = FakeSource({0: FakeMeasured()})
-    found.history.look(cast(MetricsSource, found), found.now)
+    found.history.take_snapshot(cast(MetricsSource, found), found.now)
     return found
 
 
 @pytest.mark.parametrize("spread", [0.1, 1.0, 3.0])
 def test_percentiles_are_within_one_percent_of_those_of_the_durations(spread: float) -> None:
-    chance = random.Random(7)
-    durations_us = [chance.lognormvariate(9, spread) for _ in range(5000)]
-    counts = FineCounts()
+    rng = random.Random(7)
+    durations_us = [rng.lognormvariate(9, spread) for _ in range(5000)]
+    counts = LogHistogram()
     for each in durations_us:
         counts.observe(each)
     found, ordered = percentiles_ms(counts.counts), sorted(durations_us)
@@ -82,7 +82,7 @@ def test_percentiles_are_within_one_percent_of_those_of_the_durations(spread: fl
 
 
 def test_durations_of_nothing_and_of_less_than_a_microsecond_are_counted() -> None:
-    counts = FineCounts()
+    counts = LogHistogram()
     assert percentiles_ms(counts.counts) is None
     counts.observe(0, 3)
     assert increase({}, counts.counts) == {0: 3}
@@ -120,8 +120,8 @@ def test_looks_are_merged_where_there_are_too_many_and_nothing_is_lost(source: F
     assert MOST_LOOKS / 2 <= len(found["at"]) <= MOST_LOOKS
     assert found["at"][-1] == 1000 + number
     assert set(found["series"]["output_tokens_per_s"][1:]) == {10}  # the first covers the idle second before, too
-    assert sum(each.counts["output_tokens"] for each in source.history.looks) == 10 * number
-    assert sum(sum(each.itl.values()) for each in source.history.looks) == 10 * number
+    assert sum(each.counts["output_tokens"] for each in source.history.snapshots) == 10 * number
+    assert sum(sum(each.itl.values()) for each in source.history.snapshots) == 10 * number
     assert len(found["columns_at"]) <= MOST_COLUMNS
     assert [len(each["load"]) for each in found["engines"]] == [len(found["columns_at"])]
 

@@ -7,7 +7,7 @@ import pytest
 from blis_sim.options import OptionError
 from mockserve.options.content import PlaybackOptions
 from mockserve.playback.playback import Playback, read_fixtures
-from mockserve.playback.reply import conversation_of, played_reply
+from mockserve.playback.reply import conversation_of, recorded_reply
 from traces.content import ContentWriter, RecordedExchange, line_of
 from traces.redaction import Redactor
 
@@ -43,11 +43,11 @@ def playback_of(tmp_path: Path, *exchanges: RecordedExchange, redact: tuple[str,
 
 
 def found(playback: Playback, body: dict[str, Any], path: str = CHAT) -> tuple[str | None, str] | None:
-    reply = playback.find(playback.asked(path, {}, json.dumps(body).encode()))
+    reply = playback.find(playback.playback_request(path, {}, json.dumps(body).encode()))
     return None if reply is None else (reply[0].text, reply[1])
 
 
-def test_the_strictest_way_comes_first(tmp_path: Path) -> None:
+def test_the_strictest_match_mode_comes_first(tmp_path: Path) -> None:
     one = {"model": "m", "messages": user("a"), "temperature": 1}
     playback = playback_of(tmp_path, exchange(one, "exact"), exchange({**one, "temperature": 0}, "other"))
     assert found(playback, dict(reversed(one.items()))) == ("exact", "exact")
@@ -57,7 +57,7 @@ def test_the_strictest_way_comes_first(tmp_path: Path) -> None:
     assert found(playback, {"messages": user("b")}) is None
 
 
-def test_a_turn_is_found_by_its_number_and_its_words(tmp_path: Path) -> None:
+def test_a_turn_is_found_by_its_number_and_its_text(tmp_path: Path) -> None:
     playback = playback_of(tmp_path, exchange({"messages": user("a", "b", "c")}, "third"))
     assert found(playback, {"messages": user("a", "something else", "c")}) == ("third", "turn")
     assert found(playback, {"messages": user("c")}) is None
@@ -75,7 +75,7 @@ def test_replies_in_order_come_by_path_and_end(tmp_path: Path) -> None:
     assert [found(playback, {"any": 1}) for _ in range(3)] == [("1", "order"), ("2", "order"), None]
 
 
-def test_requests_lose_what_the_recording_has_lost_before_they_are_compared(tmp_path: Path) -> None:
+def test_requests_are_redacted_like_the_recording_before_comparison(tmp_path: Path) -> None:
     body = {"messages": user("mail [redacted]")}
     playback = playback_of(tmp_path, exchange(body, "yes"), redact=(r"\S+@\S+",))
     assert found(playback, {"messages": user("mail me@here.org")}) == ("yes", "exact")
@@ -83,7 +83,7 @@ def test_requests_lose_what_the_recording_has_lost_before_they_are_compared(tmp_
 
 def test_fixtures_are_found_by_all_of_their_conditions() -> None:
     playback = Playback(PlaybackOptions(enable_playback_control=True))
-    playback.set_fixtures = read_fixtures(
+    playback.http_fixtures = read_fixtures(
         [
             {"match": {"last_user_regex": "(?i)weather", "model": "m"}, "reply": "sunny", "times": 1},
             {"match": {"tool_result": "4"}, "reply": {"status": 429, "body": {"error": {"message": "slow"}}}},
@@ -91,15 +91,15 @@ def test_fixtures_are_found_by_all_of_their_conditions() -> None:
         ],
         "here",
     )
-    asked = {"model": "m", "messages": user("the WEATHER?")}
-    assert found(playback, asked) == ("sunny", "rule")
-    assert found(playback, asked) is None, "it was to be given once"
+    playback_request = {"model": "m", "messages": user("the WEATHER?")}
+    assert found(playback, playback_request) == ("sunny", "rule")
+    assert found(playback, playback_request) is None, "it was to be given once"
     tool = {"messages": [*user("a"), {"role": "tool", "content": "4"}]}
-    reply = playback.find(playback.asked(CHAT, {}, json.dumps(tool).encode()))
+    reply = playback.find(playback.playback_request(CHAT, {}, json.dumps(tool).encode()))
     assert reply is not None
     assert (reply[0].status, json.loads(reply[0].pieces[0].data)) == (429, {"error": {"message": "slow"}})
-    assert playback.find(playback.asked(CHAT, {"x-case": "7"}, b"{}")) is not None
-    assert playback.find(playback.asked("/v1/completions", {"x-case": "7"}, b"{}")) is None
+    assert playback.find(playback.playback_request(CHAT, {"x-case": "7"}, b"{}")) is not None
+    assert playback.find(playback.playback_request("/v1/completions", {"x-case": "7"}, b"{}")) is None
 
 
 @pytest.mark.parametrize(
@@ -151,10 +151,10 @@ def test_pieces_are_due_with_the_tokens_that_they_carry() -> None:
 
     usage = 0, b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":8}}\n\n'
     pieces = [event(role="assistant"), event(content="a"), event(content="b"), usage, (0, b"data: [DONE]\n\n")]
-    reply = played_reply(CHAT, 200, "text/event-stream", pieces)
+    reply = recorded_reply(CHAT, 200, "text/event-stream", pieces)
     assert [each.num_tokens for each in reply.pieces] == [4, 4, 8, 8, 8]
     assert (reply.num_prompt_tokens, reply.num_output_tokens, reply.text) == (5, 8, "ab")
-    calls = played_reply(CHAT, 200, "text/event-stream", [event(tool_calls=[{"index": 0}])])
+    calls = recorded_reply(CHAT, 200, "text/event-stream", [event(tool_calls=[{"index": 0}])])
     assert (calls.num_output_tokens, calls.text) == (1, None)
 
 

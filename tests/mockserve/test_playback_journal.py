@@ -1,15 +1,15 @@
 from typing import Any
 
-from mockserve.playback.playback import MOST_BYTES, Journal, NotedRequest
+from mockserve.playback.playback import MOST_BYTES, Journal, JournalEntry
 
 
-def noted(number: int, **members: Any) -> NotedRequest:
+def noted(number: int, **members: Any) -> JournalEntry:
     given: dict[str, Any] = {"model": "m", "body_bytes": 10, "body": {}, "last_user": "hi", "answered_by": "playback"}
     given |= {"number": number, "at_s": 1.0, "method": "POST", "path": "/p", "headers": {}, "matched_by": "exact"}
-    return NotedRequest(**{**given, **members})
+    return JournalEntry(**{**given, **members})
 
 
-def test_requests_are_found_by_what_they_were() -> None:
+def test_requests_are_found_by_their_fields() -> None:
     journal = Journal()
     for number, members in enumerate(({}, {"path": "/q"}, {"last_user": "the weather"}, {"answered_by": "error"})):
         journal.note(noted(number, **members))
@@ -20,7 +20,7 @@ def test_requests_are_found_by_what_they_were() -> None:
     assert (journal.found({}), journal.num_seen) == ([], 0)
 
 
-def test_the_oldest_make_room() -> None:
+def test_the_oldest_requests_are_dropped() -> None:
     journal = Journal()
     for number in range(30):
         journal.note(noted(number, body_bytes=MOST_BYTES // 80))

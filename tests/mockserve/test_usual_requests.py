@@ -15,7 +15,7 @@ from mockserve.http.simple_request import (
     ParseStatus,
     RequestReader,
     SimpleRequest,
-    for_library,
+    bytes_for_aiohttp,
 )
 
 LIMITS = Limits()
@@ -94,7 +94,7 @@ def test_a_connection_header_may_keep_or_end_the_connection(value: bytes, closes
 def test_no_host_need_be_named() -> None:
     found = usual(REQUEST.replace(b"Host: a:8000\r\n", b""))
     assert "Host" not in found.head.headers
-    assert b"\r\nHost: localhost\r\n" in for_library(found)
+    assert b"\r\nHost: localhost\r\n" in bytes_for_aiohttp(found)
 
 
 def test_the_first_of_two_media_types_counts() -> None:
@@ -157,7 +157,7 @@ async def test_the_library_reads_a_usual_request_in_the_same_way(
     if not isinstance(found, SimpleRequest):
         return
     try:
-        method, path, headers, body, closes = await by_library(for_library(found))
+        method, path, headers, body, closes = await by_library(bytes_for_aiohttp(found))
     except HttpProcessingError:
         raise AssertionError(f"the library refuses {data!r}") from None
     head = found.head
@@ -180,4 +180,4 @@ async def test_requests_that_the_library_takes_as_they_came_are_read_in_the_same
         as_it_came = await by_library(data[: found.num_bytes])
     except HttpProcessingError:  # no host, or a field twice
         return
-    assert as_it_came == await by_library(for_library(found))
+    assert as_it_came == await by_library(bytes_for_aiohttp(found))

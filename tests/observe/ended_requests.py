@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from observe.connection import Outcome
-from observe.dispatch import Prepared, Sent
-from observe.requests import Planned
+from observe.dispatch import PreparedRequest, SentRequest
+from observe.requests import PlannedRequest
 from observe.responses.reply import Reply
 
 MS = 1_000_000
@@ -17,7 +17,7 @@ def ended(
     slo_class: str = "",
     kind: str = "ok",
     streaming: bool = True,
-) -> Sent:
+) -> SentRequest:
     """A request sent at an instant, whose tokens came so long after that."""
     at = 1_000 * MS + round(sent_ms * MS)
     reply = Reply(streaming=streaming)
@@ -27,6 +27,6 @@ def ended(
     status = kind if kind in ("ok", "timeout") else "error"
     last = reply.chunk_times[-1] if token_ms else at
     outcome = Outcome(status=status, kind=kind, error_message="", sent=at, ended=last, reply=reply)
-    planned = Planned(at_us=0, input_tokens=5, output_tokens=len(token_ms), slo_class=slo_class)
-    prepared = Prepared(request_id=0, planned=planned, x_request_id="", request=b"", streaming=streaming)
-    return Sent(prepared=prepared, due=at, allowed=at, outcome=outcome)
+    planned = PlannedRequest(at_us=0, input_tokens=5, output_tokens=len(token_ms), slo_class=slo_class)
+    prepared = PreparedRequest(request_id=0, planned=planned, x_request_id="", request=b"", streaming=streaming)
+    return SentRequest(prepared=prepared, due=at, allowed=at, outcome=outcome)

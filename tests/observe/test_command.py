@@ -143,7 +143,7 @@ def test_answers_in_one_piece_have_one_chunk(observe: Observe, seen: Seen) -> No
         assert row.send_time_us + 10_000 <= row.first_chunk_time_us <= row.last_chunk_time_us
 
 
-def test_without_usage_the_chunks_are_counted_and_that_is_said(observe: Observe) -> None:
+def test_without_usage_chunks_are_counted_with_a_warning(observe: Observe) -> None:
     run = observe(model="nousage")
     assert {(row.output_tokens, row.server_input_tokens, row.status) for row in run.trace.rows} == {(4, 0, "ok")}
     assert "10 answers had no usage" in run.messages

@@ -2,31 +2,33 @@ from time import perf_counter_ns
 
 from observe.client import Client
 from observe.clock import sleep_until, start_clock
-from observe.dispatch import Dispatcher, Prepared, Sent
+from observe.dispatch import Dispatcher, PreparedRequest, SentRequest
 from observe.http import get_bytes, parse_server
-from observe.requests import Planned
+from observe.requests import PlannedRequest
 from tests.patience import PATIENCE_S, attempts
 
 
-def plan(*times_us: int) -> list[Planned]:
-    return [Planned(at_us=each, input_tokens=1, output_tokens=1) for each in times_us]
+def plan(*times_us: int) -> list[PlannedRequest]:
+    return [PlannedRequest(at_us=each, input_tokens=1, output_tokens=1) for each in times_us]
 
 
 class Sending:
     """Requests for the health of a server, and what became of them."""
 
-    def __init__(self, url: str, plan: list[Planned], *, max_concurrency: int = 0) -> None:
-        self.ended: list[Sent] = []
+    def __init__(self, url: str, plan: list[PlannedRequest], *, max_concurrency: int = 0) -> None:
+        self.ended: list[SentRequest] = []
         self.built: list[int] = []
         self.client = Client(parse_server(url), timeout_s=PATIENCE_S, num_spare=4)
         self.dispatcher = Dispatcher(
             self.client, plan, self.prepare, self.ended.append, max_concurrency=max_concurrency
         )
 
-    def prepare(self, request_id: int, planned: Planned) -> Prepared:
+    def prepare(self, request_id: int, planned: PlannedRequest) -> PreparedRequest:
         self.built.append(request_id)
         request = get_bytes(self.client.server, "/health", {})
-        return Prepared(request_id=request_id, planned=planned, x_request_id="", request=request, streaming=False)
+        return PreparedRequest(
+            request_id=request_id, planned=planned, x_request_id="", request=request, streaming=False
+        )
 
     async def run(self) -> int:
         origin = perf_counter_ns() + 5_000_000

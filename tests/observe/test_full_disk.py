@@ -77,7 +77,7 @@ def test_a_recording_cut_by_a_full_disk_can_be_resumed_where_there_is_room(serve
     assert read_itl(tmp_path / "out.itl.csv").keys() == {row.request_id for row in rows}
 
 
-def test_where_rows_were_rescued_to_is_said_even_if_the_summary_has_no_room(server_url: str, tmp_path: Path) -> None:
+def test_rescued_rows_are_reported_even_if_the_summary_has_no_room(server_url: str, tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         code, _, messages = observe(
             server_url, tmp_path / "out", "--num-requests", "200", largest_file=8000, stdout=full

@@ -52,5 +52,5 @@ def test_the_summary_of_a_run_has_the_goodput() -> None:
     stats.add(ended(sent_ms=0, token_ms=(10, 500)))
     stats.add(ended(sent_ms=100, token_ms=(100, 900)))
     targets = {"default": SloTargets(e2e_ms=600)}
-    found = summarize(stats, asked_per_s=1, num_not_sent=0, rtt_ms=None, slo_targets=targets)
+    found = summarize(stats, requested_per_s=1, num_not_sent=0, rtt_ms=None, slo_targets=targets)
     assert (found["duration_s"], found["goodput_rps"], found["slo_attainment"]) == (1, 1, 0.5)

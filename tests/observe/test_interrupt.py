@@ -85,7 +85,7 @@ async def test_last_results_are_received_even_if_the_signal_comes_meanwhile() ->
         return "all is well"
 
     with Interrupt() as interrupt:
-        assert await interrupt.see_through(last_words()) == "all is well"
+        assert await interrupt.run_to_completion(last_words()) == "all is well"
     assert interrupt.exit_code == 143
     await asyncio.sleep(0)  # nothing is left that would be cancelled
 
@@ -110,7 +110,7 @@ async def test_another_cancellation_is_none_of_its_business() -> None:
         assert task is not None
         asyncio.get_running_loop().call_soon(task.cancel)
         with pytest.raises(asyncio.CancelledError):
-            await interrupt.see_through(asyncio.sleep(0.05))
+            await interrupt.run_to_completion(asyncio.sleep(0.05))
         task.uncancel()
 
 

@@ -9,7 +9,7 @@ from observe.client import Client
 from observe.errors import RunError
 from observe.http import parse_server
 from observe.requests import TokenScale
-from observe.server import Preparation
+from observe.server import ServerQueries
 
 Answering = Callable[..., Any]
 
@@ -18,7 +18,7 @@ Answering = Callable[..., Any]
 def answering(aiohttp_server: Callable[..., Any]) -> Answering:
     """Makes a preparation for a server that gives these answers, one after the other, to whatever is asked."""
 
-    async def prepared(*answers: web.Response) -> Preparation:
+    async def prepared(*answers: web.Response) -> ServerQueries:
         left = list(answers)
 
         async def answer(_: web.Request) -> web.Response:
@@ -28,7 +28,7 @@ def answering(aiohttp_server: Callable[..., Any]) -> Answering:
         app.router.add_route("*", "/{path:.*}", answer)
         server = await aiohttp_server(app)
         client = Client(parse_server(str(server.make_url("/"))), timeout_s=5, num_spare=1)
-        return Preparation(client, {})
+        return ServerQueries(client, {})
 
     return prepared
 

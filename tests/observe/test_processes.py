@@ -67,7 +67,7 @@ def check_sent_again(folder: Path, heard: list[dict[str, Any]], before: dict[int
     assert {name for request_id, name in rows.items() if request_id not in before} <= sent
 
 
-def test_three_processes_send_what_one_does(observe: Observe, seen: Seen) -> None:
+def test_three_processes_send_the_requests_of_one(observe: Observe, seen: Seen) -> None:
     given = {**SETTINGS, "num_requests": 40}
     sent = []
     for processes in (1, 3):

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from observe.clock import start_clock
 from observe.connection import Outcome
-from observe.dispatch import Prepared, Sent
-from observe.recording import RowLines, row_of
-from observe.requests import Planned
+from observe.dispatch import PreparedRequest, SentRequest
+from observe.recording import RowFormatter, row_of
+from observe.requests import PlannedRequest
 from observe.responses.reply import Reply
 from observe.workloads.workload import COLUMNS, SESSION_COLUMNS, URGENCY_COLUMNS
 from traces import TraceWriter, read_rows
@@ -18,8 +18,8 @@ COUNTS = st.integers(0, 10**6)
 
 
 @st.composite
-def ended(draw: st.DrawFn) -> Sent:
-    planned = Planned(
+def ended(draw: st.DrawFn) -> SentRequest:
+    planned = PlannedRequest(
         at_us=draw(COUNTS),
         input_tokens=draw(COUNTS),
         output_tokens=1,
@@ -51,19 +51,21 @@ def ended(draw: st.DrawFn) -> Sent:
         ended=1,
         reply=reply,
     )
-    prepared = Prepared(
+    prepared = PreparedRequest(
         request_id=draw(COUNTS), planned=planned, x_request_id="a-b", request=b"", streaming=reply.streaming
     )
-    return Sent(prepared=prepared, due=0, allowed=0, outcome=outcome)
+    return SentRequest(prepared=prepared, due=0, allowed=0, outcome=outcome)
 
 
 @given(st.lists(ended(), max_size=6), st.sampled_from([COLUMNS, SESSION_COLUMNS, COLUMNS | URGENCY_COLUMNS]))
-def test_a_line_is_the_one_that_the_writer_makes_of_the_row(requests: list[Sent], columns: frozenset[str]) -> None:
+def test_a_line_is_the_one_that_the_writer_makes_of_the_row(
+    requests: list[SentRequest], columns: frozenset[str]
+) -> None:
     clock = start_clock()
     with TemporaryDirectory() as folder:
         path = Path(folder) / "rows.csv"
         with TraceWriter(path, columns) as writer:
-            lines = RowLines(writer, clock)
+            lines = RowFormatter(writer, clock)
             made = [lines.line(each) for each in [*requests, *requests]]
             rows = [row_of(each, clock) for each in requests]
             assert made == [writer.line(row) for row in [*rows, *rows]]

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from observe.server import Reading, header_settings, observed_hit_rate, reading_of
+from observe.server import MetricsReading, header_settings, observed_hit_rate, parse_reading
 
 Observe: TypeAlias = Callable[..., Any]
 
@@ -65,11 +65,13 @@ def test_a_resumed_run_appends_its_readings(observe: Observe) -> None:
 
 def test_lines_that_are_no_samples_are_passed_over() -> None:
     page = '# HELP vllm:x y\nvllm:x{a="b c"} 1.5\nvllm:y nonsense\nother 2\n\nvllm:z_bucket{le="1"} 4\n'
-    assert reading_of(page, 7) == Reading(7, {'vllm:x{a="b c"}': 1.5})
+    assert parse_reading(page, 7) == MetricsReading(7, {'vllm:x{a="b c"}': 1.5})
 
 
 def test_line_separators_of_unicode_in_a_label_end_no_line() -> None:
-    assert reading_of('vllm:x{a="b\u2028vllm:y 2"} 1\n', 7) == Reading(7, {'vllm:x{a="b\u2028vllm:y 2"}': 1.0})
+    assert parse_reading('vllm:x{a="b\u2028vllm:y 2"} 1\n', 7) == MetricsReading(
+        7, {'vllm:x{a="b\u2028vllm:y 2"}': 1.0}
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,5 +90,5 @@ def test_settings_that_cannot_be_true_stay_out_of_the_header(block_size: str, sh
     assert header_settings({"block_size": block_size, "gpu_memory_utilization": share}, max_model_len) == {}
 
 
-def counted(queries: float, hits: float) -> Reading:
-    return Reading(0, {"vllm:prefix_cache_queries_total": queries, "vllm:prefix_cache_hits_total": hits})
+def counted(queries: float, hits: float) -> MetricsReading:
+    return MetricsReading(0, {"vllm:prefix_cache_queries_total": queries, "vllm:prefix_cache_hits_total": hits})

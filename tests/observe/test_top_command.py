@@ -16,13 +16,13 @@ import pytest
 from rich.console import Console
 
 from observe.top.command import TopOptions, run
-from observe.top.figures import ALL, Figures, Percentile, read_own_figures, with_own
-from observe.top.polling import line_of, percentiles_ms, short, table_of
+from observe.top.figures import ALL, EngineStats, Percentile, parse_dashboard_figures, with_dashboard_stats
+from observe.top.polling import build_table, format_line, format_short, percentiles_ms
 from tests.observe.test_top_figures import page_of
 from tests.patience import PATIENCE_S
 
 PAGES = [page_of(running=number, tokens=100 * number, ttft=(0, 10 * number, 10 * number)) for number in range(50)]
-FIGURES = Figures(
+FIGURES = EngineStats(
     running=3,
     waiting=1,
     kv_usage_fraction=0.25,
@@ -163,9 +163,9 @@ BUSY = replace(
 )
 
 
-def shown(figures: dict[str, Figures], height: int = 24) -> str:
+def shown(figures: dict[str, EngineStats], height: int = 24) -> str:
     console = Console(file=io.StringIO(), width=80)
-    console.print(table_of("m", figures, height))
+    console.print(build_table("m", figures, height))
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -175,10 +175,10 @@ def test_the_table_has_a_row_for_each_engine_and_the_lag_of_a_mock_server() -> N
     for name in ("all", "0", "1"):
         assert [name, "3", "1", "25.0", "2.00"] in rows
     assert "send lag" not in text
-    assert "send lag" not in line_of({"0": FIGURES})
+    assert "send lag" not in format_line({"0": FIGURES})
     lagging = {"0": replace(FIGURES, lag=(Percentile(0.001),))}
     assert "send lag p50 / p90 / p99 1.0 ms" in shown(lagging)
-    assert "send lag p50 / p90 / p99 ms 1.0" in line_of(lagging)
+    assert "send lag p50 / p90 / p99 ms 1.0" in format_line(lagging)
 
 
 @pytest.mark.parametrize("number", [1, 4, 40, 1000])
@@ -197,7 +197,7 @@ def test_any_number_of_busy_engines_fits_a_terminal_of_80_columns_and_24_lines(n
 @pytest.mark.parametrize("place", range(-60, 120, 7))
 def test_a_number_has_at_most_6_characters_and_two_digits_or_more(place: int) -> None:
     value = 10 ** (place / 10)
-    text = short(value)
+    text = format_short(value)
     assert len(text) <= 6
     number = float(text.rstrip("kMG").replace(",", "")) * {"k": 1e3, "M": 1e6, "G": 1e9}.get(text[-1], 1)
     assert number == pytest.approx(value, rel=0.05, abs=0.005)
@@ -221,9 +221,9 @@ OWN = {
 
 
 def test_figures_of_the_mock_server_itself_take_the_place_of_buckets() -> None:
-    own = read_own_figures(json.dumps(OWN))
+    own = parse_dashboard_figures(json.dumps(OWN))
     assert own.settings == "H100 x 2, tp 2; speed 10x; faults rate_limit 10%, slow; errors 429: 1,200"
-    found = with_own({"0": FIGURES, "1": FIGURES, ALL: FIGURES}, own)
+    found = with_dashboard_stats({"0": FIGURES, "1": FIGURES, ALL: FIGURES}, own)
     assert [percentiles_ms(each.ttft) for each in found.values()] == [
         "20.0 / 30.0 / 40.0",
         percentiles_ms(FIGURES.ttft),

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from observe.errors import ResponseError
-from observe.top.figures import ALL, bucket_increase, figures_between, quantile, read_page
+from observe.top.figures import ALL, bucket_increase, parse_metrics_page, quantile, stats_between
 
 TTFT = "vllm:time_to_first_token_seconds"
 
@@ -40,27 +40,27 @@ vllm:generation_tokens_total{{{labels}}} {tokens}
 
 
 def test_rates_are_increases_per_second_and_gauges_are_as_they_are_now() -> None:
-    before = read_page(page_of(running=9, tokens=100))
-    after = read_page(page_of(running=3, tokens=300, usage=0.25))
-    (figures,) = figures_between(before, after, 4.0).values()
+    before = parse_metrics_page(page_of(running=9, tokens=100))
+    after = parse_metrics_page(page_of(running=3, tokens=300, usage=0.25))
+    (figures,) = stats_between(before, after, 4.0).values()
     assert (figures.running, figures.waiting, figures.kv_usage_fraction) == (3, 1, 0.25)
     assert figures.output_tokens_per_s == 50
     assert figures.requests_per_s == 10  # 40 more in two reasons
     assert figures.lag is None
 
 
-def test_percentiles_are_those_of_what_came_in_between() -> None:
-    before = read_page(page_of(ttft=(1000, 1000, 1000)))
-    after = read_page(page_of(ttft=(1000, 1080, 1100)))
-    (figures,) = figures_between(before, after, 1.0).values()
+def test_percentiles_cover_observations_between_readings() -> None:
+    before = parse_metrics_page(page_of(ttft=(1000, 1000, 1000)))
+    after = parse_metrics_page(page_of(ttft=(1000, 1080, 1100)))
+    (figures,) = stats_between(before, after, 1.0).values()
     assert [each.sign for each in figures.ttft] == ["", ">", ">"]
     assert [each.seconds for each in figures.ttft] == pytest.approx([0.1 + 0.1 * 50 / 80, 0.2, 0.2])
 
 
 def test_a_percentile_in_the_first_bucket_is_below_its_bound() -> None:
-    before = read_page(page_of(ttft=(0, 0, 0)))
-    after = read_page(page_of(ttft=(95, 100, 100)))
-    (figures,) = figures_between(before, after, 1.0).values()
+    before = parse_metrics_page(page_of(ttft=(0, 0, 0)))
+    after = parse_metrics_page(page_of(ttft=(95, 100, 100)))
+    (figures,) = stats_between(before, after, 1.0).values()
     assert [str(each) for each in figures.ttft] == ["< 100.0", "< 100.0", "180.0"]
 
 
@@ -70,28 +70,30 @@ def test_errors_are_those_of_the_counter_of_replies() -> None:
         for handler in ("/v1/completions", "/v1/chat/completions")
         for status in ("2xx", "4xx", "5xx")
     )
-    page = read_page(f"{page_of()}# TYPE http_requests_total counter\n{replies}")
+    page = parse_metrics_page(f"{page_of()}# TYPE http_requests_total counter\n{replies}")
     assert page.errors == {"4xx": 6, "5xx": 6}
 
 
 def test_no_observation_has_no_percentiles() -> None:
-    same = read_page(page_of(ttft=(5, 6, 7)))
-    (figures,) = figures_between(same, same, 1.0).values()
+    same = parse_metrics_page(page_of(ttft=(5, 6, 7)))
+    (figures,) = stats_between(same, same, 1.0).values()
     assert (figures.ttft, figures.itl) == ((), ())
 
 
 def test_a_server_that_began_anew_counts_from_zero() -> None:
-    before = read_page(page_of(tokens=5000, ttft=(90, 90, 90)))
-    after = read_page(page_of(tokens=20, ttft=(0, 4, 4)))
-    (figures,) = figures_between(before, after, 2.0).values()
+    before = parse_metrics_page(page_of(tokens=5000, ttft=(90, 90, 90)))
+    after = parse_metrics_page(page_of(tokens=20, ttft=(0, 4, 4)))
+    (figures,) = stats_between(before, after, 2.0).values()
     assert figures.output_tokens_per_s == 10
     assert figures.ttft[0].seconds == pytest.approx(0.15)
 
 
 def test_several_engines_have_a_column_each_and_one_together() -> None:
-    before = read_page(page_of("0") + page_of("1"))
-    after = read_page(page_of("0", running=2, tokens=10, usage=0.2) + page_of("1", running=4, tokens=30, usage=0.4))
-    found = figures_between(before, after, 1.0)
+    before = parse_metrics_page(page_of("0") + page_of("1"))
+    after = parse_metrics_page(
+        page_of("0", running=2, tokens=10, usage=0.2) + page_of("1", running=4, tokens=30, usage=0.4)
+    )
+    found = stats_between(before, after, 1.0)
     assert list(found) == ["0", "1", ALL]
     assert [each.running for each in found.values()] == [2, 4, 6]
     assert [each.output_tokens_per_s for each in found.values()] == [10, 30, 40]
@@ -108,14 +110,15 @@ def test_several_engines_have_a_column_each_and_one_together() -> None:
 )
 def test_a_page_of_something_else_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(ResponseError, match=complaint):
-        read_page(text)
+        parse_metrics_page(text)
 
 
 def test_metrics_that_vllm_was_seen_to_export_are_read(reference: Path) -> None:
     first, second = (
-        read_page((reference / f"golden/vllm/metrics{number}.txt").read_text(encoding="utf-8")) for number in (1, 2)
+        parse_metrics_page((reference / f"golden/vllm/metrics{number}.txt").read_text(encoding="utf-8"))
+        for number in (1, 2)
     )
-    (figures,) = figures_between(first, second, 1.0).values()
+    (figures,) = stats_between(first, second, 1.0).values()
     assert second.model_names
     assert figures.kv_usage_fraction >= 0
     assert second.engines["0"].buckets[TTFT][inf] == second.engines["0"].values[f"{TTFT}_count"] > 0

@@ -5,15 +5,15 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from observe.requests import Planned
-from observe.server import Reading, shared_share, warn_of_warm_cache
+from observe.requests import PlannedRequest
+from observe.server import MetricsReading, shared_share, warn_of_warm_cache
 
 Observe: TypeAlias = Callable[..., Any]
 
 
-def reading(queries: float, hits: float) -> Reading:
+def reading(queries: float, hits: float) -> MetricsReading:
     samples = {"vllm:prefix_cache_queries_total": queries, "vllm:prefix_cache_hits_total": hits}
-    return Reading(0, samples)
+    return MetricsReading(0, samples)
 
 
 @pytest.mark.parametrize(
@@ -28,14 +28,18 @@ def reading(queries: float, hits: float) -> Reading:
     ],
 )
 def test_hits_beyond_what_requests_share_are_warned_of(
-    before: Reading | None, after: Reading | None, expected: float, is_warned: bool, capsys: pytest.CaptureFixture[str]
+    before: MetricsReading | None,
+    after: MetricsReading | None,
+    expected: float,
+    is_warned: bool,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     warn_of_warm_cache(before, after, expected, seed=42)
     assert ("an earlier run with --seed 42 has sent these prompts" in capsys.readouterr().err) == is_warned
 
 
 def test_shared_prefixes_and_contexts_are_expected_in_the_cache() -> None:
-    plan = [Planned(at_us=0, input_tokens=60, output_tokens=1, prefix_tokens=40, context_tokens=10)] * 2
+    plan = [PlannedRequest(at_us=0, input_tokens=60, output_tokens=1, prefix_tokens=40, context_tokens=10)] * 2
     assert shared_share(plan) == 0.5
     assert shared_share([]) == 0
 

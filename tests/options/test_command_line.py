@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from blis_sim.options import OptionError, option
-from blis_sim.options.text import read_command_line, value_of
+from blis_sim.options.text import parse_command_line, parse_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Options:
 
 def test_a_command_line_is_read_as_settings() -> None:
     line = "--tensor-parallel-size 4 t.yaml --rate=-1 --quick --no-slow --label a,b --label c --name=x=y"
-    assert read_command_line(Options, line.split()).values == {
+    assert parse_command_line(Options, line.split()).values == {
         "size": 4, "rate": -1.0, "quick": True, "slow": False, "label": ("a,b", "c"), "name": "x=y",
         "trace": "t.yaml",
     }  # fmt: skip
@@ -43,32 +43,32 @@ def test_a_command_line_is_read_as_settings() -> None:
 )
 def test_a_command_line_that_cannot_be_read_is_refused(line: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        read_command_line(Options, line.split())
+        parse_command_line(Options, line.split())
 
 
 @pytest.mark.parametrize("line", ["-o out", "-oout", "-o=out", "--output out", "--output=out"])
 def test_a_flag_of_one_letter_takes_its_value_from_the_same_word_or_the_next(line: str) -> None:
-    assert read_command_line(Options, line.split()).values == {"output": "out"}
+    assert parse_command_line(Options, line.split()).values == {"output": "out"}
 
 
 def test_a_flag_takes_the_next_word_for_its_value_whatever_it_looks_like() -> None:
-    assert read_command_line(Options, ["--name", "--rate", "--", "--quick"]).values == {
+    assert parse_command_line(Options, ["--name", "--rate", "--", "--quick"]).values == {
         "name": "--rate",
         "trace": "--quick",
     }
 
 
 def test_a_former_flag_is_read_and_noted_but_not_where_it_is_a_value() -> None:
-    found = read_command_line(Options, ["--scheduling=blis", "--name", "--scheduling"])
+    found = parse_command_line(Options, ["--scheduling=blis", "--name", "--scheduling"])
     assert found.values == {"engine": "blis", "name": "--scheduling"}
     assert found.notes == ["--scheduling is the former name of --engine"]
 
 
 def test_help_is_asked_for_anywhere_but_in_a_value_or_after_the_flags() -> None:
-    assert read_command_line(Options, ["--rate", "1", "--help", "--loud"]).asks_for_help
-    assert not read_command_line(Options, ["--name", "--help", "--", "--help"]).asks_for_help
+    assert parse_command_line(Options, ["--rate", "1", "--help", "--loud"]).requests_help
+    assert not parse_command_line(Options, ["--name", "--help", "--", "--help"]).requests_help
 
 
 def test_texts_are_read_as_flags_have_them_or_as_files_have_them() -> None:
-    assert read_command_line(Options, ["--name", "none"]).values == {"name": "none"}
-    assert read_command_line(Options, ["--count", "none"], value_of).values == {"count": None}
+    assert parse_command_line(Options, ["--name", "none"]).values == {"name": "none"}
+    assert parse_command_line(Options, ["--count", "none"], parse_value).values == {"count": None}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_sim.options.outputs import KINDS, is_of_kind, obstacle
+from blis_sim.options.outputs import KINDS, is_of_kind, reason_not_writable
 
 SAMPLES = {
     "header": b"trace_version: 3\ntime_unit: us\n",
@@ -68,35 +68,35 @@ def test_a_kind_is_recognized_by_its_beginning_among_all_other_files(kind: str) 
 
 def test_replaces_an_empty_file_and_one_of_its_kind_only(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    assert obstacle(str(path), "rows") is None
+    assert reason_not_writable(str(path), "rows") is None
     path.touch()
-    assert obstacle(str(path), "rows") is None
+    assert reason_not_writable(str(path), "rows") is None
     path.write_bytes(SAMPLES["rows"])
-    assert obstacle(str(path), "rows") is None
+    assert reason_not_writable(str(path), "rows") is None
     path.write_text("name,price\n")
-    assert obstacle(str(path), "rows") == f"{path}, which does not hold rows of a trace"
+    assert reason_not_writable(str(path), "rows") == f"{path}, which does not hold rows of a trace"
 
 
 def test_looks_into_gzipped_files(tmp_path: Path) -> None:
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(SAMPLES["rows"]))
-    assert obstacle(str(path), "rows") is None
+    assert reason_not_writable(str(path), "rows") is None
     path.write_bytes(gzip.compress(b"name,price\n"))
-    assert obstacle(str(path), "rows") is not None
+    assert reason_not_writable(str(path), "rows") is not None
 
 
 def test_follows_a_link_to_a_file_of_its_kind_only(tmp_path: Path) -> None:
     link, target = tmp_path / "link.csv", tmp_path / "target"
     link.symlink_to(target)
-    assert obstacle(str(link), "rows") == f"{target}, where the link {link} leads to, which does not exist"
+    assert reason_not_writable(str(link), "rows") == f"{target}, where the link {link} leads to, which does not exist"
     target.write_bytes(SAMPLES["rows"])
-    assert obstacle(str(link), "rows") is None
+    assert reason_not_writable(str(link), "rows") is None
     target.write_text("secrets")
     said = f"{target}, where the link {link} leads to, which does not hold rows of a trace"
-    assert obstacle(str(link), "rows") == said
+    assert reason_not_writable(str(link), "rows") == said
 
 
 def test_writes_to_devices_and_pipes(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    assert [obstacle(path, "rows") for path in (str(pipe), "/dev/null", "/dev/stdout")] == [None, None, None]
+    assert [reason_not_writable(path, "rows") for path in (str(pipe), "/dev/null", "/dev/stdout")] == [None, None, None]

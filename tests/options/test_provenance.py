@@ -10,7 +10,7 @@ import pytest
 from blis_sim.cli.main import run
 from blis_sim.options import options_from
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
-from blis_sim.options.text import read_command_line
+from blis_sim.options.text import parse_command_line
 from replay.run_command import RunOptions
 
 Captured = pytest.CaptureFixture[str]
@@ -25,10 +25,10 @@ Captured = pytest.CaptureFixture[str]
     ],
 )
 def test_the_command_line_gives_equal_options(flags: tuple[str, ...]) -> None:
-    options = options_from(RunOptions, **read_command_line(RunOptions, flags).values)
+    options = options_from(RunOptions, **parse_command_line(RunOptions, flags).values)
     program, command, *words = shlex.split(command_line("blis run", options))
     assert (program, command) == ("blis", "run")
-    assert options_from(RunOptions, **read_command_line(RunOptions, words).values) == options
+    assert options_from(RunOptions, **parse_command_line(RunOptions, words).values) == options
 
 
 def test_files_that_are_read_have_their_hash_and_written_ones_have_none(tmp_path: Path) -> None:

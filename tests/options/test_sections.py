@@ -144,7 +144,7 @@ def test_two_settings_of_one_name_are_a_mistake_in_the_table() -> None:
         options_of(Twice)
 
 
-def test_settings_in_vain_are_named_wherever_they_are() -> None:
+def test_ineffective_settings_are_named_in_every_section() -> None:
     options = options_from(Command, model="m", certfile="c")
     assert list(ineffective_flags(options, {"certfile": "--https", "host": "--https"})) == [
         "--certfile has no effect without --https"

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from blis_sim.options import OptionError, check_options, option
-from blis_sim.options.text import setting_named, value_of, value_of_yaml
+from blis_sim.options.text import find_setting, parse_value, parse_yaml_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +36,13 @@ class Options:
     ],
 )
 def test_a_text_becomes_what_the_setting_holds(name: str, text: str, value: Any) -> None:
-    assert value_of(setting_named(Options, name), text) == value
+    assert parse_value(find_setting(Options, name), text) == value
 
 
 @pytest.mark.parametrize(("name", "value"), [("size", 3), ("rate", None), ("quick", True), ("weights", [1.0, 2.0])])
 def test_values_of_yaml_keep_their_meaning(name: str, value: Any) -> None:
     expected = tuple(value) if isinstance(value, list) else value
-    assert value_of_yaml(setting_named(Options, name), value) == expected
+    assert parse_yaml_value(find_setting(Options, name), value) == expected
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_values_of_yaml_keep_their_meaning(name: str, value: Any) -> None:
 )
 def test_a_text_that_means_nothing_is_named(name: str, text: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        value_of(setting_named(Options, name), text)
+        parse_value(find_setting(Options, name), text)
 
 
 @pytest.mark.parametrize("name", ["size", "--size", "tensor_parallel_size", "tensor-parallel-size"])
 def test_a_setting_is_found_by_its_name_and_its_flags(name: str) -> None:
-    assert setting_named(Options, name).name == "size"
+    assert find_setting(Options, name).name == "size"
     with pytest.raises(OptionError, match="no setting is called 'colour'"):
-        setting_named(Options, "colour")
+        find_setting(Options, "colour")

@@ -9,7 +9,7 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Finished, Preempted, Scheduled, StepDone
 from blis_sim.engine.kv_cache.blis_cache import KVCache, PromptCache
-from blis_sim.engine.queue import Due
+from blis_sim.engine.queue import EventKind
 from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.scheduler.policies import ORDERS
 from blis_sim.engine.sequence import Outcome, Sequence
@@ -29,7 +29,7 @@ class PlainBlisScheduler:
         self._batch = BatchFormation(config, self.kv, self._running, self._waiting)
         self._order = ORDERS[config.scheduler]
         self._step_planned = False
-        self._hold = PauseState.NONE
+        self._pause_state = PauseState.NONE
         self._ends_at: Micros = 0
         """End of the latest step."""
 
@@ -46,7 +46,7 @@ class PlainBlisScheduler:
         return 0
 
     @property
-    def rests(self) -> bool:
+    def takes_only_empty_steps(self) -> bool:
         return False
 
     @property
@@ -65,7 +65,7 @@ class PlainBlisScheduler:
         self._batch.holds_while_waiting = True
         return True
 
-    def give_up(self, sequence: Sequence) -> None:
+    def release_reservation(self, sequence: Sequence) -> None:
         """Free what was reserved for a prompt that will not come."""
         self.kv.release(sequence)
 
@@ -80,7 +80,7 @@ class PlainBlisScheduler:
         elif sequence in self._waiting:
             self._waiting.remove(sequence)
         self.kv.release(sequence)
-        self._instance.end_now(sequence, outcome, at)
+        self._instance.end_and_report(sequence, outcome, at)
         if not self._running:
             self._plan_step(at)
 
@@ -94,14 +94,14 @@ class PlainBlisScheduler:
         finished = self._process_completions(ends_at)
         queue = self._instance.queue
         step_done = StepDone(ends_at, len(self._instance.steps) - 1, at, emitted)
-        queue.push(ends_at, Due.STEP_END, (step_done, finished))
+        queue.push(ends_at, EventKind.STEP_END, (step_done, finished))
         if finished:
-            queue.push(ends_at, Due.DEPARTURE)
+            queue.push(ends_at, EventKind.DEPARTURE)
         # BLIS forgets a step under way in which every request completed: with nothing left to do it plans no step, and
         # the next arrival starts one at once, even before this one ends.
         if self._running or self._waiting:
             self._step_planned = True
-            queue.push(ends_at, Due.STEP)
+            queue.push(ends_at, EventKind.STEP)
 
     def step_ended(self, report: object, at: Micros) -> None:
         assert isinstance(report, tuple)
@@ -109,8 +109,8 @@ class PlainBlisScheduler:
         self._instance.events.append(step_done)
         self._instance.events.extend(finished)
 
-    def set_hold(self, hold: PauseState, at: Micros) -> None:
-        self._hold = hold
+    def set_pause_state(self, hold: PauseState, at: Micros) -> None:
+        self._pause_state = hold
         self._batch.admits = hold is PauseState.NONE
         self._plan_after_step(at)
 
@@ -123,21 +123,21 @@ class PlainBlisScheduler:
     @property
     def _has_work(self) -> bool:
         """Whether a step would have a request in it, as far as holds allow."""
-        if self._hold is PauseState.NONE:
+        if self._pause_state is PauseState.NONE:
             return bool(self._running or self._waiting)
-        return self._hold is PauseState.ADMISSIONS and bool(self._running)
+        return self._pause_state is PauseState.ADMISSIONS and bool(self._running)
 
     def _plan_after_step(self, at: Micros) -> None:
         """Plan a step for what there is to do now, at the end of the one under way."""
         if not self._step_planned and self._has_work:
             self._step_planned = True
-            self._instance.queue.push(max(at, self._ends_at), Due.STEP)
+            self._instance.queue.push(max(at, self._ends_at), EventKind.STEP)
 
     def _plan_step(self, at: Micros) -> None:
         """Work waits, so a step must be planned (INV-8)."""
         if not self._step_planned and self._waiting:
             self._step_planned = True
-            self._instance.queue.push(at, Due.STEP)
+            self._instance.queue.push(at, EventKind.STEP)
 
     def _schedule_batch(self, at: Micros) -> None:
         """Phase 1: order the queue, form the batch."""

@@ -8,7 +8,7 @@ from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import CacheChanged, Finished, Preempted, Scheduled, StepDone
 from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
 from blis_sim.engine.lora import LoraSlots
-from blis_sim.engine.queue import Due
+from blis_sim.engine.queue import EventKind
 from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
@@ -46,7 +46,7 @@ class PlainVllmScheduler:
         self._leaving: list[tuple[Sequence, Outcome]] = []
         """Requests whose client has gone, to be taken out when the step under way ends."""
         self._planned = False
-        self._hold = PauseState.NONE
+        self._pause_state = PauseState.NONE
         self._lora = LoraSlots(config.lora) if config.lora is not None else None
 
     @property
@@ -72,7 +72,7 @@ class PlainVllmScheduler:
         return self._batch.num_deferred
 
     @property
-    def rests(self) -> bool:
+    def takes_only_empty_steps(self) -> bool:
         return False
 
     @property
@@ -93,7 +93,7 @@ class PlainVllmScheduler:
     def step(self, at: Micros) -> None:
         """Compose until enough steps are under way or there is nothing to compose."""
         self._planned = False
-        if self._hold is PauseState.EVERYTHING:
+        if self._pause_state is PauseState.EVERYTHING:
             return
         while len(self._steps) < self._depth and (self.num_running or self.num_waiting):
             if self.compose(at) is not None:
@@ -119,8 +119,8 @@ class PlainVllmScheduler:
             self._start(at)
         self._plan(at)  # even when nothing is left to compose: a request may arrive at this very instant
 
-    def set_hold(self, hold: PauseState, at: Micros) -> None:
-        self._hold = hold
+    def set_pause_state(self, hold: PauseState, at: Micros) -> None:
+        self._pause_state = hold
         self._batch.admits = hold is PauseState.NONE
         if not self._steps:
             self._plan(at)
@@ -156,7 +156,7 @@ class PlainVllmScheduler:
             events.append(CacheChanged(at, tuple(self._instance.cache_changes)))
             self._instance.cache_changes.clear()
         if finished:
-            self._instance.queue.push(at, Due.DEPARTURE)
+            self._instance.queue.push(at, EventKind.DEPARTURE)
 
     def shape_of(self, grants: list[Grant]) -> BatchShape:
         """Return the latency model's view of a step."""
@@ -178,7 +178,7 @@ class PlainVllmScheduler:
         """Compose at `at`, after everything else of that instant."""
         if not self._planned:
             self._planned = True
-            self._instance.queue.push(at, Due.STEP)
+            self._instance.queue.push(at, EventKind.STEP)
 
     def _start(self, at: Micros) -> None:
         """Let the first composed step execute."""
@@ -193,7 +193,7 @@ class PlainVllmScheduler:
             instance.recent_prompts.add(num_prompt_tokens, at + step_time)
         step.started_at = at
         step.index = instance.steps.append(at, at + step_time)
-        instance.queue.push(at + step_time, Due.STEP_END, step)
+        instance.queue.push(at + step_time, EventKind.STEP_END, step)
 
     def _report_composition(self, at: Micros) -> None:
         events, reports_admissions = self._instance.events, self._instance.reports_admissions
@@ -255,7 +255,7 @@ class PlainVllmScheduler:
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         self._batch.leave(sequence)
         self.kv.release(sequence)
-        self._instance.end_now(sequence, outcome, at)
+        self._instance.end_and_report(sequence, outcome, at)
 
 
 def batch_shape(grants: list[Grant], decodes: int = 0, decode_contexts: int = 0) -> BatchShape:

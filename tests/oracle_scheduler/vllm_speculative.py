@@ -8,7 +8,7 @@ from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Finished
 from blis_sim.engine.kv_cache.next_token_cache import NextTokenKVCache
 from blis_sim.engine.sequence import Outcome, Sequence
-from blis_sim.engine.speculation import Acceptance
+from blis_sim.engine.speculation import AcceptanceSampler
 from blis_sim.engine.units import Micros
 from tests.oracle_scheduler.draft_batch import DraftBatch, DraftGrant, draft_shape
 from tests.oracle_scheduler.vllm import PlainVllmScheduler, Step
@@ -29,7 +29,7 @@ class PlainSpeculativeScheduler(PlainVllmScheduler):
         super().__init__(instance, DraftBatch(config, kv, speculation))
         self._speculation = speculation
         self._drafts_ahead = config.async_scheduling
-        self._acceptance = Acceptance(speculation)
+        self._acceptance = AcceptanceSampler(speculation)
         self._num_accepted = num_accepted or self._draw
         self._request_numbers: dict[Sequence, int] = {}
         """Numbers of the requests present, in the order in which they came: draws do not depend on how requests are

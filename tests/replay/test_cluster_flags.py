@@ -56,7 +56,7 @@ def test_an_impossible_cluster_is_refused_in_a_line(
     assert message in " ".join(reported.replace("│", " ").split())
 
 
-def test_flags_of_what_is_not_there_are_named() -> None:
+def test_flags_of_absent_parts_are_named() -> None:
     options = options_from(
         ReplayOptions,
         model="qwen/qwen3-14b",

@@ -36,7 +36,7 @@ def test_figures_of_the_tier_are_part_of_the_breakdown(tmp_path: Path, capsys: C
     }
 
 
-def test_without_a_tier_there_is_no_word_of_it(tmp_path: Path, capsys: Captured) -> None:
+def test_the_summary_has_no_tier_without_a_tier(tmp_path: Path, capsys: Captured) -> None:
     assert "kv_cpu_tier" not in breakdown(written(tmp_path, PREFIX), capsys)
 
 

@@ -13,8 +13,8 @@ from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS, load_
 from blis_sim.engine.latency.coefficients_file import read_coefficients, read_content
 from blis_sim.engine.latency.fitted import Fitted
 from blis_sim.engine.latency.wrapped import PhaseShifted
-from replay.output.ensemble import drawn_latencies, intervals_of
-from replay.simulation.uncertainty import drawing, uncertainty_of
+from replay.output.ensemble import intervals_of, sampled_latency_models
+from replay.simulation.uncertainty import latency_sampler, uncertainty_of
 from tests.coefficients_file import written
 from tests.replay.small_traces import row
 from tests.replay.small_traces import written as written_trace
@@ -108,7 +108,7 @@ def test_servers_differ_as_the_file_says(tmp_path: Path) -> None:
     file = written(tmp_path, spread={"weights": 0.0}, correlation=[[1.0]], servers=servers)
     latency = Fitted(load_model("qwen3-14b"), load_gpu("H100"), 1, *read_coefficients(file)[3:5])
     decodes, steps = BatchShape(decode_requests=8, decode_context_tokens=8_000), []
-    for drawn in drawn_latencies(drawing(latency, str(file)), 500, 0):
+    for drawn in sampled_latency_models(latency_sampler(latency, str(file)), 500, 0):
         assert isinstance(drawn, PhaseShifted)
         steps.append(drawn.model.step_time(decodes) / latency.step_time(decodes))
     assert np.mean(steps) == pytest.approx(1, abs=0.003)

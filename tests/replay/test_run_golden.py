@@ -11,7 +11,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from replay.closed_loop import simulate_workload
-from replay.output.findings import Questions, examine
+from replay.output.findings import AnalysisConfig, analyze
 from replay.output.summary import summary
 from replay.simulation.simulate import Simulated
 from tests.golden.same_files import assert_printed
@@ -102,7 +102,9 @@ def assert_same(run: Simulated, name: str, reference: Path) -> None:
     ours = in_detail(run)
     assert by_round(ours) == by_round(metrics)
     assert {**ours, "requests": ()} == {**metrics, "requests": ()}
-    assert_printed(summary(examine(run, Questions())), reference / "golden" / "tools" / "run" / f"{name}.stdout.txt")
+    assert_printed(
+        summary(analyze(run, AnalysisConfig())), reference / "golden" / "tools" / "run" / f"{name}.stdout.txt"
+    )
 
 
 @pytest.mark.parametrize("name", CLOSED_LOOP)

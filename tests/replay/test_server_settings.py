@@ -6,7 +6,7 @@ import pytest
 
 from blis_sim.cli.main import run
 from replay.command import rewritten
-from replay.replay_options import ReplayOptions, taken_settings
+from replay.replay_options import ReplayOptions, inherited_settings
 
 Captured = pytest.CaptureFixture[str]
 HEADER = """trace_version: 3
@@ -62,9 +62,9 @@ def test_flags_win_even_where_they_are_the_default(tmp_path: Path) -> None:
 
 def test_another_model_or_gpu_takes_nothing_that_follows_from_the_recorded_one(tmp_path: Path) -> None:
     header = Path(recording(tmp_path))
-    assert "total_kv_blocks" in taken_settings(ReplayOptions, {"model": "Qwen3-14B"}, header)
-    assert "total_kv_blocks" not in taken_settings(ReplayOptions, {"model": "llama-3.1-8b"}, header)
-    assert "total_kv_blocks" not in taken_settings(ReplayOptions, {"hardware": "A100"}, header)
+    assert "total_kv_blocks" in inherited_settings(ReplayOptions, {"model": "Qwen3-14B"}, header)
+    assert "total_kv_blocks" not in inherited_settings(ReplayOptions, {"model": "llama-3.1-8b"}, header)
+    assert "total_kv_blocks" not in inherited_settings(ReplayOptions, {"hardware": "A100"}, header)
 
 
 @pytest.mark.parametrize("flags", [["--ignore-server-settings"], ["--engine", "blis"]])
@@ -107,7 +107,7 @@ def test_a_setting_in_the_header_that_is_at_fault_is_named_with_its_key(tmp_path
     assert f"blis replay: error: {complaint}" in capsys.readouterr().err
 
 
-def test_a_flag_at_fault_is_not_the_recording_s(tmp_path: Path, capsys: Captured) -> None:
+def test_an_invalid_flag_is_not_blamed_on_the_recording(tmp_path: Path, capsys: Captured) -> None:
     assert run(["replay", recording(tmp_path), "--tp", "3"]) == 2
     complaint = "blis replay: error: qwen3-14b has 40 attention heads, which tp 3 does not divide\n"
     assert capsys.readouterr().err.endswith(complaint)

@@ -2,7 +2,7 @@
 
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals import Arrival
-from replay.synthetic_arrivals import MADE_AT_ONCE, GeneratedArrivals, arrival_of
+from replay.synthetic_arrivals import CHUNK_SIZE, GeneratedArrivals, arrival_of
 from tests.fakes import config
 from tests.replay.generated_requests import sent
 
@@ -34,7 +34,7 @@ def test_requests_of_a_group_share_the_blocks_of_their_prefix() -> None:
 def test_requests_made_together_are_those_made_alone() -> None:
     origins = [
         sent(number, prefix_group="g" * (number % 3 == 0), prefix_tokens=8, keeps_context=number % 5 == 0)
-        for number in range(MADE_AT_ONCE + 3)
+        for number in range(CHUNK_SIZE + 3)
     ]
     alone = [arrival_of(origin, number, config()) for number, origin in enumerate(origins)]
     together = list(GeneratedArrivals(origins, config()))

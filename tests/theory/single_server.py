@@ -7,7 +7,7 @@ import numpy as np
 from blis_sim.engine.core import Engine
 from blis_sim.engine.request import Request, UniqueBlocks
 from replay.arrivals import Arrival
-from replay.simulation.record import Measured
+from replay.simulation.record import RequestRecord
 from replay.simulation.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config
 from traces import TraceRow
@@ -24,7 +24,7 @@ class Run:
     """A drained run."""
 
     simulated: Simulated
-    measured: list[Measured]
+    measured: list[RequestRecord]
 
     @property
     def waits_us(self) -> list[int]:

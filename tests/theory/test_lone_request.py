@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from blis_sim.engine.core import Engine
 from blis_sim.engine.latency.blackbox import Blackbox
 from replay.arrivals import Arrival
-from replay.simulation.record import Measured
+from replay.simulation.record import RequestRecord
 from replay.simulation.simulate import simulate
 from tests.fakes import TestLatency, config, request
 from traces import TraceRow
@@ -26,7 +26,7 @@ _prompts = st.integers(1, 200)
 _outputs = st.integers(1, 20)
 
 
-def lone(latency: TestLatency | Blackbox, prompt: int, output: int, **settings: int | str) -> Measured:
+def lone(latency: TestLatency | Blackbox, prompt: int, output: int, **settings: int | str) -> RequestRecord:
     row = TraceRow(request_id=0, input_tokens=prompt, output_tokens=output, arrival_time_us=0)
     engine = Engine(config(1_000, 16, **settings), latency)
     return simulate(engine, [Arrival(777, request("a", prompt, output), row)]).requests[0]

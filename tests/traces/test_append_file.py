@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traces import ItlWriter, JsonLinesWriter, TraceError, TraceRow, TraceWriter, read_cut_itl, read_cut_rows, read_rows
-from traces.append_file import open_with_header, sole_writer
+from traces.append_file import exclusive_writer, open_with_header
 
 _rows = st.lists(
     st.builds(
@@ -102,29 +102,29 @@ def test_a_pipe_keeps_its_place(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     os.mkfifo(path)
     reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    open_with_header(path, "a", ["1\n"], is_sole=True).close()
+    open_with_header(path, "a", ["1\n"], is_exclusive=True).close()
     assert os.read(reading, 100) == b"a\n1\n"
     os.close(reading)
     assert path.is_fifo()
 
 
-def test_a_file_has_one_writer_of_those_that_ask(tmp_path: Path) -> None:
+def test_only_one_of_several_writers_opens_a_file(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     with (
-        sole_writer(path),
+        exclusive_writer(path),
         pytest.raises(TraceError, match=r"t\.csv: another process is writing it"),
-        sole_writer(path),
+        exclusive_writer(path),
     ):
         pass
     assert not path.exists()
-    file = open_with_header(path, "a", ["1\n"], is_sole=True)
+    file = open_with_header(path, "a", ["1\n"], is_exclusive=True)
     file.write("2\n")
     for kept in ([], ["1\n"]):
         with pytest.raises(TraceError, match=r"t\.csv: another process is writing it"):
-            open_with_header(path, "a", kept, is_sole=True)
+            open_with_header(path, "a", kept, is_exclusive=True)
     file.close()
     assert path.read_text() == "a\n1\n2\n"
-    open_with_header(path, "a", ["3\n"], is_sole=True).close()
+    open_with_header(path, "a", ["3\n"], is_exclusive=True).close()
     assert path.read_text() == "a\n3\n"
 
 

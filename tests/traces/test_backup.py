@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from traces import TraceError
-from traces.backup import back_up, holds_rows
+from traces.backup import back_up, has_rows
 
 NAMES = ("t.yaml", "t.itl.csv", "t.metrics.jsonl", "t.csv")
 
@@ -31,13 +31,13 @@ def contents(folder: Path) -> dict[str, str]:
 def test_rows_are_what_stands_behind_the_first_line(tmp_path: Path, content: bytes, expected: bool) -> None:
     (tmp_path / "t.csv").write_bytes(content)
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(content))
-    assert holds_rows(tmp_path / "t.csv") is holds_rows(tmp_path / "t.csv.gz") is expected
-    assert not holds_rows(tmp_path / "nothing.csv")
+    assert has_rows(tmp_path / "t.csv") is has_rows(tmp_path / "t.csv.gz") is expected
+    assert not has_rows(tmp_path / "nothing.csv")
 
 
 def test_a_gzip_file_that_cannot_be_read_may_hold_rows(tmp_path: Path) -> None:
     (tmp_path / "t.csv.gz").write_bytes(b"no gzip at all")
-    assert holds_rows(tmp_path / "t.csv.gz")
+    assert has_rows(tmp_path / "t.csv.gz")
 
 
 def test_each_recording_moves_to_a_folder_of_its_own(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_cap_that_was_never_reached_is_not_seen() -> None:
 
 def test_a_client_that_is_late_by_itself_has_no_cap() -> None:
     in_time = capped_rows(60, 60)
-    late = [_moved(each, 80_000 if each.request_id % 7 == 3 else 0) for each in in_time]
+    late = [_shifted(each, 80_000 if each.request_id % 7 == 3 else 0) for each in in_time]
     assert client_cap_of(late) is None
 
 
@@ -76,7 +76,7 @@ def test_real_recordings_far_from_saturation_have_none(shared: Path) -> None:
             assert client_cap_of(read_trace(header).rows) is None
 
 
-def _moved(row: TraceRow, later_us: int) -> TraceRow:
+def _shifted(row: TraceRow, later_us: int) -> TraceRow:
     return replace(
         row,
         send_time_us=row.send_time_us + later_us,

@@ -74,7 +74,7 @@ def test_columns_without_a_place_are_named(trace: str, tmp_path: Path, capsys: p
         (("trace", "t.yaml", "--to", "azur", "-o", "x"), "--to must be one of azure, vidur, mooncake"),
     ],
 )
-def test_what_cannot_be_written_is_refused(
+def test_unwritable_values_are_refused(
     words: tuple[str, ...], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["convert", *words]) == 2

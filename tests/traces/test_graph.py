@@ -7,8 +7,8 @@ import pytest
 
 from tests.replay.small_traces import row, trace
 from traces import TraceError, TraceRow, read_trace
-from traces.compose import merged
-from traces.graph import context_of, ids_in, renumbered, without_others
+from traces.compose import merge_traces
+from traces.graph import context_of, ids_in, renumbered, restricted_to
 
 
 def test_parents_and_contexts_come_back_from_disk(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_row_that_is_left_out_hands_on_what_it_waits_for_and_what_it_repeats()
         row(2, parents="1", context_tokens=90),
         row(3, parents="2 0", context_of="2", context_tokens=80),
     ]
-    kept = without_others(rows, [rows[0], rows[3]])
+    kept = restricted_to(rows, [rows[0], rows[3]])
     assert [(each.request_id, ids_in(each.parents), context_of(each), each.context_tokens) for each in kept] == [
         (0, (), None, 0),
         (3, (0,), 0, 60),
@@ -79,7 +79,7 @@ def test_ids_follow_their_rows_when_traces_are_composed(tmp_path: Path) -> None:
         return tmp_path / folder / "trace.yaml"
 
     first, second = some("a", 0), some("b", 100, row(3, 105))
-    _, rows, _ = merged([read_trace(first), read_trace(second)])
+    _, rows, _ = merge_traces([read_trace(first), read_trace(second)])
     assert [(each.request_id, each.parents, each.context_of) for each in rows] == [
         (0, "", ""),
         (1, "", ""),

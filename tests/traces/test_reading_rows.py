@@ -185,7 +185,7 @@ def test_rows_are_found_beside_the_header(tmp_path: Path) -> None:
     assert (trace.data_path, len(trace.rows)) == (tmp_path / "run.csv", 1)
 
 
-def test_rows_that_are_not_beside_the_header_are_asked_for(tmp_path: Path) -> None:
+def test_missing_rows_beside_the_header_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("trace_version: 3\n")
     with pytest.raises(TraceError, match=r"run\.yaml: no data file beside it, tried run\.csv and run\.csv\.gz;"):
         read_trace(tmp_path / "run.yaml")

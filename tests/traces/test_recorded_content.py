@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from traces import TraceError
-from traces.content import ContentWriter, RecordedExchange, kept_lines, line_of, read_content
+from traces.content import ContentWriter, RecordedExchange, complete_content_lines, line_of, read_content
 from traces.redaction import Redactor
 
 EXCHANGE = RecordedExchange(
@@ -41,7 +41,7 @@ def test_a_line_that_a_kill_has_cut_is_left_out(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write(line_of(EXCHANGE)[:40])
     assert read_content(path).exchanges == [EXCHANGE]
-    assert kept_lines(path) == [line_of(EXCHANGE)]
+    assert complete_content_lines(path) == [line_of(EXCHANGE)]
 
 
 @pytest.mark.parametrize(

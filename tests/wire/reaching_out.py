@@ -40,7 +40,7 @@ class _Watch:
         self.notes: list[str] | None = None
         self.allowed: tuple[str, ...] = ()
 
-    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def record(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self.notes is None or event not in EVENTS or threading.current_thread() is threading.main_thread():
             return
         if not _is_own_business(event, arguments, self.allowed):
@@ -62,7 +62,7 @@ _WATCH = _Watch()  # a hook of the interpreter cannot be taken back
 def noted_openings(*allowed: Path) -> Iterator[list[str]]:
     """Files and connections that the threads of servers open within the block, except in the allowed folders."""
     if not _WATCH.is_installed:
-        sys.addaudithook(_WATCH.hear)
+        sys.addaudithook(_WATCH.record)
         _WATCH.is_installed = True
     _WATCH.notes, _WATCH.allowed = [], tuple(map(str, allowed))
     try:

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.attack import bodies
 from benchmarks.attack.generate import hostile_requests
 from benchmarks.attack.hostile import HostileRequest
-from benchmarks.attack.judging import Attacked, Bounds, judged
+from benchmarks.attack.judging import AttackResult, Bounds, judged
 from benchmarks.attack.samples import doing, read_samples
 from benchmarks.attack.sending import exchange
 from benchmarks.attack.setups import SETUPS, Running, Setup, running
@@ -26,10 +26,10 @@ NUM_LANES = 6
 PATIENCE_S = 20.0
 
 
-def attacked(setup: Setup, server: Running, seed: int) -> Attacked:
+def attacked(setup: Setup, server: Running, seed: int) -> AttackResult:
     """Return the exchanges of one seed's requests that leave the server as it was."""
     requests = (each for each in hostile_requests(setup, seed, NUM_REQUESTS, heavy_rounds=0) if not each.disturbs)
-    found = Attacked(setup.name)
+    found = AttackResult(setup.name)
 
     async def send_all() -> None:
         for group in iter(lambda: list(itertools.islice(requests, NUM_LANES)), []):

@@ -106,7 +106,7 @@ def test_a_task_that_no_model_has_is_refused(listening: TestServer, fields: dict
     assert message in reply.json["error"]["message"]
 
 
-def test_a_recording_must_be_one(listening: TestServer) -> None:
+def test_a_file_that_is_no_audio_is_refused(listening: TestServer) -> None:
     broken = post_form(listening, "transcriptions", b"hello", model="m").json
     assert broken["error"]["message"].startswith("Invalid or corrupted audio data.")
     assert post_form(listening, "transcriptions", None, model="m", file="x").status == 422

@@ -62,9 +62,7 @@ def test_an_allowed_origin_is_named_in_every_reply(
         ),
     ],
 )  # fmt: skip
-def test_a_browser_that_asks_first_is_answered(
-    proxied: TestServer, asked: dict[str, str], status: int, text: bytes
-) -> None:
+def test_cors_preflight_is_answered(proxied: TestServer, asked: dict[str, str], status: int, text: bytes) -> None:
     reply = call(proxied, "OPTIONS", "/v1/models", headers={**ASKS, **asked})
     assert (reply.status, reply.body) == (status, text)
     expected = {
@@ -80,12 +78,12 @@ def test_a_browser_that_asks_first_is_answered(
     assert reply.headers.get("access-control-allow-origin") == allowed
 
 
-def test_without_origins_no_page_may(server: TestServer) -> None:
+def test_replies_have_no_cors_headers_without_allowed_origins(server: TestServer) -> None:
     reply = call(server, "OPTIONS", "/v1/models", headers=ASKS)
     assert (reply.status, reply.body) == (400, b"Disallowed CORS origin")
 
 
-def test_all_origins_are_a_star_unless_cookies_come_along() -> None:
+def test_all_origins_are_a_star_unless_a_request_has_cookies() -> None:
     anyone = new_cors(["*"], ["*"], ["*"], credentials=False)
     assert anyone.reply_headers(ORIGIN) == {"Vary": "Origin", "Access-Control-Allow-Origin": "*"}
     with_cookies = new_cors(["*"], ["*"], ["*"], credentials=True)
@@ -96,13 +94,13 @@ def test_all_origins_are_a_star_unless_cookies_come_along() -> None:
     assert "QUERY" in found[2]["Access-Control-Allow-Methods"]
 
 
-def test_a_question_without_origin_is_an_unknown_method(proxied: TestServer) -> None:
+def test_options_without_origin_is_an_unknown_method(proxied: TestServer) -> None:
     reply = call(proxied, "OPTIONS", "/v1/models")
     assert (reply.status, reply.headers["allow"]) == (405, "GET")
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/pre/v1/models"])
-def test_the_path_in_front_may_be_there_or_not(proxied: TestServer, path: str) -> None:
+def test_root_path_is_optional(proxied: TestServer, path: str) -> None:
     assert call(proxied, "GET", path, headers={"Authorization": "Bearer k2"}).status == 200
     assert call(proxied, "GET", path, headers={"Authorization": "bearer k1"}).status == 200
     refused = call(proxied, "GET", path, headers={"Authorization": "Bearer  k1", "Origin": ORIGIN})
@@ -111,7 +109,7 @@ def test_the_path_in_front_may_be_there_or_not(proxied: TestServer, path: str) -
     assert "access-control-allow-origin" not in refused.headers
 
 
-def test_the_path_in_front_counts_once(proxied: TestServer) -> None:
+def test_root_path_is_stripped_once(proxied: TestServer) -> None:
     assert call(proxied, "GET", "/pre/pre/health").status == 404
     assert call(proxied, "GET", "/pre").status == 404
 
@@ -124,7 +122,7 @@ def test_replies_carry_the_id_of_the_request_or_a_new_one(proxied: TestServer) -
     assert all(len(each) == 32 for each in new)
 
 
-def test_ids_are_not_echoed_unless_asked_for(server: TestServer) -> None:
+def test_request_ids_are_echoed_only_with_the_flag(server: TestServer) -> None:
     assert "x-request-id" not in call(server, "GET", "/health", headers={"X-Request-Id": "abc"}).headers
 
 

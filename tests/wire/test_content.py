@@ -27,7 +27,7 @@ def complete(server: TestServer, prompt: Any, **fields: Any) -> dict[str, Any]:
     return {**choice, "num_tokens": reply.json["usage"]["completion_tokens"]}
 
 
-def test_an_echo_repeats_what_the_user_said() -> None:
+def test_echo_mode_repeats_the_user_message() -> None:
     with running_server(mode="echo") as server:
         reply = chat(server, "one two three")
         assert (reply["message"]["content"], reply["finish_reason"], reply["num_tokens"]) == (
@@ -63,7 +63,7 @@ def test_a_stop_token_ends_an_answer(server: TestServer) -> None:
     assert server.service.model.planner.tokenizer.count(reply["text"]) == first
 
 
-def test_half_of_a_surrogate_pair_is_said_as_a_mark(server: TestServer) -> None:
+def test_half_of_a_surrogate_pair_is_echoed_as_a_replacement_character(server: TestServer) -> None:
     assert complete(server, "x", structured_outputs={"choice": ["a\udfff"]})["text"] == "a\ufffd"
 
 
@@ -87,7 +87,7 @@ def test_json_is_written_on_request(server: TestServer) -> None:
         jsonschema.validate(json.loads(reply["text"]), SCHEMA)
 
 
-def test_a_form_is_kept_to_within_a_small_budget(server: TestServer) -> None:
+def test_structured_output_is_valid_within_a_small_budget(server: TestServer) -> None:
     described = {"name": "place", "schema": SCHEMA}
     for seed in range(10):
         fields = {"response_format": {"type": "json_schema", "json_schema": described}, "seed": seed}
@@ -97,7 +97,7 @@ def test_a_form_is_kept_to_within_a_small_budget(server: TestServer) -> None:
         assert (reply["finish_reason"], reply["num_tokens"]) == ("length", 3)
 
 
-def test_choices_patterns_grammars_and_tags_are_kept_to(server: TestServer) -> None:
+def test_choices_patterns_grammars_and_tags_constrain_answers(server: TestServer) -> None:
     grammar = 'root ::= "SELECT " ("a" | "b") " FROM " [c-e]+'
     tag = {
         "type": "structural_tag",
@@ -142,7 +142,7 @@ def test_choices_patterns_grammars_and_tags_are_kept_to(server: TestServer) -> N
         ({"structural_tag": "{}"}, "Invalid structured_outputs structural_tag specification. (parameter=structured"),
     ],
 )
-def test_a_form_that_is_none_is_refused_in_vllms_words(server: TestServer, wanted: Any, message: str) -> None:
+def test_invalid_structured_outputs_are_refused_in_vllms_words(server: TestServer, wanted: Any, message: str) -> None:
     reply = call(server, "POST", "/v1/completions", {"prompt": "x", "structured_outputs": wanted})
     assert reply.status == 400
     assert reply.json["error"]["message"].startswith(message)

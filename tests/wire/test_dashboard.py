@@ -22,7 +22,7 @@ def figures_of(server: TestServer) -> Any:
     return call(server, "GET", "/dashboard/figures").json
 
 
-def test_the_dashboard_is_one_page_without_anything_from_elsewhere(server: TestServer) -> None:
+def test_the_dashboard_page_loads_nothing_from_other_hosts(server: TestServer) -> None:
     reply = call(server, "GET", "/dashboard")
     assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert re.findall(rb"https?:|\bsrc=|@import|url\(", reply.body) == []

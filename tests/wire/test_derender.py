@@ -224,7 +224,7 @@ def _whole(**choice: Any) -> dict[str, Any]:
         (_whole(logprobs={"content": [{"token_id": math.nan, "logprob": 0}]}), "token_id", "finite_number"),
     ],
 )
-def test_a_number_that_is_none_is_refused_by_its_field(split: TestServer, body: Any, field: str, kind: str) -> None:
+def test_an_invalid_number_is_refused_with_its_field(split: TestServer, body: Any, field: str, kind: str) -> None:
     reply = call(split, "POST", TEXT_PATH, body)
     assert reply.status == 400
     assert field in reply.json["error"]["message"]

@@ -98,6 +98,6 @@ def test_ports_are_a_range_or_a_number_from_the_first_on() -> None:
         ({"ports": "9000-9001", "api_server_count": 2}, "--ports and --api-server-count exclude each other"),
     ],
 )
-def test_ports_that_cannot_be_are_refused(settings: dict[str, Any], problem: str) -> None:
+def test_invalid_endpoint_ports_are_refused(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         options_from(ServeOptions, model="qwen/qwen3-14b", **settings)

@@ -46,7 +46,7 @@ STATUSES = {
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-def test_a_header_asks_for_an_error(server: TestServer, kind: str) -> None:
+def test_a_header_selects_an_error(server: TestServer, kind: str) -> None:
     reply = ask(server, kind)
     assert reply.status == STATUSES[kind]
     error, fault = reply.json["error"], ERRORS[kind]
@@ -69,7 +69,7 @@ def test_the_header_of_another_mock_server_is_understood(server: TestServer) -> 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("kind", ["slow_first_token", "stall", "trickle"])
-def test_a_late_reply_is_the_same_reply(server: TestServer, kind: str, stream: bool) -> None:
+def test_a_delayed_reply_has_unchanged_content(server: TestServer, kind: str, stream: bool) -> None:
     figures = "first_token_delay_s=0.2; stall_s=0.2; trickle_pause_s=0.001; trickle_bytes=64"
     usual = complete(server, **{**BODY, "stream": stream, "seed": 1})
     started = time.monotonic()
@@ -205,7 +205,7 @@ def test_the_largest_factor_ends_no_server() -> None:
         assert call(server, "GET", "/health").status == 200
 
 
-def test_a_fault_that_starts_again_lasts_as_long_as_said_last() -> None:
+def test_a_restarted_fault_lasts_for_its_latest_duration() -> None:
     with running_server(enable_fault_control=True) as server:
         call(server, "POST", "/blis/faults", {"engine": {"slow": 0.2}})
         call(server, "POST", "/blis/faults", {"engine": {"slow": None}})
@@ -317,6 +317,6 @@ def test_a_dead_engine_stays_dead() -> None:
         ({"fault_settings": ("slow_factor=1e300",)}, "--fault-settings: slow_factor must be at most 1e.06, got 1e.300"),
     ],
 )
-def test_flags_that_cannot_be_are_refused(settings: dict[str, tuple[str, ...]], complaint: str) -> None:
+def test_invalid_fault_flags_are_refused(settings: dict[str, tuple[str, ...]], complaint: str) -> None:
     with pytest.raises(OptionError, match=f"^{complaint}"):
         options_from(ServeOptions, model="m", **settings)

@@ -16,7 +16,7 @@ LIMIT_S = 1
 MOST_S = 8.0
 
 
-def what_comes(server: TestServer, beginning: bytes, trickle: bytes) -> bytes:
+def received_bytes(server: TestServer, beginning: bytes, trickle: bytes) -> bytes:
     """Return the bytes that a client gets which goes on sending single bytes, until its connection is closed."""
     until_s = time.monotonic() + MOST_S
     received = b""
@@ -53,13 +53,13 @@ def what_comes(server: TestServer, beginning: bytes, trickle: bytes) -> bytes:
 )
 def test_the_rest_of_a_body_is_not_waited_for_long(beginning: bytes, trickle: bytes) -> None:
     with running_server(request_receive_timeout=LIMIT_S, task=("generate", "transcription")) as server:
-        assert what_comes(server, beginning, trickle).startswith(b"HTTP/1.1 408 ")
+        assert received_bytes(server, beginning, trickle).startswith(b"HTTP/1.1 408 ")
         assert call(server, "GET", "/health").status == 200
 
 
 def test_a_connection_that_brings_nothing_is_closed() -> None:
     with running_server(request_receive_timeout=LIMIT_S) as server:
-        assert what_comes(server, b"", b"") == b""
+        assert received_bytes(server, b"", b"") == b""
 
 
 def test_a_connection_that_has_been_used_stays_open_as_long_as_others() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.attack.constraints import HOSTILE, Hostile, answer_of, doubling
-from mockserve.serving.aside import MODULES, Aside
+from mockserve.serving.aside import MODULES, OffloadExecutor
 from mockserve.serving.worker_pool import WorkerPool
 from tests.patience import PATIENCE_S, attempts, wait_until
 from tests.wire.plain_http import call, complete, open_request, raw_completion
@@ -94,7 +94,7 @@ def test_a_client_that_hangs_up_ends_its_job(server: TestServer) -> None:
 def test_refuses_more_jobs_than_may_wait() -> None:
     with running_server() as server:
         pool = WorkerPool(num_workers=1, most_waiting=0, preloaded=MODULES)
-        aside = Aside(server.service.delivery.open_replies, pool)
+        aside = OffloadExecutor(server.service.delivery.open_replies, pool)
         server.service.model.planner.aside = server.service.delivery.aside = aside
         reply = complete(server, structured_outputs=GRAMMAR)
     assert reply.status == 503

@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_S, attempts, wait_until
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
 from tests.wire.test_hostile_constraints import longest_pause_s
-from tests.wire.test_realtime import COMMIT, FINAL, MODEL, said
+from tests.wire.test_realtime import COMMIT, FINAL, MODEL, received_events
 
 DEEP = "[" * 100_000
 TOO_DEEP = "maximum recursion depth exceeded while decoding a JSON array from a unicode string"
@@ -98,7 +98,7 @@ UNTEXT = "input_value='\\ud800', input_type=str"
 def test_an_event_of_a_wrong_form_is_answered_as_by_vllm(
     listening: TestServer, event: Any, error: "str | re.Pattern[str]", code: str | None
 ) -> None:
-    found = said(listening, MODEL, event, COMMIT, FINAL)
+    found = received_events(listening, MODEL, event, COMMIT, FINAL)
     assert (found[0]["type"], found[0]["code"]) == ("error", code or "processing_error")
     if isinstance(error, str):
         assert found[0]["error"] == error
@@ -109,12 +109,12 @@ def test_an_event_of_a_wrong_form_is_answered_as_by_vllm(
 
 @pytest.mark.parametrize("final", ["yes", 1, "ON", 1.0])
 def test_an_utterance_ends_by_whatever_reads_as_true(listening: TestServer, final: Any) -> None:
-    assert said(listening, MODEL, COMMIT, {**COMMIT, "final": final})[-1]["type"] == "transcription.done"
+    assert received_events(listening, MODEL, COMMIT, {**COMMIT, "final": final})[-1]["type"] == "transcription.done"
 
 
 @pytest.mark.parametrize("audio", ["AA==AAAAAA", "AAAA AAAA", "A*AA=\n"])
 def test_characters_that_are_no_base64_are_ignored(listening: TestServer, audio: str) -> None:
-    *deltas, end = said(listening, MODEL, COMMIT, append(audio), FINAL)
+    *deltas, end = received_events(listening, MODEL, COMMIT, append(audio), FINAL)
     assert {each["type"] for each in deltas} == {"transcription.delta"}
     assert end["usage"]["completion_tokens"] == len(deltas) > 0
 
@@ -175,7 +175,7 @@ def test_connections_are_counted_on_the_metrics_page() -> None:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_WR)
         wait_until(lambda: figures(server) == (0, 1, 1))
-        said(server, MODEL, COMMIT, FINAL)
+        received_events(server, MODEL, COMMIT, FINAL)
         wait_until(lambda: figures(server) == (0, 2, 2))
 
 

@@ -213,7 +213,7 @@ def test_a_value_out_of_bounds_is_refused_in_the_words_of_vllm(
 @pytest.mark.parametrize(
     "fields", [{"min_p": "0.5"}, {"echo": "yes"}, {"max_tokens": " 3 "}, {"seed": -1}, {"n": True}]
 )
-def test_values_that_can_be_understood_are(server: TestServer, fields: dict[str, Any]) -> None:
+def test_convertible_values_are_accepted(server: TestServer, fields: dict[str, Any]) -> None:
     assert complete(server, **fields).status == 200
 
 
@@ -227,7 +227,7 @@ def test_at_most_ten_problems_are_listed(server: TestServer) -> None:
 
 
 @pytest.mark.parametrize(("rank", "status"), [("0", 200), ("1", 400), ("-1", 400), ("zz", 200)])
-def test_an_engine_that_is_asked_for_must_exist(server: TestServer, rank: str, status: int) -> None:
+def test_a_requested_rank_must_exist(server: TestServer, rank: str, status: int) -> None:
     assert call(server, "POST", "/v1/completions", BODY, {"X-data-parallel-rank": rank}).status == status
 
 
@@ -240,7 +240,7 @@ def test_a_load_balancer_gets_the_load_in_a_header(server: TestServer, wanted: s
     assert ("endpoint-load-metrics" in reply.headers) == bool(prefix)
 
 
-def test_heads_of_streams_are_the_same_whoever_writes_them(server: TestServer) -> None:
+def test_stream_heads_written_here_and_by_aiohttp_are_equal(server: TestServer) -> None:
     """Headers of connections that stay open are put together here, others by the library; Date may differ."""
     heads = []
     with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:

@@ -135,7 +135,7 @@ def test_other_durations_are_refused(text: str) -> None:
         milliseconds("--x", text)
 
 
-def test_its_flags_become_settings_of_ours() -> None:
+def test_simulator_flags_become_serve_settings() -> None:
     found = serve_options(
         options(
             time_to_first_token="200ms",
@@ -205,5 +205,5 @@ def test_adapters_can_be_loaded_without_being_named_at_the_start() -> None:
         assert ask(address, model="ad1")["model"] == "ad1"
 
 
-def test_limits_of_adapters_are_no_flags_given_in_vain() -> None:
+def test_adapter_limits_are_not_reported_as_ineffective_flags() -> None:
     assert list(flags_without_effect(serve_options(options(max_loras=2, max_cpu_loras=4), {}, 0))) == []

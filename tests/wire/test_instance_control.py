@@ -253,20 +253,20 @@ def test_an_invalid_request_for_a_new_instance_is_refused(body: dict[str, Any]) 
         assert complete(server, **BODY).status == 200
 
 
-def test_an_instance_that_there_is_not_cannot_be_killed() -> None:
+def test_a_missing_instance_cannot_be_killed() -> None:
     with controlled(num_instances=2) as server:
         for instance in ("2", "-1", "x", "9" * 5000):
             assert call(server, "DELETE", f"/blis/instances/{instance}").status == 404
 
 
-def test_no_instance_joins_those_with_roles() -> None:
+def test_instances_cannot_be_added_to_pools_with_roles() -> None:
     with controlled(num_instances=2, prefill_instances=1, decode_instances=1, pd_decider="always") as server:
         refused = call(server, "POST", "/blis/instances")
         assert (refused.status, refused.json["error"]["type"]) == (409, "ConflictError")
 
 
 @pytest.mark.parametrize(("gone", "why"), [(0, "no instance computes prompts"), (1, "no instance takes requests")])
-def test_a_pool_without_instances_is_no_fault_of_the_client(gone: int, why: str) -> None:
+def test_a_pool_without_instances_is_a_server_error(gone: int, why: str) -> None:
     with controlled(num_instances=2, prefill_instances=1, decode_instances=1, pd_decider="always") as server:
         kill(server, gone)
         refused = complete(server, **BODY)
@@ -328,7 +328,7 @@ def test_an_instance_whose_port_is_taken_is_not_added() -> None:
             assert complete(server, **BODY).status == 200
 
 
-def who_is_paused(server: TestServer) -> list[bool]:
+def paused_states(server: TestServer) -> list[bool]:
     """Whether all are, and whether each of two is."""
     places = ("", "?instance=0", "?instance=1")
     return [call(server, "GET", f"/is_paused{place}").json["is_paused"] for place in places]
@@ -342,14 +342,14 @@ def test_one_instance_may_be_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
     with running_server(num_instances=2) as server:
         assert call(server, "POST", "/pause?instance=1").json == {"status": "paused"}
-        assert who_is_paused(server) == [False, False, True]
+        assert paused_states(server) == [False, False, True]
         assert complete(server, **BODY).status == 200
         with open_request(server, stream=True, max_tokens=2, ignore_eos=True) as connection:
             wait_for_metric(server, "vllm:num_requests_waiting", 1, engine="1")
             call(server, "POST", "/resume?instance=1")
             read_until(connection, b"[DONE]")
         call(server, "POST", "/pause")
-        assert who_is_paused(server) == [True, True, True]
+        assert paused_states(server) == [True, True, True]
         assert complete(server, **BODY).status == 503
         call(server, "POST", "/resume")
         assert complete(server, **BODY).status == 200

@@ -44,7 +44,7 @@ def test_a_stream_that_waits_for_its_first_token_gets_a_comment_each_interval(in
         assert body == 2 * IN_A_CHUNK
 
 
-def test_http_1_0_gets_them_without_chunks() -> None:
+def test_comments_over_http_1_0_have_no_chunks() -> None:
     with running_server(SLOW, speed=1.0, sse_keep_alive_interval=1) as server:
         with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
             connection.sendall(raw_completion("1.0", prompt="hello", stream=True))
@@ -52,7 +52,7 @@ def test_http_1_0_gets_them_without_chunks() -> None:
         assert body == COMMENT
 
 
-def test_a_stream_that_is_never_quiet_for_so_long_gets_none() -> None:
+def test_a_stream_with_frequent_tokens_gets_no_comments() -> None:
     body = {"model": "m", "prompt": "hello", "stream": True, "max_tokens": 25, "ignore_eos": True}
     with running_server(TestLatency(step_us=100_000), speed=1.0, sse_keep_alive_interval=2) as server:
         reply = call(server, "POST", "/v1/completions", body).body
@@ -68,7 +68,7 @@ def answer_of(server: TestServer) -> str:
     return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
 
 
-def test_clients_pass_over_them() -> None:
+def test_clients_ignore_comments() -> None:
     with running_server(sse_keep_alive_interval=1) as server:
         plain = answer_of(server)
     with running_server(TestLatency(step_us=1_500_000), speed=1.0, sse_keep_alive_interval=1) as server:
@@ -76,7 +76,7 @@ def test_clients_pass_over_them() -> None:
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/messages", {"max_tokens": 5}), ("/v1/responses", {"input": "hello"})])
-def test_other_apis_have_none(path: str, body: dict[str, object]) -> None:
+def test_other_apis_send_no_comments(path: str, body: dict[str, object]) -> None:
     messages = [{"role": "user", "content": "hello"}]
     body = {"model": "m", "messages": messages, "stream": True, **body}
     data = json.dumps(body).encode()

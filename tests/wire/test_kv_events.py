@@ -144,7 +144,7 @@ def test_blocks_found_in_the_cache_are_not_stored_again() -> None:
         assert second["token_ids"] == list(range(100, 116))
 
 
-def test_blocks_found_in_the_cache_are_published_where_the_request_asks_for_full_reports() -> None:
+def test_blocks_found_in_the_cache_are_published_with_full_reports() -> None:
     with publishing() as (server, indexer):
         complete(server, prompt=PROMPT, max_tokens=1)
         complete(server, prompt=[*PROMPT[:32], *range(100, 116)], max_tokens=1, vllm_xargs=FULL_REPORT)

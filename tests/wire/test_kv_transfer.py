@@ -114,12 +114,12 @@ def test_the_parameters_of_a_finished_decode_are_none(both: TestServer) -> None:
     assert call(both, "POST", "/v1/completions", {"prompt": PROMPT, "max_tokens": 2}).json["kv_transfer_params"] is None
 
 
-def test_a_decoder_can_ask_which_engine_has_which_rank(both: TestServer) -> None:
+def test_the_query_route_maps_ranks_to_engines(both: TestServer) -> None:
     assert call(both, "GET", "/query").json == {
         "0": {"engine_id": "here", "worker_addr": {"0": {"0": "tcp://localhost:5600"}}}
     }
 
 
-def test_without_transfers_there_is_no_peer_to_ask() -> None:
+def test_the_query_route_is_unknown_without_kv_transfers() -> None:
     with running_server() as server:
         assert call(server, "GET", "/query").status == 404

@@ -49,11 +49,11 @@ def check_bounds(server: Running, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GENERATING)
-def test_a_request_for_much_holds_up_no_other(generating: Running, name: str) -> None:
+def test_large_requests_delay_no_other_client(generating: Running, name: str) -> None:
     check_bounds(generating, name)
 
 
 @pytest.mark.slow
-def test_a_request_for_much_of_what_a_flag_allows_holds_up_no_other(special: tuple[str, Running]) -> None:
+def test_large_requests_to_optional_routes_delay_no_other_client(special: tuple[str, Running]) -> None:
     name, server = special
     check_bounds(server, name)

@@ -200,7 +200,7 @@ def test_an_item_without_a_form_is_refused_by_place(server: TestServer, fields: 
     assert (reply.status, reply.json["error"]["param"]) == (400, where)
 
 
-def test_other_refusals_speak_anthropics_words(server: TestServer) -> None:
+def test_other_refusals_have_anthropics_error_format(server: TestServer) -> None:
     unknown = ask(server, model="nope")
     assert (unknown.status, unknown.json["error"]["type"]) == (404, "not_found_error")
     assert ask(server, tools=[TOOL]).json["error"]["type"] == "invalid_request_error"

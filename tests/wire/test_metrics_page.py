@@ -214,7 +214,7 @@ def test_preempted_requests_send_every_token_once(scheduling: str) -> None:
 
 
 @pytest.mark.parametrize("tracked", [False, True])
-def test_the_load_is_tracked_only_when_asked_for(tracked: bool) -> None:
+def test_the_load_is_tracked_only_with_the_flag(tracked: bool) -> None:
     slow = TestLatency(step_us=200_000)  # a client that leaves is out of the batch when the step under way ends
     with running_server(slow, speed=1.0, enable_server_load_tracking=tracked) as server:
         with open_request(server, stream=True, max_tokens=1000):

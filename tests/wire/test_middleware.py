@@ -93,7 +93,7 @@ def test_a_client_that_hangs_up_frees_its_request(server: TestServer) -> None:
         (f"{MODULE}.unusable", f"--middleware {MODULE}.unusable must be a class or a coroutine function, got 7"),
     ],
 )
-def test_what_is_no_middleware_is_refused_at_start(path: str, problem: str) -> None:
+def test_invalid_middleware_is_refused_at_start(path: str, problem: str) -> None:
     options = options_from(ServeOptions, model="qwen/qwen3-14b", port=0, host="127.0.0.1", middleware=(path,))
     with pytest.raises(OptionError, match=problem.replace("(", r"\(")):
         asyncio.run(start(options, deployment_of(options)))

@@ -97,7 +97,7 @@ def with_value(body: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_the_bodies_are_good(server: TestServer, path: str) -> None:
+def test_unchanged_bodies_are_accepted(server: TestServer, path: str) -> None:
     assert ask(server, path, **BODIES[path]).status == 200
 
 
@@ -203,7 +203,7 @@ def test_an_item_without_a_form_is_refused(
 
 
 @pytest.mark.parametrize("described", [{"name": "s"}, {"name": "s", "schema": None}])
-def test_a_form_without_a_schema_is_none(server: TestServer, described: dict[str, Any]) -> None:
+def test_a_response_format_without_a_schema_is_no_constraint(server: TestServer, described: dict[str, Any]) -> None:
     wanted = {"type": "json_schema", "json_schema": described}
     reply = ask(server, "/v1/chat/completions", messages=[TURN], response_format=wanted)
     assert reply.json["error"]["message"].startswith("You must use one kind of structured outputs constraint but none")

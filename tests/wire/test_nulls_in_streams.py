@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from mockserve.replies.call_style import STYLES, Part
+from mockserve.replies.call_style import STYLES, LaterPart
 from tests.wire.plain_http import call
 from tests.wire.serving import running_server
 
-NULL_ID_PARSERS = sorted(name for name, style in STYLES.items() if style.part is Part.NULL_ID)
+NULL_ID_PARSERS = sorted(name for name, style in STYLES.items() if style.part is LaterPart.NULL_ID)
 PARAMETERS = {
     "type": "object",
     "properties": {"at": {"type": "string"}, "far": {"type": "integer"}},

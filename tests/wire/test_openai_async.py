@@ -49,7 +49,7 @@ async def test_a_client_that_leaves_a_stream_frees_its_request(server: TestServe
     assert server.service.delivery.driver.num_unfinished_requests == 0
 
 
-async def test_a_busy_server_is_an_internal_server_error_to_it() -> None:
+async def test_a_busy_server_raises_internal_server_error_in_the_client() -> None:
     with running_server(max_num_queued_reqs=1) as server:
         async with client(server) as openai_client:
             with pytest.raises(openai.InternalServerError, match="currently busy"):

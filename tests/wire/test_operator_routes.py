@@ -197,7 +197,7 @@ def test_bad_bodies_are_refused_by_name(server: TestServer, path: str, body: Any
     assert message in reply.json["error"]["message"]
 
 
-def test_the_number_of_engines_is_what_it_is(server: TestServer) -> None:
+def test_elastic_scaling_accepts_only_the_present_number_of_engines(server: TestServer) -> None:
     assert post(server, "/scale_elastic_ep", {"new_data_parallel_size": 1}).status == 200
     assert post(server, "/scale_elastic_ep", {"new_data_parallel_size": 4}).status == 500
     assert post(server, "/is_scaling_elastic_ep").json["is_scaling_elastic_ep"] is False

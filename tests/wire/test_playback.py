@@ -126,7 +126,7 @@ def test_recorded_times_can_be_kept_or_scaled(tmp_path: Path) -> None:
         assert times[-1] >= 0.105
 
 
-def test_another_form_and_another_tokenization_say_the_same(tmp_path: Path) -> None:
+def test_replies_in_another_form_or_tokenization_have_equal_text(tmp_path: Path) -> None:
     with running_server(playback=recording(tmp_path / "r.content.jsonl"), playback_chunks="tokens") as server:
         whole = json.loads(ask(server, {**ASKED, "stream": False})[1])
         assert whole["choices"][0]["message"]["content"] == "Hello"
@@ -137,7 +137,7 @@ def test_another_form_and_another_tokenization_say_the_same(tmp_path: Path) -> N
         assert message["content"][0]["text"] == "Hello"
 
 
-def test_misses_are_generated_or_errors_as_asked(tmp_path: Path) -> None:
+def test_misses_are_generated_or_errors_by_setting(tmp_path: Path) -> None:
     path = recording(tmp_path / "r.content.jsonl")
     other = {"messages": [{"role": "user", "content": "unknown"}], "max_tokens": 2}
     with running_server(playback=path) as server:

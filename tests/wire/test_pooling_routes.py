@@ -103,7 +103,7 @@ def test_truncation_keeps_the_side_that_was_not_named(embedder: TestServer, side
         ([10**9], "Token id 1000000000 is out of vocabulary"),
     ],
 )
-def test_prompts_that_are_none_are_refused(embedder: TestServer, given: Any, message: str) -> None:
+def test_invalid_pooling_prompts_are_refused(embedder: TestServer, given: Any, message: str) -> None:
     assert embed(embedder, given).json["error"]["message"] == message
 
 
@@ -166,7 +166,7 @@ def test_token_vectors_have_a_row_for_each_token() -> None:
         ] * 3
 
 
-def test_cohere_vectors_come_in_the_types_asked_for(embedder: TestServer) -> None:
+def test_cohere_vectors_have_the_requested_types(embedder: TestServer) -> None:
     ask = {"texts": ["a b"], "embedding_types": ["float", "binary", "ubinary"]}
     found = call(embedder, "POST", "/v2/embed", ask).json["embeddings"]
     signs = np.unpackbits(np.array(found["ubinary"][0], np.uint8)).astype(bool).tolist()
@@ -174,7 +174,7 @@ def test_cohere_vectors_come_in_the_types_asked_for(embedder: TestServer) -> Non
     assert [each + 128 for each in found["binary"][0]] == found["ubinary"][0]
 
 
-def test_an_unknown_model_is_refused_in_these_routes_own_words(embedder: TestServer) -> None:
+def test_an_unknown_model_is_refused_with_the_message_of_pooling_routes(embedder: TestServer) -> None:
     error = embed(embedder, "x", model="zz").json["error"]
     assert (error["message"], error["param"], error["code"]) == ("The model `zz` does not exist.", None, 404)
 

@@ -127,7 +127,7 @@ def statuses(line: str, count: int) -> set[bytes]:
     return {ask(line, completion(prompt="x", max_tokens=1)).split(b" ", 2)[1] for _ in range(count)}
 
 
-def test_faults_that_one_process_is_asked_for_are_those_of_all(line: str) -> None:
+def test_faults_set_through_one_process_apply_to_all(line: str) -> None:
     """Of 10 connections all go to one of the two processes once in 512 times."""
     try:
         reported = change_faults(line, rates={"rate_limit": 1.0}, slow_factor=2, engine={"slow": None})
@@ -142,14 +142,14 @@ def test_faults_that_one_process_is_asked_for_are_those_of_all(line: str) -> Non
     assert statuses(line, 10) == {b"200"}
 
 
-def test_requests_of_equal_names_do_not_meet(line: str) -> None:
+def test_requests_with_equal_ids_stay_apart(line: str) -> None:
     request = completion(prompt="hello", max_tokens=20).replace(b"Host: x\r\n", b"Host: x\r\nX-Request-Id: same\r\n")
     with ThreadPoolExecutor(8) as pool:
         replies = list(pool.map(lambda _: ask(line, request), range(16)))
     assert [reply.partition(b"\r\n")[0] for reply in replies] == [b"HTTP/1.1 200 OK"] * 16
 
 
-def test_clients_that_leave_leave_nothing_behind(line: str) -> None:
+def test_disconnected_clients_leave_nothing_behind(line: str) -> None:
     streams = [connect(line) for _ in range(10)]
     for stream in streams:
         ask_for_stream(stream, 20_000)
@@ -179,7 +179,7 @@ def test_open_streams_of_all_processes_finish_on_a_signal_to_stop() -> None:
         assert running.stderr.read() == "stopping: open replies: 8, cut after 60 s\n"
 
 
-def test_a_second_signal_cuts_them() -> None:
+def test_a_second_signal_cuts_open_streams() -> None:
     with process(*TWO, *FAST, "--shutdown-timeout", "600") as (running, line), connect(line) as stream:
         ask_for_stream(stream, 20_000)
         running.send_signal(signal.SIGTERM)
@@ -212,7 +212,7 @@ def test_the_death_of_a_process_ends_the_server_as_it_ends_vllms() -> None:
         assert not Path(f"/proc/{pids[1]}").exists()
 
 
-def test_no_process_answers_for_engines_that_are_gone() -> None:
+def test_api_servers_end_when_the_engine_process_dies() -> None:
     with process(*TWO, *FAST) as (running, _):
         pids = children(running.pid)
         running.kill()

@@ -31,7 +31,7 @@ def sound(seconds: float, fill: bytes = b"\1\2") -> dict[str, Any]:
     return {"type": "input_audio_buffer.append", "audio": base64.b64encode(samples).decode()}
 
 
-def said(server: TestServer, *events: Any, until: str = "transcription.done") -> list[dict[str, Any]]:
+def received_events(server: TestServer, *events: Any, until: str = "transcription.done") -> list[dict[str, Any]]:
     """Send events, texts as they are; return the replies behind the greeting, up to the first of this type."""
 
     async def talk() -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ def said(server: TestServer, *events: Any, until: str = "transcription.done") ->
 
 
 def test_an_utterance_has_its_text_in_deltas_and_then_whole(listening: TestServer) -> None:
-    *deltas, end = said(listening, MODEL, COMMIT, sound(1), sound(2), FINAL)
+    *deltas, end = received_events(listening, MODEL, COMMIT, sound(1), sound(2), FINAL)
     assert {each["type"] for each in deltas} == {"transcription.delta"}
     assert "".join(each["delta"] for each in deltas) == end["text"] != ""
     counts = end["usage"]
@@ -61,13 +61,13 @@ def test_an_utterance_has_its_text_in_deltas_and_then_whole(listening: TestServe
 
 def test_text_comes_while_the_client_still_speaks(listening: TestServer) -> None:
     """Five seconds are transcribed at once; the end has not been said yet."""
-    first = said(listening, MODEL, COMMIT, sound(6), until="transcription.delta")
+    first = received_events(listening, MODEL, COMMIT, sound(6), until="transcription.delta")
     assert [each["type"] for each in first] == ["transcription.delta"]
 
 
 def test_longer_speech_has_more_text_and_equal_speech_the_same(listening: TestServer) -> None:
     short, again, long, other = (
-        said(listening, MODEL, COMMIT, *speech, FINAL)[-1]
+        received_events(listening, MODEL, COMMIT, *speech, FINAL)[-1]
         for speech in ([sound(4)], [sound(1), sound(3)], [sound(5), sound(7)], [sound(4, b"\3\4")])
     )
     assert short == again
@@ -76,9 +76,9 @@ def test_longer_speech_has_more_text_and_equal_speech_the_same(listening: TestSe
 
 
 def test_a_connection_has_one_utterance_after_the_other(listening: TestServer) -> None:
-    found = said(listening, MODEL, COMMIT, sound(1), FINAL)
+    found = received_events(listening, MODEL, COMMIT, sound(1), FINAL)
     assert found[-1]["type"] == "transcription.done"
-    silent = said(listening, MODEL, COMMIT, FINAL)
+    silent = received_events(listening, MODEL, COMMIT, FINAL)
     assert silent[0]["text"] == ""
 
 
@@ -101,17 +101,17 @@ def test_a_connection_has_one_utterance_after_the_other(listening: TestServer) -
         ({"type": "input_audio_buffer.append", "audio": "AAAA"}, "Invalid audio data", "invalid_audio"),
     ],
 )
-def test_what_is_wrong_is_said_and_the_connection_goes_on(
+def test_invalid_events_get_errors_and_the_connection_stays_open(
     listening: TestServer, event: Any, error: str, code: str
 ) -> None:
-    found = said(listening, event, MODEL, COMMIT, FINAL)
+    found = received_events(listening, event, MODEL, COMMIT, FINAL)
     assert found[0] == {"type": "error", "error": error, "code": code}
     assert found[-1]["type"] == "transcription.done"
 
 
 def test_websockets_are_no_http_requests_of_the_metrics_page() -> None:
     with running_server(task=("realtime",), speed=200.0) as server:
-        said(server, MODEL, COMMIT, FINAL)
+        received_events(server, MODEL, COMMIT, FINAL)
         assert "/v1/realtime" not in call(server, "GET", "/metrics").body.decode()
 
 
@@ -122,8 +122,8 @@ def test_without_a_websocket_the_path_is_unknown(listening: TestServer) -> None:
 
 
 def test_the_server_frees_what_a_client_that_leaves_has_in_the_engine(listening: TestServer) -> None:
-    said(listening, MODEL, COMMIT, sound(30), until="transcription.delta")
-    assert said(listening, MODEL, COMMIT, sound(1), FINAL)[-1]["type"] == "transcription.done"
+    received_events(listening, MODEL, COMMIT, sound(30), until="transcription.delta")
+    assert received_events(listening, MODEL, COMMIT, sound(1), FINAL)[-1]["type"] == "transcription.done"
 
 
 def test_a_buffer_keeps_lengths_and_gives_whole_segments() -> None:

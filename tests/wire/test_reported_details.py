@@ -51,7 +51,7 @@ def test_offsets_of_a_completion_run_through_its_stream(server: TestServer) -> N
 
 
 @pytest.mark.parametrize("fields", [{"logprob_token_ids": [5, 6, 7], "logprobs": True}, {"logprobs": True}])
-def test_no_more_candidates_are_shown_than_asked_for(server: TestServer, fields: dict[str, Any]) -> None:
+def test_at_most_the_requested_candidates_are_shown(server: TestServer, fields: dict[str, Any]) -> None:
     token = chat(server, max_tokens=1, **fields).json["choices"][0]["logprobs"]["content"][0]
     wanted = fields.get("logprob_token_ids", [])
     assert len(token["top_logprobs"]) == (len(wanted) + 1 if wanted else 0)
@@ -90,7 +90,7 @@ def test_an_answer_that_continues_a_message_may_repeat_it(server: TestServer) ->
     assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == whole
 
 
-def test_chunks_wait_for_as_many_tokens_as_asked_for(server: TestServer) -> None:
+def test_chunks_have_as_many_tokens_as_the_stream_interval(server: TestServer) -> None:
     reply = complete(server, max_tokens=8, ignore_eos=True, stream=True, stream_interval=3, return_token_ids=True)
     assert [len(chunk["choices"][0]["token_ids"]) for chunk in chunks_of(reply.body)] == [1, 3, 3, 1]
 

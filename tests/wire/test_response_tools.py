@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mockserve.protocol.responses.tools import begun_input, custom_input
+from mockserve.protocol.responses.tools import custom_input, partial_custom_input
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
 
@@ -89,4 +89,4 @@ def test_input_of_custom_tool_is_read_from_its_arguments(arguments: str, text: s
     ],
 )
 def test_begun_input_has_whole_characters_only(arguments: str, text: str) -> None:
-    assert begun_input(arguments) == text
+    assert partial_custom_input(arguments) == text

@@ -15,7 +15,7 @@ from blis_sim.options import OptionError, options_from
 from mockserve.engines import deployment_of
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
-from mockserve.rpc.messages import read_facts
+from mockserve.rpc.messages import read_metadata
 from tests.patience import PATIENCE_S
 from tests.wire.serving import TestServer, running_server
 
@@ -136,12 +136,12 @@ def test_settings_without_a_meaning_for_calls_are_refused_and_a_taken_port_is_na
 def test_tokenizer_files_of_a_folder_come_as_an_archive_in_pieces(tmp_path: Path) -> None:
     for name in ("tokenizer.json", "config.json", "notes.txt"):
         (tmp_path / name).write_bytes(os.urandom(50_000).hex().encode() if name != "config.json" else CONFIG)
-    facts = read_facts(str(tmp_path))
+    facts = read_metadata(str(tmp_path))
     assert (facts.model_type, facts.architectures) == ("llama", ("LlamaForCausalLM",))
     with zipfile.ZipFile(io.BytesIO(facts.archive)) as archive:
         assert archive.namelist() == ["tokenizer.json", "config.json"]
-    assert facts == read_facts(str(tmp_path))
-    assert read_facts("qwen/qwen3-14b").archive == b""
+    assert facts == read_metadata(str(tmp_path))
+    assert read_metadata("qwen/qwen3-14b").archive == b""
 
 
 def test_a_model_of_the_catalogue_has_no_tokenizer_files(engine: Any) -> None:

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.vllm_oracle.replies import Answer, answer
-from benchmarks.vllm_oracle.speech_search import Spoken, found_differences
+from benchmarks.vllm_oracle.replies import HttpReply, answer
+from benchmarks.vllm_oracle.speech_search import SpeechRequest, found_differences
 from tests.wire.serving import TestServer, running_server
 
 TABLE = Path(__file__).with_name("speech_replies.jsonl")
@@ -18,11 +18,11 @@ ROWS = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitline
 def asked(server: TestServer, row: dict[str, Any]) -> list[str]:
     """Differences between the captured reply and ours."""
     sound = row["sound"] if row["sound"] is None or isinstance(row["sound"], str) else tuple(row["sound"])
-    spoken = Spoken(row["path"], sound, [(name, value) for name, value in row["fields"]])
-    theirs = Answer(row["status"], {"content-type": row["type"]}, row["reply"])
-    ours = answer(server.url, spoken.ask())
+    speech_request = SpeechRequest(row["path"], sound, [(name, value) for name, value in row["fields"]])
+    theirs = HttpReply(row["status"], {"content-type": row["type"]}, row["reply"])
+    ours = answer(server.url, speech_request.ask())
     shown = {name: value for name, value in ours.headers.items() if name == "content-type"}
-    return found_differences(spoken, theirs, Answer(ours.status, shown, ours.body))
+    return found_differences(speech_request, theirs, HttpReply(ours.status, shown, ours.body))
 
 
 def test_recordings_are_answered_as_vllm_answers_them() -> None:

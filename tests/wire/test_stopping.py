@@ -35,7 +35,7 @@ def wait_until_not_ready(url: str) -> None:
     wait_until(lambda: status_of(f"{url}/health")[0] == 503, "it is still ready")
 
 
-def said(running: subprocess.Popen[str]) -> str:
+def output_of(running: subprocess.Popen[str]) -> str:
     assert running.stderr is not None
     return running.stderr.read()
 
@@ -54,7 +54,7 @@ def test_the_server_is_not_ready_and_takes_nothing_new_while_open_replies_finish
         assert json.loads(body)["error"]["message"] == "The server is shutting down."
         assert b"[DONE]" in read_all(stream)
         assert running.wait(PATIENCE_S) == 0
-        assert said(running) == "stopping: open replies: 1, cut after 60 s\n"
+        assert output_of(running) == "stopping: open replies: 1, cut after 60 s\n"
 
 
 def test_a_second_signal_cuts_what_is_open() -> None:
@@ -67,7 +67,7 @@ def test_a_second_signal_cuts_what_is_open() -> None:
         assert running.wait(PATIENCE_S) == 0
 
 
-def test_without_a_grace_it_cuts_at_once_as_vllm_does_by_default() -> None:
+def test_without_a_shutdown_timeout_open_replies_are_cut_at_once() -> None:
     with process("--port", "0", "--shutdown-timeout", "0") as (running, line), connect(line) as stream:
         ask_for_stream(stream, 20_000)
         running.send_signal(signal.SIGTERM)
@@ -92,12 +92,12 @@ def test_in_json_each_line_is_an_object() -> None:
         ask_for_stream(stream, 40)
         running.send_signal(signal.SIGTERM)
         assert running.wait(PATIENCE_S) == 0
-        (last,) = map(json.loads, said(running).splitlines())
+        (last,) = map(json.loads, output_of(running).splitlines())
         assert (last["logger"], last["open"]) == ("mockserve.server", 1)
 
 
 @pytest.mark.parametrize("value", ["-1", "soon"])
-def test_a_bad_grace_is_refused(value: str) -> None:
+def test_an_invalid_shutdown_timeout_is_refused(value: str) -> None:
     with process("--port", "0", "--shutdown-timeout", value) as (running, line):
         assert running.wait(PATIENCE_S) == 2
         assert "--shutdown-timeout" in line

@@ -170,7 +170,7 @@ def test_an_unknown_engine_and_an_unknown_token_are_found_late(server: TestServe
         assert [each["error"]["code"] for each in chunks_of(reply.body)] == [400]
 
 
-def test_anthropics_stream_has_it_as_an_event_of_its_own(server: TestServer) -> None:
+def test_an_anthropic_stream_reports_a_late_mistake_as_an_error_event(server: TestServer) -> None:
     form = {"format": {"type": "json_schema", "schema": {"properties": 5}}}
     asked = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "a"}], "output_config": form}
     whole = call(server, "POST", "/v1/messages", asked)

@@ -132,7 +132,7 @@ def test_calls_fit_a_small_budget_or_are_cut(client: openai.OpenAI) -> None:
         assert (reply.choices[0].message.content or "").startswith("<tool_call>")
 
 
-def test_arguments_are_to_the_taste_of_the_server() -> None:
+def test_arguments_are_within_the_ranges_of_the_server() -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"n": {"type": "integer"}}}}}]
     settings: dict[str, Any] = {"min_tool_call_integer_param": 5, "max_tool_call_integer_param": 6}
     settings["tool_call_not_required_param_probability"] = 100

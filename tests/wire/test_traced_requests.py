@@ -35,7 +35,7 @@ from tests.wire.tracing import SystemCall, calls_in, can_trace, reaching_out, tr
 
 pytestmark = pytest.mark.skipif(not can_trace(), reason="strace is not installed, or may not attach to a process")
 
-Sent = tuple[str, str, Any, Mapping[str, str] | None]
+SentRequest = tuple[str, str, Any, Mapping[str, str] | None]
 """Method, path, body and headers."""
 
 SERVER = (
@@ -46,7 +46,7 @@ ALL_ROUTES = (
     *("--max-model-len", "2048", "--enable-scale-out", "--enable-lora", "--trust-request-chat-template"),
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--tokens-per-medium", "8"),
 )
-HARMLESS: tuple[Sent, ...] = (
+HARMLESS: tuple[SentRequest, ...] = (
     ("POST", CHAT, answer_of({**doubling("allOf"), "not": {"type": "string"}}), {"Authorization": "Bearer k1"}),
     ("GET", "/metrics", None, None),
 )
@@ -67,7 +67,7 @@ def traced_server(log: Path, *flags: str) -> Iterator[http.client.HTTPConnection
             process.kill()
 
 
-def send(connection: http.client.HTTPConnection, requests: Iterable[Sent]) -> int:
+def send(connection: http.client.HTTPConnection, requests: Iterable[SentRequest]) -> int:
     """The number of requests that were answered, each on a connection of its own."""
     num_answered = 0
     for each in requests:

@@ -21,7 +21,7 @@ def test_a_client_of_an_old_version_sees_where_a_stream_ends(server: TestServer,
 @pytest.mark.parametrize(
     "fields", [b"", b"Connection: close\r\n", b"Host: x\r\nUser-Agent: a\r\nUser-Agent: b\r\nConnection: close\r\n"]
 )
-def test_heads_that_strict_servers_refuse_are_taken(server: TestServer, path: str, fields: bytes) -> None:
+def test_heads_that_strict_servers_refuse_are_accepted(server: TestServer, path: str, fields: bytes) -> None:
     """Health checks of load balancers name no host, and more than one field comes twice from some clients."""
     with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
         connection.sendall(b"GET %b HTTP/1.1\r\n%b\r\n" % (path.encode(), fields))

@@ -40,7 +40,7 @@ def prompt_tokens(row: TraceRow) -> int:
     return row.server_input_tokens or row.prefix_length + row.input_tokens
 
 
-def lost(rows: Sequence[TraceRow], kept: Sequence[str] = ()) -> tuple[str, ...]:
+def unsupported_columns_note(rows: Sequence[TraceRow], kept: Sequence[str] = ()) -> tuple[str, ...]:
     """Return a note about the columns with values in some row that a format has no place for, beside those `kept`."""
     columns = {
         "client_id": "",
@@ -88,7 +88,7 @@ def _written(given: ToExport, titles: Sequence[str], lines: Iterable[Sequence[ob
         table = csv.writer(file, lineterminator="\n")
         table.writerow(titles)
         table.writerows(lines)
-    return Exported(notes=lost(given.rows))
+    return Exported(notes=unsupported_columns_note(given.rows))
 
 
 _BLOCK_TOKENS = 512
@@ -110,7 +110,7 @@ def mooncake(given: ToExport) -> Exported:
             if row.session_id and row.round_index:
                 line["delay"] = _plain(row.think_time_us / 1000)
             file.write(json.dumps(line) + "\n")
-    return Exported(notes=lost(given.rows, _KEPT))
+    return Exported(notes=unsupported_columns_note(given.rows, _KEPT))
 
 
 def _plain(value_ms: float) -> float | int:

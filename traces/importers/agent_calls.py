@@ -32,7 +32,7 @@ class _Node:
     children: dict[int, "_Node"] = field(default_factory=dict)
 
 
-class SharedBlocks:
+class BlockHashTree:
     """Finds the earlier request with which the hashes of a request's blocks have most in common from the start."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ def rows_of(calls: Sequence[Call], session_id: str, first_id: int, start_us: int
     """
     in_order = sorted(calls, key=lambda call: (call.start_us, call.end_us))
     ancestors: list[int] = []  # of each call, as bits
-    shared = SharedBlocks()
+    shared = BlockHashTree()
     rows = []
     for place, call in enumerate(in_order):
         parents = _parents(in_order[:place], call, ancestors)
@@ -106,7 +106,7 @@ def _parents(before: Sequence[Call], call: Call, ancestors: Sequence[int]) -> li
 
 
 def _context(
-    calls: Sequence[Call], place: int, parents: Sequence[int], shared: SharedBlocks, block_tokens: int
+    calls: Sequence[Call], place: int, parents: Sequence[int], shared: BlockHashTree, block_tokens: int
 ) -> tuple[int | None, int]:
     """The call whose text this one repeats, and how many tokens of it."""
     call = calls[place]

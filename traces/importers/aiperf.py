@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from traces.graph import ids_text
-from traces.importers.reading import at, drawn_arrivals_us, expect, json_lines, taken, token_counter
+from traces.importers.reading import at, drawn_arrivals_us, expect, json_lines, sendable_rows, token_counter
 from traces.importers.registry import ConvertOptions, Imported, recording, workload_header
 from traces.rows import TraceRow
 from traces.text_file import TraceError
@@ -113,8 +113,8 @@ def _share(part: int, whole: int) -> float:
 
 
 _UNREAD = ("orchestrator", "spawns", "rounds", "pre_session_spawns")
-_MOST_DEPTH = 100
-_MOST_ROWS = 1_000_000
+_MAX_DEPTH = 100
+_MAX_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def convert_dag(options: ConvertOptions) -> Imported:
     for name, start_us in zip(roots, starts_us, strict=True):
         graph.add(name, name, start_us, None, 0)
     left_out: Counter[str] = Counter()
-    first = taken(options, graph.rows, left_out)
+    first = sendable_rows(options, graph.rows, left_out)
     return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out, notes=(how,))
 
 
@@ -174,17 +174,15 @@ class _Rows:
 
         The session of a row is the root. Times of arrival take 1 us for each token of a reply.
         """
-        if depth > _MOST_DEPTH:
+        if depth > _MAX_DEPTH:
             raise TraceError(
-                f"{self._path}: sessions start each other more than {_MOST_DEPTH} deep, {name!r} among them"
+                f"{self._path}: sessions start each other more than {_MAX_DEPTH} deep, {name!r} among them"
             )
         joins: dict[int, list[int]] = {}
         before, parents = forked, [] if parent < 0 else [parent]
         for number, turn in enumerate(self._sessions[name]):
-            if len(self.rows) >= _MOST_ROWS:
-                raise TraceError(
-                    f"{self._path}: expected at most {_MOST_ROWS} turns with all sessions that are started"
-                )
+            if len(self.rows) >= _MAX_ROWS:
+                raise TraceError(f"{self._path}: expected at most {_MAX_ROWS} turns with all sessions that are started")
             parents = list(dict.fromkeys([*parents, *joins.get(number, ())]))
             ready_us = max((_ended_us(self.rows[each]) for each in parents), default=at_us)
             context = 0 if before is None else before.input_tokens + before.output_tokens

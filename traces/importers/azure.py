@@ -3,7 +3,7 @@
 from collections import Counter
 from datetime import UTC, datetime
 
-from traces.importers.reading import taken
+from traces.importers.reading import sendable_rows
 from traces.importers.registry import ConvertOptions, Imported, workload_header
 from traces.rows import TraceRow
 from traces.table import Column, Table, read_table
@@ -24,7 +24,9 @@ def convert(options: ConvertOptions) -> Imported:
         for place, (text, read, made) in enumerate(cells)
     ]
     left_out: Counter[str] = Counter()
-    return Imported(header=workload_header(options.path.name), rows=taken(options, rows, left_out), left_out=left_out)
+    return Imported(
+        header=workload_header(options.path.name), rows=sendable_rows(options, rows, left_out), left_out=left_out
+    )
 
 
 def _time_us(table: Table, row: int, text: str) -> int:

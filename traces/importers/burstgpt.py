@@ -2,13 +2,13 @@
 
 from collections import Counter
 
-from traces.importers.reading import MOST_S, taken
+from traces.importers.reading import MAX_S, sendable_rows
 from traces.importers.registry import ConvertOptions, Imported, workload_header
 from traces.rows import TraceRow
 from traces.table import Column, read_table
 
 _COLUMNS = (
-    Column("timestamp", float, required=True, at_least=0, at_most=MOST_S),
+    Column("timestamp", float, required=True, at_least=0, at_most=MAX_S),
     Column("request tokens", int, required=True, at_least=0),
     Column("response tokens", int, required=True, at_least=0),
     Column("log type", str, default=""),
@@ -36,5 +36,5 @@ def convert(options: ConvertOptions) -> Imported:
     ]
     left_out: Counter[str] = Counter()
     notes = ("the model of a request stands in client_id, its log type in tenant_id",)
-    first = taken(options, rows, left_out)
+    first = sendable_rows(options, rows, left_out)
     return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out, notes=notes)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from blis_sim.options.addition import added_up
+from blis_sim.options.addition import sequential_sum
 from blis_sim.options.yaml_text import dump_yaml
 from traces.importers.reading import at, expect
 from traces.importers.registry import ConvertOptions, Imported, recording
@@ -78,7 +78,7 @@ def _written_out(spec: WorkloadSpec, section: InferencePerf, source: str) -> Imp
         inference_perf=None,
         category="reasoning" if chat else "language",
         clients=tuple(clients),
-        aggregate_rate=added_up(stage.rate for stage in section.stages),
+        aggregate_rate=sequential_sum(stage.rate for stage in section.stages),
         num_requests=spec.num_requests or (0 if several or chat else int(first.rate * first.duration)),
     )
     notes = ("the section sends a fixed number of requests per user, clients do so on average",)

@@ -7,8 +7,8 @@ In the form of aiperf requests may have a session, whose later ones wait for the
 from collections import Counter
 from typing import Any
 
-from traces.importers.agent_calls import SharedBlocks
-from traces.importers.reading import at, expect, json_lines, taken
+from traces.importers.agent_calls import BlockHashTree
+from traces.importers.reading import at, expect, json_lines, sendable_rows
 from traces.importers.registry import ConvertOptions, Imported, workload_header
 from traces.rows import TraceRow
 from traces.text_file import TraceError
@@ -20,7 +20,7 @@ def convert(options: ConvertOptions) -> Imported:
     """The requests of a trace, with the prefixes they share and the sessions they have. Raises TraceError."""
     rows: list[TraceRow] = []
     last_of: dict[str, TraceRow] = {}
-    shared = SharedBlocks()
+    shared = BlockHashTree()
     for place, entry in json_lines(options.path):
         ids = at(place, entry, "hash_ids", "a list") if entry.get("hash_ids") is not None else []
         hash_ids = [expect(f"{place} key hash_ids", "a whole number", each) for each in ids]
@@ -47,7 +47,9 @@ def convert(options: ConvertOptions) -> Imported:
         rows.append(row)
         last_of[session_id] = row
     left_out: Counter[str] = Counter()
-    return Imported(header=workload_header(options.path.name), rows=taken(options, rows, left_out), left_out=left_out)
+    return Imported(
+        header=workload_header(options.path.name), rows=sendable_rows(options, rows, left_out), left_out=left_out
+    )
 
 
 def _session(place: str, entry: dict[str, Any]) -> str:

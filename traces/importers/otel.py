@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from traces.importers.agent_calls import Call, rows_of
-from traces.importers.reading import at, expect, json_lines, taken
+from traces.importers.reading import at, expect, json_lines, sendable_rows
 from traces.importers.registry import ConvertOptions, Imported, workload_header
 from traces.rows import TraceRow
 from traces.text_file import TraceError, read_json
@@ -33,7 +33,7 @@ def convert(options: ConvertOptions) -> Imported:
     for span in spans:
         if any(name in span.attributes for name in _INPUT):
             session_id = str(span.attributes.get("gen_ai.conversation.id") or span.trace_id)
-            sessions[session_id].append(_call(span, (session_id, *_around(span, by_id))))
+            sessions[session_id].append(_call(span, (session_id, *_ancestors(span, by_id))))
         else:
             num_others += 1
     rows: list[TraceRow] = []
@@ -42,7 +42,7 @@ def convert(options: ConvertOptions) -> Imported:
     if not rows:
         raise TraceError(f"{options.path}: expected spans with gen_ai.usage.input_tokens, got none")
     left_out = Counter({"spans that are no calls of a model with its token counts": num_others})
-    first = taken(options, rows, left_out)
+    first = sendable_rows(options, rows, left_out)
     notes = ("what calls waited for is worked out from their times and parent spans",)
     return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out, notes=notes)
 
@@ -89,7 +89,7 @@ def _attribute(place: str, entry: Any) -> tuple[str, Any]:
     return key, next(iter(value.values()), None)
 
 
-def _around(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> list[str]:
+def _ancestors(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> list[str]:
     """The ids of the spans around a span, the outermost first."""
     found: dict[str, None] = {}
     above = by_id.get((span.trace_id, span.parent_id))

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from blis_sim.options import OptionError
-from traces.importers.reading import taken
+from traces.importers.reading import sendable_rows
 from traces.importers.registry import ConvertOptions, Imported
 from traces.trace_v2 import read_trace
 from traces.workload import PRESETS, Arrival, rate_spec
@@ -30,4 +30,4 @@ def convert_trace(options: ConvertOptions) -> Imported:
     """Return the rows that can be sent. Raises TraceError."""
     trace = read_trace(options.path)
     left_out: Counter[str] = Counter()
-    return Imported(header=trace.header, rows=taken(options, trace.rows, left_out), left_out=left_out)
+    return Imported(header=trace.header, rows=sendable_rows(options, trace.rows, left_out), left_out=left_out)

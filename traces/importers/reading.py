@@ -11,12 +11,12 @@ import orjson
 
 from blis_sim.options import OptionError
 from blis_sim.options.limits import LATEST_US
-from traces.graph import without_others
+from traces.graph import restricted_to
 from traces.importers.registry import ConvertOptions, in_order
 from traces.rows import TraceRow
 from traces.text_file import TraceError, read_bytes
 
-MOST_S = 9_000_000_000
+MAX_S = 9_000_000_000
 """Times in seconds are below: in microseconds they fit into the columns of a trace."""
 
 
@@ -32,10 +32,10 @@ def drawn_arrivals_us(options: ConvertOptions, count: int) -> list[int]:
     return arrivals_us
 
 
-def taken(options: ConvertOptions, rows: Sequence[TraceRow], left_out: Counter[str]) -> list[TraceRow]:
+def sendable_rows(options: ConvertOptions, rows: Sequence[TraceRow], left_out: Counter[str]) -> list[TraceRow]:
     """The first rows by arrival that can be sent; adds the others to `left_out`."""
     has_tokens = [row for row in rows if row.input_tokens + row.prefix_length > 0 and row.output_tokens > 0]
-    usable = in_order(without_others(rows, has_tokens))
+    usable = in_order(restricted_to(rows, has_tokens))
     if usable and usable[-1].arrival_time_us > LATEST_US:
         raise OptionError(f"{options.name}: the last request would come after {LATEST_US:.2g} us")
     left_out["requests without prompt or output tokens"] += len(rows) - len(usable)
@@ -47,8 +47,8 @@ def taken(options: ConvertOptions, rows: Sequence[TraceRow], left_out: Counter[s
 _NUMBERS = {
     "a number": 2**53,
     "a whole number": 2**53,
-    "a time in seconds": MOST_S,
-    "a time in milliseconds": MOST_S * 1000,
+    "a time in seconds": MAX_S,
+    "a time in milliseconds": MAX_S * 1000,
     "a time in nanoseconds": 2**63,
 }
 """By kind what all numbers are below."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from blis_sim.options.addition import added_up
+from blis_sim.options.addition import sequential_sum
 from traces.importers.reading import at, expect
 from traces.importers.registry import ConvertOptions, Imported
 from traces.text_file import TraceError, read_json, read_text
@@ -35,26 +35,28 @@ class Fit:
 
 def lognormal_fit(weights: Mapping[int, float]) -> Fit:
     """Mean and standard deviation of the logarithms of lengths, which must be above 0, by their weights."""
-    total = added_up(weights.values())
-    mu = added_up(weight * math.log(length) for length, weight in weights.items()) / total
-    variance = added_up(weight * (math.log(length) - mu) ** 2 for length, weight in weights.items()) / total
+    total = sequential_sum(weights.values())
+    mu = sequential_sum(weight * math.log(length) for length, weight in weights.items()) / total
+    variance = sequential_sum(weight * (math.log(length) - mu) ** 2 for length, weight in weights.items()) / total
     return Fit(mu, math.sqrt(variance))
 
 
 def mean_fit(fits: Sequence[Fit]) -> Fit:
     """The average of the parameters."""
-    return Fit(added_up(fit.mu for fit in fits) / len(fits), added_up(fit.sigma for fit in fits) / len(fits))
+    return Fit(
+        sequential_sum(fit.mu for fit in fits) / len(fits), sequential_sum(fit.sigma for fit in fits) / len(fits)
+    )
 
 
 _PROCESSES = {"gamma": "gamma", "weibull": "weibull"}
 _NUMBER = r"\s*(\d+\.?\d*|\.\d+)"
 _ENTRY = re.compile(rf"{_NUMBER}\s*:{_NUMBER}([eE][+-]?\d+)?\s*", re.ASCII)
 _NUM_CELLS = 6
-_MOST_TOKENS = 2**31
+_MAX_TOKENS = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class RateSegment:
     """Rate of a client from one instant on, and the distribution of its gaps."""
 
     start_s: float
@@ -77,7 +79,7 @@ class Lengths:
 class Chunk:
     """One client of the folder. `lengths` has what holds from each instant (seconds) on."""
 
-    moments: Sequence[Moment]
+    segments: Sequence[RateSegment]
     lengths: Mapping[float, Lengths]
 
     def lengths_at(self, time_s: float) -> Lengths:
@@ -94,10 +96,10 @@ def read_chunks(folder: Path, left_out: Counter[str]) -> list[Chunk]:
     chunks = []
     for path in paths:
         dataset = path.with_name(path.name.replace("-trace.csv", "-dataset.json"))
-        moments = _moments(path, left_out)
+        segments = _moments(path, left_out)
         lengths = _lengths(dataset, left_out)
-        if moments and lengths:
-            chunks.append(Chunk(moments, lengths))
+        if segments and lengths:
+            chunks.append(Chunk(segments, lengths))
         else:
             left_out["clients without a usable row or lengths"] += 1
     return chunks
@@ -108,22 +110,22 @@ def _number(path: Path) -> tuple[int, str]:
     return (int(digits[1]) if digits else -1, path.name)
 
 
-def _moments(path: Path, left_out: Counter[str]) -> list[Moment]:
+def _moments(path: Path, left_out: Counter[str]) -> list[RateSegment]:
     """The rows of a file; raises TraceError for one that has not six cells, and counts those with empty cells."""
-    moments = []
+    segments = []
     for line, cells in _lines(path):
         if len(cells) != _NUM_CELLS:
             raise TraceError(f"{path} line {line}: expected {_NUM_CELLS} cells, got {len(cells)}")
         try:
             start_s, rate, cv, process, shape, scale_s = cells
-            moments.append(
-                Moment(
+            segments.append(
+                RateSegment(
                     float(start_s), float(rate), float(cv), _PROCESSES[process.lower()], float(shape), float(scale_s)
                 )
             )
         except (ValueError, KeyError):
             left_out["rows of chunk-*-trace.csv that are not six fitting cells"] += 1
-    return moments
+    return segments
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -161,7 +163,7 @@ def _fit(place: str, entry: Mapping[str, Any], key: str, left_out: Counter[str])
     for item in filter(str.strip, at(place, entry, key, "text").strip().strip("{}").split(",")):
         matched = _ENTRY.fullmatch(item)
         length, weight = (float(matched[1]), float(matched[2] + (matched[3] or ""))) if matched else (0.0, 0.0)
-        if 1 <= length < _MOST_TOKENS and 0 < weight < inf:
+        if 1 <= length < _MAX_TOKENS and 0 < weight < inf:
             weights[int(length)] = weight
         else:
             left_out[f"shares of {key} without a length from 1 on"] += 1
@@ -174,12 +176,12 @@ WINDOW_S = 600
 _NUM_WINDOWS = 3
 _CLASSES = ("critical", "standard", "batch", "sheddable", "background")
 
-Deal = Mapping[str, Sequence[Sequence[tuple[Chunk, Moment]]]]
+ClassAssignment = Mapping[str, Sequence[Sequence[tuple[Chunk, RateSegment]]]]
 """For each period the clients of each class, in the order of the classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class PeriodTiming:
     """Times of the periods in the converted workload, in seconds."""
 
     window_s: int
@@ -190,9 +192,9 @@ def convert(options: ConvertOptions) -> Imported:
     """The cohorts of the periods asked for. Raises TraceError."""
     left_out: Counter[str] = Counter()
     chunks = read_chunks(options.path, left_out)
-    deal = dealt(chunks, Random(f"{options.seed}/servegen"), left_out)
-    placement = Placement(window_s=options.window_duration_seconds, drain_s=options.drain_timeout_seconds)
-    cohorts = cohorts_of(deal, placement)
+    assignment = assign_to_classes(chunks, Random(f"{options.seed}/servegen"), left_out)
+    timing = PeriodTiming(window_s=options.window_duration_seconds, drain_s=options.drain_timeout_seconds)
+    cohorts = cohorts_of(assignment, timing)
     chosen = tuple(cohort for cohort in cohorts if options.time in (None, cohort.id.partition("-")[0]))
     if not chosen:
         raise TraceError(f"{options.path}: expected clients that are active in the chosen periods, got none")
@@ -201,47 +203,47 @@ def convert(options: ConvertOptions) -> Imported:
     return Imported(spec=spec, left_out=left_out)
 
 
-def dealt(chunks: Sequence[Chunk], random: Random, left_out: Counter[str]) -> Deal:
+def assign_to_classes(chunks: Sequence[Chunk], random: Random, left_out: Counter[str]) -> ClassAssignment:
     """One window of each period, its active clients shuffled and dealt to the classes in turn."""
-    deal: dict[str, list[list[tuple[Chunk, Moment]]]] = {}
+    assignment: dict[str, list[list[tuple[Chunk, RateSegment]]]] = {}
     used = 0
     for period, start_s in PERIODS.items():
         window_s = start_s + WINDOW_S * random.randrange(_NUM_WINDOWS)
         active = active_at(chunks, window_s)
         used += len(active)
         random.shuffle(active)
-        deal[period] = [active[place :: len(_CLASSES)] for place in range(len(_CLASSES))]
-    left_out["moments outside the three windows taken"] = sum(len(chunk.moments) for chunk in chunks) - used
-    return deal
+        assignment[period] = [active[place :: len(_CLASSES)] for place in range(len(_CLASSES))]
+    left_out["moments outside the three windows taken"] = sum(len(chunk.segments) for chunk in chunks) - used
+    return assignment
 
 
-def active_at(chunks: Sequence[Chunk], window_s: int) -> list[tuple[Chunk, Moment]]:
+def active_at(chunks: Sequence[Chunk], window_s: int) -> list[tuple[Chunk, RateSegment]]:
     """The clients with requests in the window that begins then, with what they do."""
     return [
         (chunk, moment)
         for chunk in chunks
-        for moment in chunk.moments
+        for moment in chunk.segments
         if window_s <= moment.start_s < window_s + WINDOW_S and moment.rate > 0
     ]
 
 
-def cohorts_of(deal: Deal, placement: Placement) -> list[Cohort]:
+def cohorts_of(assignment: ClassAssignment, timing: PeriodTiming) -> list[Cohort]:
     """A cohort per period and class that has clients, by period and then by name."""
     cohorts = []
     for number, period in enumerate(PERIODS):
-        start_us = number * (placement.window_s + placement.drain_s) * 1_000_000
-        for slo_class, clients in sorted(zip(_CLASSES, deal[period], strict=True)):
+        start_us = number * (timing.window_s + timing.drain_s) * 1_000_000
+        for slo_class, clients in sorted(zip(_CLASSES, assignment[period], strict=True)):
             if clients:
                 spike = Spike(
                     start_time_us=start_us,
-                    duration_us=placement.window_s * 1_000_000,
-                    trace_rate=added_up(moment.rate for _, moment in clients),
+                    duration_us=timing.window_s * 1_000_000,
+                    trace_rate=sequential_sum(moment.rate for _, moment in clients),
                 )
                 cohorts.append(_cohort(period, slo_class, clients, spike))
     return cohorts
 
 
-def _cohort(period: str, slo_class: str, clients: Sequence[tuple[Chunk, Moment]], spike: Spike) -> Cohort:
+def _cohort(period: str, slo_class: str, clients: Sequence[tuple[Chunk, RateSegment]], spike: Spike) -> Cohort:
     lengths = [chunk.lengths_at(moment.start_s) for chunk, moment in clients]
     return Cohort(
         id=f"{period}-{slo_class}",
@@ -256,14 +258,14 @@ def _cohort(period: str, slo_class: str, clients: Sequence[tuple[Chunk, Moment]]
     )
 
 
-def _arrival(moments: Sequence[Moment]) -> Arrival:
+def _arrival(segments: Sequence[RateSegment]) -> Arrival:
     """The process that most of the clients have, with the averages of all; a draw goes to gamma."""
-    num_weibull = sum(moment.process == "weibull" for moment in moments)
+    num_weibull = sum(moment.process == "weibull" for moment in segments)
     return Arrival(
-        process="weibull" if 2 * num_weibull > len(moments) else "gamma",
-        cv=_mean([moment.cv for moment in moments]),
-        shape=_mean([moment.shape for moment in moments]),
-        scale=_mean([moment.scale_s * 1e6 for moment in moments]),
+        process="weibull" if 2 * num_weibull > len(segments) else "gamma",
+        cv=_mean([moment.cv for moment in segments]),
+        shape=_mean([moment.shape for moment in segments]),
+        scale=_mean([moment.scale_s * 1e6 for moment in segments]),
     )
 
 
@@ -272,4 +274,4 @@ def _lognormal(fit: Fit) -> Distribution:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return added_up(values) / len(values)
+    return sequential_sum(values) / len(values)

@@ -16,7 +16,7 @@ from typing import Any
 
 from blis_sim.options import OptionError
 from traces.importers.aiperf import text_of
-from traces.importers.reading import at, drawn_arrivals_us, expect, taken, token_counter
+from traces.importers.reading import at, drawn_arrivals_us, expect, sendable_rows, token_counter
 from traces.importers.registry import ConvertOptions, Imported, recording, workload_header
 from traces.rows import TraceRow
 from traces.text_file import TraceError, read_bytes, read_json
@@ -144,7 +144,7 @@ def convert_agentic(options: ConvertOptions) -> Imported:
     for (name, turns), start_us in zip(sessions, starts_us, strict=True):
         rows += _rows(name, turns, start_us, len(rows))
     notes = (how, f"replies without two lengths of prompts have {DEFAULT_OUTPUT_TOKENS} tokens, as SGLang asks for")
-    first = taken(options, rows, left_out)
+    first = sendable_rows(options, rows, left_out)
     return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out, notes=notes)
 
 

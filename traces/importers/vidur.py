@@ -2,13 +2,13 @@
 
 from collections import Counter
 
-from traces.importers.reading import MOST_S, drawn_arrivals_us, taken
+from traces.importers.reading import MAX_S, drawn_arrivals_us, sendable_rows
 from traces.importers.registry import ConvertOptions, Imported, workload_header
 from traces.rows import TraceRow
 from traces.table import Column, read_table
 
 _COLUMNS = (
-    Column("arrived_at", float, default=None, at_least=0, at_most=MOST_S),
+    Column("arrived_at", float, default=None, at_least=0, at_most=MAX_S),
     Column("num_prefill_tokens", int, required=True, at_least=0),
     Column("num_decode_tokens", int, required=True, at_least=0),
 )
@@ -27,5 +27,5 @@ def convert(options: ConvertOptions) -> Imported:
     ]
     left_out: Counter[str] = Counter()
     notes = ("--rate has no effect, the file has arrival times",) if has_times and options.rate else ()
-    first = taken(options, rows, left_out)
+    first = sendable_rows(options, rows, left_out)
     return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out, notes=notes)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from traces.importers.agent_calls import Call, rows_of
-from traces.importers.reading import MOST_S, at, drawn_arrivals_us, expect, taken
+from traces.importers.reading import MAX_S, at, drawn_arrivals_us, expect, sendable_rows
 from traces.importers.registry import ConvertOptions, Imported, workload_header
 from traces.rows import TraceRow
 from traces.text_file import TraceError, read_json
@@ -29,7 +29,7 @@ def convert(options: ConvertOptions) -> Imported:
             raise TraceError(f"{path} key block_size: expected a whole number above 0, got 0")
         calls = list(_calls(str(path), at(str(path), entry, "requests", "a list"), (session_id,), left_out))
         rows += rows_of(calls, session_id, len(rows), start_us, block_tokens)
-    first = taken(options, rows, left_out)
+    first = sendable_rows(options, rows, left_out)
     return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out)
 
 
@@ -58,7 +58,7 @@ def _call(place: str, entry: dict[str, Any], path: tuple[str, ...], *, is_stream
     ids = expect(f"{place} key hash_ids", "a list", entry.get("hash_ids") or [])
     return Call(
         start_us=start_us,
-        end_us=min(start_us + took_us, MOST_S * 1_000_000),
+        end_us=min(start_us + took_us, MAX_S * 1_000_000),
         path=path,
         input_tokens=at(place, entry, "in", "a whole number"),
         output_tokens=at(place, entry, "out", "a whole number"),

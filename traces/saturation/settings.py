@@ -7,9 +7,9 @@ from traces.header import Key, checked
 from traces.text_file import TraceError, read_yaml
 
 _AMOUNT = Key(float, at_least=0)
-_LEAST_MS = 0.001
-_LEAST_S = 0.001
-_MOST_S = 1e9
+_MIN_MS = 0.001
+_MIN_S = 0.001
+_MAX_S = 1e9
 _WITHOUT_EFFECT = (
     "min_windows",
     "peak_ratio",
@@ -48,9 +48,9 @@ def read_settings(path: Path | str) -> SaturationSettings:
     settings: dict[str, Any] = {}
     if "threshold_ms" in given.get("threshold", {}):
         limit_ms = given["threshold"]["threshold_ms"]
-        settings["threshold_ms"] = _between(_LEAST_MS, _MOST_S * 1e3, path, "threshold.threshold_ms", limit_ms)
+        settings["threshold_ms"] = _between(_MIN_MS, _MAX_S * 1e3, path, "threshold.threshold_ms", limit_ms)
     if "window_size_sec" in drift:
-        window_s = _between(_LEAST_S, _MOST_S, path, "backlog_drift.window_size_sec", drift["window_size_sec"])
+        window_s = _between(_MIN_S, _MAX_S, path, "backlog_drift.window_size_sec", drift["window_size_sec"])
         settings["window_us"] = settings["final_window_us"] = int(window_s * 1e6)
     notes = tuple(f"{path}: backlog_drift.{key} has no effect" for key in drift if key in _WITHOUT_EFFECT)
     return SaturationSettings(**settings, notes=notes)

@@ -19,7 +19,7 @@ from traces.workload.spec import Agent, Distribution
 from traces.workload.streams import Quantity, Streams
 
 FORK = "fork"
-MOST_REQUESTS_OF_A_SESSION = 10_000
+MAX_REQUESTS_OF_A_SESSION = 10_000
 _SESSIONS_TO_GUESS_FROM = 16
 _US_PER_OUTPUT_TOKEN = 1
 """Assumed time per output token before the server is known."""
@@ -136,12 +136,12 @@ def draw_agents(source: Source, until_us: int) -> DrawnAgents:
     starts = source.timeline.instants(streams.of(Quantity.ARRIVALS), until_us)
     layout = _layout(client.agent, streams, len(starts), source.label)
     count = len(layout.parents)
-    own = sample(source.habits.input_distribution, streams.of(Quantity.INPUT_TOKENS), count)
+    own = sample(source.profile.input_distribution, streams.of(Quantity.INPUT_TOKENS), count)
     tasks = _drawn(client.agent.task_distribution, streams, Quantity.TASK_TOKENS, len(starts))
     if tasks is not None:
         own[layout.first_places] = tasks
     tool_time_ms = _drawn(client.agent.tool_time_ms_distribution, streams, Quantity.TOOL_TIME, count)
-    output_tokens = sample(source.habits.output_distribution, streams.of(Quantity.OUTPUT_TOKENS), count).tolist()
+    output_tokens = sample(source.profile.output_distribution, streams.of(Quantity.OUTPUT_TOKENS), count).tolist()
     prefixes = {is_spawned: _prefix_of(source, is_spawned)[1] for is_spawned in (False, True)}
     prompts, arrivals, pauses = list[int](), list[int](), list[int]()
     pauses_ms: Iterable[int] = repeat(0, count) if tool_time_ms is None else tool_time_ms.tolist()
@@ -219,8 +219,8 @@ def _lay_out(
 
 def _check_length(label: str, num_requests: Sequence[int] | Ints) -> None:
     most = max(num_requests, default=0)
-    if most > MOST_REQUESTS_OF_A_SESSION:
+    if most > MAX_REQUESTS_OF_A_SESSION:
         raise TraceError(
             f"{label}: the distributions of an agent draw {most:.3g} requests for one session, expected at most"
-            f" {MOST_REQUESTS_OF_A_SESSION}"
+            f" {MAX_REQUESTS_OF_A_SESSION}"
         )

@@ -19,7 +19,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Gaps: TypeAlias = Callable[[np.random.Generator, int], Floats]
 """Draws so many gaps in microseconds, not rounded."""
 
-_MOST_AT_ONCE = 1 << 20
+_MAX_AT_ONCE = 1 << 20
 
 
 def gaps_of(arrival: Arrival, rate: float) -> tuple[Gaps, float]:
@@ -68,7 +68,7 @@ def _weibull_cv(shape: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Renewal:
+class RenewalProcess:
     """Gaps one after the other from 0 on. With windows, (start, end) ascending, arrivals outside of them are lost."""
 
     gaps: Gaps
@@ -95,7 +95,7 @@ class Renewal:
         last = 0.0
         while last <= until_us:
             expected = (until_us - last) / max(self.mean_gap_us, 1)
-            count = min(_MOST_AT_ONCE, int(expected + 4 * self.spread * math.sqrt(expected)) + 8)
+            count = min(_MAX_AT_ONCE, int(expected + 4 * self.spread * math.sqrt(expected)) + 8)
             # Whole numbers held as floats are exact up to 2**53 us, and do not wrap around beyond.
             at = last + np.cumsum(np.maximum(np.floor(self.gaps(rng, count)), 1))
             last = float(at[-1])
@@ -112,7 +112,7 @@ class Renewal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretched:
+class FixedCountArrivals:
     """A fixed number of gaps, stretched to fill a window exactly; the last arrival falls on its end."""
 
     gaps: Gaps
@@ -147,4 +147,4 @@ class Stretched:
         return at[at <= until_us]
 
 
-Timeline: TypeAlias = Renewal | Stretched
+Timeline: TypeAlias = RenewalProcess | FixedCountArrivals

@@ -34,8 +34,8 @@ REQUIRED_PARAMS = {
 OPTIONAL_PARAMS = {"exponential": ("min", "max"), "lognormal": ("min", "max")}
 _NOT_NEGATIVE = ("std_dev", "sigma")
 _EXPONENTS = ("mu", "sigma")
-_MOST_EXPONENT = 100
-_MOST_DIGITS = 20
+_MAX_EXPONENT = 100
+_MAX_DIGITS = 20
 _POSITIVE = ("alpha", "xm")
 
 
@@ -58,7 +58,7 @@ def problem_of(distribution: Distribution) -> str | None:
 
 def _problem_of_values(kind: str, params: Params) -> str | None:
     for name, value in params.items():
-        most = _MOST_EXPONENT if name in _EXPONENTS else MOST_TOKENS
+        most = _MAX_EXPONENT if name in _EXPONENTS else MOST_TOKENS
         if value > most:
             return f"expected {name} to be at most {most:g}, got {value:g}"
         if name in _POSITIVE and value <= 0:
@@ -75,7 +75,7 @@ def _problem_of_values(kind: str, params: Params) -> str | None:
 
 def _problem_of_weights(params: Params) -> str | None:
     for name in params:
-        if not name.isdecimal() or not name.isascii() or len(name) > _MOST_DIGITS or name != str(int(name)):
+        if not name.isdecimal() or not name.isascii() or len(name) > _MAX_DIGITS or name != str(int(name)):
             return f"expected whole numbers of tokens as keys, got {name!r}"
         if int(name) > MOST_TOKENS:
             return f"expected at most {MOST_TOKENS} tokens, got {name}"

@@ -12,7 +12,7 @@ from blis_sim.options.limits import LATEST_US, MOST_DRAWN, MOST_REQUESTS
 from traces.rows import TraceRow
 from traces.text_file import TraceError
 from traces.workload.agents import DrawnAgents, Link, requests_per_agent
-from traces.workload.arrivals import Ints, Renewal
+from traces.workload.arrivals import Ints, RenewalProcess
 from traces.workload.lengths import Turns, draw_turns
 from traces.workload.request import Session, WorkloadRequest, row_of
 from traces.workload.sources import Source
@@ -32,11 +32,11 @@ def check_count(expected: float) -> None:
         )
 
 
-def check_size(sources: Sequence[Source], until_us: int, num_wanted: int) -> None:
-    """Raise TraceError when these sources have too many requests up to an instant. Of them, `num_wanted` are kept; 0
+def check_size(sources: Sequence[Source], until_us: int, num_requested: int) -> None:
+    """Raise TraceError when these sources have too many requests up to an instant. Of them, `num_requested` are kept; 0
     keeps all."""
     expected = sum(_num_requests(source, until_us) for source in sources)
-    if not num_wanted:
+    if not num_requested:
         check_count(expected)
     elif expected > MOST_DRAWN:
         raise TraceError(
@@ -65,7 +65,7 @@ def _num_requests(source: Source, until_us: int) -> float:
     num_rounds = requests_per_session(source)
     if multi_turn is not None and multi_turn.single_session:
         return num_rounds
-    if not isinstance(timeline, Renewal):
+    if not isinstance(timeline, RenewalProcess):
         return num_rounds * timeline.num_gaps
     spans = ((0, until_us),) if timeline.windows is None else timeline.windows
     active_us = sum(max(0, min(end, until_us) - start) for start, end in spans)
@@ -78,7 +78,7 @@ _US_PER_OUTPUT_TOKEN = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class DrawnRequests:
     """The requests of one source. `input_tokens` hold the context that sessions accumulate, those of `turns` do not.
 
     With sessions of n rounds, element s * n + r is round r of session s. Without sessions n is 1.
@@ -177,7 +177,7 @@ def keeps_context(multi_turn: MultiTurn) -> bool:
     return multi_turn.context_growth == ACCUMULATE
 
 
-def draw(source: Source, until_us: int) -> Drawn:
+def draw(source: Source, until_us: int) -> DrawnRequests:
     """All requests, or all sessions, that a source begins up to and including `until_us`.
 
     A single session is drawn whenever it begins. Rounds of a session follow each other as if each reply took a
@@ -186,10 +186,12 @@ def draw(source: Source, until_us: int) -> Drawn:
     multi_turn = source.client.multi_turn
     if multi_turn is None:
         arrivals = source.timeline.instants(source.streams.of(Quantity.ARRIVALS), until_us)
-        turns = draw_turns(source.habits, source.streams, len(arrivals))
-        return Drawn(source=source, arrival_us=arrivals, input_tokens=turns.input_tokens, turns=turns, num_rounds=1)
+        turns = draw_turns(source.profile, source.streams, len(arrivals))
+        return DrawnRequests(
+            source=source, arrival_us=arrivals, input_tokens=turns.input_tokens, turns=turns, num_rounds=1
+        )
     starts = _first_start(source) if multi_turn.single_session else _starts(source, until_us)
-    turns = draw_turns(source.habits, source.streams, len(starts) * multi_turn.max_rounds)
+    turns = draw_turns(source.profile, source.streams, len(starts) * multi_turn.max_rounds)
     by_session = (len(starts), multi_turn.max_rounds)
     inputs, outputs = turns.input_tokens.reshape(by_session), turns.output_tokens.reshape(by_session)
     replied = np.cumsum(outputs, axis=1) - outputs
@@ -197,7 +199,7 @@ def draw(source: Source, until_us: int) -> Drawn:
     arrivals = starts[:, np.newaxis] + thought + replied * _US_PER_OUTPUT_TOKEN
     if keeps_context(multi_turn):
         inputs = np.cumsum(inputs, axis=1) + replied
-    return Drawn(
+    return DrawnRequests(
         source=source,
         arrival_us=arrivals.ravel(),
         input_tokens=inputs.ravel(),
@@ -222,11 +224,11 @@ def _first_start(source: Source) -> Ints:
         until_us *= 2
 
 
-AnyDrawn: TypeAlias = Drawn | DrawnAgents
+AnyDrawn: TypeAlias = DrawnRequests | DrawnAgents
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SelectedRequests:
     """Requests of one source, by their places there, and how long each may take (0: forever)."""
 
     drawn: AnyDrawn
@@ -242,10 +244,10 @@ class Rows:
     fixed_sessions: frozenset[str]
 
 
-def rows_of(chosen: Sequence[Chosen]) -> Rows:
+def rows_of(selected: Sequence[SelectedRequests]) -> Rows:
     """The rows of these requests, with those that closed-loop sessions send later."""
     found: list[tuple[int, int, int, WorkloadRequest, Link]] = []
-    for number, each in enumerate(chosen):
+    for number, each in enumerate(selected):
         places = each.drawn.sessions_begun(each.places) if each.drawn.is_closed_loop else each.places
         requests = each.drawn.requests(places, each.timeout_us)
         links = each.drawn.links(places.tolist())
@@ -257,7 +259,7 @@ def rows_of(chosen: Sequence[Chosen]) -> Rows:
     ids = {(source, place): number for number, (_, source, place, _, _) in enumerate(found)}
     return Rows(
         rows=[_linked(row_of(each[3], number), each[1], each[4], ids) for number, each in enumerate(found)],
-        fixed_sessions=frozenset(_fixed_sessions(chosen, found)),
+        fixed_sessions=frozenset(_fixed_sessions(selected, found)),
     )
 
 
@@ -274,8 +276,8 @@ def _linked(row: TraceRow, source: int, link: Link, ids: dict[tuple[int, int], i
 
 
 def _fixed_sessions(
-    chosen: Sequence[Chosen], found: Iterable[tuple[int, int, int, WorkloadRequest, Link]]
+    selected: Sequence[SelectedRequests], found: Iterable[tuple[int, int, int, WorkloadRequest, Link]]
 ) -> Iterator[str]:
     for _, source, _, request, _ in found:
-        if request.session_id and not chosen[source].drawn.is_closed_loop:
+        if request.session_id and not selected[source].drawn.is_closed_loop:
             yield request.session_id

@@ -14,8 +14,8 @@ from traces.workload.arrivals import Ints
 from traces.workload.drawn import (
     NEVER,
     AnyDrawn,
-    Chosen,
-    Drawn,
+    DrawnRequests,
+    SelectedRequests,
     check_size,
     check_users,
     draw,
@@ -23,7 +23,7 @@ from traces.workload.drawn import (
     rows_of,
 )
 from traces.workload.inference_perf import inference_perf_sources
-from traces.workload.lengths import Habits, draw_turns
+from traces.workload.lengths import LengthProfile, draw_turns
 from traces.workload.request import Round, Session, Workload, WorkloadRequest
 from traces.workload.sections import Vidur
 from traces.workload.sources import Source, Users, sources_of
@@ -38,19 +38,19 @@ _ROUNDS_AT_ONCE = 16
 class _LaterRounds:
     """The endless rounds of a user after its first. Each iteration begins anew and gives the same ones."""
 
-    habits: Habits
+    profile: LengthProfile
     streams: Streams
 
     def __iter__(self) -> Iterator[Round]:
-        rounds = _rounds(self.habits, self.streams)
+        rounds = _rounds(self.profile, self.streams)
         next(rounds)
         return rounds
 
 
-def _rounds(habits: Habits, streams: Streams) -> Iterator[Round]:
+def _rounds(profile: LengthProfile, streams: Streams) -> Iterator[Round]:
     for block in count():
-        turns = draw_turns(habits, streams.part(block), _ROUNDS_AT_ONCE)
-        yield from turns.rounds(habits.client.think_time_us)
+        turns = draw_turns(profile, streams.part(block), _ROUNDS_AT_ONCE)
+        yield from turns.rounds(profile.client.think_time_us)
 
 
 def user_sessions(users: Users, timeout_us: int) -> Iterator[Session]:
@@ -59,7 +59,7 @@ def user_sessions(users: Users, timeout_us: int) -> Iterator[Session]:
     for number in range(client.concurrency):
         streams = users.streams.part(number)
         arrival_us = number * client.think_time_us // client.concurrency
-        first = next(_rounds(users.habits, streams))
+        first = next(_rounds(users.profile, streams))
         request = WorkloadRequest(
             arrival_us=arrival_us,
             client_id=client.id,
@@ -83,7 +83,7 @@ def user_sessions(users: Users, timeout_us: int) -> Iterator[Session]:
             video_tokens=first.video_tokens,
             reason_ratio=first.reason_ratio,
         )
-        yield Session(first=request, later=_LaterRounds(users.habits, streams), timeout_us=timeout_us)
+        yield Session(first=request, later=_LaterRounds(users.profile, streams), timeout_us=timeout_us)
 
 
 def generate(spec: WorkloadSpec, timeout_us: int | None = None) -> Workload:
@@ -106,9 +106,9 @@ def _generated(spec: WorkloadSpec, timeout_us: int | None) -> Workload:
     if spec.scenario is not None:
         from traces.workload.adaptive import scenario_requests  # few specs are scenarios
 
-        return _given(spec, scenario_requests(spec.scenario, spec.seed), timeout_us or 0)
+        return _limited_to_spec(spec, scenario_requests(spec.scenario, spec.seed), timeout_us or 0)
     sources, users = _sources(spec)
-    _demand_end(spec, sources, users)
+    _check_has_end(spec, sources, users)
     limit_us = spec.horizon or NEVER
     if not spec.num_requests:
         check_users([each.client for each in users], spec.horizon)
@@ -131,10 +131,12 @@ def _generated(spec: WorkloadSpec, timeout_us: int | None) -> Workload:
     )
 
 
-def _with_agents(spec: WorkloadSpec, kept: Sequence["_Kept"], timeout_us: int | None) -> Workload:
+def _with_agents(spec: WorkloadSpec, kept: Sequence["_KeptRequests"], timeout_us: int | None) -> Workload:
     """The workload of these requests as rows; those of one instant stand in the order of sources."""
     timeouts_us = [_timeout_us(each.drawn.source.client, timeout_us) for each in kept]
-    graph = rows_of([Chosen(each.drawn, each.places, own) for each, own in zip(kept, timeouts_us, strict=True)])
+    graph = rows_of(
+        [SelectedRequests(each.drawn, each.places, own) for each, own in zip(kept, timeouts_us, strict=True)]
+    )
     return Workload(
         requests=[],
         sessions=[],
@@ -148,10 +150,10 @@ def _with_agents(spec: WorkloadSpec, kept: Sequence["_Kept"], timeout_us: int | 
 
 
 def _of_vidur(spec: WorkloadSpec, section: Vidur, timeout_us: int) -> Workload:
-    return _given(spec, vidur_requests(section, spec.seed, spec.num_requests, spec.horizon), timeout_us)
+    return _limited_to_spec(spec, vidur_requests(section, spec.seed, spec.num_requests, spec.horizon), timeout_us)
 
 
-def _given(spec: WorkloadSpec, requests: list[WorkloadRequest], timeout_us: int) -> Workload:
+def _limited_to_spec(spec: WorkloadSpec, requests: list[WorkloadRequest], timeout_us: int) -> Workload:
     """The workload of these requests, as far as the spec takes them."""
     if spec.horizon:
         requests = [request for request in requests if request.arrival_us <= spec.horizon]
@@ -191,7 +193,7 @@ def _is_single(source: Source) -> bool:
     return multi_turn is not None and multi_turn.single_session
 
 
-def _demand_end(spec: WorkloadSpec, sources: Sequence[Source], users: Sequence[Users]) -> None:
+def _check_has_end(spec: WorkloadSpec, sources: Sequence[Source], users: Sequence[Users]) -> None:
     if not spec.num_requests and not spec.horizon and (users or not all(map(_has_end, sources))):
         raise TraceError("the workload never ends: expected num_requests or horizon to bound it, got neither")
 
@@ -204,34 +206,34 @@ def _draw_any(source: Source, until_us: int) -> AnyDrawn:
     return draw(source, until_us) if source.client.agent is None else draw_agents(source, until_us)
 
 
-def _draw_enough(sources: Sequence[Source], num_wanted: int, limit_us: int) -> tuple[list[AnyDrawn], int]:
-    """Return drawn requests of sources, and the instant until which they are complete. Draws at least `num_wanted`
+def _draw_enough(sources: Sequence[Source], num_requested: int, limit_us: int) -> tuple[list[AnyDrawn], int]:
+    """Return drawn requests of sources, and the instant until which they are complete. Draws at least `num_requested`
     requests, or all up to the limit."""
     last_start_us = max((source.timeline.end_us or NEVER for source in sources if not _is_single(source)), default=0)
     last_start_us = min(last_start_us, limit_us)
-    until_us = min(last_start_us, _guess(sources, num_wanted)) if num_wanted else last_start_us
+    until_us = min(last_start_us, _guess(sources, num_requested)) if num_requested else last_start_us
     while True:
-        check_size(sources, until_us, num_wanted)
+        check_size(sources, until_us, num_requested)
         drawn = [_draw_any(source, until_us) for source in sources]
         if until_us >= last_start_us:
             if last_start_us == NEVER:
-                _demand_enough(drawn, num_wanted)
+                _check_enough_requests(drawn, num_requested)
             return drawn, limit_us
-        if sum(int(np.count_nonzero(each.arrival_us <= until_us)) for each in drawn) >= num_wanted:
+        if sum(int(np.count_nonzero(each.arrival_us <= until_us)) for each in drawn) >= num_requested:
             return drawn, until_us
         until_us = min(last_start_us, 2 * until_us)
 
 
-def _demand_enough(drawn: Sequence[AnyDrawn], num_wanted: int) -> None:
+def _check_enough_requests(drawn: Sequence[AnyDrawn], num_requested: int) -> None:
     num_drawn = sum(len(each.arrival_us) for each in drawn)
-    if num_drawn < num_wanted:
+    if num_drawn < num_requested:
         raise TraceError(
-            f"the workload has {num_drawn} of the {num_wanted} requests of num_requests before"
+            f"the workload has {num_drawn} of the {num_requested} requests of num_requests before"
             f" {NEVER:.2g} us: give it fewer or higher rates"
         )
 
 
-def _guess(sources: Sequence[Source], num_wanted: int) -> int:
+def _guess(sources: Sequence[Source], num_requested: int) -> int:
     """An instant by which most likely so many requests have arrived."""
     rate = session_rate = think_us = 0.0
     spread = 1.0
@@ -247,13 +249,13 @@ def _guess(sources: Sequence[Source], num_wanted: int) -> int:
     if rate <= 0:
         return NEVER
     start_us = min(source.timeline.start_us for source in sources)
-    enough = num_wanted + 4 * spread * math.sqrt(num_wanted) + 8
+    enough = num_requested + 4 * spread * math.sqrt(num_requested) + 8
     # When so many sessions have begun, their first rounds are enough, however long they think.
     return int(min(NEVER, start_us + min(think_us + enough / rate, enough / session_rate))) + 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _KeptRequests:
     """Requests of one source that are kept: where they are there, and where in the order of all."""
 
     drawn: AnyDrawn
@@ -261,7 +263,9 @@ class _Kept:
     positions: Ints
 
 
-def _in_order(kept_of_all: Sequence[_Kept], timeout_us: int | None) -> tuple[list[WorkloadRequest], list[Session]]:
+def _in_order(
+    kept_of_all: Sequence[_KeptRequests], timeout_us: int | None
+) -> tuple[list[WorkloadRequest], list[Session]]:
     """The first requests of all sources in order of arrival, those of one instant in the order of sources.
 
     A closed-loop session whose first round is among them is returned as its blueprint instead.
@@ -270,7 +274,7 @@ def _in_order(kept_of_all: Sequence[_Kept], timeout_us: int | None) -> tuple[lis
     positions: list[Ints] = []
     sessions: list[Session] = []
     for kept in kept_of_all:
-        assert isinstance(kept.drawn, Drawn)
+        assert isinstance(kept.drawn, DrawnRequests)
         source_timeout_us = _timeout_us(kept.drawn.source.client, timeout_us)
         if kept.drawn.is_closed_loop:
             first_rounds = kept.places[kept.places % kept.drawn.num_rounds == 0]
@@ -283,12 +287,12 @@ def _in_order(kept_of_all: Sequence[_Kept], timeout_us: int | None) -> tuple[lis
     return requests, sessions
 
 
-def _kept(drawn: Sequence[AnyDrawn], reach_us: int, num_wanted: int | None) -> Iterator[_Kept]:
+def _kept(drawn: Sequence[AnyDrawn], reach_us: int, num_requested: int | None) -> Iterator[_KeptRequests]:
     if not drawn:
         return
     arrivals = np.concatenate([each.arrival_us for each in drawn])
     order = np.argsort(arrivals, kind="stable")
-    order = order[: np.searchsorted(arrivals[order], reach_us, side="right")][:num_wanted]
+    order = order[: np.searchsorted(arrivals[order], reach_us, side="right")][:num_requested]
     starts = np.concatenate([[0], np.cumsum([len(each.arrival_us) for each in drawn])])
     source = np.searchsorted(starts, order, side="right") - 1
     by_source = np.argsort(source, kind="stable")
@@ -296,4 +300,4 @@ def _kept(drawn: Sequence[AnyDrawn], reach_us: int, num_wanted: int | None) -> I
     for number, each in enumerate(drawn):
         positions = by_source[bounds[number] : bounds[number + 1]]
         if len(positions):
-            yield _Kept(each, order[positions] - starts[number], positions)
+            yield _KeptRequests(each, order[positions] - starts[number], positions)

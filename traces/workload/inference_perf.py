@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterator
 
 from traces.workload.arrivals import Timeline
-from traces.workload.lengths import Habits
-from traces.workload.sources import Source, named, renewal, stretched
+from traces.workload.lengths import LengthProfile
+from traces.workload.sources import Source, fixed_count_arrivals, named, renewal_process
 from traces.workload.spec import Arrival, Client, Distribution, InferencePerf, MultiTurn, Reasoning, SharedPrefix, Stage
 
 _POISSON = Arrival(process="poisson")
@@ -60,13 +60,13 @@ def _stage_sources(
                 continue
             client = conversing(client, share, round(1e6 / rate))
             # A conversation begins when it begins, even after a short single stage.
-            timeline = renewal(_POISSON, rate, (span,) if len(section.stages) > 1 else None)
+            timeline = renewal_process(_POISSON, rate, (span,) if len(section.stages) > 1 else None)
         elif len(section.stages) > 1:
-            timeline = renewal(_POISSON, rate, (span,))
+            timeline = renewal_process(_POISSON, rate, (span,))
         else:
-            timeline = stretched(_POISSON, rate, start_us, duration_us, share)
-        habits = Habits(client, client.input_distribution, client.output_distribution)
-        yield Source(label=label, habits=habits, timeline=timeline, streams=streams)
+            timeline = fixed_count_arrivals(_POISSON, rate, start_us, duration_us, share)
+        profile = LengthProfile(client, client.input_distribution, client.output_distribution)
+        yield Source(label=label, profile=profile, timeline=timeline, streams=streams)
 
 
 def conversing(client: Client, num_rounds: int, think_time_us: int) -> Client:

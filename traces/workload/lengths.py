@@ -105,7 +105,7 @@ _ITEMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class LengthProfile:
     """Length distributions of a client's requests, in one of its windows or always."""
 
     client: Client
@@ -134,15 +134,15 @@ class Turns:
         return map(Round, inputs, outputs, [think_time_us] * len(inputs), *modalities, ratios)
 
 
-def draw_turns(habits: Habits, streams: Streams, count: int) -> Turns:
+def draw_turns(profile: LengthProfile, streams: Streams, count: int) -> Turns:
     """Draw `count` turns. More turns from the same streams begin with the same ones."""
-    client = habits.client
+    client = profile.client
     modalities = None if client.multimodal is None else _modalities(client.multimodal, streams, count)
     if modalities is None:
-        input_tokens = sample(habits.input_distribution, streams.of(Quantity.INPUT_TOKENS), count)
+        input_tokens = sample(profile.input_distribution, streams.of(Quantity.INPUT_TOKENS), count)
     else:
         input_tokens = np.sum(modalities, axis=0, dtype=np.int64)
-    output_tokens = sample(habits.output_distribution, streams.of(Quantity.OUTPUT_TOKENS), count)
+    output_tokens = sample(profile.output_distribution, streams.of(Quantity.OUTPUT_TOKENS), count)
     return Turns(
         input_tokens=input_tokens,
         output_tokens=output_tokens,

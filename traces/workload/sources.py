@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from blis_sim.options.addition import added_up
-from traces.workload.arrivals import Renewal, Stretched, Timeline, gaps_of
-from traces.workload.lengths import Habits
+from blis_sim.options.addition import sequential_sum
+from traces.workload.arrivals import FixedCountArrivals, RenewalProcess, Timeline, gaps_of
+from traces.workload.lengths import LengthProfile
 from traces.workload.spec import (
     Arrival,
     Client,
@@ -102,7 +102,7 @@ Spans: TypeAlias = tuple[Span, ...] | None
 """Spans in which a client is active; None is always."""
 
 
-def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+def merge_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
     """Equal time as ascending spans that do not touch."""
     result: list[Span] = []
     for start, end in sorted(spans):
@@ -119,7 +119,7 @@ def shares(weights: Sequence[tuple[float, Spans]]) -> list[float]:
     for weight, spans in weights:
         totals[spans] = totals.get(spans, 0.0) + weight
     active = {
-        spans: added_up(total for other, total in totals.items() if spans == other or _overlap(spans, other))
+        spans: sequential_sum(total for other, total in totals.items() if spans == other or _overlap(spans, other))
         for spans in totals
     }
     return [weight / active[spans] for weight, spans in weights]
@@ -139,13 +139,13 @@ class Source:
     """A client during one timeline. `label` names its sessions, and no other source has it."""
 
     label: str
-    habits: Habits
+    profile: LengthProfile
     timeline: Timeline
     streams: Streams
 
     @property
     def client(self) -> Client:
-        return self.habits.client
+        return self.profile.client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +153,12 @@ class Users:
     """A client whose users each wait for their reply."""
 
     label: str
-    habits: Habits
+    profile: LengthProfile
     streams: Streams
 
     @property
     def client(self) -> Client:
-        return self.habits.client
+        return self.profile.client
 
 
 def named(clients: list[Client], seed: int) -> Iterator[tuple[Client, str, Streams]]:
@@ -175,12 +175,12 @@ def sources_of(spec: WorkloadSpec) -> tuple[list[Source], list[Users]]:
     """The sources of a spec that has clients or cohorts."""
     everyone = list(named(all_clients(spec), spec.seed))
     users = [
-        Users(label=label, habits=_habits(client), streams=streams)
+        Users(label=label, profile=_profile(client), streams=streams)
         for client, label, streams in everyone
         if client.concurrency
     ]
     at_a_rate = [each for each in everyone if not each[0].concurrency]
-    by_window = any(window.has_own_habits for client, _, _ in at_a_rate for window in client.windows or ())
+    by_window = any(window.overrides_client for client, _, _ in at_a_rate for window in client.windows or ())
     divided = _by_window(at_a_rate) if by_window else [(each, None) for each in at_a_rate]
     fractions = shares([(_weight(each[0], window), _spans(each[0], window)) for each, window in divided])
     sources = [
@@ -212,30 +212,32 @@ def _weight(client: Client, window: Window | None) -> float:
 def _spans(client: Client, window: Window | None) -> Spans:
     if window is not None:
         return ((window.start_us, window.end_us),)
-    return None if client.windows is None else merged((each.start_us, each.end_us) for each in client.windows)
+    return None if client.windows is None else merge_spans((each.start_us, each.end_us) for each in client.windows)
 
 
 def _source(client: Client, label: str, streams: Streams, window: Window | None, rate: float) -> Source:
     if window is None:
-        timeline: Timeline = renewal(client.arrival, rate, _spans(client, None))
+        timeline: Timeline = renewal_process(client.arrival, rate, _spans(client, None))
     else:
         timeline = _filled(client.arrival, window, rate)
-    return Source(label=label, habits=_habits(client, window), timeline=timeline, streams=streams)
+    return Source(label=label, profile=_profile(client, window), timeline=timeline, streams=streams)
 
 
-def renewal(arrival: Arrival, rate: float, spans: Spans) -> Renewal:
+def renewal_process(arrival: Arrival, rate: float, spans: Spans) -> RenewalProcess:
     """Arrivals at a rate (requests per second), inside `spans` only."""
     gaps, mean_gap_us = gaps_of(arrival, rate)
-    return Renewal(gaps=gaps, mean_gap_us=mean_gap_us, spread=max(1.0, arrival.cv or 1.0), windows=spans)
+    return RenewalProcess(gaps=gaps, mean_gap_us=mean_gap_us, spread=max(1.0, arrival.cv or 1.0), windows=spans)
 
 
-def stretched(arrival: Arrival, rate: float, start_us: int, duration_us: float, num_gaps: int) -> Stretched:
+def fixed_count_arrivals(
+    arrival: Arrival, rate: float, start_us: int, duration_us: float, num_gaps: int
+) -> FixedCountArrivals:
     """A fixed number of arrivals, the last of them at the end."""
     gaps, _ = gaps_of(arrival, rate)
-    return Stretched(gaps=gaps, num_gaps=num_gaps, start_us=start_us, duration_us=duration_us, keeps_last=True)
+    return FixedCountArrivals(gaps=gaps, num_gaps=num_gaps, start_us=start_us, duration_us=duration_us, keeps_last=True)
 
 
-def _filled(arrival: Arrival, window: Window, aggregate_share: float) -> Stretched:
+def _filled(arrival: Arrival, window: Window, aggregate_share: float) -> FixedCountArrivals:
     """Arrivals that fill one window: as many gaps as its rate asks for, the last one ending with it.
 
     Without an aggregate rate the window has its own.
@@ -245,10 +247,10 @@ def _filled(arrival: Arrival, window: Window, aggregate_share: float) -> Stretch
     duration_us = window.end_us - window.start_us
     # Without rounding, a rate of a third of 6 would make one gap more.
     num_gaps = math.ceil(rate * duration_us / 1e6 - 1e-9)
-    return Stretched(gaps=gaps, num_gaps=num_gaps, start_us=window.start_us, duration_us=duration_us)
+    return FixedCountArrivals(gaps=gaps, num_gaps=num_gaps, start_us=window.start_us, duration_us=duration_us)
 
 
-def _habits(client: Client, window: Window | None = None) -> Habits:
+def _profile(client: Client, window: Window | None = None) -> LengthProfile:
     own_input = None if window is None else window.input_distribution
     own_output = None if window is None else window.output_distribution
-    return Habits(client, own_input or client.input_distribution, own_output or client.output_distribution)
+    return LengthProfile(client, own_input or client.input_distribution, own_output or client.output_distribution)

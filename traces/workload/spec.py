@@ -65,7 +65,7 @@ class Window:
     output_distribution: Distribution | None = None
 
     @property
-    def has_own_habits(self) -> bool:
+    def overrides_client(self) -> bool:
         """Return whether this window has settings besides its time."""
         own = (self.trace_rate, self.arrival, self.input_distribution, self.output_distribution)
         return any(each is not None for each in own)

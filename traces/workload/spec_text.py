@@ -72,7 +72,7 @@ class _Reader:
     def part(self, kind: type[T], where: str, loaded: Any) -> T:
         """An instance of one of the model's classes."""
         if not isinstance(loaded, Mapping):
-            raise self.wrong(where, "keys and values", loaded)
+            raise self.error(where, "keys and values", loaded)
         keys = _keys(typing.cast(type, kind))
         for name in loaded:
             if name not in keys:
@@ -101,13 +101,13 @@ class _Reader:
     def items(self, kind: type[T], where: str, loaded: Any) -> tuple[T, ...]:
         """The parts of a list."""
         if not isinstance(loaded, list):
-            raise self.wrong(where, "a list", loaded)
+            raise self.error(where, "a list", loaded)
         return tuple(self.part(kind, f"{where}[{place}]", each) for place, each in enumerate(loaded))
 
     def entries(self, declared: Any, where: str, loaded: Any) -> dict[str, Any]:
         """The values of a mapping whose keys are free."""
         if not isinstance(loaded, Mapping):
-            raise self.wrong(where, "keys and values", loaded)
+            raise self.error(where, "keys and values", loaded)
         values: dict[str, Any] = {}
         for name, each in loaded.items():
             if str(name) in values:
@@ -119,10 +119,10 @@ class _Reader:
         """Text, a number, or true or false."""
         value = _converted(kind, loaded)
         if type(value) is not kind or not (kind is bool or bounds.allow(value)):
-            raise self.wrong(where, _expected(kind, bounds) + _limit(bounds, loaded), loaded)
+            raise self.error(where, _expected(kind, bounds) + _limit(bounds, loaded), loaded)
         return value
 
-    def wrong(self, where: str, expected: str, loaded: Any) -> TraceError:
+    def error(self, where: str, expected: str, loaded: Any) -> TraceError:
         """The error for a value that is not what is expected."""
         shown = repr(loaded)
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
@@ -180,7 +180,7 @@ def _kind_and_bounds(declared: Any) -> tuple[Any, Bounds]:
 
 INDENT = 4
 WIDTH = 1 << 20
-MOST_SIMPLE_CHARS = 100
+MAX_SIMPLE_CHARS = 100
 """Longer scalars may be keys of another form, or fill several lines."""
 
 
@@ -207,7 +207,7 @@ class _Writer:
     """Writes mappings, lists and scalars in blocks. Each scalar is looked at once, however often it stands there."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[type, Any], str] = {}
+        self._cached_scalars: dict[tuple[type, Any], str] = {}
 
     def mapping(self, value: Mapping[str, Any], pad: str) -> Iterator[str]:
         if "" in value:
@@ -240,14 +240,14 @@ class _Writer:
         if isinstance(value, dict | list):
             return "{}" if isinstance(value, dict) else "[]"
         key = (type(value), value)
-        found = self._known.get(key)
+        found = self._cached_scalars.get(key)
         if found is None:
-            found = self._known[key] = _simple(value)
+            found = self._cached_scalars[key] = _simple(value)
         return found
 
 
 def _simple(value: Any) -> str:
-    if isinstance(value, str) and (len(value) > MOST_SIMPLE_CHARS or not value.isprintable()):
+    if isinstance(value, str) and (len(value) > MAX_SIMPLE_CHARS or not value.isprintable()):
         raise _NotSimpleError
     first, _, rest = dump_yaml(value, indent=INDENT, width=WIDTH).partition("\n")
     if rest not in ("", "...\n"):

@@ -111,7 +111,7 @@ def _read(written: str) -> Iterator[Line]:
 def _work(numbers: range, seed: int) -> int:
     """Make runs one after the other, with a line for each on standard output."""
     import blis_sim.engine.core
-    from benchmarks.attack.engine.runs import BrokenLawError, story_of
+    from benchmarks.attack.engine.runs import BrokenLawError, record_run
 
     is_compiled = not blis_sim.engine.core.__file__.endswith(".py")
     if is_compiled != ("BLIS_ATTACK_COMPILED" in os.environ):
@@ -119,7 +119,7 @@ def _work(numbers: range, seed: int) -> int:
     for number in numbers:
         digest, broken = "", ""
         try:
-            digest = story_of(number, seed).digest()
+            digest = record_run(number, seed).digest()
         except BrokenLawError as error:
             broken = str(error)
         except Exception as error:  # noqa: BLE001 (whatever it is, it is a finding)

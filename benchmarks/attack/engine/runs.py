@@ -35,7 +35,7 @@ class BrokenLawError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class RunRecord:
     """All that is compared of a run, in plain values."""
 
     endings: list[tuple[object, ...]]
@@ -48,7 +48,7 @@ class Story:
     def digest(self) -> str:
         return sha256(repr((self.endings, self.engines, self.clock, self.details)).encode()).hexdigest()[:16]
 
-    def is_same_run(self, other: "Story") -> bool:
+    def is_same_run(self, other: "RunRecord") -> bool:
         """Whether both have the same endings at the same instants, whatever else they report."""
         return (self.endings, self.engines, self.clock) == (other.endings, other.engines, other.clock)
 
@@ -57,7 +57,7 @@ def kind_of(number: int) -> str:
     return KINDS[number % len(KINDS)]
 
 
-def story_of(number: int, seed: int) -> Story:
+def record_run(number: int, seed: int) -> RunRecord:
     """Make run `number` twice. Raises BrokenLawError for a law that does not hold."""
     random = Random(f"{seed} {number}")
     kind = kind_of(number)
@@ -77,7 +77,7 @@ def story_of(number: int, seed: int) -> Story:
     return plain
 
 
-def _difference(plain: Story, other: Story) -> str:
+def _difference(plain: RunRecord, other: RunRecord) -> str:
     for name in ("endings", "engines"):
         for mine, theirs in zip(getattr(plain, name), getattr(other, name), strict=False):
             if mine != theirs:
@@ -85,19 +85,19 @@ def _difference(plain: Story, other: Story) -> str:
     return f"clock: {plain.clock} and {other.clock}, {len(plain.endings)} and {len(other.endings)} endings"
 
 
-def _engine_story(workload: Workload, reports_steps: bool) -> Story:
+def _engine_story(workload: Workload, reports_steps: bool) -> RunRecord:
     engine = Engine(workload.config, workload.latency, reports_steps)
     return _reported(engine, workload, LEAP_US * (not reports_steps), lambda _at: None)
 
 
-def _cluster_story(drawn: ClusterWorkload, reports_steps: bool) -> Story:
+def _cluster_story(drawn: ClusterWorkload, reports_steps: bool) -> RunRecord:
     cluster = drawn.cluster(reports_steps)
     story = _reported(cluster, drawn.workload, LEAP_US * (not reports_steps), lambda _at: None)
     _check_cluster(cluster)
     return story
 
 
-def _operated_story(random: Random) -> Story:
+def _operated_story(random: Random) -> RunRecord:
     """An engine that is paused, resumed, cleared and starved of blocks while it runs."""
     scheduling = random.choice(["vllm", "blis"])
     workload = draw_workload(random, scheduling)
@@ -136,7 +136,7 @@ def _reported(
     leap_us: Micros,
     operate: Callable[[Micros], None],
     stops: Sequence[Micros] = (),
-) -> Story:
+) -> RunRecord:
     """Run to the end. `operate` is called with each instant of `stops` when all before it has been done."""
     for at, request in workload.arrivals:
         simulation.submit(request, at)
@@ -164,14 +164,14 @@ def _reported(
         events += reported
         num_instants += not reported or not all(isinstance(event, StepDone) and not event.emitted for event in reported)
         try:
-            watch.look()
+            watch.check()
         except EngineError:
-            return Story([], [], 0, "requests take KV blocks from each other for ever, which ends a simulated run")
+            return RunRecord([], [], 0, "requests take KV blocks from each other for ever, which ends a simulated run")
         most_steps = max(len(engine.steps) for engine in simulation.instances)
         if num_instants > MOST_INSTANTS or most_steps > MOST_EMPTY_STEPS:
             raise BrokenLawError(f"it does not end: {len(simulation.instances[0].steps)} steps by {due_at} us")
     _check_end(simulation, workload, events)
-    return Story(
+    return RunRecord(
         [_ending(event) for event in events if isinstance(event, Finished)],
         [(repr(asdict(engine.counters)), _instants_of_steps(engine)) for engine in simulation.instances],
         simulation.clock,

@@ -27,8 +27,8 @@ from tokenizers import Tokenizer
 from benchmarks.vllm_oracle.wire_search.exchange import Reply, Server, differences
 from benchmarks.vllm_oracle.wire_search.fields import field_questions
 from benchmarks.vllm_oracle.wire_search.markup import CALLS, PAIRED, WITHOUT_MARKUP
-from benchmarks.vllm_oracle.wire_search.questions import CHAT, Question, questions
-from benchmarks.vllm_oracle.wire_search.said import Parsers, Said, read_chat
+from benchmarks.vllm_oracle.wire_search.questions import CHAT, SearchRequest, questions
+from benchmarks.vllm_oracle.wire_search.said import AnswerParts, Parsers, read_chat
 from mockserve.options.content import REASONING_PARSERS
 
 SHOWN_PER_QUESTION = 3
@@ -108,7 +108,7 @@ def _search(
 
 
 def _found(
-    question: Question, parsers: Parsers, genuine: Server, ours: Server, tokenizer: Tokenizer
+    question: SearchRequest, parsers: Parsers, genuine: Server, ours: Server, tokenizer: Tokenizer
 ) -> list[str] | None:
     """Return the differences in every try; None where the genuine server cannot have the parsers."""
     found: list[str] = []
@@ -123,7 +123,7 @@ def _found(
 
 
 def reply_of_genuine(
-    question: Question, parsers: Parsers, genuine: Server, ours: Server, tokenizer: Tokenizer
+    question: SearchRequest, parsers: Parsers, genuine: Server, ours: Server, tokenizer: Tokenizer
 ) -> Reply:
     """Return the reply of the genuine server, whose model writes our server's answer."""
     words = _words(question, parsers, ours, tokenizer)
@@ -136,13 +136,13 @@ def reply_of_genuine(
     return genuine.ask(question.path, asked_body, parsers.headers)
 
 
-def _words(question: Question, parsers: Parsers, ours: Server, tokenizer: Tokenizer) -> dict[str, object]:
+def _words(question: SearchRequest, parsers: Parsers, ours: Server, tokenizer: Tokenizer) -> dict[str, object]:
     """Return the words of the model: the answer of ours in the markup of its parser, or words without an end."""
     if not any(parsers):
         return {"fx_tokens": tokenizer.encode(WORDS, add_special_tokens=False).ids}
     seen_by_all = {"stream": False, "stream_options": None, "include_reasoning": True}
     whole = ours.ask(CHAT, {**question.chat, **seen_by_all})
-    said = read_chat(whole.json) if whole.status == HTTPStatus.OK else Said()
+    said = read_chat(whole.json) if whole.status == HTTPStatus.OK else AnswerParts()
     ids = tokenizer.encode(said.written(parsers, question.choice, question.has_grammar), add_special_tokens=False).ids
     return {"fx_tokens": ids or [0], "fx_eos_at": len(ids), "fx_reasoner": parsers.reasoning}
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from benchmarks.vllm_oracle.wire_search.questions import CHAT, MESSAGES, RESPONSES, USER, Question
+from benchmarks.vllm_oracle.wire_search.questions import CHAT, MESSAGES, RESPONSES, USER, SearchRequest
 
 TEXT, TOKENIZE, COUNT, GENERATE = "/v1/completions", "/tokenize", "/v1/messages/count_tokens", "/inference/v1/generate"
 RENDER, BATCH = "/v1/chat/completions/render", "/v1/chat/completions/batch"
-Asked: TypeAlias = tuple[str, str, dict[str, Any]]
+RequestSpec: TypeAlias = tuple[str, str, dict[str, Any]]
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"a": [1, {"b": null}]}'}}
 PARTS: list[Any] = [{"type": "text", "text": "one"}, {"type": "text", "text": "two", "cache_control": {"type": "x"}}]
@@ -202,15 +202,15 @@ PROMPTS: tuple[Any, ...] = (
 )
 
 
-def field_questions() -> Iterator[Question]:
+def field_questions() -> Iterator[SearchRequest]:
     """All of them, whole and as streams."""
     for name, path, body in _asked():
-        yield Question(f"{name}, whole", path, body, {})
+        yield SearchRequest(f"{name}, whole", path, body, {})
         if path not in (TOKENIZE, COUNT, RENDER, BATCH) and not name.startswith("random"):
-            yield Question(f"{name}, stream", path, {**body, "stream": True}, {})
+            yield SearchRequest(f"{name}, stream", path, {**body, "stream": True}, {})
 
 
-def _asked() -> Iterator[Asked]:
+def _asked() -> Iterator[RequestSpec]:
     usual = {"model": "m", "messages": USER, "max_tokens": 3, "ignore_eos": True}
     for name, messages in CONVERSATIONS.items():
         yield f"chat of {name}", CHAT, {**usual, "messages": messages, "return_prompt_text": True}
@@ -235,7 +235,7 @@ def _asked() -> Iterator[Asked]:
 _TEXT = {"max_tokens": 3, "ignore_eos": True}
 
 
-def _responses() -> Iterator[Asked]:
+def _responses() -> Iterator[RequestSpec]:
     usual = {"model": "m", "input": "hi", "max_output_tokens": 3, "ignore_eos": True}
     for value in (
         [{"role": "user", "content": "a"}],
@@ -283,7 +283,7 @@ def _responses() -> Iterator[Asked]:
         yield f"response with {str(fields)[:70]}", RESPONSES, {**usual, **fields}
 
 
-def _messages() -> Iterator[Asked]:
+def _messages() -> Iterator[RequestSpec]:
     usual = {"model": "m", "messages": USER, "max_tokens": 3}
     block = {"type": "text", "text": "a"}
     every: tuple[dict[str, Any], ...] = (

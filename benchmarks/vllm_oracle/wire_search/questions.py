@@ -31,7 +31,7 @@ OTHER_SHAPES = ("auto, seed 1", "required", "usual")
 """Questions for other interfaces, too."""
 
 
-class Question(NamedTuple):
+class SearchRequest(NamedTuple):
     """One request; `known_by` is the chat request whose answer it has, for other interfaces."""
 
     name: str
@@ -60,24 +60,24 @@ def chat(**fields: Any) -> dict[str, Any]:
     return {"model": "m", "messages": USER, "seed": 1, "max_tokens": 600, **fields}
 
 
-def questions(parsers: Parsers, seed: int = 0) -> Iterator[Question]:
+def questions(parsers: Parsers, seed: int = 0) -> Iterator[SearchRequest]:
     """All requests for one pair of parsers; another seed gives other answers."""
     bodies = {name: {**body, "seed": body["seed"] + seed} for name, body in _bodies(parsers)}
     for name, body in bodies.items():
         for stream in (False, True):
             kind = "stream" if stream else "whole"
-            yield Question(f"{name}, {kind}", CHAT, {**body, "stream": stream}, body)
+            yield SearchRequest(f"{name}, {kind}", CHAT, {**body, "stream": stream}, body)
             yield from _others(name, kind, body, stream)
 
 
-def shape_questions(parsers: Parsers) -> Iterator[Question]:
+def shape_questions(parsers: Parsers) -> Iterator[SearchRequest]:
     """A few requests, most of them for streams, that show all of what a parser does."""
     bodies = dict(_bodies(parsers))
     if all(parsers):
-        yield from (Question(name, CHAT, {**bodies[name], "stream": True}, bodies[name]) for name in PAIR_SHAPES)
+        yield from (SearchRequest(name, CHAT, {**bodies[name], "stream": True}, bodies[name]) for name in PAIR_SHAPES)
         return
     for name in CALL_SHAPES if parsers.tool else THOUGHT_SHAPES:
-        yield Question(name, CHAT, {**bodies[name], "stream": True}, bodies[name])
+        yield SearchRequest(name, CHAT, {**bodies[name], "stream": True}, bodies[name])
     for name in OTHER_SHAPES:
         if name in bodies:
             yield from _others(name, "stream", bodies[name], stream=True)
@@ -119,7 +119,7 @@ def _thoughts() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "no budget", chat(thinking_token_budget=-1)
 
 
-def _others(name: str, kind: str, body: Mapping[str, Any], stream: bool) -> Iterator[Question]:
+def _others(name: str, kind: str, body: Mapping[str, Any], stream: bool) -> Iterator[SearchRequest]:
     """Return the question for the interfaces of other makers, where they can put it."""
     if name in ("auto, seed 1", "auto, seed 2", "usual", "no tools"):
         known = {**body, "add_special_tokens": True}
@@ -128,12 +128,14 @@ def _others(name: str, kind: str, body: Mapping[str, Any], stream: bool) -> Iter
             {"type": "function", "name": each["function"]["name"], "parameters": each["function"]["parameters"]}
             for each in body.get("tools") or ()
         ]
-        yield Question(f"response {name}, {kind}", RESPONSES, {**asked, "tools": functions, "stream": stream}, known)
+        yield SearchRequest(
+            f"response {name}, {kind}", RESPONSES, {**asked, "tools": functions, "stream": stream}, known
+        )
     if name in ("auto, seed 1", "required", "usual", "no tools"):
         yield from _message(name, kind, body, stream)
 
 
-def _message(name: str, kind: str, body: Mapping[str, Any], stream: bool) -> Iterator[Question]:
+def _message(name: str, kind: str, body: Mapping[str, Any], stream: bool) -> Iterator[SearchRequest]:
     # A message has no seed, so that its answer is repeatable only without temperature.
     known = {**body, "temperature": 0, "max_completion_tokens": 600}
     known.pop("seed")
@@ -144,4 +146,4 @@ def _message(name: str, kind: str, body: Mapping[str, Any], stream: bool) -> Ite
         ]
     if name == "required":
         asked["tool_choice"] = {"type": "any"}
-    yield Question(f"message {name}, {kind}", MESSAGES, asked, known)
+    yield SearchRequest(f"message {name}, {kind}", MESSAGES, asked, known)

@@ -36,7 +36,7 @@ class Parsers(NamedTuple):
         return {"x-parsers": f"{self.tool},{self.reasoning}"}
 
 
-class Said(NamedTuple):
+class AnswerParts(NamedTuple):
     """An answer by its parts."""
 
     reasoning: str = ""
@@ -72,8 +72,8 @@ class Said(NamedTuple):
         return BEFORE_FORCED.get(parser, "") + "".join(write(each) for each in groups)
 
 
-def read_chat(reply: Mapping[str, Any]) -> Said:
+def read_chat(reply: Mapping[str, Any]) -> AnswerParts:
     """The answer of a whole chat reply."""
     message = reply["choices"][0]["message"]
     calls = [Call(each["function"]["name"], each["function"]["arguments"]) for each in message.get("tool_calls") or ()]
-    return Said(message.get("reasoning") or "", message.get("content") or "", calls)
+    return AnswerParts(message.get("reasoning") or "", message.get("content") or "", calls)

@@ -14,7 +14,7 @@ from blis_sim.bench.capacity.candidates import (
     Candidates,
     Choices,
     Counts,
-    Load,
+    MeanLoad,
     candidates_of,
     with_other_settings,
 )
@@ -23,13 +23,13 @@ from blis_sim.bench.capacity.search import Trial, cheapest, in_rounds
 from blis_sim.bench.capacity.simulations import Judgement, Simulations, Targets
 from blis_sim.bench.runner.commands import Simulation
 from blis_sim.bench.runner.simulate import Outcome
-from blis_sim.engine.latency.sureness import Sureness, sureness
+from blis_sim.engine.latency.sureness import ErrorEstimate, sureness
 from blis_sim.options import BlisError, options_from
 
-__all__ = ["Sureness", "scaled", "sureness_of"]
+__all__ = ["ErrorEstimate", "scaled", "sureness_of"]
 
 
-def sureness_of(candidate: Candidate) -> Sureness:
+def sureness_of(candidate: Candidate) -> ErrorEstimate:
     """Return the expected error of the step times behind a candidate."""
     return sureness(candidate.latency_model, candidate.notes)
 
@@ -54,7 +54,7 @@ _HEADROOM_STEP = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Stress:
+class StressTest:
     """One stress test of the winner with its judgement; None with the reason where the test is impossible."""
 
     name: str
@@ -63,14 +63,14 @@ class Stress:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class StepErrorCase:
     """The counts that the winner needs when steps take another time than predicted; None where none suffice."""
 
     step_error: float
     trial: Trial | None
 
 
-def stresses(sims: Simulations, winner: Trial, targets: Targets) -> list[Stress]:
+def stress_tests(sims: Simulations, winner: Trial, targets: Targets) -> list[StressTest]:
     """Simulate the winner in bursts, with more requests, and without one instance of each pool."""
     settings = winner.candidate.settings_with(winner.counts)
     asked: list[tuple[str, Mapping[str, Any] | None, str]] = []
@@ -85,7 +85,7 @@ def stresses(sims: Simulations, winner: Trial, targets: Targets) -> list[Stress]
         asked.append((name, lost, "no instance would be left"))
     outcomes = iter(sims.outcomes([each for _, each, _ in asked if each is not None]))
     return [
-        Stress(name, None, reason) if each is None else Stress(name, targets.judge(next(outcomes)))
+        StressTest(name, None, reason) if each is None else StressTest(name, targets.judge(next(outcomes)))
         for name, each, reason in asked
     ]
 
@@ -116,7 +116,9 @@ def highest_rate(sims: Simulations, winner: Trial, targets: Targets) -> float | 
     return float(planned * good)
 
 
-def bounds(sims: Simulations, winner: Trial, targets: Targets, step_error: float, most_gpus: int) -> list[Bound]:
+def step_error_cases(
+    sims: Simulations, winner: Trial, targets: Targets, step_error: float, most_gpus: int
+) -> list[StepErrorCase]:
     """Search the winner's counts anew with steps that are shorter and longer than predicted by a share of their time.
 
     Steps that take s times as long are the same simulation on another clock: s times the rate, limits divided by s.
@@ -127,7 +129,7 @@ def bounds(sims: Simulations, winner: Trial, targets: Targets, step_error: float
     for factor in (1 - step_error, 1 + step_error):
         search = cheapest([scaled(winner.candidate, factor)], most_gpus)
         (trial,) = in_rounds([search], judge_with(sims, targets.tightened(factor)))
-        found.append(Bound(factor - 1, trial))
+        found.append(StepErrorCase(factor - 1, trial))
     return found
 
 
@@ -148,7 +150,7 @@ Cell: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class CapacityQuery:
     """The inputs of a plan: the simulated command with settings that all candidates share, choices, prices, targets."""
 
     simulation: Simulation
@@ -165,14 +167,14 @@ class Winner:
 
     trial: Trial
     outcome: Outcome
-    sureness: Sureness
-    stresses: tuple[Stress, ...]
-    bounds: tuple[Bound, ...]
+    sureness: ErrorEstimate
+    stress_tests: tuple[StressTest, ...]
+    step_error_cases: tuple[StepErrorCase, ...]
     highest_rate_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class CapacityPlan:
     """The answer of a plan.
 
     `best` has the cheapest trial of each GPU type and shape with its outcome, None where none meets the targets, and
@@ -181,27 +183,25 @@ class Answer:
     """
 
     model: str
-    question: Question
-    load: Load
+    query: CapacityQuery
+    load: MeanLoad
     best: Mapping[Cell, tuple[Trial, Outcome] | None]
     refused: Mapping[str, Mapping[str, str]]
     winner: Winner | None
     num_simulations: int
 
 
-def answer(sims: Simulations, question: Question) -> Answer:
+def answer(sims: Simulations, query: CapacityQuery) -> CapacityPlan:
     """Search all shapes, and test the cheapest deployment that was found. Raises BlisError."""
-    question = replace(question, settings=_with_load_defaults(question))
-    load = _load(sims, question)
-    candidates = candidates_of(
-        question.simulation, question.settings, question.choices, question.prices, load, question.targets
-    )
-    best = {key: _with_outcome(sims, trial) for key, trial in _best(sims, question, candidates).items()}
+    query = replace(query, settings=_with_load_defaults(query))
+    load = _load(sims, query)
+    candidates = candidates_of(query.simulation, query.settings, query.choices, query.prices, load, query.targets)
+    best = {key: _with_outcome(sims, trial) for key, trial in _best(sims, query, candidates).items()}
     found = [each for each in best.values() if each is not None]
-    winner = _winner(sims, question, min(found, key=lambda each: each[0].cost_per_hour)) if found else None
-    return Answer(
-        model=str(question.settings["model"]),
-        question=question,
+    winner = _winner(sims, query, min(found, key=lambda each: each[0].cost_per_hour)) if found else None
+    return CapacityPlan(
+        model=str(query.settings["model"]),
+        query=query,
         load=load,
         best=best,
         refused=candidates.refused,
@@ -210,16 +210,16 @@ def answer(sims: Simulations, question: Question) -> Answer:
     )
 
 
-def _winner(sims: Simulations, question: Question, best: tuple[Trial, Outcome]) -> Winner:
+def _winner(sims: Simulations, query: CapacityQuery, best: tuple[Trial, Outcome]) -> Winner:
     trial, outcome = best
     sureness = sureness_of(trial.candidate)
-    targets = question.targets
+    targets = query.targets
     return Winner(
         trial=trial,
         outcome=outcome,
         sureness=sureness,
-        stresses=tuple(stresses(sims, trial, targets)),
-        bounds=tuple(bounds(sims, trial, targets, sureness.step_error, question.most_gpus)),
+        stress_tests=tuple(stress_tests(sims, trial, targets)),
+        step_error_cases=tuple(step_error_cases(sims, trial, targets, sureness.step_error, query.most_gpus)),
         highest_rate_per_s=highest_rate(sims, trial, targets),
     )
 
@@ -231,10 +231,10 @@ def _with_outcome(sims: Simulations, trial: Trial | None) -> tuple[Trial, Outcom
     return trial, outcome
 
 
-def _with_load_defaults(question: Question) -> dict[str, Any]:
+def _with_load_defaults(query: CapacityQuery) -> dict[str, Any]:
     """Return the settings with Poisson arrivals and a minute of requests as defaults."""
-    settings = dict(question.settings)
-    if question.simulation.name != "run" or settings.get("workload_spec") or settings.get("concurrency"):
+    settings = dict(query.settings)
+    if query.simulation.name != "run" or settings.get("workload_spec") or settings.get("concurrency"):
         return settings
     rate = settings.setdefault("rate", 1.0)
     settings.setdefault("arrival", "poisson")
@@ -247,46 +247,46 @@ def _needed_num_requests(rate: float) -> int:
     return min(5000, max(1000, ceil(60 * rate)))
 
 
-def _load(sims: Simulations, question: Question) -> Load:
+def _load(sims: Simulations, query: CapacityQuery) -> MeanLoad:
     """Return the mean load, from one simulation with plenty of instances. Raises BlisError where none completes."""
-    settings = {**question.settings, "tp": max(question.choices.tps), "num_instances": _PROBE_INSTANCES}
+    settings = {**query.settings, "tp": max(query.choices.tps), "num_instances": _PROBE_INSTANCES}
     first: BlisError | None = None
-    for gpu in question.choices.gpus:
+    for gpu in query.choices.gpus:
         placed = {**settings, "hardware": gpu}
         try:
-            options_from(question.simulation.options, **{**placed, "json": True})
+            options_from(query.simulation.options, **{**placed, "json": True})
         except BlisError as error:
             first = first or error
             continue
         (outcome,) = sims.outcomes([placed])
         if not outcome.error:
-            return _mean_load(outcome, question)
+            return _mean_load(outcome, query)
         first = first or BenchError(outcome.error)
     raise first or BenchError("no GPU type to plan for")
 
 
-def _mean_load(outcome: Outcome, question: Question) -> Load:
+def _mean_load(outcome: Outcome, query: CapacityQuery) -> MeanLoad:
     figures = outcome.figures
     completed = figures["completed_requests"] or 0
     if not completed:
         raise BenchError("the load of the plan has no request that completes")
     duration_s = figures["vllm_estimated_duration_s"] or 1.0
     new = 1 - (figures["cache_hit_rate"] or 0.0)
-    return Load(
-        rate_per_s=float(question.settings.get("rate") or completed / duration_s),
+    return MeanLoad(
+        rate_per_s=float(query.settings.get("rate") or completed / duration_s),
         prompt_tokens=new * (figures["total_input_tokens"] or 0) / completed,
         output_tokens=(figures["total_output_tokens"] or 0) / completed,
     )
 
 
-def _best(sims: Simulations, question: Question, candidates: Candidates) -> dict[Cell, Trial | None]:
+def _best(sims: Simulations, query: CapacityQuery, candidates: Candidates) -> dict[Cell, Trial | None]:
     """Return the cheapest trial of each GPU type and shape: first of all candidates, then of variants of the best."""
     keys = list(dict.fromkeys((each.gpu, each.shape) for each in candidates.found))
-    judge = judge_with(sims, question.targets)
+    judge = judge_with(sims, query.targets)
     members = [[each for each in candidates.found if (each.gpu, each.shape) == key] for key in keys]
-    found = in_rounds([cheapest(each, question.most_gpus) for each in members], judge)
-    variants = [_variants(trial, question.settings) if trial is not None else [] for trial in found]
-    refined = [cheapest(each, question.most_gpus, trial) for each, trial in zip(variants, found, strict=True)]
+    found = in_rounds([cheapest(each, query.most_gpus) for each in members], judge)
+    variants = [_variants(trial, query.settings) if trial is not None else [] for trial in found]
+    refined = [cheapest(each, query.most_gpus, trial) for each, trial in zip(variants, found, strict=True)]
     return dict(zip(keys, in_rounds(refined, judge), strict=True))
 
 

@@ -18,7 +18,7 @@ _US = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class MeanLoad:
     """The mean load: requests per second, tokens of a prompt and of an answer."""
 
     rate_per_s: float
@@ -27,7 +27,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Seconds:
+class InstanceSeconds:
     """The time of an instance that one request takes when all steps are filled as well as targets and memory allow.
 
     `refusal` is why no load at all meets the targets, empty where some load does.
@@ -38,7 +38,7 @@ class Seconds:
     refusal: str = ""
 
 
-def seconds_per_request(deployment: Deployment, load: Load, targets: Targets) -> Seconds:
+def seconds_per_request(deployment: Deployment, load: MeanLoad, targets: Targets) -> InstanceSeconds:
     """Return the least time of an instance for one request of mean lengths."""
     prompt, output = max(1, round(load.prompt_tokens)), max(1, round(load.output_tokens))
     context = prompt + output // 2
@@ -47,10 +47,10 @@ def seconds_per_request(deployment: Deployment, load: Load, targets: Targets) ->
     itl_us = 1e3 * _limit(targets, "itl")
     lone_itl_us = decode_time(1, context)
     if lone_itl_us > itl_us:
-        return Seconds(inf, inf, f"one request alone has {lone_itl_us / 1e3:.0f} ms between tokens")
+        return InstanceSeconds(inf, inf, f"one request alone has {lone_itl_us / 1e3:.0f} ms between tokens")
     lone_ttft_us = _prompt_us(deployment, prompt, config.max_num_batched_tokens, 1)
     if lone_ttft_us > 1e3 * _limit(targets, "ttft"):
-        return Seconds(inf, inf, f"one prompt alone takes {lone_ttft_us / 1e3:.0f} ms")
+        return InstanceSeconds(inf, inf, f"one prompt alone takes {lone_ttft_us / 1e3:.0f} ms")
     prompts = max(1, config.max_num_batched_tokens // prompt)
     prefill_us = _prompt_us(deployment, prompt, config.max_num_batched_tokens, prompts) / prompts
     capacity = config.total_kv_blocks * config.block_size_tokens
@@ -60,7 +60,7 @@ def seconds_per_request(deployment: Deployment, load: Load, targets: Targets) ->
         middle = (good + bad) // 2
         good, bad = (middle, bad) if decode_time(middle, middle * context) <= itl_us else (good, middle)
     decode_us = output * decode_time(good, good * context) / good
-    return Seconds(prefill_us / _US, decode_us / _US)
+    return InstanceSeconds(prefill_us / _US, decode_us / _US)
 
 
 def _limit(targets: Targets, name: str) -> float:
@@ -164,7 +164,7 @@ class _Instance:
 
     settings: Mapping[str, Any]
     deployment: Deployment
-    seconds: Seconds
+    seconds: InstanceSeconds
     label: str
 
 
@@ -177,7 +177,12 @@ class Candidates:
 
 
 def candidates_of(
-    simulation: Simulation, settings: Mapping[str, Any], choices: Choices, prices: Prices, load: Load, targets: Targets
+    simulation: Simulation,
+    settings: Mapping[str, Any],
+    choices: Choices,
+    prices: Prices,
+    load: MeanLoad,
+    targets: Targets,
 ) -> Candidates:
     """Return all candidates that hold the model and whose steps are fast enough for a lone request. Raises BlisError.
 
@@ -200,7 +205,7 @@ def _instances(
     settings: Mapping[str, Any],
     choices: Choices,
     gpu: str,
-    load: Load,
+    load: MeanLoad,
     targets: Targets,
     refused: dict[str, str],
 ) -> Iterator[_Instance]:
@@ -247,7 +252,7 @@ def _label(own: Mapping[str, Any]) -> str:
     return " ".join([*parts, *([f"{tokens} tokens/step"] if tokens else [])])
 
 
-def _aggregated(instance: _Instance, gpu: str, price: float, load: Load) -> Candidate:
+def _aggregated(instance: _Instance, gpu: str, price: float, load: MeanLoad) -> Candidate:
     seconds = instance.seconds.prefill_s + instance.seconds.decode_s
     return Candidate(
         gpu=gpu,
@@ -261,7 +266,7 @@ def _aggregated(instance: _Instance, gpu: str, price: float, load: Load) -> Cand
     )
 
 
-def _split(instances: Sequence[_Instance], gpu: str, price: float, load: Load) -> Iterator[Candidate]:
+def _split(instances: Sequence[_Instance], gpu: str, price: float, load: MeanLoad) -> Iterator[Candidate]:
     """Return candidates with two pools, whose instances differ in their tensor parallelism alone."""
     for prefill, decode in product(instances, instances):
         if _without_tp(prefill) != _without_tp(decode):

@@ -17,9 +17,9 @@ from blis_sim.options.extras import check_page, check_plot
 from traces.slo import parse_duration_ms
 
 if TYPE_CHECKING:
-    from blis_sim.bench.capacity.answer import Answer, Question
+    from blis_sim.bench.capacity.answer import CapacityPlan, CapacityQuery
     from blis_sim.bench.runner.plan import Plan
-    from blis_sim.options.progress import Say
+    from blis_sim.options.progress import NoteCallback
     from blis_sim.options.provenance import Provenance
 
 SHAPES = ("aggregated", "pd")
@@ -148,9 +148,9 @@ __all__ = ["PlanOptions", "rewritten", "run"]
 
 def rewritten(arguments: list[str]) -> list[str]:
     """Return a command line with the flags of the simulation behind those of the plan."""
-    from blis_sim.bench.runner.commands import own_flags_first
+    from blis_sim.bench.runner.commands import split_own_flags
 
-    return own_flags_first(arguments, PlanOptions)
+    return split_own_flags(arguments, PlanOptions)
 
 
 def run(options: PlanOptions) -> int:
@@ -159,15 +159,15 @@ def run(options: PlanOptions) -> int:
     from blis_sim.bench.runner.plan import plan_of
 
     plan = plan_of(options.simulation, (), None, PlanOptions)
-    found = find_plan(options, plan, _say)
+    found = find_plan(options, plan, _print_note)
     sys.stdout.write(as_json(found, _origin(options, plan, found)) if options.format == "json" else as_text(found))
     if found.winner is None:
-        _say("error: no deployment that was tried meets the targets")
+        _print_note("error: no deployment that was tried meets the targets")
         return 1
     return 0
 
 
-def _origin(options: PlanOptions, plan: "Plan", found: "Answer") -> "Provenance":
+def _origin(options: PlanOptions, plan: "Plan", found: "CapacityPlan") -> "Provenance":
     from blis_sim.options.provenance import Provenance, command_line, input_hashes
 
     sureness = None if found.winner is None else found.winner.sureness
@@ -176,13 +176,13 @@ def _origin(options: PlanOptions, plan: "Plan", found: "Answer") -> "Provenance"
         model=found.model,
         latency_model="" if sureness is None else sureness.latency_model,
         step_error=None if sureness is None else sureness.step_error,
-        step_error_source="" if sureness is None else sureness.because,
+        step_error_source="" if sureness is None else sureness.error_source,
         seed=plan.settings.get("seed"),
         inputs=input_hashes(options, plan.paths_read()),
     )
 
 
-def _draw(options: PlanOptions, found: "Answer", origin: "Provenance") -> None:
+def _draw(options: PlanOptions, found: "CapacityPlan", origin: "Provenance") -> None:
     """Draw the picture and write the page that are requested."""
     if options.plot is None and options.html is None:
         return
@@ -196,10 +196,10 @@ def _draw(options: PlanOptions, found: "Answer", origin: "Provenance") -> None:
         write_page(options.html, plan_page(found, origin))
 
 
-def find_plan(options: PlanOptions, plan: "Plan", say: "Say") -> "Answer":
+def find_plan(options: PlanOptions, plan: "Plan", on_note: "NoteCallback") -> "CapacityPlan":
     """Search a deployment for the command and settings of `plan`, and write requested files.
 
-    `say` gets the notes, a line each. Raises BlisError.
+    `on_note` gets the notes, a line each. Raises BlisError.
     """
     from blis_sim.bench.capacity.answer import answer
     from blis_sim.bench.capacity.serving import write_manifests
@@ -208,11 +208,11 @@ def find_plan(options: PlanOptions, plan: "Plan", say: "Say") -> "Answer":
 
     _check(options, plan)
     for note in plan.notes:
-        say(note)
+        on_note(note)
     check_outputs(options, *plan.paths_read())
     pool = ray_pool(options.ray_address) if options.ray else process_pool(options.processes)
     with simulations(plan.simulation.name, pool, options.output) as sims:
-        found = answer(sims, _question(options, plan))
+        found = answer(sims, _query(options, plan))
     if options.manifests is not None and found.winner is not None:
         write_manifests(options.manifests, found.winner.trial, found.model)
     _draw(options, found, _origin(options, plan, found))
@@ -232,8 +232,8 @@ def _check(options: PlanOptions, plan: "Plan") -> None:
         raise OptionError("--model must name the model to plan for")
 
 
-def _question(options: PlanOptions, plan: "Plan") -> "Question":
-    from blis_sim.bench.capacity.answer import Question
+def _query(options: PlanOptions, plan: "Plan") -> "CapacityQuery":
+    from blis_sim.bench.capacity.answer import CapacityQuery
     from blis_sim.bench.capacity.candidates import Choices
     from blis_sim.bench.capacity.prices import read_prices
     from blis_sim.bench.capacity.simulations import Targets
@@ -250,7 +250,7 @@ def _question(options: PlanOptions, plan: "Plan") -> "Question":
         batched_tokens=[None] if has_tokens else [each or None for each in options.step_tokens],
         shapes=options.shapes,
     )
-    return Question(
+    return CapacityQuery(
         simulation=plan.simulation,
         settings=plan.settings,
         choices=choices,
@@ -260,6 +260,6 @@ def _question(options: PlanOptions, plan: "Plan") -> "Question":
     )
 
 
-def _say(line: str) -> None:
+def _print_note(line: str) -> None:
     sys.stderr.write(f"blis plan: {line}\n")
     sys.stderr.flush()

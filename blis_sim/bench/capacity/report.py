@@ -7,7 +7,7 @@ from html import escape
 from math import inf
 from typing import Any
 
-from blis_sim.bench.capacity.answer import Answer, Bound, Stress, Winner
+from blis_sim.bench.capacity.answer import CapacityPlan, StepErrorCase, StressTest, Winner
 from blis_sim.bench.capacity.prices import HOURS_PER_MONTH, Price
 from blis_sim.bench.capacity.search import Trial
 from blis_sim.bench.capacity.serving import pools_of
@@ -23,14 +23,14 @@ _TITLES = ("GPU", "shape", "instances", "GPUs", "$/hour", "$/month", "$/M tokens
 _MOST_REASONS = 3
 
 
-def as_text(found: Answer) -> str:
+def as_text(found: CapacityPlan) -> str:
     """Return the answer as lines of text, with a newline at the end."""
     return (
         "\n".join(
             [
-                *question_lines(found),
+                *query_lines(found),
                 "",
-                *answer_table(found).lines,
+                *plan_table(found).lines,
                 *_refused(found),
                 price_line(found),
                 "",
@@ -41,7 +41,7 @@ def as_text(found: Answer) -> str:
     )
 
 
-def question_lines(found: Answer) -> Iterator[str]:
+def query_lines(found: CapacityPlan) -> Iterator[str]:
     """Yield the load and the targets."""
     load = found.load
     yield (
@@ -51,8 +51,8 @@ def question_lines(found: Answer) -> Iterator[str]:
     yield "targets: " + ", ".join(f"{_latency(name)} at most {_ms(limit)}" for name, limit in _limits(found))
 
 
-def _limits(found: Answer) -> list[tuple[str, float]]:
-    return list(found.question.targets.limits_ms.items())
+def _limits(found: CapacityPlan) -> list[tuple[str, float]]:
+    return list(found.query.targets.limits_ms.items())
 
 
 def _latency(figure: str) -> str:
@@ -65,7 +65,7 @@ def _ms(value_ms: float) -> str:
     return f"{value_ms / 1000:.3g} s" if value_ms >= 1000 else f"{value_ms:.3g} ms"
 
 
-def answer_table(found: Answer) -> TextTable:
+def plan_table(found: CapacityPlan) -> TextTable:
     """Return the cheapest deployment of each GPU type and shape."""
     rows: list[Sequence[str]] = []
     ranked = sorted(found.best.items(), key=lambda each: each[1][0].cost_per_hour if each[1] else inf)
@@ -74,7 +74,7 @@ def answer_table(found: Answer) -> TextTable:
             rows.append((gpu, shape, "none meets the targets", *[""] * (len(_TITLES) - 3)))
         else:
             rows.append(_row(gpu, shape, *best))
-    return TextTable(_TITLES, rows, num_left=len(_TITLES))
+    return TextTable(_TITLES, rows, num_left_aligned=len(_TITLES))
 
 
 def _row(gpu: str, shape: str, trial: Trial, outcome: Outcome) -> tuple[str, ...]:
@@ -106,33 +106,33 @@ def _binding(judgement: Judgement) -> str:
     return "unserved requests" if judgement.worst == SERVED else _latency(judgement.worst)
 
 
-def _refused(found: Answer) -> Iterator[str]:
+def _refused(found: CapacityPlan) -> Iterator[str]:
     """Yield why instances of a GPU type were left out: the first reasons, each with its first instance."""
     for gpu, reasons in found.refused.items():
         for reason, label in list(reasons.items())[:_MOST_REASONS]:
             yield f"not tried: {gpu} {label}: {reason}"
 
 
-def prices_of(found: Answer) -> dict[str, Price]:
+def prices_of(found: CapacityPlan) -> dict[str, Price]:
     """Return the prices of the GPU types that were requested, where they have one."""
-    known = found.question.prices.by_gpu
+    known = found.query.prices.by_gpu
     return {gpu: known[gpu] for gpu in dict.fromkeys(gpu for gpu, _ in found.best) if gpu in known}
 
 
-def price_line(found: Answer) -> str:
+def price_line(found: CapacityPlan) -> str:
     """Return a line with the prices behind the costs, and the flag that replaces them."""
     shown = "; ".join(f"{gpu} ${price.per_hour:.2f} ({price.origin})" for gpu, price in prices_of(found).items())
     return f"$ per GPU-hour, to be checked (--prices FILE states others): {shown}"
 
 
-def winner_lines(found: Answer) -> Iterator[str]:
+def winner_lines(found: CapacityPlan) -> Iterator[str]:
     """Yield the cheapest deployment, its stress tests, the expected error, and its command lines."""
     winner = found.winner
     if winner is None:
-        yield f"no deployment of at most {found.question.most_gpus} GPUs that was tried meets the targets"
+        yield f"no deployment of at most {found.query.most_gpus} GPUs that was tried meets the targets"
         return
     trial, candidate = winner.trial, winner.trial.candidate
-    prices = found.question.prices
+    prices = found.query.prices
     price = prices.of(candidate.gpu)
     yield (
         f"cheapest: {_counts(trial)} x {candidate.label} on {candidate.gpu}, "
@@ -143,15 +143,16 @@ def winner_lines(found: Answer) -> Iterator[str]:
     )
     if winner.highest_rate_per_s is not None:
         yield f"  meets the targets up to {winner.highest_rate_per_s:.3g} requests/s"
-    yield from (f"  with {stress.name}: {_verdict(stress)}" for stress in winner.stresses)
-    yield f"  how sure: step times by {winner.sureness.latency_model}; {winner.sureness.because}"
+    yield from (f"  with {stress.name}: {_verdict(stress)}" for stress in winner.stress_tests)
+    yield f"  how sure: step times by {winner.sureness.latency_model}; {winner.sureness.error_source}"
     yield from (
-        f"  if steps take {abs(bound.step_error):.0%} {_longer(bound)}: {_bound_text(bound)}" for bound in winner.bounds
+        f"  if steps take {abs(bound.step_error):.0%} {_longer(bound)}: {_step_error_text(bound)}"
+        for bound in winner.step_error_cases
     )
     yield from (f"  {pool.count} x {pool.command}" for pool in pools_of(trial, found.model))
 
 
-def _verdict(stress: Stress) -> str:
+def _verdict(stress: StressTest) -> str:
     if stress.judgement is None:
         return f"not tried, {stress.reason}"
     if stress.judgement.is_met:
@@ -161,18 +162,18 @@ def _verdict(stress: Stress) -> str:
     return f"missed, {_binding(stress.judgement)} is {stress.judgement.load:.3g} times its limit"
 
 
-def _longer(bound: Bound) -> str:
+def _longer(bound: StepErrorCase) -> str:
     return "longer" if bound.step_error > 0 else "less"
 
 
-def _bound_text(bound: Bound) -> str:
+def _step_error_text(bound: StepErrorCase) -> str:
     if bound.trial is None:
         return "no number of these instances meets the targets"
     noun = "instance" if bound.trial.counts == (1,) else "instances"
     return f"{_counts(bound.trial)} {noun}, ${bound.trial.cost_per_hour:,.2f} an hour"
 
 
-def as_json(found: Answer, origin: Provenance | None = None) -> str:
+def as_json(found: CapacityPlan, origin: Provenance | None = None) -> str:
     """Return the answer as one JSON object, with a newline at the end."""
     load = found.load
     document = {
@@ -184,7 +185,7 @@ def as_json(found: Answer, origin: Provenance | None = None) -> str:
             "prompt_tokens": load.prompt_tokens,
             "output_tokens": load.output_tokens,
         },
-        "targets_ms": dict(found.question.targets.limits_ms),
+        "targets_ms": dict(found.query.targets.limits_ms),
         "prices": {gpu: asdict(price) for gpu, price in prices_of(found).items()},
         "answers": [
             {"gpu": gpu, "shape": shape, **(_trial_json(*best) if best else {"met": False})}
@@ -205,11 +206,11 @@ def _winner_json(winner: Winner, model: str) -> dict[str, Any]:
         **_trial_json(winner.trial, winner.outcome),
         "latency_model": winner.sureness.latency_model,
         "step_error": winner.sureness.step_error,
-        "step_error_source": winner.sureness.because,
+        "step_error_source": winner.sureness.error_source,
         "highest_rate_per_s": winner.highest_rate_per_s,
         "stresses": [
             {"name": each.name, "met": each.judgement.is_met if each.judgement else None, "reason": each.reason}
-            for each in winner.stresses
+            for each in winner.stress_tests
         ],
         "bounds": [
             {
@@ -217,7 +218,7 @@ def _winner_json(winner: Winner, model: str) -> dict[str, Any]:
                 "counts": list(each.trial.counts) if each.trial else None,
                 "dollars_per_hour": each.trial.cost_per_hour if each.trial else None,
             }
-            for each in winner.bounds
+            for each in winner.step_error_cases
         ],
         "commands": [
             {"pool": pool.name, "count": pool.count, "gpus": pool.gpus, "command": pool.command}
@@ -243,7 +244,7 @@ def _trial_json(trial: Trial, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def plan_page(found: Answer, origin: Provenance) -> str:
+def plan_page(found: CapacityPlan, origin: Provenance) -> str:
     """Return the page of a plan."""
     winner = found.winner
     lines = list(winner_lines(found))
@@ -251,15 +252,15 @@ def plan_page(found: Answer, origin: Provenance) -> str:
         [] if winner is None else [f"{pool.count} x {pool.command}" for pool in pools_of(winner.trial, found.model)]
     )
     remarks = [line.strip() for line in lines if line.strip() not in commands]
-    parts = ["<h2>The cheapest of each GPU type and shape</h2>", table_html(answer_table(found))]
+    parts = ["<h2>The cheapest of each GPU type and shape</h2>", table_html(plan_table(found))]
     parts += [f'<p class="origin">{escape(price_line(found))}</p>']
     if found.winner is not None:
         parts += ["<h2>Pictures</h2>", figures_html(plan_panels(found))]
         parts += [f"<h2>Command lines</h2><pre>{escape(chr(10).join(commands))}</pre>"]
-    return page(f"Plan for {found.model}", origin, remarks, parts, question_lines(found))
+    return page(f"Plan for {found.model}", origin, remarks, parts, query_lines(found))
 
 
-def plan_panels(found: Answer) -> list[Panel]:
+def plan_panels(found: CapacityPlan) -> list[Panel]:
     """Return the costs of all answers, and the load that the winner keeps up against the one asked for."""
     best = {f"{gpu} {shape}": each for (gpu, shape), each in found.best.items() if each is not None}
     ranked = dict(sorted(best.items(), key=lambda each: each[1][0].cost_per_hour))
@@ -271,7 +272,7 @@ def plan_panels(found: Answer) -> list[Panel]:
     panels = [bar_panel("Cost of the cheapest deployments", "$ per hour", costs, words)]
     winner = found.winner
     if winner is not None:
-        limits = found.question.targets.limits_ms
+        limits = found.query.targets.limits_ms
         shares = {
             f"{name.split('_')[0].upper()} {name.split('_')[1]}": 100 * (winner.outcome.figures[name] or 0.0) / limit
             for name, limit in limits.items()

@@ -35,8 +35,8 @@ class Trial:
         return self.candidate.cost_per_hour(self.counts)
 
 
-Ask: TypeAlias = tuple[Candidate, Counts]
-Search: TypeAlias = Generator[Ask, Judgement, Trial | None]
+TrialRequest: TypeAlias = tuple[Candidate, Counts]
+Search: TypeAlias = Generator[TrialRequest, Judgement, Trial | None]
 
 
 def cheapest(candidates: Sequence[Candidate], most_gpus: int, best: Trial | None = None) -> Search:
@@ -124,7 +124,7 @@ def _pools_at_fault(judgement: Judgement) -> Container[int]:
     return (1,) if judgement.worst.startswith("itl") else (0, 1)
 
 
-def _shrunk(start: Trial, pool: int) -> Generator[Ask, Judgement, Trial]:
+def _shrunk(start: Trial, pool: int) -> Generator[TrialRequest, Judgement, Trial]:
     """Return the trial with the fewest instances in one pool that meets the targets, by halved intervals."""
     found = start
     bad = start.candidate.least_counts[pool] - 1
@@ -139,23 +139,25 @@ def _shrunk(start: Trial, pool: int) -> Generator[Ask, Judgement, Trial]:
     return found
 
 
-def in_rounds(searches: Sequence[Search], judge: Callable[[Sequence[Ask]], Sequence[Judgement]]) -> list[Trial | None]:
+def in_rounds(
+    searches: Sequence[Search], judge: Callable[[Sequence[TrialRequest]], Sequence[Judgement]]
+) -> list[Trial | None]:
     """Advance all searches side by side, with one call of `judge` for each round, and return their results."""
     results: list[Trial | None] = [None] * len(searches)
-    asked: dict[int, Ask] = {}
+    requested: dict[int, TrialRequest] = {}
 
     def advance(number: int, judgement: Judgement | None) -> None:
         try:
             search = searches[number]
-            asked[number] = next(search) if judgement is None else search.send(judgement)
+            requested[number] = next(search) if judgement is None else search.send(judgement)
         except StopIteration as end:
-            asked.pop(number, None)
+            requested.pop(number, None)
             results[number] = end.value
 
     for number in range(len(searches)):
         advance(number, None)
-    while asked:
-        numbers = list(asked)
-        for number, judgement in zip(numbers, judge([asked[each] for each in numbers]), strict=True):
+    while requested:
+        numbers = list(requested)
+        for number, judgement in zip(numbers, judge([requested[each] for each in numbers]), strict=True):
             advance(number, judgement)
     return results

@@ -53,7 +53,7 @@ def pools_of(winner: Trial, model: str) -> list[Pool]:
     ]
 
 
-_PASSED_ON = (
+_PROPAGATED_ERRORS = (
     "max_num_batched_tokens",
     "max_num_seqs",
     "max_model_len",
@@ -75,7 +75,7 @@ def _arguments(settings: Mapping[str, Any], model: str, tp: int) -> tuple[str, .
     found = [served_name(model), "--tensor-parallel-size", str(tp)]
     if settings.get("pp", 1) > 1:
         found += ["--pipeline-parallel-size", str(settings["pp"])]
-    for name in _PASSED_ON:
+    for name in _PROPAGATED_ERRORS:
         if settings.get(name):
             found += [f"--{name.replace('_', '-')}", str(settings[name])]
     found += [f"--{name.replace('_', '-')}" for name in _SWITCHES if settings.get(name)]

@@ -13,7 +13,7 @@ from blis_sim.bench.runner.commands import digest_of, with_whole_paths
 from blis_sim.bench.runner.simulate import Job, Outcome, compute
 from blis_sim.bench.runner.workers import Pool, RayPool
 from blis_sim.options.provenance import blis_version
-from traces.append_file import AppendFile, open_with_header, whole_lines
+from traces.append_file import AppendFile, complete_lines, open_with_header
 from traces.text_file import naming_write_errors
 
 SERVED = "served"
@@ -107,7 +107,7 @@ def simulations(command: str, pool: AbstractContextManager[Pool | RayPool], path
             known = _read(Path(path))
             stack.enter_context(naming_write_errors(Path(path)))
             kept = [_line(key, outcome) for key, outcome in known.items()]
-            log = open_with_header(Path(path), _HEADER, kept, is_sole=True)
+            log = open_with_header(Path(path), _HEADER, kept, is_exclusive=True)
             stack.callback(log.close)
         yield Simulations(command, stack.enter_context(pool), known, log)
 
@@ -121,7 +121,7 @@ def _read(path: Path) -> dict[str, Outcome]:
     if not path.is_file():
         return {}
     found: dict[str, Outcome] = {}
-    header, *lines = whole_lines(path) or [f"{_HEADER}\n"]
+    header, *lines = complete_lines(path) or [f"{_HEADER}\n"]
     if header.rstrip() != _HEADER:
         raise BenchError(f"{path} row 1: expected {_HEADER}, got {header[:60]!r}: give another --output")
     for number, line in enumerate(lines, start=2):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from blis_sim.bench.compare.options import CompareOptions
 
 if TYPE_CHECKING:
-    from blis_sim.bench.compare.measuring import Side
+    from blis_sim.bench.compare.measuring import Configuration
 
 
 def rewritten(arguments: list[str]) -> list[str]:
@@ -25,17 +25,17 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 def run(options: CompareOptions) -> int:
     """Simulate all configurations with the same requests, print the table and write requested files."""
-    from blis_sim.bench.compare.measuring import measured, sides_of, workload_of
+    from blis_sim.bench.compare.measuring import configurations_of, simulate_configuration, workload_of
     from blis_sim.bench.compare.report import as_json, table_text
 
-    sides = sides_of(options)
+    sides = configurations_of(options)
     for side in sides:
         for note in side.notes:
-            _say(f"{side.name}: {note}")
+            _print_note(f"{side.name}: {note}")
     runs = []
     for number in range(options.repeat):
         requests = workload_of(options, number)
-        runs.append([measured(side, requests) for side in sides])
+        runs.append([simulate_configuration(side, requests) for side in sides])
         if options.live and number == 0:
             from blis_sim.bench.compare.report import play
 
@@ -45,7 +45,7 @@ def run(options: CompareOptions) -> int:
     return 0
 
 
-def _write(options: CompareOptions, sides: "list[Side]", runs: list[list]) -> None:  # type: ignore[type-arg]
+def _write(options: CompareOptions, sides: "list[Configuration]", runs: list[list]) -> None:  # type: ignore[type-arg]
     if options.picture is not None:
         from blis_sim.bench.compare.report import draw
 
@@ -59,6 +59,6 @@ def _write(options: CompareOptions, sides: "list[Side]", runs: list[list]) -> No
         write_comparison(sides, runs, origin, options.html)
 
 
-def _say(line: str) -> None:
+def _print_note(line: str) -> None:
     with suppress(OSError):
         sys.stderr.write(f"blis compare: {line}\n")

@@ -15,7 +15,7 @@ from blis_sim.engine.cluster.settings import SeededTieBreaker
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.options import OptionError, options_from
-from blis_sim.options.text import read_command_line
+from blis_sim.options.text import parse_command_line
 from replay.analysis.deadlines import DeadlineFigures, deadline_figures, with_deadlines
 from replay.closed_loop import simulate_workload
 from replay.simulation.simulate import Simulated
@@ -32,7 +32,7 @@ _FIFO = ("--engine", "adaptive-fifo")
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class Configuration:
     """One configuration with its name."""
 
     name: str
@@ -46,7 +46,7 @@ class Side:
         return [*self.deployment.notes, *notes_on_cluster(self.cluster, self.deployment)]
 
 
-def sides_of(options: CompareOptions) -> list[Side]:
+def configurations_of(options: CompareOptions) -> list[Configuration]:
     """Return the configurations of the options. Raises BlisError for an invalid configuration."""
     if options.baseline:
         shared = shlex.split(options.sides[0]) if options.sides else []
@@ -57,15 +57,15 @@ def sides_of(options: CompareOptions) -> list[Side]:
     names = [name.strip() for name in options.names.split(",")] if options.names else list(given)
     if len(names) != len(given) or len(set(names)) != len(names):
         raise OptionError(f"--names must be {len(given)} different names, got {options.names!r}")
-    return [_side(name, arguments) for name, arguments in zip(names, given.values(), strict=True)]
+    return [_configuration(name, arguments) for name, arguments in zip(names, given.values(), strict=True)]
 
 
-def _side(name: str, arguments: list[str]) -> Side:
-    found = read_command_line(ClusterOptions, arguments)
-    if found.asks_for_help:
+def _configuration(name: str, arguments: list[str]) -> Configuration:
+    found = parse_command_line(ClusterOptions, arguments)
+    if found.requests_help:
         raise OptionError("flags of a configuration are those of `blis run`; see `blis run --help`")
     cluster = with_policies(options_from(ClusterOptions, **{"model": _MODEL, **found.values}))
-    return Side(name, shlex.join(arguments), cluster, resolve(cluster.deployment))
+    return Configuration(name, shlex.join(arguments), cluster, resolve(cluster.deployment))
 
 
 WINDOW_S = 10.0
@@ -140,7 +140,7 @@ def _spec_of(options: CompareOptions) -> WorkloadSpec:
     return WorkloadSpec(version="2", seed=42, scenario=scenario)
 
 
-def measured(side: Side, requests: Requests) -> Run:
+def simulate_configuration(side: Configuration, requests: Requests) -> Run:
     """Simulate the requests and take the figures."""
     cluster = with_deadlines(side.cluster, requests.workload.goodput_slo_targets)
     deployment = side.deployment if cluster is side.cluster else resolve(cluster.deployment)

@@ -10,7 +10,7 @@ from typing import TextIO
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.bench.compare.measuring import DRAIN_S, WINDOW_S, Run, Side
+from blis_sim.bench.compare.measuring import DRAIN_S, WINDOW_S, Configuration, Run
 from blis_sim.options.provenance import Provenance
 from blis_sim.options.text_table import TextTable
 from blis_sim.pictures.page import figures_html, page, table_html, write_page
@@ -149,7 +149,7 @@ Runs = Sequence[Sequence[Run]]
 """For each seed the run of each side."""
 
 
-def rows_of(sides: Sequence[Side], runs: Runs) -> tuple[list[str], list[list[str]]]:
+def rows_of(sides: Sequence[Configuration], runs: Runs) -> tuple[list[str], list[list[str]]]:
     """The head and the rows of the table: means over seeds, and differences to the first side."""
     has_intervals = len(runs) > 1
     head = ["", *(side.name for side in sides)]
@@ -165,7 +165,7 @@ def rows_of(sides: Sequence[Side], runs: Runs) -> tuple[list[str], list[list[str
     return head, rows
 
 
-def table_text(sides: Sequence[Side], runs: Runs) -> str:
+def table_text(sides: Sequence[Configuration], runs: Runs) -> str:
     """Return the table, and below it the flags of each configuration."""
     head, rows = rows_of(sides, runs)
     widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
@@ -196,7 +196,7 @@ def _difference(first: Sequence[float], other: Sequence[float], figure: Figure) 
     return f"{found.mean:+,.{digits}f} ± {found.half_width:,.{digits}f}{star}"
 
 
-def as_json(sides: Sequence[Side], runs: Runs) -> str:
+def as_json(sides: Sequence[Configuration], runs: Runs) -> str:
     """The figures of each run of each side."""
     figures = figures_of([run for of_seed in runs for run in of_seed])
     content = {
@@ -213,7 +213,7 @@ _FRAMES_PER_S = 4
 _HOME = "\x1b[H\x1b[J"
 
 
-def play(sides: Sequence[Side], runs: Sequence[Run], speed: float, terminal: TextIO) -> None:
+def play(sides: Sequence[Configuration], runs: Sequence[Run], speed: float, terminal: TextIO) -> None:
     """Show one run of each side, in seconds of simulated time by `speed`; with 0 a frame per second, without pause.
 
     A terminal shows each frame in the place of the one before; elsewhere frames follow each other.
@@ -231,7 +231,7 @@ def play(sides: Sequence[Side], runs: Sequence[Run], speed: float, terminal: Tex
         terminal.flush()
 
 
-def frame(sides: Sequence[Side], runs: Sequence[Run], now_s: float) -> str:
+def frame(sides: Sequence[Configuration], runs: Sequence[Run], now_s: float) -> str:
     """The table at an instant."""
     rows = [["Metric", *(side.name for side in sides)]]
     columns = [_column(run, now_s) for run in runs]
@@ -264,12 +264,12 @@ def _column(run: Run, now_s: float) -> dict[str, str]:
 _BINS = 44
 
 
-def draw(sides: Sequence[Side], runs: Sequence[Run], path: str) -> None:
+def draw(sides: Sequence[Configuration], runs: Sequence[Run], path: str) -> None:
     """Draw one run of each side to a file in the format of its suffix. Raises TraceError."""
     draw_panels(panels_of(sides, runs), path)
 
 
-def panels_of(sides: Sequence[Side], runs: Sequence[Run]) -> list[Panel]:
+def panels_of(sides: Sequence[Configuration], runs: Sequence[Run]) -> list[Panel]:
     """Return throughput, time to the first token, queue and missed deadlines over time, and how TTFT is distributed."""
     end_s = max((float(np.nanmax(run.ended_s, initial=0.0)) for run in runs), default=0.0) or 1.0
     edges = np.linspace(0, end_s, _BINS + 1)
@@ -305,7 +305,7 @@ def _ttft_ms(run: Run, edges: npt.NDArray[np.float64], percent: int) -> list[flo
     return [float(np.percentile(group, percent)) if len(group) else float("nan") for group in groups]
 
 
-def write_comparison(sides: Sequence[Side], runs: Runs, origin: Provenance, path: str) -> None:
+def write_comparison(sides: Sequence[Configuration], runs: Runs, origin: Provenance, path: str) -> None:
     """Write the table, the pictures of the first run, and the flags of each side. Raises TraceError."""
     head, rows = rows_of(sides, runs)
     lead = [f"{side.name}: {side.flags or 'the defaults'}" for side in sides]

@@ -51,7 +51,7 @@ def check_cluster(ray: bool, ray_address: str | None, processes: int | None) -> 
         raise OptionError("--ray-address needs --ray")
 
 
-def own_flags_first(arguments: Sequence[str], options_class: type) -> list[str]:
+def split_own_flags(arguments: Sequence[str], options_class: type) -> list[str]:
     """The arguments with those of `options_class` in front, and all others behind `--`, as positional arguments.
 
     Raises OptionError for a flag whose value is missing.
@@ -95,7 +95,7 @@ SIMULATIONS: Mapping[str, SimulationRow] = {
     "replay": SimulationRow("replay.command", "ReplayOptions"),
 }
 
-_OF_ONE_RUN = (
+_SINGLE_RUN_SETTINGS = (
     "json",
     "format",
     "provenance",
@@ -128,7 +128,7 @@ class Simulation:
 
         Raises BlisError for settings that are wrong, or of one run.
         """
-        for name in _OF_ONE_RUN:
+        for name in _SINGLE_RUN_SETTINGS:
             if settings.get(name):
                 raise OptionError(f"--{name.replace('_', '-')} is for one run, here are many")
         check_required(self.options, settings)
@@ -175,7 +175,7 @@ def _files(settings: Mapping[str, Any]) -> Iterator[bytes]:
     """The content of the files that settings name."""
     for name in sorted(settings):
         if isinstance(settings[name], str) and settings[name]:
-            for path in _named(name, Path(settings[name])):
+            for path in _input_files(name, Path(settings[name])):
                 try:
                     if path.is_file():
                         yield hashlib.sha256(path.read_bytes()).digest()
@@ -183,7 +183,7 @@ def _files(settings: Mapping[str, Any]) -> Iterator[bytes]:
                     continue
 
 
-def _named(setting: str, path: Path) -> Iterator[Path]:
+def _input_files(setting: str, path: Path) -> Iterator[Path]:
     """The files that are read for a setting: a model may be a folder, and rows lie beside the header of a trace."""
     yield path
     yield path / "config.json"

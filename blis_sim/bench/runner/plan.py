@@ -13,7 +13,7 @@ from blis_sim.bench.runner.commands import RECORDINGS, SIMULATIONS, Simulation, 
 from blis_sim.engine.deployment import resolve
 from blis_sim.options import BlisError, OptionError, options_of
 from blis_sim.options.option import Setting
-from blis_sim.options.text import flags_of, load_json, read_command_line, setting_named, value_of, value_of_yaml
+from blis_sim.options.text import find_setting, flags_of, load_json, parse_command_line, parse_value, parse_yaml_value
 from traces import beside
 from traces.text_file import read_yaml
 
@@ -181,7 +181,7 @@ def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None, besid
     found = simulation(command)
     settings = dict(_settings_of_file(found, config, given.get("settings", {})))
     known = () if beside is None else flags_of(beside)
-    flags = read_command_line(found.options, words[1:] if has_command else words, value_of, known)
+    flags = parse_command_line(found.options, words[1:] if has_command else words, parse_value, known)
     by_flags, notes = flags.values, flags.notes
     single, coupled = _by_kind(vary)
     vary_by_flags = _vary_of_flags(found, single)
@@ -211,7 +211,7 @@ def _coupled_of_flags(found: Simulation, vary: Sequence[str]) -> Iterator[tuple[
         if not values:
             raise OptionError(f"--vary must be NAME=VALUE,..., got {each!r}")
         settings = [_setting(found, part, "--vary:") for part in names_of(name)]
-        rows = rows_of(name, values, lambda place, value, known=settings: value_of_yaml(known[place], value))  # type: ignore[misc]
+        rows = rows_of(name, values, lambda place, value, known=settings: parse_yaml_value(known[place], value))  # type: ignore[misc]
         yield tuple(setting.name for setting in settings), rows
 
 
@@ -253,7 +253,7 @@ def _vary_of_flag(found: Simulation, text: str) -> tuple[str, Sequence[Any]]:
         parts = load_json(values) if values.startswith("[") else [part.strip() for part in values.split(",")]
     except ValueError as error:
         raise OptionError(f"--vary {name} must have values with commas, or a JSON list, got {values!r}") from error
-    return setting.name, _distinct(setting, [value_of_yaml(setting, part) for part in parts])
+    return setting.name, _distinct(setting, [parse_yaml_value(setting, part) for part in parts])
 
 
 def _vary_of_file(found: Simulation, path: str | None, vary: Any) -> Iterator[tuple[str, Sequence[Any]]]:
@@ -272,14 +272,14 @@ def _settings_of_file(found: Simulation, path: str | None, settings: Any) -> Ite
 
 def _value(setting: Setting, value: Any, place: str) -> Any:
     try:
-        return value_of_yaml(setting, value)
+        return parse_yaml_value(setting, value)
     except OptionError as error:
         raise BenchError(f"{place}: {error}") from error
 
 
 def _setting(found: Simulation, name: str, place: str) -> Setting:
     try:
-        return setting_named(found.options, name.strip())
+        return find_setting(found.options, name.strip())
     except OptionError as error:
         raise OptionError(f"{place} {error} of blis {found.name}") from error
 

@@ -123,9 +123,9 @@ def _later_figure(result: Mapping[str, Any], name: str) -> float | None:
 def _num_rejected(breakdown: Mapping[str, Any]) -> int:
     """Requests that the cluster rejected, or that its gateway rejected, shed or let expire."""
     gateway = breakdown.get("gateway", {})
-    at_door = sum(breakdown.get(name, 0) for name in ("rejected_at_admission", "rejected_at_routing"))
+    at_admission = sum(breakdown.get(name, 0) for name in ("rejected_at_admission", "rejected_at_routing"))
     in_queue = sum(gateway.get(name, 0) for name in ("rejected", "shed", "expired", "evicted"))
-    return int(at_door + in_queue)
+    return int(at_admission + in_queue)
 
 
 def gpus_of(options: ClusterOptions) -> int:
@@ -183,7 +183,7 @@ _MOST_POINTS = 100
 
 def origin_of(program: str, options: Any, plan: Plan, points: Sequence[Point]) -> Provenance:
     """Return the origin, with GPU, engine and latency model where all points that can be simulated share them."""
-    found = [_facts(plan.simulation, point) for point in points] if len(points) <= _MOST_POINTS else []
+    found = [_origin_fields(plan.simulation, point) for point in points] if len(points) <= _MOST_POINTS else []
     known = [each for each in found if each]
     first = known[0] if known else {}
     return Provenance(
@@ -195,7 +195,7 @@ def origin_of(program: str, options: Any, plan: Plan, points: Sequence[Point]) -
     )
 
 
-def _facts(simulation: Simulation, point: Point) -> dict[str, Any]:
+def _origin_fields(simulation: Simulation, point: Point) -> dict[str, Any]:
     try:
         options = with_policies(simulation.options_with(point.settings).cluster)
         deployment = resolve(options.deployment)
@@ -209,5 +209,5 @@ def _facts(simulation: Simulation, point: Point) -> dict[str, Any]:
         "engine": options.deployment.engine,
         "latency_model": sure.latency_model,
         "step_error": sure.step_error,
-        "step_error_source": sure.because,
+        "step_error_source": sure.error_source,
     }

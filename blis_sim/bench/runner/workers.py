@@ -41,10 +41,10 @@ class Pool:
             return
         if self._executor is None:
             context = multiprocessing.get_context("spawn")
-            self._executor = ProcessPoolExecutor(self._num_processes, context, initializer=_follow_parent)
+            self._executor = ProcessPoolExecutor(self._num_processes, context, initializer=_init_worker)
         futures: dict[Future[Result], Job] = {}
         try:
-            with _ctrl_c_put_off(), _main_left_out():
+            with _sigint_deferred(), _without_main_module():
                 futures.update({self._executor.submit(work, job): job for job in jobs})
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -71,7 +71,7 @@ def process_pool(num_processes: int | None) -> Iterator[Pool]:
         pool.close()
 
 
-def on_processes(
+def run_on_processes(
     work: Callable[[Job], Result], jobs: Sequence[Job], num_processes: int | None
 ) -> Generator[tuple[Job, Result], None, None]:
     """Do each job in a pool of processes, by default one per core; a pool of one is this process itself.
@@ -120,7 +120,7 @@ def on_ray(
 
 
 @contextmanager
-def _ctrl_c_put_off() -> Iterator[None]:
+def _sigint_deferred() -> Iterator[None]:
     """Defer Ctrl-C to the end of the block; processes that start in the block do not get the signal.
 
     A process that the signal ends during its start would block the pool.
@@ -143,7 +143,7 @@ def _ctrl_c_put_off() -> Iterator[None]:
 
 
 @contextmanager
-def _main_left_out() -> Iterator[None]:
+def _without_main_module() -> Iterator[None]:
     """Start processes without importing the main module: a script without a guard would run in each process."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -153,7 +153,7 @@ def _main_left_out() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _follow_parent() -> None:
+def _init_worker() -> None:
     """Ignore Ctrl-C, which the parent handles, and exit when the parent ends.
 
     A parent that is killed cannot end its workers, which would wait for jobs forever.

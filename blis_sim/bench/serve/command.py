@@ -22,18 +22,18 @@ def run(options: BenchServeOptions) -> int:
     """Run each rate, print its table, save requested files. Exit codes: 0 done, 1 no request succeeded."""
     from blis_sim.bench.datasets import samples_of
     from blis_sim.bench.serve.load import benchmark
-    from blis_sim.bench.serve.report import Reporter, check_place
-    from observe.errors import RunError, say
+    from blis_sim.bench.serve.report import Reporter, check_result_folder
+    from observe.errors import RunError, print_message
     from observe.event_loop import allow_many_connections, run_loop
 
     samples = samples_of(options.dataset)
     if options.save_result or options.append_result:
-        check_place(options)
+        check_result_folder(options)
     reporter = Reporter(options)
     allow_many_connections()
     try:
         run_loop(benchmark(options, samples, reporter.measured))
     except RunError as error:
-        say(f"blis bench serve: error: {error}")
+        print_message(f"blis bench serve: error: {error}")
         return 1
     return reporter.end()

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from observe.clock import Nanos
-from observe.dispatch import Sent
+from observe.dispatch import SentRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class RequestFuncOutput:
     """One request. The answer ends with its last token; gaps are those between events that carry tokens.
 
     A request is a success when it was answered in full and at least one token came. `queue_s` is the time in
@@ -39,7 +39,7 @@ class Answer:
         return (self.latency_s - self.ttft_s) / (self.output_tokens - 1) if self.output_tokens > 1 else 0.0
 
 
-def answer_of(sent: Sent) -> Answer:
+def request_output_of(sent: SentRequest) -> RequestFuncOutput:
     """The answer to a request that has ended."""
     outcome = sent.outcome
     times = outcome.token_times
@@ -47,12 +47,12 @@ def answer_of(sent: Sent) -> Answer:
     counted = outcome.reply.prompt_tokens
     planned = sent.prepared.planned
     error = outcome.error_message if not is_ok else "" if times else "no event of the answer carried a token"
-    return Answer(
+    return RequestFuncOutput(
         is_success=is_ok and bool(times),
         error=error,
         prompt_tokens=planned.prefix_tokens + planned.input_tokens if counted is None else counted,
         output_tokens=outcome.output_tokens if is_ok and times else 0,
-        text=outcome.reply.said,
+        text=outcome.reply.content,
         start_s=outcome.sent / 1e9,
         ttft_s=_seconds(outcome.sent, times[0]) if times else 0.0,
         gaps_s=[_seconds(earlier, later) for earlier, later in pairwise(times)],
@@ -69,7 +69,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class MetricSelection:
     """The contents of a report: latencies, percentiles, and the limits in milliseconds of a good request."""
 
     metrics: Sequence[str]
@@ -80,7 +80,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyFigures:
+class LatencyStats:
     """Mean, median, standard deviation and percentiles in milliseconds; all 0 of nothing."""
 
     mean_ms: float
@@ -90,7 +90,7 @@ class LatencyFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class BenchmarkMetrics:
     """The figures of a run. `request_goodput` is None without limits; latencies are by metric."""
 
     duration: float
@@ -104,32 +104,36 @@ class Figures:
     total_token_throughput: float
     max_output_tokens_per_s: float
     max_concurrent_requests: int
-    latencies: Mapping[str, LatencyFigures]
+    latencies: Mapping[str, LatencyStats]
 
 
-def figures_of(answers: Sequence[Answer], duration_s: float, asked: Asked) -> Figures:
+def calculate_metrics(
+    answers: Sequence[RequestFuncOutput], duration_s: float, selection: MetricSelection
+) -> BenchmarkMetrics:
     """The figures of a run of this duration."""
     good = [each for each in answers if each.is_success]
     num_input, num_output = sum(each.prompt_tokens for each in good), sum(each.output_tokens for each in good)
-    values = _latencies_s(good, asked)
+    values = _latencies_s(good, selection)
     peak_tokens, peak_requests = _peaks(good)
-    return Figures(
+    return BenchmarkMetrics(
         duration=duration_s,
         completed=len(good),
         failed=len(answers) - len(good),
         total_input_tokens=num_input,
         total_output_tokens=num_output,
         request_throughput=len(good) / duration_s,
-        request_goodput=_num_within(good, asked.limits_ms) / duration_s if asked.limits_ms else None,
+        request_goodput=_num_within(good, selection.limits_ms) / duration_s if selection.limits_ms else None,
         output_throughput=num_output / duration_s,
         total_token_throughput=(num_input + num_output) / duration_s,
         max_output_tokens_per_s=peak_tokens,
         max_concurrent_requests=peak_requests,
-        latencies={name: latency_figures(values[name], asked.percentiles) for name in asked.metrics if name in values},
+        latencies={
+            name: latency_stats(values[name], selection.percentiles) for name in selection.metrics if name in values
+        },
     )
 
 
-def as_result(figures: Figures, answers: Sequence[Answer]) -> dict[str, Any]:
+def as_result(figures: BenchmarkMetrics, answers: Sequence[RequestFuncOutput]) -> dict[str, Any]:
     """The figures as vLLM's result file has them, with those of each request."""
     result: dict[str, Any] = {
         "duration": figures.duration,
@@ -160,10 +164,10 @@ def as_result(figures: Figures, answers: Sequence[Answer]) -> dict[str, Any]:
     return result
 
 
-def latency_figures(values_s: Sequence[float], percentiles: Sequence[float]) -> LatencyFigures:
+def latency_stats(values_s: Sequence[float], percentiles: Sequence[float]) -> LatencyStats:
     """The figures of a sample in seconds."""
     values_ms: Floats = np.array(values_s if len(values_s) else [0.0], np.float64) * 1000
-    return LatencyFigures(
+    return LatencyStats(
         mean_ms=float(values_ms.mean()),
         median_ms=float(np.median(values_ms)),
         std_ms=float(values_ms.std()),
@@ -175,7 +179,7 @@ def _word(percent: float) -> str:
     return str(int(percent)) if percent == int(percent) else str(percent)
 
 
-def _latencies_s(good: Sequence[Answer], asked: Asked) -> dict[str, list[float]]:
+def _latencies_s(good: Sequence[RequestFuncOutput], selection: MetricSelection) -> dict[str, list[float]]:
     """Samples by metric. Queueing times in the client are included only with a limit of requests in flight."""
     values = {
         "ttft": [each.ttft_s for each in good],
@@ -183,14 +187,14 @@ def _latencies_s(good: Sequence[Answer], asked: Asked) -> dict[str, list[float]]
         "itl": [gap for each in good for gap in each.gaps_s],
         "e2el": [each.latency_s for each in good],
     }
-    if asked.max_concurrency is not None:
+    if selection.max_concurrency is not None:
         values["client_queue_time"] = [each.queue_s for each in good]
-        if asked.request_rate != inf:
+        if selection.request_rate != inf:
             values["e2el_including_client_queue"] = [each.latency_s + each.queue_s for each in good]
     return values
 
 
-def _num_within(good: Sequence[Answer], limits_ms: Mapping[str, float]) -> int:
+def _num_within(good: Sequence[RequestFuncOutput], limits_ms: Mapping[str, float]) -> int:
     """Return the number of requests within all limits."""
     return sum(
         all(
@@ -201,7 +205,7 @@ def _num_within(good: Sequence[Answer], limits_ms: Mapping[str, float]) -> int:
     )
 
 
-def _peaks(good: Sequence[Answer]) -> tuple[float, int]:
+def _peaks(good: Sequence[RequestFuncOutput]) -> tuple[float, int]:
     """The most events with tokens in a second, and the most requests that were under way within one.
 
     Seconds are counted from the first sending.

@@ -12,20 +12,20 @@ from time import perf_counter_ns
 import numpy as np
 
 from blis_sim.bench import BenchError
-from blis_sim.bench.datasets import Sample
+from blis_sim.bench.datasets import SampleRequest
 from blis_sim.bench.rate_search import Verdict, rates_to_try
-from blis_sim.bench.serve.figures import Answer, answer_of
+from blis_sim.bench.serve.figures import RequestFuncOutput, request_output_of
 from blis_sim.bench.serve.options import APIS, BenchServeOptions, BodyStyle
 from observe.body import RequestStyle
 from observe.client import Client
 from observe.connection import Outcome
-from observe.dispatch import Dispatcher, Prepared, Sent
-from observe.errors import say, warn
+from observe.dispatch import Dispatcher, PreparedRequest, SentRequest
+from observe.errors import print_message, warn
 from observe.figures import RequestLog, RunStats
 from observe.http import post_bytes, tls_context
-from observe.requests import Planned, PromptBook, TokenScale, mean_rate, peak_arrivals
-from observe.sending import send_watched
-from observe.server import Preparation
+from observe.requests import PlannedRequest, PromptGenerator, TokenScale, mean_rate, peak_arrivals
+from observe.sending import send_with_progress
+from observe.server import ServerQueries
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def rates_of(options: BenchServeOptions) -> Generator[float, Verdict, None]:
             return
 
 
-def plan_at(options: BenchServeOptions, samples: Sequence[Sample], rate: float) -> list[Planned]:
+def plan_at(options: BenchServeOptions, samples: Sequence[SampleRequest], rate: float) -> list[PlannedRequest]:
     """Return the requests and their send times at this rate."""
     ramp = None
     if options.ramp_up_strategy is not None:
@@ -92,7 +92,7 @@ def plan_at(options: BenchServeOptions, samples: Sequence[Sample], rate: float) 
     due_us = arrivals_us(len(samples), rate, options.burstiness, options.dataset.seed, ramp)
     models = _models(options, len(samples))
     return [
-        Planned(
+        PlannedRequest(
             at_us=at_us,
             input_tokens=sample.input_tokens,
             output_tokens=sample.output_tokens,
@@ -124,18 +124,18 @@ _SEED_STEP = 1_000_003
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class RunOutput:
     """One run: its answers in the order of sending, how long it took, and a log for pictures."""
 
     model: str
     rate: float
     duration_s: float
-    answers: Sequence[Answer]
+    answers: Sequence[RequestFuncOutput]
     log: RequestLog
 
 
 async def benchmark(
-    options: BenchServeOptions, samples: Sequence[Sample], measured: Callable[[Measured], Verdict]
+    options: BenchServeOptions, samples: Sequence[SampleRequest], on_run: Callable[[RunOutput], Verdict]
 ) -> None:
     """Run each rate in turn and report it at its end; the returned verdict decides on the next rate of a search.
 
@@ -151,15 +151,15 @@ async def benchmark(
         if options.ready_check_timeout_sec:
             await _wait_until_ready(bench)
         if options.num_warmups:
-            say(f"warming up with {options.num_warmups} requests")
-            await asyncio.gather(*(bench.ask_first() for _ in range(options.num_warmups)))
+            print_message(f"warming up with {options.num_warmups} requests")
+            await asyncio.gather(*(bench.send_first() for _ in range(options.num_warmups)))
         rates, verdict = rates_of(options), None
         for number in count():
             try:
                 rate = rates.send(verdict)  # type: ignore[arg-type]  # the first one follows on nothing
             except StopIteration:
                 break
-            verdict = measured(await bench.run(number, rate))
+            verdict = on_run(await bench.run(number, rate))
     finally:
         await client.close()
 
@@ -170,28 +170,28 @@ class _Bench:
 
     client: Client
     options: BenchServeOptions
-    samples: Sequence[Sample]
+    samples: Sequence[SampleRequest]
     style: BodyStyle
     scale: TokenScale
 
-    async def run(self, number: int, rate: float) -> Measured:
+    async def run(self, number: int, rate: float) -> RunOutput:
         """Send all samples at this rate; `number` counts the runs."""
         options = self.options
         plan = plan_at(options, self.samples, rate)
-        prompts = PromptBook(options.dataset.seed + number * _SEED_STEP, self.scale)
+        prompts = PromptGenerator(options.dataset.seed + number * _SEED_STEP, self.scale)
         stats = RunStats()
-        answers: list[Answer | None] = [None] * len(plan)
+        answers: list[RequestFuncOutput | None] = [None] * len(plan)
 
-        def finished(sent: Sent) -> None:
+        def finished(sent: SentRequest) -> None:
             stats.add(sent)
-            answers[sent.prepared.request_id] = answer_of(sent)
+            answers[sent.prepared.request_id] = request_output_of(sent)
 
         dispatcher = Dispatcher(
             self.client, plan, partial(self._prepare, prompts), finished, max_concurrency=options.max_concurrency or 0
         )
-        await self.client.warm_up(Preparation(self.client, options.headers).health_request)
-        origin, _ = await send_watched(self.client, dispatcher, stats, asked_per_s=mean_rate(plan))
-        return Measured(
+        await self.client.warm_up(ServerQueries(self.client, options.headers).health_request)
+        origin, _ = await send_with_progress(self.client, dispatcher, stats, requested_per_s=mean_rate(plan))
+        return RunOutput(
             model=self.style.model,
             rate=rate,
             duration_s=(max(stats.last_ended, origin + 1) - origin) / 1e9,
@@ -199,15 +199,15 @@ class _Bench:
             log=stats.log,
         )
 
-    async def ask_first(self) -> Outcome:
+    async def send_first(self) -> Outcome:
         """Send the first prompt alone, and wait for its answer."""
         (planned, *_) = plan_at(self.options, self.samples, self.options.rates[0])
-        prepared = self._prepare(PromptBook(self.options.dataset.seed, self.scale), 0, planned)
+        prepared = self._prepare(PromptGenerator(self.options.dataset.seed, self.scale), 0, planned)
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.client.send(prepared.request, streaming=True, finished=answered.set_result)
         return await answered
 
-    def _prepare(self, prompts: PromptBook, place: int, planned: Planned) -> Prepared:
+    def _prepare(self, prompts: PromptGenerator, place: int, planned: PlannedRequest) -> PreparedRequest:
         prompt = planned.prompt or prompts.text(
             place,
             input_tokens=planned.input_tokens,
@@ -217,7 +217,7 @@ class _Bench:
         x_request_id = f"{self.options.request_id_prefix}{place}"
         headers = {**self.options.headers, "x-request-id": x_request_id}
         body = self.style.body(prompt, planned.output_tokens, planned.model)
-        return Prepared(
+        return PreparedRequest(
             request_id=place,
             planned=planned,
             x_request_id=x_request_id,
@@ -226,8 +226,8 @@ class _Bench:
         )
 
 
-async def _prepared(client: Client, options: BenchServeOptions, samples: Sequence[Sample]) -> _Bench:
-    preparation = Preparation(client, options.headers)
+async def _prepared(client: Client, options: BenchServeOptions, samples: Sequence[SampleRequest]) -> _Bench:
+    preparation = ServerQueries(client, options.headers)
     model = options.served_model_name or options.model or await preparation.first_model()
     has_texts = any(sample.text for sample in samples)
     style = RequestStyle(model=model, api=APIS[options.backend])
@@ -249,7 +249,7 @@ async def _prepared(client: Client, options: BenchServeOptions, samples: Sequenc
 async def _wait_until_ready(bench: _Bench) -> None:
     timeout_s = bench.options.ready_check_timeout_sec
     give_up_at = perf_counter_ns() + timeout_s * 1_000_000_000
-    while (outcome := await bench.ask_first()).status != "ok":
+    while (outcome := await bench.send_first()).status != "ok":
         left_s = (give_up_at - perf_counter_ns()) / 1e9
         if left_s <= 0:
             raise BenchError(f"the server is not ready after {timeout_s} s: {' '.join(outcome.error_message.split())}")

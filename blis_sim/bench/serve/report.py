@@ -15,12 +15,12 @@ from typing import Any
 
 from blis_sim.bench import BenchError
 from blis_sim.bench.rate_search import Verdict
-from blis_sim.bench.serve.figures import Asked, Figures, as_result, figures_of
-from blis_sim.bench.serve.load import Measured
+from blis_sim.bench.serve.figures import BenchmarkMetrics, MetricSelection, as_result, calculate_metrics
+from blis_sim.bench.serve.load import RunOutput
 from blis_sim.bench.serve.options import BenchServeOptions
 from blis_sim.pictures.panels import Curve, frontier_panels
 from blis_sim.pictures.style import Panel, draw_panels
-from observe.errors import say, warn
+from observe.errors import print_message, warn
 from observe.figures import RequestLog
 from observe.timeline import panels_of, timeline_of, write_load_page
 from traces import TraceError
@@ -69,7 +69,7 @@ def save(options: BenchServeOptions, found: Mapping[str, Any], rate: float) -> P
         elif options.overwrite or (path.exists() and not path.is_file()):
             write_text(path, text)
         else:
-            path = _write_instead(path, text)
+            path = _overwrite(path, text)
     except OSError as error:
         raise BenchError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
     return path
@@ -82,7 +82,7 @@ def _write_beside(path: Path, text: str) -> Path:
     return next(each for each in chain([path], others) if _write_new(each, text))
 
 
-def _write_instead(path: Path, text: str) -> Path:
+def _overwrite(path: Path, text: str) -> Path:
     """Write to this path after moving earlier results away; where moving fails, write beside them."""
     while not _write_new(path.resolve(), text):
         try:
@@ -91,7 +91,7 @@ def _write_instead(path: Path, text: str) -> Path:
             warn(str(error))
             return _write_beside(path, text)
         if folder is not None:
-            say(f"note: the earlier results at {path} are now in {folder}")
+            print_message(f"note: the earlier results at {path} are now in {folder}")
     return path
 
 
@@ -113,11 +113,11 @@ def _write_new(path: Path, text: str) -> bool:
 def _append(path: Path, text: str) -> None:
     """Append a line, or nothing where the whole line does not fit."""
     path.touch()
-    with closing(AppendFile(path, joins=True)) as file:
+    with closing(AppendFile(path, is_shared=True)) as file:
         file.write(f"\n{text}" if path.stat().st_size else text)
 
 
-def check_place(options: BenchServeOptions) -> None:
+def check_result_folder(options: BenchServeOptions) -> None:
     """Make the folder of the results before anything is sent. Raises BenchError when they could not be written."""
     path = Path(options.result_dir or ".") / (options.result_filename or ".")
     folder = path.parent if options.result_filename else path
@@ -148,7 +148,7 @@ class Run:
     """One run: its requested rate and its figures."""
 
     label: str
-    figures: Figures
+    figures: BenchmarkMetrics
     p99_ttft_ms: float
     p99_itl_ms: float
 
@@ -190,18 +190,18 @@ _METRICS: Mapping[str, tuple[str, str]] = {
 """Metric to its short name and its heading, in the order of the table."""
 
 
-def table(figures: Figures, asked: Asked) -> str:
+def table(figures: BenchmarkMetrics, selection: MetricSelection) -> str:
     """The whole table, with a newline at the end."""
-    return "\n".join([" Serving Benchmark Result ".center(_WIDTH, "="), *_lines(figures, asked), "=" * _WIDTH, ""])
+    return "\n".join([" Serving Benchmark Result ".center(_WIDTH, "="), *_lines(figures, selection), "=" * _WIDTH, ""])
 
 
-def _lines(figures: Figures, asked: Asked) -> Iterator[str]:
+def _lines(figures: BenchmarkMetrics, selection: MetricSelection) -> Iterator[str]:
     yield _count("Successful requests:", figures.completed)
     yield _count("Failed requests:", figures.failed)
-    if asked.max_concurrency is not None:
-        yield _count("Maximum request concurrency:", asked.max_concurrency)
-    if asked.request_rate != inf:
-        yield _number("Request rate configured (RPS):", asked.request_rate)
+    if selection.max_concurrency is not None:
+        yield _count("Maximum request concurrency:", selection.max_concurrency)
+    if selection.request_rate != inf:
+        yield _number("Request rate configured (RPS):", selection.request_rate)
     yield _number("Benchmark duration (s):", figures.duration)
     yield _count("Total input tokens:", figures.total_input_tokens)
     yield _count("Total generated tokens:", figures.total_output_tokens)
@@ -243,21 +243,21 @@ class Reporter:
         self._table = ""
         self._model = ""
 
-    def measured(self, measured: Measured) -> Verdict:
+    def measured(self, measured: RunOutput) -> Verdict:
         """Save and print one run, and return whether it met its limits. Raises BenchError when it cannot be saved."""
         options = self._options
-        asked = Asked(
+        selection = MetricSelection(
             metrics=options.percentile_metrics,
             percentiles=options.metric_percentiles,
             limits_ms=options.limits_ms,
             max_concurrency=options.max_concurrency,
             request_rate=measured.rate,
         )
-        figures = figures_of(measured.answers, measured.duration_s, asked)
+        figures = calculate_metrics(measured.answers, measured.duration_s, selection)
         try:
             self._save(figures, measured)
         finally:
-            self._table, self._model = table(figures, asked), measured.model
+            self._table, self._model = table(figures, selection), measured.model
             sys.stdout.write(self._table)
             sys.stdout.flush()
         errors = Counter(" ".join(each.error.split())[:300] for each in measured.answers if not each.is_success)
@@ -278,7 +278,7 @@ class Reporter:
             sys.stdout.write(f"\nHighest rate within the limits: {found}\n")
         self._draw()
         if not any(run.figures.completed for run in self._runs):
-            say("blis bench serve: error: all requests failed")
+            print_message("blis bench serve: error: all requests failed")
             return 1
         return 0
 
@@ -299,26 +299,26 @@ class Reporter:
         except TraceError as error:
             warn(str(error))
 
-    def _save(self, figures: Figures, measured: Measured) -> None:
+    def _save(self, figures: BenchmarkMetrics, measured: RunOutput) -> None:
         """Write the files first: the reader of standard output may have gone."""
         options = self._options
         if options.save_result or options.append_result:
             date = datetime.now().strftime("%Y%m%d-%H%M%S")
             result = as_result(figures, measured.answers)
             path = save(options, content(options, measured.model, measured.rate, result, date), measured.rate)
-            say(f"the results are in {path}")
+            print_message(f"the results are in {path}")
         elif options.save_detailed:
             warn("--save-detailed writes nothing without --save-result")
 
-    def _is_good(self, figures: Figures) -> bool:
+    def _is_good(self, figures: BenchmarkMetrics) -> bool:
         """Whether the share of good requests is high enough."""
         num_good = (figures.request_goodput or 0) * figures.duration
         return round(num_good) >= self._options.min_attainment * (figures.completed + figures.failed)
 
-    def _keep(self, figures: Figures, measured: Measured) -> None:
+    def _keep(self, figures: BenchmarkMetrics, measured: RunOutput) -> None:
         self._log = measured.log
-        quick = Asked(metrics=("ttft", "itl"), percentiles=(99.0,), limits_ms={})
-        tails = figures_of(measured.answers, measured.duration_s, quick).latencies
+        quick = MetricSelection(metrics=("ttft", "itl"), percentiles=(99.0,), limits_ms={})
+        tails = calculate_metrics(measured.answers, measured.duration_s, quick).latencies
         ttft_ms, itl_ms = (tails[name].percentiles_ms["99"] for name in ("ttft", "itl"))
         label = "inf" if measured.rate == inf else f"{measured.rate:.6g}"
         self._runs.append(Run(label=label, figures=figures, p99_ttft_ms=ttft_ms, p99_itl_ms=itl_ms))

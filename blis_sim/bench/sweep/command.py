@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from blis_sim.bench.runner.plan import Plan
     from blis_sim.bench.sweep.report import SweepResult
     from blis_sim.bench.sweep.rows import Row, Table
-    from blis_sim.options.progress import Progress, Say
+    from blis_sim.options.progress import NoteCallback, Progress
     from blis_sim.options.provenance import Provenance
 
 
@@ -105,64 +105,64 @@ __all__ = ["SweepOptions", "rewritten", "run"]
 
 def rewritten(arguments: list[str]) -> list[str]:
     """A command line with the flags of the simulation behind those of the sweep."""
-    from blis_sim.bench.runner.commands import own_flags_first
+    from blis_sim.bench.runner.commands import split_own_flags
 
-    return own_flags_first(arguments, SweepOptions)
+    return split_own_flags(arguments, SweepOptions)
 
 
 def run(options: SweepOptions) -> int:
     """Compute missing points, write the files, print the frontier. Exit codes: 0 done, 1 no point could be
     computed, or a point failed in a way that its settings do not explain."""
     from blis_sim.bench.runner.plan import plan_of
-    from blis_sim.bench.sweep.report import answered, printed
+    from blis_sim.bench.sweep.report import printed, served_rows
     from blis_sim.options.progress import progress_bar
 
     plan = plan_of(options.simulation, options.vary, options.config, SweepOptions)
-    result = compute_sweep(options, plan, _say, progress_bar)
+    result = compute_sweep(options, plan, _print_note, progress_bar)
     failed = [row for row in result.rows if row.outcome.error]
     if len(failed) == len(result.rows):
-        _say("error: no point could be computed")
+        _print_note("error: no point could be computed")
         return 1
-    if answered(result.rows):
+    if served_rows(result.rows):
         sys.stdout.write(printed(result, "json" if options.json else options.format, _origin(options, plan)))
     else:
-        _say("no point served any request")
-    _say(f"all {len(result.rows)} points are in {options.output}")
+        _print_note("no point served any request")
+    _print_note(f"all {len(result.rows)} points are in {options.output}")
     return int(any(row.outcome.is_unexpected for row in failed))
 
 
-def compute_sweep(options: SweepOptions, plan: "Plan", say: "Say", progress: "Progress") -> "SweepResult":
+def compute_sweep(options: SweepOptions, plan: "Plan", on_note: "NoteCallback", progress: "Progress") -> "SweepResult":
     """Compute the points of a plan that have no row yet, write the files, and return the rows of all points.
 
-    `say` gets the notes, a line each, and `progress` shows how far it is. Raises BlisError.
+    `on_note` gets the notes, a line each, and `progress` shows how far it is. Raises BlisError.
     """
     from blis_sim.bench.runner.simulate import step_time_warnings
-    from blis_sim.bench.sweep.report import SweepResult, answered, draw
+    from blis_sim.bench.sweep.report import SweepResult, draw, served_rows
     from blis_sim.bench.sweep.rows import open_rows, read_rows, table_of, write_parquet
     from traces import slo_targets_from_flags
 
     for note in plan.notes:
-        say(note)
+        on_note(note)
     if not plan.varied:
         raise OptionError("--vary NAME=VALUE,... must name what is to vary")
     check_outputs(options, *plan.paths_read())
     points = plan.points(options.sample, options.sample_seed)
     plan.check_some_fit(points)
     for line in step_time_warnings(plan.simulation, points):
-        say(line)
+        on_note(line)
     table = table_of(plan, points, options.gpu_cost_per_hour)
     path = Path(options.output)
     rows = [] if options.overwrite else read_rows(path, table)
     if rows:
-        say(f"{path} has {len(rows)} of {len(points)} points already")
-    rows = table.in_order([*rows, *_computed(options, plan, table, rows, say, progress)])
+        on_note(f"{path} has {len(rows)} of {len(points)} points already")
+    rows = table.in_order([*rows, *_computed(options, plan, table, rows, on_note, progress)])
     open_rows(path, table, rows).close()
     if options.parquet is not None:
         write_parquet(options.parquet, table, rows)
     failed = [row for row in rows if row.outcome.error]
     if failed:
         worst = max(failed, key=lambda row: row.outcome.is_unexpected)
-        say(f"{len(failed)} points failed, the first, {worst.point.label}: {worst.outcome.error}")
+        on_note(f"{len(failed)} points failed, the first, {worst.point.label}: {worst.outcome.error}")
     targets = slo_targets_from_flags(str(plan.settings.get("slo_ttft", "")), "", "")
     result = SweepResult(
         table=table,
@@ -170,9 +170,9 @@ def compute_sweep(options: SweepOptions, plan: "Plan", say: "Say", progress: "Pr
         least_attainment=float(plan.settings.get("min_attainment", LEAST_ATTAINMENT)),
         ttft_limits_ms={name: each.ttft_ms for name, each in targets.items()},
     )
-    if options.plot is not None and answered(rows):
+    if options.plot is not None and served_rows(rows):
         draw(rows, options.plot, options.gpu_cost_per_hour)
-    if options.html is not None and answered(rows):
+    if options.html is not None and served_rows(rows):
         from blis_sim.bench.sweep.report import write_sweep_page
 
         write_sweep_page(options.html, result, _origin(options, plan))
@@ -186,12 +186,17 @@ def _origin(options: SweepOptions, plan: "Plan") -> "Provenance":
 
 
 def _computed(
-    options: SweepOptions, plan: "Plan", table: "Table", rows: "Sequence[Row]", say: "Say", progress: "Progress"
+    options: SweepOptions,
+    plan: "Plan",
+    table: "Table",
+    rows: "Sequence[Row]",
+    on_note: "NoteCallback",
+    progress: "Progress",
 ) -> "list[Row]":
     """Compute the points that have no row yet, and write each row as soon as its point is computed."""
     from blis_sim.bench.runner.commands import with_whole_paths
     from blis_sim.bench.runner.simulate import Job, compute
-    from blis_sim.bench.runner.workers import on_processes, on_ray
+    from blis_sim.bench.runner.workers import on_ray, run_on_processes
     from blis_sim.bench.sweep.rows import Row, open_rows
     from traces.text_file import naming_write_errors
 
@@ -207,7 +212,7 @@ def _computed(
     if options.ray:
         results = on_ray(compute, jobs, options.ray_address)
     else:
-        results = on_processes(compute, jobs, options.processes)
+        results = run_on_processes(compute, jobs, options.processes)
     with closing(open_rows(path, table, rows)) as file, closing(results), progress("points", len(jobs)) as advance:
         try:
             for job, outcome in results:
@@ -218,11 +223,13 @@ def _computed(
                 if advance is not None:
                     advance()
         except KeyboardInterrupt:
-            say(f"{len(rows) + len(found)} of {len(table.points)} points are in {path}; the same command goes on there")
+            on_note(
+                f"{len(rows) + len(found)} of {len(table.points)} points are in {path}; the same command goes on there"
+            )
             raise
     return found
 
 
-def _say(line: str) -> None:
+def _print_note(line: str) -> None:
     sys.stderr.write(f"blis sweep: {line}\n")
     sys.stderr.flush()

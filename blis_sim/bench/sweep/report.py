@@ -15,24 +15,24 @@ from traces import dump_json
 _GOALS = (("tokens_per_sec", -1), ("ttft_p99_ms", 1), ("itl_p99_ms", 1), ("gpu_hours_per_million_tokens", 1))
 """Figures that count, with 1 where less is better and -1 where more is."""
 
-ALONG = ("rate", "concurrency")
+LOAD_SETTINGS = ("rate", "concurrency")
 """Settings of the load, whose values make a curve."""
 
 
-def answered(rows: Sequence[Row]) -> list[Row]:
+def served_rows(rows: Sequence[Row]) -> list[Row]:
     """The rows of points that served requests."""
     return [row for row in rows if row.outcome.figures.get("tokens_per_sec")]
 
 
 def frontier(rows: Sequence[Row]) -> list[Row]:
     """The rows that no other row beats or equals in all of throughput, p99 TTFT, p99 ITL and GPU time per token."""
-    scored = [(row, _score(row)) for row in answered(rows)]
+    scored = [(row, _score(row)) for row in served_rows(rows)]
     return [row for row, score in scored if not any(_beats(other, score) for _, other in scored)]
 
 
 def draw(rows: Sequence[Row], path: str, gpu_cost_per_hour: float | None) -> None:
     """Draw all rows that served something, a curve for each setting but the load. Raises TraceError."""
-    draw_frontier(list(_curves(answered(rows), gpu_cost_per_hour)), path)
+    draw_frontier(list(_curves(served_rows(rows), gpu_cost_per_hour)), path)
 
 
 def curves_of(rows: Sequence[Row], gpu_cost_per_hour: float | None) -> list[Curve]:
@@ -43,7 +43,7 @@ def curves_of(rows: Sequence[Row], gpu_cost_per_hour: float | None) -> list[Curv
 def _curves(rows: Sequence[Row], gpu_cost_per_hour: float | None) -> Iterator[Curve]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        others = (f"{name}={value}" for name, value in row.point.varied.items() if name not in ALONG)
+        others = (f"{name}={value}" for name, value in row.point.varied.items() if name not in LOAD_SETTINGS)
         groups.setdefault(" ".join(others), []).append(row)
     for name, members in groups.items():
         figures = [row.outcome.figures for row in members]
@@ -60,7 +60,7 @@ def _curves(rows: Sequence[Row], gpu_cost_per_hour: float | None) -> Iterator[Cu
 
 def _load(row: Row) -> str:
     """Return the load of a row, where that varies."""
-    values = {name: row.point.varied[name] for name in ALONG if row.point.varied.get(name) is not None}
+    values = {name: row.point.varied[name] for name in LOAD_SETTINGS if row.point.varied.get(name) is not None}
     return " ".join(f"{name} {value:g}" for name, value in values.items())
 
 
@@ -88,9 +88,9 @@ class SweepResult:
     """Limits of the time to first token, by SLO class."""
 
     @property
-    def answered(self) -> list[Row]:
+    def served_rows(self) -> list[Row]:
         """The points that served requests."""
-        return answered(self.rows)
+        return served_rows(self.rows)
 
     @property
     def frontier(self) -> list[Row]:
@@ -105,7 +105,7 @@ class SweepResult:
     @property
     def varies_load(self) -> bool:
         """Whether points differ in their load, so that only their costs per token can be compared."""
-        return any(name in ALONG for name in self.table.varied)
+        return any(name in LOAD_SETTINGS for name in self.table.varied)
 
     def meets_targets(self, row: Row) -> bool:
         """Return whether a point meets its targets; False without any."""
@@ -116,7 +116,7 @@ class SweepResult:
     def cheapest(self) -> Row | None:
         """The point that meets the targets at least cost: per hour, or per token where the load varies."""
         name = "gpu_hours_per_million_tokens" if self.varies_load else "num_gpus"
-        passing = [row for row in self.answered if self.meets_targets(row)]
+        passing = [row for row in self.served_rows if self.meets_targets(row)]
         return min(passing, key=lambda row: (_figure(row, name), -_figure(row, "tokens_per_sec")), default=None)
 
 
@@ -168,13 +168,13 @@ def head_of(result: SweepResult) -> str:
 def notes_of(result: SweepResult) -> list[str]:
     """Return the lines below the table: points left out, and with targets the cheapest that meets them."""
     shown = _shown(result)
-    more = len(result.answered if result.has_targets else result.frontier) - len(shown)
+    more = len(result.served_rows if result.has_targets else result.frontier) - len(shown)
     notes = [f"and {more} more"] if more else []
     if not result.has_targets:
         return notes
     cheapest = result.cheapest
     if cheapest is None:
-        best = max(result.answered, key=lambda row: _figure(row, "slo_attainment"))
+        best = max(result.served_rows, key=lambda row: _figure(row, "slo_attainment"))
         return [*notes, f"none meets the targets, nearest is {best.point.label} with {_attainment(best)}"]
     gpus = counted(int(_figure(cheapest, "num_gpus")), "GPU")
     price = result.table.gpu_cost_per_hour
@@ -193,7 +193,7 @@ def _attainment(row: Row) -> str:
 
 
 def _shown(result: SweepResult) -> list[Row]:
-    return (result.answered if result.has_targets else result.frontier)[:_MOST_LINES]
+    return (result.served_rows if result.has_targets else result.frontier)[:_MOST_LINES]
 
 
 def shown_table(result: SweepResult) -> TextTable:
@@ -209,7 +209,7 @@ def shown_table(result: SweepResult) -> TextTable:
         [str(row.point.varied[name]) for name in varied] + _cells(each, price, has_rejected) + _verdict(result, row)
         for row, each in zip(shown, figures, strict=True)
     ]
-    return TextTable(titles, lines, num_left=0)
+    return TextTable(titles, lines, num_left_aligned=0)
 
 
 def _cells(figures: Figures, price: float | None, has_rejected: bool) -> list[str]:
@@ -236,7 +236,7 @@ def sweep_page(result: SweepResult, origin: Provenance) -> str:
     """Return the page of a sweep in which a point served requests."""
     limits = result.ttft_limits_ms
     targets = [Target(limit_ms, f"target of {name}, {duration(limit_ms)}") for name, limit_ms in limits.items()]
-    curves = curves_of(result.answered, result.table.gpu_cost_per_hour)
+    curves = curves_of(result.served_rows, result.table.gpu_cost_per_hour)
     panels = frontier_panels(curves, {"ttft_ms": targets})
     remarks = [head_of(result).removesuffix(":"), *notes_of(result)]
     parts = [table_html(shown_table(result)), "<h2>Pictures</h2>", figures_html(panels)]

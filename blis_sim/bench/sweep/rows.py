@@ -13,11 +13,11 @@ from blis_sim.bench import BenchError
 from blis_sim.bench.runner.commands import digest_of
 from blis_sim.bench.runner.plan import Plan, Point
 from blis_sim.bench.runner.simulate import COSTS, FIGURES, LATER_FIGURES, ORIGIN, Outcome, costs
-from traces.append_file import AppendFile, open_with_header, whole_records
+from traces.append_file import AppendFile, complete_records, open_with_header
 from traces.text_file import replacing
 
-KEY = "point"
-ERROR = "error"
+POINT_COLUMN = "point"
+ERROR_COLUMN = "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +41,26 @@ class Table:
     def columns(self) -> list[str]:
         """The names of all columns, in order."""
         return [
-            KEY,
+            POINT_COLUMN,
             *self.varied,
             *FIGURES,
             *(COSTS if self.gpu_cost_per_hour is not None else ()),
             *(name for name in ORIGIN if name not in self.varied),
-            ERROR,
+            ERROR_COLUMN,
         ]
 
     def cells(self, row: Row) -> dict[str, Any]:
         """The cells of a row by column; None for a missing value."""
         figures = row.outcome.figures
         priced = {} if self.gpu_cost_per_hour is None else costs(figures, self.gpu_cost_per_hour)
-        known = {KEY: row.key, **row.outcome.origin, **row.point.varied, **figures, **priced, ERROR: row.outcome.error}
+        known = {
+            POINT_COLUMN: row.key,
+            **row.outcome.origin,
+            **row.point.varied,
+            **figures,
+            **priced,
+            ERROR_COLUMN: row.outcome.error,
+        }
         return {name: known.get(name) for name in self.columns}
 
     def line(self, row: Row) -> str:
@@ -80,14 +87,14 @@ def read_rows(path: Path, table: Table) -> list[Row]:
         return []
     advice = "give another --output, or --overwrite to begin anew"
     try:
-        records = list(csv.reader(StringIO(whole_records(path))))
+        records = list(csv.reader(StringIO(complete_records(path))))
     except csv.Error as error:
         raise BenchError(f"{path}: expected comma-separated cells, {error}: {advice}") from error
     if not records:
         return []
     columns, *cells = records
     needed = [name for name in FIGURES if name not in LATER_FIGURES]
-    missing = [name for name in (KEY, ERROR, *table.varied, *needed) if name not in columns]
+    missing = [name for name in (POINT_COLUMN, ERROR_COLUMN, *table.varied, *needed) if name not in columns]
     if missing:
         raise BenchError(f"{path}: is no sweep of these settings, it has no column {missing[0]}: {advice}")
     rows: dict[str, Row] = {}
@@ -95,12 +102,12 @@ def read_rows(path: Path, table: Table) -> list[Row]:
         if len(record) != len(columns):
             raise BenchError(f"{path}: expected {len(columns)} cells as in the header, got {len(record)}: {advice}")
         found = dict(zip(columns, record, strict=True))
-        point = table.points.get(found[KEY])
+        point = table.points.get(found[POINT_COLUMN])
         if point is None:
-            raise BenchError(f"{path}: has a point of other settings, {found[KEY]}: {advice}")
-        if not found[ERROR]:
+            raise BenchError(f"{path}: has a point of other settings, {found[POINT_COLUMN]}: {advice}")
+        if not found[ERROR_COLUMN]:
             origin = {name: found[name] for name in ORIGIN if name in found}
-            rows[found[KEY]] = Row(found[KEY], point, Outcome(_figures(path, found), origin=origin))
+            rows[found[POINT_COLUMN]] = Row(found[POINT_COLUMN], point, Outcome(_figures(path, found), origin=origin))
     return list(rows.values())
 
 
@@ -110,7 +117,7 @@ def open_rows(path: Path, table: Table, kept: Sequence[Row]) -> AppendFile:
     Raises BlisError.
     """
     try:
-        return open_with_header(path, ",".join(table.columns), [table.line(row) for row in kept], is_sole=True)
+        return open_with_header(path, ",".join(table.columns), [table.line(row) for row in kept], is_exclusive=True)
     except OSError as error:
         raise BenchError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
 
@@ -135,7 +142,7 @@ def _figures(path: Path, record: Mapping[str, str]) -> dict[str, float | int | N
             figures[name] = _number(record.get(name, ""))
         except ValueError:
             raise BenchError(
-                f"{path} point {record[KEY]} column {name}: expected a number, got {record[name]!r}"
+                f"{path} point {record[POINT_COLUMN]} column {name}: expected a number, got {record[name]!r}"
             ) from None
     return figures
 

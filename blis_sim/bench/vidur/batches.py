@@ -23,7 +23,7 @@ SUMS = (
 )
 
 
-class Passages:
+class StageSpans:
     """When batches were in one stage, in the order of the log, as none overtakes another: starts and ends."""
 
     __slots__ = ("ends", "starts")
@@ -74,7 +74,7 @@ class BatchLog:
         self.tokens = array("i")
         self.unfinished: list[int] = []
         """Places of batches that had not ended when the simulation did."""
-        self.stages = [Passages() for _ in range(num_stages)] if num_stages > 1 else []
+        self.stages = [StageSpans() for _ in range(num_stages)] if num_stages > 1 else []
         """The batches in each of several stages; a single stage has them from start to end."""
         self.held_at = array("d")
         """Instants from which on so many KV blocks of `held_blocks` were held."""
@@ -105,7 +105,7 @@ class BatchLog:
             self.jobs.extend([job.index for job in batch.jobs])  # type: ignore[attr-defined]  # jobs have their times
             self.tokens.extend(batch.tokens)
 
-    def hold(self, at: float, num_blocks: int) -> None:
+    def set_held_blocks(self, at: float, num_blocks: int) -> None:
         """Note the KV blocks held from `at` on."""
         self.held_at.append(at)
         self.held_blocks.append(num_blocks)
@@ -114,12 +114,12 @@ class BatchLog:
         self.num_samples += 1
         self.sampled_blocks += num_blocks
 
-    def hold_instead(self, num_blocks: int) -> None:
+    def correct_held_blocks(self, num_blocks: int) -> None:
         """Correct the KV blocks of the latest instant."""
         self.sampled_blocks += num_blocks - int(self.held_blocks[-1])
         self.held_blocks[-1] = num_blocks
 
-    def hold_rising(self, last_at: float, first: int, count: int, more: int, last: int) -> None:
+    def add_rising_blocks(self, last_at: float, first: int, count: int, more: int, last: int) -> None:
         """Note the KV blocks of `count` batches that repeat the one before, which had `first`; the last has `last`.
 
         They have `more` blocks than as many times `first`. Vidur looks at the end of each batch and the start of the

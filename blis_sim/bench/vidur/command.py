@@ -16,14 +16,14 @@ def run(options: Any) -> int:
     from blis_sim.bench.vidur.operators import operator_tables
     from blis_sim.bench.vidur.output import new_folder, write_folder
     from blis_sim.bench.vidur.simulation import simulated
-    from traces.collector import no_cycle_search
+    from traces.collector import gc_disabled
 
-    with no_cycle_search():
+    with gc_disabled():
         cluster = cluster_of(options)
         tables = operator_tables(options)
         result = simulated(options, cluster, tables)
         for note in (*cluster.notes, *flags_without_effect(options)):
-            _say(note)
+            _print_note(note)
         if not options.metrics_config_write_metrics:
             return 0
         folder = new_folder(options)
@@ -32,6 +32,6 @@ def run(options: Any) -> int:
     return 0
 
 
-def _say(line: str) -> None:
+def _print_note(line: str) -> None:
     with suppress(OSError):  # a full disk behind standard error takes no result away
         sys.stderr.write(f"blis vidur: {line}\n")

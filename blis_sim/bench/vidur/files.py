@@ -159,7 +159,7 @@ def write_operations(columns: dict[str, Values], path: Path) -> None:
     write_csv(path, ("Batch Id", *columns), rows)
 
 
-Drawn = tuple[int, int, list[int], list[int], list[tuple[float, float]]]
+BatchSpans = tuple[int, int, list[int], list[int], list[tuple[float, float]]]
 """The number of a batch, its replica, its requests, the tokens of each, and its span in each stage."""
 _BATCHES_AT_ONCE = 1 << 16
 
@@ -174,7 +174,7 @@ def write_chrome_trace(simulated: Simulated, batches: Batches, folder: Path) -> 
 
 
 def _write_as_vidur(simulated: Simulated, batches: Batches, items: JsonItems) -> None:
-    for number, replica, jobs, tokens, spans in _drawn(simulated, batches):
+    for number, replica, jobs, tokens, spans in _batch_spans(simulated, batches):
         args = {"batch_id": number, "batch_size": len(jobs), "request_ids": jobs, "num_tokens": tokens}
         for stage, (start, end) in enumerate(spans):
             times = {"ts": start * 1e6, "dur": (end - start) * 1e6}
@@ -184,7 +184,7 @@ def _write_as_vidur(simulated: Simulated, batches: Batches, items: JsonItems) ->
 
 def _write_with_requests(simulated: Simulated, batches: Batches, trace: ChromeTrace) -> None:
     prompts, decodes = batches.prefill_tokens.tolist(), batches.decodes.tolist()
-    for number, replica, jobs, tokens, spans in _drawn(simulated, batches):
+    for number, replica, jobs, tokens, spans in _batch_spans(simulated, batches):
         stages = [(_micros(start), _micros(end)) for start, end in spans]
         trace.batch(replica, number, stages, jobs, len(jobs), (len(jobs), prompts[number], decodes[number]), tokens)
     places = [_Places(number, log) for number, log in enumerate(simulated.logs)]
@@ -230,7 +230,7 @@ def _phases(job: TimedJob) -> Iterator[tuple[str, Micros, Micros]]:
         yield name, _micros(start), _micros(end)
 
 
-def _drawn(simulated: Simulated, batches: Batches) -> Iterator[Drawn]:
+def _batch_spans(simulated: Simulated, batches: Batches) -> Iterator[BatchSpans]:
     """Yield all batches in the order of their numbers."""
     logs = simulated.logs
     firsts = [np.cumsum(log.sizes) - np.array(log.sizes) for log in logs]
@@ -267,9 +267,9 @@ def write_event_trace(simulated: Simulated, batches: Batches, folder: Path) -> N
     with RowFile(folder / "event_trace.json") as file:
         trace = EventTrace(file)
         for job in sorted(simulated.jobs, key=lambda job: job.arrived_at):
-            trace.arrives(_micros(job.arrived_at), job.index)
+            trace.add_arrival(_micros(job.arrived_at), job.index)
         for at, name, details in events:
-            trace.happens(_micros(at), name, **details)
+            trace.add_event(_micros(at), name, **details)
         trace.end(_micros(max([0.0, *(job.arrived_at for job in simulated.jobs)])))
 
 

@@ -188,7 +188,7 @@ def _of_tokens(simulated: Simulated, *, is_original: bool) -> Iterator[Curve]:
 
 def _draw(curve: Curve, folder: Path) -> None:
     """Draw a curve as PNG. Raises BlisError."""
-    from blis_sim.pictures.style import Panel, draw_panels, from_zero, log_where_wide
+    from blis_sim.pictures.style import Panel, draw_panels, start_axis_at_zero, use_log_scale_if_wide
 
     def draw(axes: "Axes") -> None:
         if curve.is_histogram:
@@ -197,10 +197,10 @@ def _draw(curve: Curve, folder: Path) -> None:
             step = -(-len(curve.x) // _MOST_POINTS) or 1
             axes.plot(curve.x[::step], curve.y[::step], drawstyle="steps-post")
         if curve.has_shares:
-            log_where_wide(axes, "x", [float(curve.x.min()), float(curve.x.max())])
+            use_log_scale_if_wide(axes, "x", [float(curve.x.min()), float(curve.x.max())])
         else:
-            from_zero(axes, "x")
-        from_zero(axes, "y")
+            start_axis_at_zero(axes, "x")
+        start_axis_at_zero(axes, "y")
 
     title = curve.name.replace("_", " ").capitalize()
     panel = Panel(title=title, x_label=curve.x_label, y_label=curve.y_label, draw=draw)

@@ -10,7 +10,7 @@ from typing import Any
 
 from blis_sim.bench import BenchError
 from blis_sim.bench.vidur.catalogue import VidurModel
-from blis_sim.bench.vidur.replica import BatchTime, Clockwork, Entry, StagedReplica, TimedJob
+from blis_sim.bench.vidur.replica import BatchTime, Entry, EventQueue, StagedReplica, TimedJob
 from blis_sim.engine.scheduler.batch_rules import BatchRules
 from replay.metrics_dir.tables import KVTransfer
 
@@ -69,7 +69,7 @@ def transfers_of(model: VidurModel, replica: dict[str, Any], *, is_original: boo
     return Transfers(model, rate, dtype, is_original)
 
 
-HandOver = Callable[[TimedJob, float], None]
+SendPrompt = Callable[[TimedJob, float], None]
 
 
 class PrefillReplica(StagedReplica):
@@ -79,35 +79,35 @@ class PrefillReplica(StagedReplica):
         self,
         rules: BatchRules,
         time: BatchTime,
-        clockwork: Clockwork,
+        event_queue: EventQueue,
         num_stages: int,
-        hand_over: HandOver,
+        send_prompt: SendPrompt,
         *,
         keeps_members: bool = False,
     ) -> None:
-        super().__init__(rules, time, clockwork, num_stages, keeps_members=keeps_members)
-        self._hand_over = hand_over
+        super().__init__(rules, time, event_queue, num_stages, keeps_members=keeps_members)
+        self._send_prompt = send_prompt
 
     def _end(self, at: float, entry: Entry) -> None:
         super()._end(at, entry)
         for job in self.rules.take_ready():
             assert isinstance(job, TimedJob)
             self.rules.free(job)
-            self._hand_over(job, at)
-        self.log.hold_instead(self.rules.blocks.num_used_blocks)
+            self._send_prompt(job, at)
+        self.log.correct_held_blocks(self.rules.blocks.num_used_blocks)
 
 
 class KVLinks:
     """Transfers of KV caches to decode replicas, over one link of each prefill replica."""
 
-    def __init__(self, decode: Sequence[StagedReplica], clockwork: Clockwork, transfers: Transfers) -> None:
+    def __init__(self, decode: Sequence[StagedReplica], event_queue: EventQueue, transfers: Transfers) -> None:
         self._decode = decode
-        self._clockwork = clockwork
+        self._event_queue = event_queue
         self._transfers = transfers
         self._free_at: dict[int, float] = {}
         """When the link of a replica has taken what was given to it."""
 
-    def hand_over(self, job: TimedJob, at: float) -> None:
+    def send_prompt(self, job: TimedJob, at: float) -> None:
         """Send the KV cache of a prompt, which is complete at `at`."""
         assert job.decode_replica is not None
         transfer = job.transfer = self._transfers.of(job.prompt_tokens)
@@ -116,16 +116,16 @@ class KVLinks:
             # The request waits there at once: a batch that begins before its KV cache arrives may take it along.
             replica.arrive(job)
             job.decode_arrived_at = at + transfer.duration_s
-            self._clockwork.plan(job.decode_arrived_at, replica.schedule)
+            self._event_queue.plan(job.decode_arrived_at, replica.schedule)
             return
         arrives_at = max(at, self._free_at.get(job.replica, 0.0)) + transfer.duration_s
         self._free_at[job.replica] = job.decode_arrived_at = arrives_at
 
         def arrive(then: float) -> None:
             replica.arrive(job)
-            self._clockwork.plan(then, replica.schedule)
+            self._event_queue.plan(then, replica.schedule)
 
-        self._clockwork.plan(arrives_at, arrive)
+        self._event_queue.plan(arrives_at, arrive)
 
 
 def pair_chooser(num_prefill: int, num_decode: int) -> Callable[[TimedJob], int]:

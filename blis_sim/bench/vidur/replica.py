@@ -108,7 +108,7 @@ class Replica:
             return
         blocks = rules.blocks
         num_blocks = blocks.num_used_blocks
-        self.log.hold(at, num_blocks)
+        self.log.set_held_blocks(at, num_blocks)
         seconds = self._time(batch, False)
         ends_at = at + seconds
         starts = array("d", (at,))
@@ -118,7 +118,7 @@ class Replica:
             total += repeated
             count = len(starts) - 1
             held = rules.repeat(batch, count)
-            self.log.hold_rising(starts[-1], num_blocks, count, held, blocks.num_used_blocks)
+            self.log.add_rising_blocks(starts[-1], num_blocks, count, held, blocks.num_used_blocks)
         for job in batch.jobs:
             assert isinstance(job, TimedJob)
             if job.scheduled_at is None:
@@ -155,7 +155,7 @@ class Replica:
             assert isinstance(job, TimedJob)
             job.left_stage_at = at
         end_batch(self.rules, batch, at)
-        self.log.hold(at, self.rules.blocks.num_used_blocks)
+        self.log.set_held_blocks(at, self.rules.blocks.num_used_blocks)
 
 
 def end_batch(rules: BatchRules, batch: Batch, at: float) -> None:
@@ -175,7 +175,7 @@ Entry = tuple[Batch, int]
 """A batch and its place in the log."""
 
 
-class Clockwork:
+class EventQueue:
     """Planned events in the order of their instants."""
 
     def __init__(self) -> None:
@@ -202,7 +202,7 @@ class StagedReplica:
         self,
         rules: BatchRules,
         time: BatchTime,
-        clockwork: Clockwork,
+        event_queue: EventQueue,
         num_stages: int,
         *,
         keeps_members: bool = False,
@@ -210,7 +210,7 @@ class StagedReplica:
         self.rules = rules
         self.log = BatchLog(num_stages, keeps_members=keeps_members)
         self._time = time
-        self._clockwork = clockwork
+        self._event_queue = event_queue
         self._queues: list[deque[Entry]] = [deque() for _ in range(num_stages)]
         """Batches in front of each stage, with their places in the log."""
         self._is_busy = [False] * num_stages
@@ -244,7 +244,7 @@ class StagedReplica:
             self.log.add(batch, array("d", (at,)), at)
             composed.append((batch, place))
         if composed:
-            self.log.hold(at, self.rules.blocks.num_used_blocks)
+            self.log.set_held_blocks(at, self.rules.blocks.num_used_blocks)
         for each in composed:
             self._plan_arrival(at, 0, each)
 
@@ -255,9 +255,9 @@ class StagedReplica:
     def _plan_arrival(self, at: float, stage: int, entry: Entry) -> None:
         def arrive(now: float) -> None:
             self._queues[stage].append(entry)
-            self._clockwork.plan(now, lambda then: self._start(then, stage))
+            self._event_queue.plan(now, lambda then: self._start(then, stage))
 
-        self._clockwork.plan(at, arrive)
+        self._event_queue.plan(at, arrive)
 
     def _start(self, at: float, stage: int) -> None:
         """Start the first batch in the queue of a stage, if the stage is free."""
@@ -271,7 +271,7 @@ class StagedReplica:
             assert isinstance(job, TimedJob)
             if job.left_stage_at != 0:
                 job.preempted_s += at - job.left_stage_at
-        self._clockwork.plan(at + seconds, lambda then: self._leave(then, stage, entry, at, seconds))
+        self._event_queue.plan(at + seconds, lambda then: self._leave(then, stage, entry, at, seconds))
 
     def _leave(self, at: float, stage: int, entry: Entry, started_at: float, seconds: float) -> None:
         self._is_busy[stage] = False
@@ -283,24 +283,24 @@ class StagedReplica:
             assert isinstance(job, TimedJob)
             job.executed_s += seconds
             job.left_stage_at = at
-        self._clockwork.plan(at, lambda then: self._start(then, stage))
+        self._event_queue.plan(at, lambda then: self._start(then, stage))
         if stage < len(self._queues) - 1:
             self._plan_arrival(at, stage + 1, entry)
         else:
-            self._clockwork.plan(at, lambda then: self._end(then, entry))
+            self._event_queue.plan(at, lambda then: self._end(then, entry))
 
     def _end(self, at: float, entry: Entry) -> None:
         batch, place = entry
         del self._running[place]
         self.log.ends[place] = at
         end_batch(self.rules, batch, at)
-        self.log.hold(at, self.rules.blocks.num_used_blocks)
-        self._clockwork.plan(at, self.schedule)
+        self.log.set_held_blocks(at, self.rules.blocks.num_used_blocks)
+        self._event_queue.plan(at, self.schedule)
 
 
 def run_staged(
     replicas: Sequence[StagedReplica],
-    clockwork: Clockwork,
+    event_queue: EventQueue,
     jobs: Sequence[TimedJob],
     choose: Callable[[TimedJob], int],
     limit: float = math.inf,
@@ -317,17 +317,17 @@ def run_staged(
             chosen.add(job.replica)
         pending.clear()
         for number in sorted(chosen):
-            clockwork.plan(at, replicas[number].schedule)
+            event_queue.plan(at, replicas[number].schedule)
 
     def arrival_of(job: TimedJob) -> Callable[[float], None]:
         def arrive(at: float) -> None:
             pending.append(job)
-            clockwork.plan(at, dispatch)
+            event_queue.plan(at, dispatch)
 
         return arrive
 
     for job in jobs:
-        clockwork.plan(job.arrived_at, arrival_of(job))
-    clockwork.run(limit)
+        event_queue.plan(job.arrived_at, arrival_of(job))
+    event_queue.run(limit)
     for replica in replicas:
         replica.note_unfinished()

@@ -11,7 +11,7 @@ from blis_sim.bench.vidur import settings as vidur
 from blis_sim.bench.vidur.batches import BatchLog
 from blis_sim.bench.vidur.cluster import Cluster
 from blis_sim.bench.vidur.pools import KVLinks, PrefillReplica, pair_chooser
-from blis_sim.bench.vidur.replica import Clockwork, Replica, StagedReplica, TimedJob, run_staged
+from blis_sim.bench.vidur.replica import EventQueue, Replica, StagedReplica, TimedJob, run_staged
 from blis_sim.bench.vidur.requests import requests_of
 from blis_sim.bench.vidur.settings import chosen, values_of
 from blis_sim.bench.vidur.times import BatchTimes
@@ -31,13 +31,13 @@ class Load(Protocol):
     def num_outstanding(self) -> int: ...
 
 
-Choose = Callable[[TimedJob], int]
+ReplicaChooser = Callable[[TimedJob], int]
 
-LOOKS_AT_REPLICAS = ("lor",)
+LOAD_AWARE_ROUTERS = ("lor",)
 """Routers that look at replicas, which must stand at the instant of the request then."""
 
 
-def router(name: str, replicas: Sequence[Load], draws: Random, *, is_original: bool) -> Choose:
+def router(name: str, replicas: Sequence[Load], draws: Random, *, is_original: bool) -> ReplicaChooser:
     """Return the function that chooses a replica for each request, called in order of arrival."""
     number = len(replicas)
     if name == "random":
@@ -105,19 +105,19 @@ def simulated(options: Any, cluster: Cluster, tables: OperatorTables | AicbFolde
     name = chosen(options, vidur.GLOBAL_SCHEDULER).name
     numbers = range(pool.num_replicas)
     if pool.num_stages > 1:
-        clockwork = Clockwork()
+        event_queue = EventQueue()
         staged = [
-            StagedReplica(cluster.rules(pool.limits), time.of, clockwork, pool.num_stages, keeps_members=keeps)
+            StagedReplica(cluster.rules(pool.limits), time.of, event_queue, pool.num_stages, keeps_members=keeps)
             for _ in numbers
         ]
         choose = router(name, staged, draws, is_original=cluster.is_original)
-        run_staged(staged, clockwork, in_order, choose, limit)
+        run_staged(staged, event_queue, in_order, choose, limit)
         return Simulated(cluster, times, jobs, [each.log for each in staged])
     replicas = [
         Replica(cluster.rules(pool.limits), time.of, time.of_following_decodes, keeps_members=keeps) for _ in numbers
     ]
     choose = router(name, replicas, draws, is_original=cluster.is_original)
-    if name in LOOKS_AT_REPLICAS:
+    if name in LOAD_AWARE_ROUTERS:
         run_together(replicas, in_order, choose, limit)
     else:
         for job in in_order:
@@ -155,32 +155,32 @@ def _run_pools(
     cluster: Cluster, times: Sequence[TimesOfBatches], jobs: Sequence[TimedJob], limit: float, *, keeps_members: bool
 ) -> list[BatchLog]:
     """Let prompts be computed by the replicas of one pool, and decodes by those of the other one."""
-    clockwork, transfers = Clockwork(), cluster.transfers
+    event_queue, transfers = EventQueue(), cluster.transfers
     assert transfers is not None
     (prefill_pool, decode_pool), (prefill_time, decode_time) = cluster.pools, times
     decode = [
         StagedReplica(
             cluster.rules(decode_pool.limits),
             decode_time.of,
-            clockwork,
+            event_queue,
             decode_pool.num_stages,
             keeps_members=keeps_members,
         )
         for _ in range(decode_pool.num_replicas)
     ]
-    links = KVLinks(decode, clockwork, transfers)
+    links = KVLinks(decode, event_queue, transfers)
     prefill = [
         PrefillReplica(
             cluster.rules(prefill_pool.limits),
             prefill_time.of,
-            clockwork,
+            event_queue,
             prefill_pool.num_stages,
-            links.hand_over,
+            links.send_prompt,
             keeps_members=keeps_members,
         )
         for _ in range(prefill_pool.num_replicas)
     ]
-    run_staged(prefill, clockwork, jobs, pair_chooser(len(prefill), len(decode)), limit)
+    run_staged(prefill, event_queue, jobs, pair_chooser(len(prefill), len(decode)), limit)
     for replica in decode:
         replica.note_unfinished()
     return [each.log for each in (*prefill, *decode)]

@@ -12,10 +12,10 @@ def run(options: WatchOptions) -> int:
     failed.
     """
     from blis_sim.bench.watch.loop import watch
-    from observe.errors import RunError, say
+    from observe.errors import RunError, print_message
 
     try:
         return watch(options)
     except RunError as error:
-        say(f"blis calibrate --watch: error: {error}")
+        print_message(f"blis calibrate --watch: error: {error}")
         return 1

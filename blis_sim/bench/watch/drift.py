@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from blis_sim.bench.watch.prediction import FIGURES, Interval, Stretch, predicted, stretch_of
-from blis_sim.bench.watch.readings import E2E, OUTPUTS, PROMPTS, TTFT, Reading, between
+from blis_sim.bench.watch.prediction import FIGURES, Interval, ReadingWindow, predicted, window_of
+from blis_sim.bench.watch.readings import E2E, OUTPUTS, PROMPTS, TTFT, Reading, increase_between
 from blis_sim.engine.deployment import Deployment
 from blis_sim.options.provenance import Provenance
 from blis_sim.options.text_table import TextTable
@@ -51,7 +51,7 @@ class Comparison:
     mean_output_tokens: float = 0.0
     figures: Sequence[Figure] = ()
     reason: str = ""
-    answers: bool = True
+    is_up: bool = True
     """Whether the server, or the Prometheus that scrapes it, was read."""
 
     @property
@@ -72,7 +72,7 @@ class Comparison:
             yield f"DRIFT: {each.name} is {error:+.1%} off its prediction of {each.interval.mean_s * 1e3:,.2f} ms"
 
 
-def compared(
+def compare_with_prediction(
     readings: Sequence[Reading],
     deployment: Deployment,
     coefficients: str | None,
@@ -82,28 +82,28 @@ def compared(
     tolerance: float,
 ) -> Comparison:
     """Compare the last `window_s` of readings with their prediction."""
-    stretch = stretch_of(readings, window_s)
+    window = window_of(readings, window_s)
     at_s = readings[-1].at_s if readings else 0.0
-    if stretch is None:
+    if window is None:
         return Comparison(at_s, reason="too few readings to compare")
-    begin = stretch.readings[stretch.start]
-    observed = between(begin, readings[-1])
+    begin = window.readings[window.start]
+    observed = increase_between(begin, readings[-1])
     num_requests = round(observed[E2E].count)
     if num_requests < LEAST_REQUESTS or observed[TTFT].count < 1 or observed[PROMPTS].count < 1:
         return Comparison(at_s, reason=f"too few requests to compare: {num_requests} have ended")
-    intervals = predicted(stretch, deployment, coefficients, num_draws, tolerance)
+    intervals = predicted(window, deployment, coefficients, num_draws, tolerance)
     return Comparison(
         at_s,
         at_s - begin.at_s,
         num_requests,
         observed[PROMPTS].mean or 0.0,
         observed[OUTPUTS].mean or 0.0,
-        list(_figures(stretch, intervals)),
+        list(_figures(window, intervals)),
     )
 
 
-def _figures(stretch: Stretch, intervals: Mapping[str, Interval]) -> Iterator[Figure]:
-    observed = between(stretch.readings[stretch.start], stretch.readings[-1])
+def _figures(window: ReadingWindow, intervals: Mapping[str, Interval]) -> Iterator[Figure]:
+    observed = increase_between(window.readings[window.start], window.readings[-1])
     for name, interval in intervals.items():
         measured = observed[name].mean
         if measured is not None:
@@ -124,7 +124,7 @@ _HELP = (
 def metrics_text(found: Comparison) -> str:
     """Return the comparison in Prometheus' text format."""
     lines: dict[str, list[str]] = {
-        "blis_watch_up": [str(int(found.answers))],
+        "blis_watch_up": [str(int(found.is_up))],
         "blis_watch_timestamp_seconds": [f"{found.at_s:.3f}"],
         "blis_watch_requests": [str(found.num_requests)],
     }
@@ -163,11 +163,14 @@ def _table(history: Sequence[Comparison]) -> TextTable:
     titles = ["UTC", "requests", "tokens in", "tokens out"]
     for name in FIGURES.values():
         titles += [name, "predicted", "interval"]
-    rows = [[*_facts(each), *(cell for name in FIGURES.values() for cell in _cells(each, name))] for each in history]
+    rows = [
+        [*_about_comparison(each), *(cell for name in FIGURES.values() for cell in _cells(each, name))]
+        for each in history
+    ]
     return TextTable(titles, rows)
 
 
-def _facts(found: Comparison) -> list[str]:
+def _about_comparison(found: Comparison) -> list[str]:
     at = datetime.fromtimestamp(found.at_s, UTC).strftime("%Y-%m-%d %H:%M:%S") if found.at_s else "-"
     if not found.figures:
         return [at, "-", "-", "-"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from blis_sim.bench.watch.drift import Comparison, compared, metrics_text, watch_page
+from blis_sim.bench.watch.drift import Comparison, compare_with_prediction, metrics_text, watch_page
 from blis_sim.bench.watch.options import WatchOptions
 from blis_sim.bench.watch.readings import Reading, Source, source_of
 from blis_sim.engine.deployment import Deployment, resolve
@@ -37,7 +37,7 @@ class Watch:
 
     def compare(self, failure: str) -> None:
         """Compare the last minutes, print and write the comparison; `failure` is the error of the last reading."""
-        found = Comparison(time.time(), reason=failure, answers=False) if failure else self._compared()
+        found = Comparison(time.time(), reason=failure, is_up=False) if failure else self._comparison()
         self.num_comparisons += 1
         self.has_drifted = self.has_drifted or bool(found.drifted)
         self.history = [*self.history[1 - _MOST_COMPARISONS :], found]
@@ -47,8 +47,8 @@ class Watch:
         sys.stdout.flush()
         self._write(found)
 
-    def _compared(self) -> Comparison:
-        return compared(
+    def _comparison(self) -> Comparison:
+        return compare_with_prediction(
             self.source.readings,
             self.deployment,
             self.settings.deployment.coefficients,
@@ -75,7 +75,7 @@ class Watch:
             engine=deployment.config.engine,
             latency_model=sure.latency_model,
             step_error=sure.step_error,
-            step_error_source=sure.because,
+            step_error_source=sure.error_source,
         )
 
 
@@ -87,13 +87,13 @@ def watch(settings: WatchOptions) -> int:
     """
     source = source_of(settings, 2 * settings.watch_window)
     source.poll()
-    watched = Watch(settings, source, _deployment(settings, source.readings[-1], _say))
+    watched = Watch(settings, source, _deployment(settings, source.readings[-1], _print_note))
     with suppress(KeyboardInterrupt):
-        _go_on(watched, settings)
+        _wait_for_next(watched, settings)
     return EXIT_CODE if watched.has_drifted else 0
 
 
-def _go_on(watched: Watch, settings: WatchOptions) -> None:
+def _wait_for_next(watched: Watch, settings: WatchOptions) -> None:
     due = time.monotonic() + settings.watch_interval
     while True:
         wait_s = min(watched.source.poll_every_s, due - time.monotonic())
@@ -112,22 +112,22 @@ def _go_on(watched: Watch, settings: WatchOptions) -> None:
             return
 
 
-def _deployment(settings: WatchOptions, reading: Reading, say: Callable[[str], None]) -> Deployment:
+def _deployment(settings: WatchOptions, reading: Reading, on_note: Callable[[str], None]) -> Deployment:
     """Return the deployment of the flags, with model and KV blocks of the metrics page where these are not given."""
     options = settings.deployment
     given: dict[str, Any] = {each.name: getattr(options, each.name) for each in fields(DeploymentOptions)}
     if not options.model:
         given["model"] = reading.model_name
-        say(f"the metrics page names the model {reading.model_name}")
+        on_note(f"the metrics page names the model {reading.model_name}")
     blocks = reading.cache.get("num_gpu_blocks", "")
     if options.total_kv_blocks is None and blocks.isdecimal() and int(blocks) > 1:
         given["total_kv_blocks"] = int(blocks)
-        say(f"the metrics page states {int(blocks):,} KV blocks")
+        on_note(f"the metrics page states {int(blocks):,} KV blocks")
     deployment = resolve(DeploymentOptions(**given))
     for note in deployment.notes:
-        say(note)
+        on_note(note)
     return deployment
 
 
-def _say(line: str) -> None:
+def _print_note(line: str) -> None:
     sys.stderr.write(f"blis calibrate --watch: {line}\n")

@@ -18,8 +18,8 @@ from blis_sim.bench.watch.readings import (
     TTFT,
     Histogram,
     Reading,
-    between,
     bucket_counts,
+    increase_between,
     place_at,
 )
 from blis_sim.engine.config import EngineConfig
@@ -31,10 +31,10 @@ from blis_sim.engine.latency.sureness import sureness
 from blis_sim.engine.latency.wrapped import PhaseShifted, SlowedLatency
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from replay.arrivals import Arrival
-from replay.output.ensemble import drawn_latencies
+from replay.output.ensemble import sampled_latency_models
 from replay.simulation.record import NEVER, Floats, Record
 from replay.simulation.simulate import simulate
-from replay.simulation.uncertainty import drawing
+from replay.simulation.uncertainty import latency_sampler
 from traces import TraceRow
 
 FloatArray = npt.NDArray[np.float64]
@@ -65,8 +65,8 @@ class Lengths:
 
 def lengths_of(readings: Sequence[Reading], name: str) -> Lengths:
     """Return the lengths of the requests that ended between the first and the last reading."""
-    whole = readings[-1].histograms[name].since(readings[0].histograms[name])
-    pieces = [after.histograms[name].since(before.histograms[name]) for before, after in _pairs(readings)]
+    whole = readings[-1].histograms[name].increase_since(readings[0].histograms[name])
+    pieces = [after.histograms[name].increase_since(before.histograms[name]) for before, after in _pairs(readings)]
     some = [each for each in pieces if each.count > 0]
     mean = whole.total / whole.count
     squares = sum(each.count * (each.total / each.count - mean) ** 2 for each in some)
@@ -125,7 +125,7 @@ def _arrival(number: int, at_us: int, prompt: int, output: int, cached: float, c
     return Arrival(at_us, request, row)
 
 
-SPREADS = 3.0
+INTERVAL_DEVIATIONS = 3.0
 """Standard deviations of the draws from their mean to either end of an interval, which 3 of 1,000 figures leave by
 chance."""
 _FEW_DRAWS = 3.0
@@ -146,7 +146,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ReadingWindow:
     """Readings to simulate, and the index of the first reading whose requests count; earlier ones are a warm-up."""
 
     readings: Sequence[Reading]
@@ -159,18 +159,18 @@ class Stretch:
         return self.readings[self.start].at_s - first, self.readings[-1].at_s - first
 
 
-def stretch_of(readings: Sequence[Reading], window_s: float) -> Stretch | None:
+def window_of(readings: Sequence[Reading], window_s: float) -> ReadingWindow | None:
     """Return the last `window_s` of readings, with those before to warm up; where these are short, a tenth of all
     readings is for that. None with fewer than three readings."""
     if len(readings) < 3:
         return None
     last, first = readings[-1].at_s, readings[0].at_s
     start = place_at(readings, max(last - window_s, first + 0.1 * (last - first)))
-    return Stretch(readings, start)
+    return ReadingWindow(readings, start)
 
 
 def predicted(
-    stretch: Stretch, deployment: Deployment, coefficients: str | None, num_draws: int, tolerance: float
+    window: ReadingWindow, deployment: Deployment, coefficients: str | None, num_draws: int, tolerance: float
 ) -> Mapping[str, Interval]:
     """Return the interval of the mean of each figure that all draws have, by the name of its histogram.
 
@@ -179,10 +179,10 @@ def predicted(
     runs = []
     for number, latency in enumerate(_latencies(deployment, coefficients, num_draws)):
         generator = np.random.default_rng([0, number])
-        arrivals = arrivals_of(stretch.readings, deployment.config, generator)
+        arrivals = arrivals_of(window.readings, deployment.config, generator)
         run = simulate(Engine(deployment.config, latency, reports_steps=False), arrivals)
-        runs.append(_seen(run.requests, *stretch.seconds))
-    observed = between(stretch.readings[stretch.start], stretch.readings[-1])
+        runs.append(_draw_result(run.requests, *window.seconds))
+    observed = increase_between(window.readings[window.start], window.readings[-1])
     mean_tokens = np.array([observed[name].mean or 0.0 for name in (PROMPTS, OUTPUTS)])
     before_s = deployment.latency.queueing_time(round(mean_tokens[0])) / 1e6
     found = {}
@@ -210,7 +210,7 @@ def _adjusted(values: Floats, tokens: Floats, observed_tokens: Floats) -> tuple[
 
 
 def _interval(mean: float, spread: float, tolerance: float, before_s: float) -> Interval:
-    wide = SPREADS * spread + tolerance * mean
+    wide = INTERVAL_DEVIATIONS * spread + tolerance * mean
     return Interval(mean, max(0.0, mean - wide - before_s), mean + wide)
 
 
@@ -228,7 +228,7 @@ def _is_elsewhere(deployment: Deployment) -> bool:
 def _latencies(deployment: Deployment, coefficients: str | None, num_draws: int) -> Iterator[LatencyModel]:
     """Yield latency models with coefficients drawn within their spread."""
     try:
-        draw = None if _is_elsewhere(deployment) else drawing(deployment.latency, coefficients)
+        draw = None if _is_elsewhere(deployment) else latency_sampler(deployment.latency, coefficients)
     except EngineError:
         draw = None
     if draw is None:  # step times whose coefficients have no spread here: how far they are off is known as a whole
@@ -237,18 +237,18 @@ def _latencies(deployment: Deployment, coefficients: str | None, num_draws: int)
             factor = 1.0 + spread * float(np.random.default_rng([1, number]).standard_normal())
             yield PhaseShifted(SlowedLatency(deployment.latency, max(0.2, factor)), number + 1)
         return
-    yield from drawn_latencies(draw, num_draws, 0)
+    yield from sampled_latency_models(draw, num_draws, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _DrawResult:
     """Counts of a server in one draw: the mean of each figure, and of prompts and outputs of requests that ended."""
 
     means_s: Mapping[str, float]
     mean_tokens: tuple[float, float]
 
 
-def _seen(record: Record, start_s: float, end_s: float) -> _Seen:
+def _draw_result(record: Record, start_s: float, end_s: float) -> _DrawResult:
     """Return the counts of a server between two instants: TTFT at first tokens, other figures at last tokens."""
     start_us, end_us = start_s * 1e6, end_s * 1e6
     first_at, last_at = record.arrived_at + record.ttft_us, record.arrived_at + record.e2e_us
@@ -263,4 +263,4 @@ def _seen(record: Record, start_s: float, end_s: float) -> _Seen:
         gaps = float(np.maximum(record.output_tokens[has_last] - 1, 0).sum())
         if gaps:
             found[ITL] = float((record.e2e_us - record.ttft_us)[has_last].sum()) / gaps / 1e6
-    return _Seen(found, tokens)
+    return _DrawResult(found, tokens)

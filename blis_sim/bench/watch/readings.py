@@ -47,7 +47,7 @@ class Histogram:
     count: float = 0.0
     buckets: dict[float, float] = field(default_factory=lambda: defaultdict(float))
 
-    def since(self, before: "Histogram") -> "Histogram":
+    def increase_since(self, before: "Histogram") -> "Histogram":
         """Return the observations since an earlier reading."""
         buckets = {bound: count - before.buckets.get(bound, 0.0) for bound, count in self.buckets.items()}
         return Histogram(self.total - before.total, self.count - before.count, buckets)
@@ -113,7 +113,7 @@ def _bound(labels: Mapping[str, str]) -> float:
         raise BenchError(f"a bucket has no bound that is a number, its labels are {dict(labels)}") from error
 
 
-def unbroken(readings: Sequence[Reading]) -> Sequence[Reading]:
+def since_restart(readings: Sequence[Reading]) -> Sequence[Reading]:
     """Return the readings after the last restart of the server."""
     for place in range(len(readings) - 1, 0, -1):
         if readings[place].is_after_restart(readings[place - 1]):
@@ -121,9 +121,9 @@ def unbroken(readings: Sequence[Reading]) -> Sequence[Reading]:
     return readings
 
 
-def between(before: Reading, after: Reading) -> Mapping[str, Histogram]:
+def increase_between(before: Reading, after: Reading) -> Mapping[str, Histogram]:
     """Return what was observed between two readings of one run of a server."""
-    return {name: after.histograms[name].since(before.histograms[name]) for name in HISTOGRAMS}
+    return {name: after.histograms[name].increase_since(before.histograms[name]) for name in HISTOGRAMS}
 
 
 def place_at(readings: Sequence[Reading], at_s: float) -> int:
@@ -188,7 +188,7 @@ class PageSource:
         except (BenchError, ValueError, KeyError) as error:
             raise BenchError(f"cannot use {self._url}: {error}") from error
         kept = [each for each in self.readings if each.at_s >= reading.at_s - self._keep_s]
-        self.readings = unbroken([*kept, reading])
+        self.readings = since_restart([*kept, reading])
 
 
 class PrometheusSource:
@@ -205,7 +205,7 @@ class PrometheusSource:
         data = read_url(f"{self._url}?{urlencode({'query': self._query})}", self._api_key)
         try:
             series = _series(json.loads(data))
-            self.readings = unbroken(_readings(series))
+            self.readings = since_restart(_readings(series))
         except (BenchError, ValueError, KeyError, TypeError) as error:
             raise BenchError(f"cannot use {self._url}: {error}") from error
 

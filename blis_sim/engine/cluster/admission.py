@@ -11,7 +11,7 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITIES, SloPriorities
-from blis_sim.options.addition import added_up
+from blis_sim.options.addition import sequential_sum
 from blis_sim.options.registry import Registry
 
 
@@ -37,7 +37,7 @@ class AdmissionPolicy(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Stateless:
+class FunctionPolicy:
     """A policy that is a function."""
 
     admits: Callable[[Request, RoutingState], bool]
@@ -124,7 +124,7 @@ def saturation(
     used = [
         max(each.num_waiting / long_queue, each.kv_usage_fraction / full_cache_fraction) for each in state.candidates
     ]
-    return added_up(used) / len(used)
+    return sequential_sum(used) / len(used)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +195,9 @@ class AdmissionSettings:
 
 
 ADMISSIONS = Registry[Callable[[AdmissionSettings], AdmissionPolicy]]("blis.admission_policies") | {
-    "always-admit": lambda _: Stateless(always_admit),
+    "always-admit": lambda _: FunctionPolicy(always_admit),
     "token-bucket": lambda settings: TokenBucket(settings.token_bucket_capacity, settings.token_bucket_refill_rate),
-    "reject-all": lambda _: Stateless(reject_all),
+    "reject-all": lambda _: FunctionPolicy(reject_all),
     "tier-shed": lambda settings: TierShed(
         settings.tier_shed_threshold, settings.tier_shed_min_priority, settings.priorities
     ),

@@ -41,11 +41,11 @@ def deployments_of_roles(options: ClusterOptions, deployment: Deployment) -> dic
     return deployments
 
 
-def _resolved(options: DeploymentOptions, whose: str) -> Deployment:
+def _resolved(options: DeploymentOptions, owner: str) -> Deployment:
     try:
         return resolve(options)
     except BlisError as error:
-        raise EngineError(f"{whose}: {error}") from None
+        raise EngineError(f"{owner}: {error}") from None
 
 
 def deployments_of_instances(options: ClusterOptions, deployments: list[Deployment]) -> list[Deployment]:
@@ -135,7 +135,7 @@ def placement_of(options: ClusterOptions, deployment: Deployment) -> Placement |
     placed = [node for _ in range(options.num_instances) if (node := nodes.place(num_gpus)) is not None]
     if not placed:
         raise EngineError(f"node_pools of --policy-config have no node with the {num_gpus} GPUs of an instance")
-    deployments = {pool.name: _on(options, deployment, pool) for pool in policy.node_pools}
+    deployments = {pool.name: _deployment_in_pool(options, deployment, pool) for pool in policy.node_pools}
     return Placement(policy, nodes, placed, deployments, num_gpus)
 
 
@@ -155,7 +155,7 @@ def populate(cluster: Cluster, placement: Placement, new_engine: Callable[[Deplo
         Autoscaler(cluster, placement.policy.autoscaler, fleet)
 
 
-def _on(options: ClusterOptions, deployment: Deployment, pool: NodePool) -> Deployment:
+def _deployment_in_pool(options: ClusterOptions, deployment: Deployment, pool: NodePool) -> Deployment:
     """Return the deployment on the GPUs of a pool. Raises EngineError."""
     try:
         return _resolved_on(options, deployment, pool)
@@ -242,8 +242,8 @@ def notes_on_instances(options: ClusterOptions, deployment: Deployment) -> Itera
     if placement is not None and len(placement.placed) < options.num_instances:
         num_absent = options.num_instances - len(placement.placed)
         yield f"{num_absent} of --num-instances {options.num_instances} find too few free GPUs and are absent"
-    for whose, each in _unlike_others(options, deployment, placement):
-        yield from (f"{whose}: {note}" for note in each.notes if note not in deployment.notes)
+    for owner, each in _own_deployments(options, deployment, placement):
+        yield from (f"{owner}: {note}" for note in each.notes if note not in deployment.notes)
     policies = policies_of(options)
     sheds = policies.tier_shed_threshold is not None or policies.tier_shed_min_priority is not None
     if sheds and options.admission_policy != "tier-shed":
@@ -253,7 +253,7 @@ def notes_on_instances(options: ClusterOptions, deployment: Deployment) -> Itera
         yield "instance_lifecycle of --policy-config has no effect without node_pools"
 
 
-def _unlike_others(
+def _own_deployments(
     options: ClusterOptions, deployment: Deployment, placement: Placement | None
 ) -> Iterator[tuple[str, Deployment]]:
     """Yield the deployments of instances with settings of their own, and the owner of each."""

@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from blis_sim.engine.cluster.autoscaler_pipeline import (
+    AutoscalerMetrics,
+    AutoscalerPipeline,
     AutoscalerSettings,
-    Change,
     Delay,
-    Figures,
-    Pipeline,
-    ReplicaFigures,
-    VariantFigures,
+    ReplicaMetrics,
+    ScalingDecision,
+    VariantMetrics,
 )
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.event_queue import ClusterDue
+from blis_sim.engine.cluster.event_queue import ClusterEventKind
 from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
@@ -133,7 +133,7 @@ class Fleet:
         """Return the pool of an instance."""
         return self._node_of[number].pool.name
 
-    def variants(self) -> list[VariantFigures]:
+    def variants(self) -> list[VariantMetrics]:
         """Return the figures of all pools that have nodes."""
         found = []
         for pool in self._resources.nodes.pools:
@@ -142,7 +142,7 @@ class Fleet:
             config = self._resources.configs[pool.name]
             pending = self._in_state(pool.name, InstanceState.LOADING)
             found.append(
-                VariantFigures(
+                VariantMetrics(
                     pool.name,
                     config.kv_size_tokens,
                     pool.cost_per_hour * self._resources.gpus_per_instance / pool.gpus_per_node,
@@ -161,11 +161,11 @@ class Fleet:
         loading_us = self._resources.loading.draw(self.num_started)
         self.num_started += 1
         self._cluster.num_starting += 1
-        self._cluster.event_queue.add(at + loading_us, ClusterDue.INSTANCE_READY, self._loaded, number)
+        self._cluster.event_queue.add(at + loading_us, ClusterEventKind.INSTANCE_READY, self._loaded, number)
 
     def _loaded(self, number: int, _at: Micros) -> None:
         self._cluster.num_starting -= 1
-        self._cluster.serve_from_now(number)
+        self._cluster.mark_ready(number)
 
     def _free_gpus_of_drained(self) -> None:
         """Give back the GPUs of drained instances without unfinished requests."""
@@ -178,7 +178,7 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
+class ScalingAction:
     """One action of the autoscaler: `num_instances` was the decision, `num_done` what free GPUs allowed."""
 
     at: Micros
@@ -194,25 +194,25 @@ class Autoscaler:
     """
 
     def __init__(self, cluster: Cluster, settings: AutoscalerSettings, fleet: Fleet) -> None:
-        self.scalings: list[Scaling] = []
+        self.scalings: list[ScalingAction] = []
         self._cluster = cluster
         self._settings = settings
         self._fleet = fleet
-        self._pipeline = Pipeline(settings)
+        self._pipeline = AutoscalerPipeline(settings)
         self._num_decisions = 0
         cluster.autoscaler = self
-        cluster.add_background(0, ClusterDue.SCALING, self._tick)
+        cluster.add_background(0, ClusterEventKind.SCALING, self._tick)
 
     def _tick(self, at: Micros) -> None:
-        self._cluster.look(at)
+        self._cluster.refresh_snapshots(at)
         change = self._pipeline.decide(self._collect(), at)
         if change is not None:
             delay_us = self._settings.scrape_delay.draw(self._num_decisions)
             self._num_decisions += 1
-            self._cluster.event_queue.add(at + delay_us, ClusterDue.SCALE_ACTUATION, self._act, change)
-        self._cluster.add_background(at + self._settings.interval_us, ClusterDue.SCALING, self._tick)
+            self._cluster.event_queue.add(at + delay_us, ClusterEventKind.SCALE_ACTUATION, self._act, change)
+        self._cluster.add_background(at + self._settings.interval_us, ClusterEventKind.SCALING, self._tick)
 
-    def _collect(self) -> Figures:
+    def _collect(self) -> AutoscalerMetrics:
         """Return the figures of all serving instances, as fresh as a router's."""
         replicas = []
         for snapshot in self._cluster.state.candidates:
@@ -220,14 +220,14 @@ class Autoscaler:
             capacity = config.kv_size_tokens
             in_use = round(snapshot.kv_usage_fraction * capacity)
             variant = self._fleet.variant_of(snapshot.instance)
-            replicas.append(ReplicaFigures(snapshot.instance, variant, capacity, in_use, snapshot.num_waiting))
-        return Figures(replicas, self._fleet.variants())
+            replicas.append(ReplicaMetrics(snapshot.instance, variant, capacity, in_use, snapshot.num_waiting))
+        return AutoscalerMetrics(replicas, self._fleet.variants())
 
     def _act(self, change: object, at: Micros) -> None:
-        assert isinstance(change, Change)
+        assert isinstance(change, ScalingDecision)
         act = self._fleet.start if change.num_instances > 0 else self._fleet.drain
         num_done = 0
         while num_done < abs(change.num_instances) and act(change.variant, at):
             num_done += 1
         sign = 1 if change.num_instances > 0 else -1
-        self.scalings.append(Scaling(at, change.variant, change.num_instances, sign * num_done))
+        self.scalings.append(ScalingAction(at, change.variant, change.num_instances, sign * num_done))

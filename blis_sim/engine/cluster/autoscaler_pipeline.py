@@ -12,11 +12,11 @@ from blis_sim.engine.cluster.settings import LONGEST_DELAY_S
 from blis_sim.engine.draws import standard_normal
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.units import Micros
-from blis_sim.options.addition import added_up
+from blis_sim.options.addition import sequential_sum
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaFigures:
+class ReplicaMetrics:
     """One instance that serves requests. Tokens are those of its KV cache."""
 
     instance: int
@@ -28,7 +28,7 @@ class ReplicaFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class VariantFigures:
+class VariantMetrics:
     """All instances that run on one kind of hardware."""
 
     name: str
@@ -40,11 +40,11 @@ class VariantFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class AutoscalerMetrics:
     """All figures collected at one tick."""
 
-    replicas: Sequence[ReplicaFigures]
-    variants: Sequence[VariantFigures]
+    replicas: Sequence[ReplicaMetrics]
+    variants: Sequence[VariantMetrics]
 
     def num_replicas(self, variant: str) -> int:
         """Instances of a variant that serve requests."""
@@ -52,7 +52,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class CapacityNeed:
     """Tokens of usable capacity that are missing, or that could be spared. At most one of the two is set."""
 
     missing_tokens: float = 0.0
@@ -60,7 +60,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ScalingDecision:
     """Instances to add to one variant; a negative number removes instances."""
 
     variant: str
@@ -108,27 +108,27 @@ class Thresholds:
             raise EngineError(f"tokens_per_request must be at least 1, got {self.tokens_per_request}")
 
 
-Analyzer: TypeAlias = Callable[[Figures, Thresholds], Need]
+Analyzer: TypeAlias = Callable[[AutoscalerMetrics, Thresholds], CapacityNeed]
 
 
-def kv_tokens(figures: Figures, thresholds: Thresholds) -> Need:
+def kv_tokens(metrics: AutoscalerMetrics, thresholds: Thresholds) -> CapacityNeed:
     """Compare usable KV cache capacity with the tokens in caches and the tokens that waiting requests will need.
 
     Capacity is spared only if enough remains after the largest instance leaves. The formulas are BLIS's.
     """
-    supplies = [replica.capacity_tokens * thresholds.kv_usage for replica in figures.replicas]
-    supply = added_up(supplies)
-    demand = added_up(
-        replica.tokens_in_use + replica.num_waiting * thresholds.tokens_per_request for replica in figures.replicas
+    supplies = [replica.capacity_tokens * thresholds.kv_usage for replica in metrics.replicas]
+    supply = sequential_sum(supplies)
+    demand = sequential_sum(
+        replica.tokens_in_use + replica.num_waiting * thresholds.tokens_per_request for replica in metrics.replicas
     )
-    pending = sum(variant.num_pending * variant.capacity_tokens for variant in figures.variants) * thresholds.kv_usage
+    pending = sum(variant.num_pending * variant.capacity_tokens for variant in metrics.variants) * thresholds.kv_usage
     missing = demand / thresholds.scale_up - supply - pending
     if missing > 0:
-        return Need(missing_tokens=missing)
+        return CapacityNeed(missing_tokens=missing)
     enough = demand / thresholds.scale_down
     if len(supplies) > 1 and supply > enough and supply - max(supplies) > enough:
-        return Need(spare_tokens=supply - enough)
-    return Need()
+        return CapacityNeed(spare_tokens=supply - enough)
+    return CapacityNeed()
 
 
 ANALYZERS: dict[str, Analyzer] = {
@@ -137,26 +137,28 @@ ANALYZERS: dict[str, Analyzer] = {
 """Name to analyzer."""
 
 
-Optimizer: TypeAlias = Callable[[Figures, Need, Thresholds], Change | None]
+Optimizer: TypeAlias = Callable[[AutoscalerMetrics, CapacityNeed, Thresholds], ScalingDecision | None]
 
 
-def unlimited(figures: Figures, need: Need, thresholds: Thresholds) -> Change | None:
+def unlimited(metrics: AutoscalerMetrics, need: CapacityNeed, thresholds: Thresholds) -> ScalingDecision | None:
     """Add instances of the cheapest variant, remove instances of the most expensive one; at least one stays.
 
     The number of free GPUs is ignored.
     """
     if need.missing_tokens > 0:
-        if not figures.variants:
+        if not metrics.variants:
             return None
-        cheapest = min(figures.variants, key=lambda variant: (variant.cost_per_hour, variant.name))
-        return Change(cheapest.name, math.ceil(need.missing_tokens / (cheapest.capacity_tokens * thresholds.kv_usage)))
-    present = [variant for variant in figures.variants if figures.num_replicas(variant.name)]
+        cheapest = min(metrics.variants, key=lambda variant: (variant.cost_per_hour, variant.name))
+        return ScalingDecision(
+            cheapest.name, math.ceil(need.missing_tokens / (cheapest.capacity_tokens * thresholds.kv_usage))
+        )
+    present = [variant for variant in metrics.variants if metrics.num_replicas(variant.name)]
     if need.spare_tokens <= 0 or not present:
         return None
     dearest = min(present, key=lambda variant: (-variant.cost_per_hour, variant.name))
     num_spare = math.floor(need.spare_tokens / (dearest.capacity_tokens * thresholds.kv_usage))
-    most = min(figures.num_replicas(dearest.name), len(figures.replicas) - 1)
-    return Change(dearest.name, -min(max(1, num_spare), most)) if most else None
+    most = min(metrics.num_replicas(dearest.name), len(metrics.replicas) - 1)
+    return ScalingDecision(dearest.name, -min(max(1, num_spare), most)) if most else None
 
 
 OPTIMIZERS: dict[str, Optimizer] = {
@@ -166,7 +168,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
+class StabilizationWindows:
     """Stabilization windows: how long a decision must hold before it takes effect. Raises EngineError below 0."""
 
     scale_up_us: Micros = 0
@@ -183,14 +185,14 @@ class Stabilizer:
 
     __slots__ = ("_direction", "_since", "_windows")
 
-    def __init__(self, windows: Windows) -> None:
+    def __init__(self, windows: StabilizationWindows) -> None:
         self._windows = windows
         self._direction = 0
         self._since: Micros = 0
 
-    def passes(self, change: Change | None, at: Micros) -> bool:
+    def takes_effect(self, decision: ScalingDecision | None, at: Micros) -> bool:
         """Whether the change of this tick takes effect."""
-        direction = 0 if change is None else (change.num_instances > 0) - (change.num_instances < 0)
+        direction = 0 if decision is None else (decision.num_instances > 0) - (decision.num_instances < 0)
         if direction != self._direction:
             self._direction, self._since = direction, at
         if not direction:
@@ -202,7 +204,7 @@ class Stabilizer:
         return True
 
 
-LEAST_INTERVAL_US: Micros = 100
+MIN_INTERVAL_US: Micros = 100
 """A decision takes some 20 us of processor time, so shorter intervals would take minutes for each simulated second."""
 
 
@@ -213,22 +215,22 @@ class AutoscalerSettings:
     interval_us: Micros
     scrape_delay: Delay = field(default_factory=Delay)
     """Time from collecting the figures to acting on them."""
-    windows: Windows = field(default_factory=Windows)
+    windows: StabilizationWindows = field(default_factory=StabilizationWindows)
     thresholds: Thresholds = field(default_factory=Thresholds)
     analyzer: str = "kv-tokens"
     optimizer: str = "unlimited"
 
     def __post_init__(self) -> None:
-        if self.interval_us < LEAST_INTERVAL_US:
+        if self.interval_us < MIN_INTERVAL_US:
             raise EngineError(
-                f"interval_us of the autoscaler must be at least {LEAST_INTERVAL_US}, got {self.interval_us}"
+                f"interval_us of the autoscaler must be at least {MIN_INTERVAL_US}, got {self.interval_us}"
             )
         for name, known in (("analyzer", ANALYZERS), ("optimizer", OPTIMIZERS)):
             if (value := getattr(self, name)) not in known:
                 raise EngineError(f"{name} of the autoscaler must be one of {', '.join(known)}, got {value!r}")
 
 
-class Pipeline:
+class AutoscalerPipeline:
     """Analyzer, optimizer and stabilization windows in a row. Its only state is the direction of earlier ticks."""
 
     __slots__ = ("_settings", "_stabilizer")
@@ -237,9 +239,9 @@ class Pipeline:
         self._settings = settings
         self._stabilizer = Stabilizer(settings.windows)
 
-    def decide(self, figures: Figures, at: Micros) -> Change | None:
+    def decide(self, metrics: AutoscalerMetrics, at: Micros) -> ScalingDecision | None:
         """Return the change to make at this tick; None for no change."""
         settings = self._settings
-        need = ANALYZERS[settings.analyzer](figures, settings.thresholds)
-        change = OPTIMIZERS[settings.optimizer](figures, need, settings.thresholds)
-        return change if self._stabilizer.passes(change, at) else None
+        need = ANALYZERS[settings.analyzer](metrics, settings.thresholds)
+        decision = OPTIMIZERS[settings.optimizer](metrics, need, settings.thresholds)
+        return decision if self._stabilizer.takes_effect(decision, at) else None

@@ -7,8 +7,8 @@ after the other is dispatched without advancing the instances.
 
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.admission import Stateless, always_admit
-from blis_sim.engine.cluster.routing import BlindRouter
+from blis_sim.engine.cluster.admission import FunctionPolicy, always_admit
+from blis_sim.engine.cluster.routing import LoadObliviousRouter
 from blis_sim.engine.cluster.settings import Latencies
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from blis_sim.engine.cluster.cluster import Cluster
 
 
-_ALWAYS_ADMIT = Stateless(always_admit)
+_ALWAYS_ADMIT = FunctionPolicy(always_admit)
 _AT_ONCE = Latencies()
 
 
@@ -38,12 +38,14 @@ def dispatch_arrivals(cluster: "Cluster", until: Micros) -> None:
     state, event_queue = cluster.state, cluster.event_queue
     if not state.candidates:
         return  # without candidates each request is rejected on its own
-    while (at := event_queue.next_in_line(until)) is not None:
+    while (at := event_queue.next_arrival_at(until)) is not None:
         last = until
-        if cluster.router_looks:
-            cluster.look_if_needed(at)
-            last = min(until, max(at, state.news_due_at - 1))
-        arrivals = event_queue.take_line(last, at_most=1 if cluster.looks_always and cluster.router_looks else None)
+        if cluster.router_reads_snapshots:
+            cluster.refresh_snapshots_if_needed(at)
+            last = min(until, max(at, state.reports_due_at - 1))
+        arrivals = event_queue.take_arrivals(
+            last, at_most=1 if cluster.always_reads_snapshots and cluster.router_reads_snapshots else None
+        )
         for number, sequences in _routed(cluster, arrivals).items():
             cluster.members.enter_all(number, sequences)
 
@@ -53,7 +55,7 @@ def _routed(cluster: "Cluster", arrivals: list[Sequence]) -> dict[int, list[Sequ
     state, router = cluster.state, cluster.router
     numbers = [snapshot.instance for snapshot in state.candidates]
     chosen: dict[int, list[Sequence]] = {}
-    if isinstance(router, BlindRouter):
+    if isinstance(router, LoadObliviousRouter):
         state.now = arrivals[-1].arrived_at
         for place, sequence in zip(router.places(len(numbers), len(arrivals)), arrivals, strict=True):
             chosen.setdefault(numbers[place], []).append(sequence)

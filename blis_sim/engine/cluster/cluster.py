@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.cluster.admission import AdmissionPolicy
 from blis_sim.engine.cluster.batch_dispatch import can_dispatch_in_batches, dispatch_arrivals
-from blis_sim.engine.cluster.event_queue import ClusterDue, ClusterEventQueue, Watchers
+from blis_sim.engine.cluster.event_queue import ClusterEventKind, ClusterEventQueue, Watchers
 from blis_sim.engine.cluster.instance import Instances, InstanceState
 from blis_sim.engine.cluster.reporting import (
     NO_INSTANCE_SERVES,
@@ -90,9 +90,9 @@ class Cluster:
         self.watchers = Watchers()
         self._events: list[Event] = []
         """The cluster's own events since the last call of `advance`."""
-        self.router_looks = router.reads_snapshots or router.reads_in_flight or decisions is not None
+        self.router_reads_snapshots = router.reads_snapshots or router.reads_in_flight or decisions is not None
         """Whether routing depends on snapshots of the instances."""
-        self.looks_always = router.reads_in_flight or decisions is not None
+        self.always_reads_snapshots = router.reads_in_flight or decisions is not None
         decides_at_once = self.latencies.admission_us == 0 and not admission.reads_snapshots
         self._arrived = self._decide if decides_at_once else self._await_decision
 
@@ -114,38 +114,38 @@ class Cluster:
 
         Returns its sequence, for reading. With `instance` the request enters that instance without further decisions.
         """
-        self._demand_future(at)
+        self._check_is_ahead(at)
         sequence = self._request_table.new(request, at)
         if instance is None:
-            self.event_queue.line_up([sequence], self._arrived)
+            self.event_queue.add_arrivals([sequence], self._arrived)
         else:
-            self.event_queue.add(at, ClusterDue.ARRIVAL, partial(self._enter_directly, instance), sequence)
+            self.event_queue.add(at, ClusterEventKind.ARRIVAL, partial(self._enter_directly, instance), sequence)
         return sequence
 
     def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
         """Let each of `requests` arrive at its instant, which ascend; as `submit`, at less cost for each."""
         for at in instants[:1]:
-            self._demand_future(at)
-        sequences = self._request_table.new_ones(requests, instants)
-        self.event_queue.line_up(sequences, self._arrived)
+            self._check_is_ahead(at)
+        sequences = self._request_table.new_all(requests, instants)
+        self.event_queue.add_arrivals(sequences, self._arrived)
         return sequences
 
     def abort(self, request_id: str, at: Micros) -> None:
         """Let the client of `request_id` hang up at `at`; ids without a live request are ignored."""
-        self._demand_future(at)
-        self.event_queue.add(at, ClusterDue.HANG_UP, self._hang_up, request_id)
+        self._check_is_ahead(at)
+        self.event_queue.add(at, ClusterEventKind.ABORT, self._execute_abort, request_id)
 
     def add_instance(self, engine: Engine, at: Micros) -> int:
         """Add an instance that takes requests from `at` on, which must be ahead. Returns its number."""
-        self._demand_future(at)
+        self._check_is_ahead(at)
         number = self.members.add(engine, InstanceState.LOADING, at)
-        self.event_queue.add(at, ClusterDue.INSTANCE_READY, self._begin_to_serve, number)
+        self.event_queue.add(at, ClusterEventKind.INSTANCE_READY, self._on_ready, number)
         return number
 
     def drain(self, number: int, at: Micros) -> None:
         """Send no more requests to an instance from `at` on, which must be ahead; it finishes its requests."""
-        self._demand_future(at)
-        self.event_queue.add(at, ClusterDue.INSTANCE_LEAVES, self._drain, number)
+        self._check_is_ahead(at)
+        self.event_queue.add(at, ClusterEventKind.INSTANCE_LEAVES, self._drain, number)
 
     def kill(self, number: int, at: Micros) -> None:
         """Send no more requests to an instance from `at` on, which must be ahead, and let its requests fail.
@@ -153,8 +153,8 @@ class Cluster:
         A running request fails when the step under way would have ended. With BLIS's scheduling a completion is decided
         at the start of the last step, so a request in its last step completes.
         """
-        self._demand_future(at)
-        self.event_queue.add(at, ClusterDue.INSTANCE_LEAVES, self._kill, number)
+        self._check_is_ahead(at)
+        self.event_queue.add(at, ClusterEventKind.INSTANCE_LEAVES, self._kill, number)
 
     def remove(self, number: int) -> bool:
         """Remove an instance that was drained or killed.
@@ -163,8 +163,8 @@ class Cluster:
         """
         engine = self.members[number].engine
         is_idle = not engine.live and engine.next_event_at() is None
-        is_awaited = self.disaggregation is not None and self.disaggregation.is_awaited(number)
-        if number not in self.leaving or not is_idle or is_awaited:
+        has_handover = self.disaggregation is not None and self.disaggregation.has_handover(number)
+        if number not in self.leaving or not is_idle or has_handover:
             return False
         self.leaving.discard(number)
         self.members.remove(number)
@@ -219,16 +219,16 @@ class Cluster:
                 dispatch_arrivals(self, until)
             if (entry := pop_due(until)) is None:
                 break
-            at, _, _, action, about = entry
-            action(about, at)
+            at, _, _, action, subject = entry
+            action(subject, at)
             if self.watchers:
                 self._advance_watched(until)
         self.members.catch_up(until)
         if self.now is None or until > self.now:
             self.now = until
-        self._request_table.forget_ended()
+        self._request_table.prune_ended()
 
-    def add_background(self, at: Micros, due: ClusterDue, action: Callable[[Micros], None]) -> None:
+    def add_background(self, at: Micros, due: ClusterEventKind, action: Callable[[Micros], None]) -> None:
         """Call `action` at `at` if other events keep the run going that long."""
         self._num_background += 1
         self.event_queue.add(at, due, self._do_in_background, action)
@@ -246,8 +246,8 @@ class Cluster:
             if number is not None:
                 self.watchers.call(number, self.members[number].engine.now or 0)
             elif (entry := self.event_queue.pop_due(until)) is not None:
-                at, _, _, action, about = entry
-                action(about, at)
+                at, _, _, action, subject = entry
+                action(subject, at)
             else:
                 return
 
@@ -267,14 +267,14 @@ class Cluster:
             self.members.enter(number, sequence, at)
 
     def _await_decision(self, sequence: Sequence, at: Micros) -> None:
-        self.event_queue.add(at + self.latencies.admission_us, ClusterDue.ADMISSION, self._decide, sequence)
+        self.event_queue.add(at + self.latencies.admission_us, ClusterEventKind.ADMISSION, self._decide, sequence)
 
     def _decide(self, sequence: Sequence, at: Micros) -> None:
         """Admit or reject a request."""
         if sequence.outcome is not None:
             return
-        reports = self.router_looks and at >= self.state.news_due_at  # which routing uses, maybe later
-        self._look_if(reports or self.admission.reads_snapshots, at)
+        reports = self.router_reads_snapshots and at >= self.state.reports_due_at  # which routing uses, maybe later
+        self._refresh_snapshots_if(reports or self.admission.reads_snapshots, at)
         is_admitted = self.admission.admits(sequence.request, self.state)
         if self.decisions is not None:
             self.decisions.note_admission(is_admitted)
@@ -287,15 +287,15 @@ class Cluster:
     def dispatch(self, sequence: Sequence, at: Micros) -> None:
         """Route an admitted request after the routing latency."""
         routing_us = self.latencies.routing_us
-        if routing_us or self.router_looks or self.gateway is not None:
-            self.event_queue.add(at + routing_us, ClusterDue.ROUTING, self._route, sequence)
+        if routing_us or self.router_reads_snapshots or self.gateway is not None:
+            self.event_queue.add(at + routing_us, ClusterEventKind.ROUTING, self._route, sequence)
         else:
             self._route(sequence, at)  # other requests admitted at this instant do not matter
 
     def _route(self, sequence: Sequence, at: Micros) -> None:
         if sequence.outcome is not None:
             return
-        self.look_if_needed(at)
+        self.refresh_snapshots_if_needed(at)
         if not self.state.candidates:
             self.counters.num_rejected_at_routing += 1
             self.end(sequence, Outcome.REJECTED, at, NO_INSTANCE_SERVES)
@@ -311,24 +311,26 @@ class Cluster:
         if self.admission.routed is not None:
             self.admission.routed(sequence)
 
-    def look(self, at: Micros) -> None:
+    def refresh_snapshots(self, at: Micros) -> None:
         """Advance the instances to just before `at` and read the reports that are due."""
         self.members.catch_up(at - 1)
         self.state.observe(at)
 
-    def look_if_needed(self, at: Micros) -> None:
-        """Call `look` if routing depends on reports that are due."""
-        self._look_if(self.router_looks and (self.looks_always or at >= self.state.news_due_at), at)
+    def refresh_snapshots_if_needed(self, at: Micros) -> None:
+        """Call `refresh_snapshots` if routing depends on reports that are due."""
+        self._refresh_snapshots_if(
+            self.router_reads_snapshots and (self.always_reads_snapshots or at >= self.state.reports_due_at), at
+        )
 
-    def also_reads(self, snapshots: bool, caches: bool) -> None:
+    def require_reports(self, snapshots: bool, caches: bool) -> None:
         """Make routing depend on snapshots, and on caches if `caches` is set."""
-        self.router_looks = self.router_looks or snapshots or caches
-        self.looks_always = True
+        self.router_reads_snapshots = self.router_reads_snapshots or snapshots or caches
+        self.always_reads_snapshots = True
         self.state.reads_caches = self.state.reads_caches or caches
 
-    def _look_if(self, is_needed: bool, at: Micros) -> None:
+    def _refresh_snapshots_if(self, is_needed: bool, at: Micros) -> None:
         if is_needed:
-            self.look(at)
+            self.refresh_snapshots(at)
         else:
             self.state.now = at
 
@@ -338,10 +340,10 @@ class Cluster:
         self.counters.num_ended += 1
         self._events.append(Finished(at, sequence, outcome, detail))
 
-    def _begin_to_serve(self, number: int, _at: Micros) -> None:
-        self.serve_from_now(number)
+    def _on_ready(self, number: int, _at: Micros) -> None:
+        self.mark_ready(number)
 
-    def serve_from_now(self, number: int) -> None:
+    def mark_ready(self, number: int) -> None:
         """Make an instance that was loading take requests, unless it was removed."""
         if number in self.members and self.members[number].state is InstanceState.LOADING:
             self._set_state(number, InstanceState.READY)
@@ -362,7 +364,7 @@ class Cluster:
         engine = self.members[number].engine
         for request_id in engine.live:
             engine.abort(request_id, at, Outcome.FAILED)
-        self.members.woken(number)
+        self.members.update_next_event(number)
 
     def _set_state(self, number: int, state: InstanceState) -> None:
         self.members[number].state = state
@@ -370,7 +372,7 @@ class Cluster:
             self.leaving.add(number)
         self.state.change()
 
-    def _hang_up(self, request_id: str, at: Micros) -> None:
+    def _execute_abort(self, request_id: str, at: Micros) -> None:
         sequence = self._request_table.get(request_id)
         if sequence is None or sequence.outcome is not None or at < sequence.arrived_at:
             return
@@ -384,9 +386,9 @@ class Cluster:
     def abort_at_instance(self, sequence: Sequence, at: Micros, outcome: Outcome = Outcome.ABORTED) -> None:
         """End a request that is on an instance, which must not have been advanced to `at` yet."""
         self.members[sequence.instance].engine.abort(sequence.request.id, at, outcome)
-        self.members.woken(sequence.instance)
+        self.members.update_next_event(sequence.instance)
 
-    def _demand_future(self, at: Micros) -> None:
+    def _check_is_ahead(self, at: Micros) -> None:
         if self.now is not None and at <= self.now:
             raise ValueError(f"the cluster has already done everything up to {self.now} us, so not at {at} us")
 

@@ -18,7 +18,7 @@ Entry: TypeAlias = tuple[Micros, int, int, Action, Any]
 """Instant, kind, number of the entry, action, and subject of the action."""
 
 
-class ClusterDue(IntEnum):
+class ClusterEventKind(IntEnum):
     """Kind of an entry of the event queue. Entries of one instant are ordered by this value, smaller first.
 
     All of a cluster's entries of an instant come before anything that its instances do at that instant, and the
@@ -39,7 +39,7 @@ class ClusterDue(IntEnum):
     DISPATCH = 7
     SCALING = 8
     SCALE_ACTUATION = 9
-    HANG_UP = 10
+    ABORT = 10
 
 
 class ClusterEventQueue:
@@ -49,24 +49,24 @@ class ClusterEventQueue:
     the heap stays small.
     """
 
-    __slots__ = ("_heap", "_line", "_numbers")
+    __slots__ = ("_arrivals", "_heap", "_numbers")
 
     def __init__(self) -> None:
         self._heap: list[Entry] = []
-        self._line: deque[Entry] = deque()
+        self._arrivals: deque[Entry] = deque()
         """Arrivals, ascending; all entries have one action."""
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
-        return len(self._heap) + len(self._line)
+        return len(self._heap) + len(self._arrivals)
 
-    def add(self, at: Micros, due: ClusterDue, action: Action, about: object = None) -> None:
-        """Add an entry that calls `action` with `about` at `at`."""
-        heappush(self._heap, (at, due, next(self._numbers), action, about))
+    def add(self, at: Micros, due: ClusterEventKind, action: Action, subject: object = None) -> None:
+        """Add an entry that calls `action` with `subject` at `at`."""
+        heappush(self._heap, (at, due, next(self._numbers), action, subject))
 
-    def line_up(self, arrivals: Iterable[Sequence], action: Action) -> None:
+    def add_arrivals(self, arrivals: Iterable[Sequence], action: Action) -> None:
         """Call `action` with each of `arrivals` at its arrival; `action` must be the same in all calls."""
-        line, numbers = self._line, self._numbers
+        line, numbers = self._arrivals, self._numbers
         last_at = line[-1][0] if line else -math.inf
         for sequence in arrivals:
             at = sequence.arrived_at
@@ -74,18 +74,18 @@ class ClusterEventQueue:
                 line.append((at, _ARRIVAL, next(numbers), action, sequence))
                 last_at = at
             else:
-                self.add(at, ClusterDue.ARRIVAL, action, sequence)
+                self.add(at, ClusterEventKind.ARRIVAL, action, sequence)
 
-    def next_in_line(self, until: Micros) -> Micros | None:
+    def next_arrival_at(self, until: Micros) -> Micros | None:
         """Return the first arrival of the line if it is due by `until` and before all other entries."""
-        heap, line = self._heap, self._line
+        heap, line = self._heap, self._arrivals
         if line and line[0][0] <= until and (not heap or line[0] < heap[0]):
             return line[0][0]
         return None
 
-    def take_line(self, until: Micros, at_most: int | None = None) -> list[Sequence]:
+    def take_arrivals(self, until: Micros, at_most: int | None = None) -> list[Sequence]:
         """Take the requests of the line that arrive by `until` and before all other entries."""
-        heap, line = self._heap, self._line
+        heap, line = self._heap, self._arrivals
         stop: tuple[float, ...] = heap[0][:3] if heap and heap[0][0] <= until else (until, math.inf)
         if at_most is None and line and line[-1] < stop:
             taken = [entry[4] for entry in line]
@@ -98,20 +98,20 @@ class ClusterEventQueue:
 
     def pop_due(self, until: Micros) -> Entry | None:
         """Take the first entry if it is due by `until`, else None."""
-        heap, line = self._heap, self._line
+        heap, line = self._heap, self._arrivals
         if line and (not heap or line[0] < heap[0]):
             return line.popleft() if line[0][0] <= until else None
         return heappop(heap) if heap and heap[0][0] <= until else None
 
     def next_at(self) -> Micros | None:
         """Return the instant of the first entry; None without entries."""
-        heap, line = self._heap, self._line
+        heap, line = self._heap, self._arrivals
         if line and (not heap or line[0] < heap[0]):
             return line[0][0]
         return heap[0][0] if heap else None
 
 
-_ARRIVAL = int(ClusterDue.ARRIVAL)
+_ARRIVAL = int(ClusterEventKind.ARRIVAL)
 
 
 Watcher: TypeAlias = Callable[[int, Micros], None]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.disaggregation import DECIDERS, DisaggregationSettings, Prompt, Role, TransferNetwork
-from blis_sim.engine.cluster.event_queue import ClusterDue
+from blis_sim.engine.cluster.event_queue import ClusterEventKind
 from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.engine.cluster.reporting import NO_INSTANCE_PREFILLS
 from blis_sim.engine.cluster.routing import Router
@@ -76,16 +76,16 @@ class Disaggregation:
         cluster.departed.append(self._leave)
         cluster.state.restrict(settings.pools.decode)
         prompts = self._prefill_router
-        cluster.also_reads(prompts.reads_snapshots or prompts.reads_in_flight, self._decider.reads_caches)
+        cluster.require_reports(prompts.reads_snapshots or prompts.reads_in_flight, self._decider.reads_caches)
         for number in settings.pools.prefill:
-            cluster.watchers.add(number, self._look)
+            cluster.watchers.add(number, self._on_step)
 
     @property
     def roles(self) -> tuple[Role | None, ...]:
         """The role of each instance by number; None for one that computes prompts and answers as without pools."""
         return self._pools.roles
 
-    def is_awaited(self, number: int) -> bool:
+    def has_handover(self, number: int) -> bool:
         """Whether an instance is the decode instance of an unfinished handover. Cost: O(handovers)."""
         return any(handover.decode == number for handover in self._handovers.values())
 
@@ -107,7 +107,7 @@ class Disaggregation:
         self._handovers[sequence.request.id] = handover
         if self._cluster.admission.routed is not None:
             self._cluster.admission.routed(sequence)
-        self._cluster.event_queue.add(at, ClusterDue.PREFILL_ROUTING, self._route_prompt, handover)
+        self._cluster.event_queue.add(at, ClusterEventKind.PREFILL_ROUTING, self._route_prompt, handover)
 
     def _separates(self, request: Request, number: int) -> bool:
         state, num_cached_tokens = self._cluster.state, 0
@@ -122,7 +122,7 @@ class Disaggregation:
         sequence, cluster = handover.sequence, self._cluster
         if sequence.outcome is not None:
             return
-        cluster.look_if_needed(at)
+        cluster.refresh_snapshots_if_needed(at)
         with cluster.state.only(self._pools.prefill) as candidates:
             if not candidates:
                 self._end(handover, Outcome.REJECTED, at, NO_INSTANCE_PREFILLS)
@@ -130,7 +130,7 @@ class Disaggregation:
                 return
             number = candidates[self._prefill_router.choose(sequence.request, cluster.state).place].instance
         if number == handover.decode:
-            sequence.change(self._findable_by_both(sequence.request, number))
+            sequence.replace_request(self._with_shareable_blocks(sequence.request, number))
         handover.prompt = prompt = Sequence(self._prompt_of(sequence.request), sequence.arrived_at)
         prompt.is_prefill_subrequest = True
         sequence.prompt_part = prompt
@@ -146,12 +146,12 @@ class Disaggregation:
             id=request.id + PROMPT_SUFFIX, output_tokens=num_tokens, max_output_tokens=num_tokens, external=None
         )
 
-    def _findable_by_both(self, request: Request, number: int) -> Request:
+    def _with_shareable_blocks(self, request: Request, number: int) -> Request:
         """Return the request with blocks that its prefill sub-request on the same instance can share."""
         num_blocks = request.input_tokens // self._cluster.members[number].engine.config.block_size_tokens
         return request._replace(blocks=SharedPromptBlocks(request.blocks, num_blocks))
 
-    def _look(self, number: int, at: Micros) -> None:
+    def _on_step(self, number: int, at: Micros) -> None:
         """Start transfers of the prompts that a prefill instance has finished since the last look."""
         num_ended = sum(self._cluster.members[number].engine.counters.ended.values())
         if num_ended == self._num_ended[number]:
@@ -162,7 +162,7 @@ class Disaggregation:
             if handover.prompt is None or handover.prompt.outcome is None:
                 still_under_way.append(handover)
             else:
-                self._cluster.event_queue.add(at, ClusterDue.TRANSFER_STARTED, self._start_transfer, handover)
+                self._cluster.event_queue.add(at, ClusterEventKind.TRANSFER_STARTED, self._start_transfer, handover)
         self._prefilling[number] = still_under_way
 
     def _start_transfer(self, handover: object, at: Micros) -> None:
@@ -188,7 +188,7 @@ class Disaggregation:
         if self._keeps_history:
             self.transfer_us.append(transfer_us)
         self._cluster.event_queue.add(
-            at + transfer_us, ClusterDue.TRANSFER_COMPLETED, self._complete_transfer, handover
+            at + transfer_us, ClusterEventKind.TRANSFER_COMPLETED, self._complete_transfer, handover
         )
 
     def _complete_transfer(self, handover: object, at: Micros) -> None:
@@ -199,24 +199,24 @@ class Disaggregation:
             return
         member = self._cluster.members[number]
         if member.state is InstanceState.KILLED:
-            self._give_up(handover, at)
+            self._release_reservation(handover, at)
             self._end_in_transfer(handover, Outcome.FAILED, at, "its decode instance is gone")
             return
         del self._handovers[sequence.request.id]
         if self._reserves:
             sequence.instance = number
-            member.engine.take_over(sequence, at)
-            self._cluster.members.woken(number)
+            member.engine.enqueue_reserved(sequence, at)
+            self._cluster.members.update_next_event(number)
         else:
             request = sequence.request
-            sequence.change(request._replace(external=ExternalPrompt(request.input_tokens, 0)))
+            sequence.replace_request(request._replace(external=ExternalPrompt(request.input_tokens, 0)))
             self._cluster.members.enter(number, sequence, at)
 
-    def _give_up(self, handover: Handover, at: Micros) -> None:
+    def _release_reservation(self, handover: Handover, at: Micros) -> None:
         """Free the blocks reserved for a prompt in transfer, after everything the instance does before `at`."""
         if self._reserves:
             self._cluster.members.catch_up(at - 1)
-            self._cluster.members[handover.decode].engine.give_up(handover.sequence)
+            self._cluster.members[handover.decode].engine.release_reservation(handover.sequence)
 
     def _end_in_transfer(self, handover: Handover, outcome: Outcome, at: Micros, detail: str) -> None:
         self.ended_in_transfer[outcome] += 1
@@ -232,6 +232,6 @@ class Disaggregation:
         if handover is None or handover.prompt is None:
             return
         if handover.is_in_transfer:
-            self._give_up(handover, at)
+            self._release_reservation(handover, at)
         elif handover.prompt.outcome is None:
             self._cluster.abort_at_instance(handover.prompt, at)

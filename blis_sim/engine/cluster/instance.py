@@ -77,7 +77,7 @@ class Instances(dict[int, Instance]):
     def enter(self, number: int, sequence: Sequence, at: Micros) -> None:
         """Enter a request at an instance at `at`."""
         sequence.instance = number
-        self._due_by(number, self[number].engine.enter(sequence, at))
+        self._note_due_at(number, self[number].engine.enter(sequence, at))
 
     def enter_all(self, number: int, sequences: list[Sequence]) -> None:
         """Enter requests at an instance at the instants of their arrivals."""
@@ -85,9 +85,9 @@ class Instances(dict[int, Instance]):
             sequence.instance = number
         queued_at = self[number].engine.enter_all(sequences)
         if queued_at is not None:
-            self._due_by(number, queued_at)
+            self._note_due_at(number, queued_at)
 
-    def woken(self, number: int) -> None:
+    def update_next_event(self, number: int) -> None:
         """Update the next event of an instance whose engine was changed from outside."""
         self._plan(number)
 
@@ -116,7 +116,7 @@ class Instances(dict[int, Instance]):
         if not due:
             return None
         at, number = min(due)
-        if self[number].engine.rests:
+        if self[number].engine.takes_only_empty_steps:
             changes = [each for _, place in due if (each := self[place].engine.next_change_at()) is not None]
             at = max(at, min([until, *(each - 1 for each in changes)]))
         self._note(number, self[number].engine.advance(at))
@@ -137,7 +137,7 @@ class Instances(dict[int, Instance]):
             self._events.append((number, events))
         self._plan(number, always=True)
 
-    def _due_by(self, number: int, at: Micros) -> None:
+    def _note_due_at(self, number: int, at: Micros) -> None:
         """Record that an instance has an event at `at`."""
         member = self[number]
         if member.due_at is None or at < member.due_at:

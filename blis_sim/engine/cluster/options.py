@@ -171,14 +171,14 @@ def _detector_flags_without_effect(options: GatewayOptions) -> Iterator[str]:
         yield from ineffective_flags(options, dict.fromkeys(limits, "--saturation-detector utilization"))
 
 
-MOST_INSTANCES = 10_000
+MAX_INSTANCES = 10_000
 _LORA = "lora-affinity"
 _ADMISSIONS = names_in("blis_sim.engine.cluster.admission", "ADMISSIONS")
 _ROUTERS = names_in("blis_sim.engine.cluster.routing", "ROUTERS")
 _SCORERS = names_in("blis_sim.engine.cluster.scorers", "SCORERS")
 
 
-def _about_scorers() -> str:
+def _scorers_help() -> str:
     default = ",".join(f"{name}:{weight:g}" for name, weight in DEFAULT_WEIGHTS)
     return (
         f"Scorers of --routing-policy weighted with their weights (default: {default}). "
@@ -195,7 +195,7 @@ class ClusterOptions:
         1,
         "Instances behind one endpoint, each an engine of its own; without the flag as many as the pools have.",
         at_least=1,
-        at_most=MOST_INSTANCES,
+        at_most=MAX_INSTANCES,
         heading="Several instances",
     )
     admission_policy: str = option(
@@ -226,7 +226,7 @@ class ClusterOptions:
     )
     routing_scorers: str = option(
         "",
-        _about_scorers,
+        _scorers_help,
         metavar="SCORER:WEIGHT,...",
     )
     lora_scorer_weight: float | None = option(

@@ -8,7 +8,7 @@ from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.options import BlisError, OptionError, options_of, with_settings
 from blis_sim.options.option import Setting
-from blis_sim.options.text import value_of_yaml
+from blis_sim.options.text import parse_yaml_value
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.policy_file import InstanceGroup, PolicyFile
@@ -127,4 +127,4 @@ def _value(setting: Setting, value: object) -> object:
     """Return the value of a setting, converted to its type. Raises OptionError."""
     if setting.kind is str and not isinstance(value, str):
         raise OptionError(f"{setting.name} must be text, got {value!r}")
-    return value_of_yaml(setting, value)
+    return parse_yaml_value(setting, value)

@@ -16,8 +16,8 @@ from blis_sim.engine.cluster.autoscaler_pipeline import (
     OPTIMIZERS,
     AutoscalerSettings,
     Delay,
+    StabilizationWindows,
     Thresholds,
-    Windows,
 )
 from blis_sim.engine.cluster.routing import ROUTERS
 from blis_sim.engine.cluster.settings import LONGEST_DELAY_S
@@ -38,7 +38,7 @@ class Section:
     name: str
     content: Mapping[str, Any]
 
-    def demand_known(self, *keys: str) -> None:
+    def check_keys(self, *keys: str) -> None:
         for key in self.content:
             if key not in keys:
                 raise self.error(f"unknown key {key!r}, known are {', '.join(keys)}")
@@ -71,13 +71,13 @@ class Section:
             raise self.error(f"{key} must be text, got {value!r}")
         return value
 
-    def switch(self, key: str) -> bool | None:
+    def boolean(self, key: str) -> bool | None:
         value = self.content.get(key)
         if value is not None and not isinstance(value, bool):
             raise self.error(f"{key} must be true or false, got {value!r}")
         return value
 
-    def whole(self, key: str, at_least: int, at_most: int | None) -> int | None:
+    def integer(self, key: str, at_least: int, at_most: int | None) -> int | None:
         value = self.content.get(key)
         if value is None:
             return None
@@ -124,7 +124,7 @@ HIGHEST_PRIORITY = 100
 """The largest absolute value of an SLO priority."""
 
 
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 """The most nodes of one pool."""
 
 
@@ -176,9 +176,9 @@ def read_policy_file(path: str | Path) -> PolicyFile:
     """Read a file. Raises EngineError that names the file and the key for an unknown key or an invalid value."""
     path = Path(path)
     top = Section(path, "", read_mapping(path))
-    top.demand_known("admission", "routing", "priority", "scheduler", "tenant_budgets", "instances", *SCALING_KEYS)
+    top.check_keys("admission", "routing", "priority", "scheduler", "tenant_budgets", "instances", *SCALING_KEYS)
     admission, routing, priority = top.section("admission"), top.section("routing"), top.section("priority")
-    admission.demand_known(
+    admission.check_keys(
         "policy",
         "token_bucket_capacity",
         "token_bucket_refill_rate",
@@ -186,14 +186,14 @@ def read_policy_file(path: str | Path) -> PolicyFile:
         "tier_shed_min_priority",
         "slo_priorities",
     )
-    routing.demand_known("policy", "scorers")
-    priority.demand_known("policy")
+    routing.check_keys("policy", "scorers")
+    priority.check_keys("policy")
     return PolicyFile(
         admission_policy=admission.choice("policy", ADMISSIONS),
         token_bucket_capacity=admission.number("token_bucket_capacity", above=0),
         token_bucket_refill_rate=admission.number("token_bucket_refill_rate", above=0),
-        tier_shed_threshold=admission.whole("tier_shed_threshold", 0, None),
-        tier_shed_min_priority=admission.whole("tier_shed_min_priority", -HIGHEST_PRIORITY, HIGHEST_PRIORITY),
+        tier_shed_threshold=admission.integer("tier_shed_threshold", 0, None),
+        tier_shed_min_priority=admission.integer("tier_shed_min_priority", -HIGHEST_PRIORITY, HIGHEST_PRIORITY),
         slo_priorities=_slo_priorities(admission),
         routing_policy=routing.choice("policy", ROUTERS),
         scorers=_scorers(routing),
@@ -218,7 +218,7 @@ def _slo_priorities(admission: Section) -> SloPriorities | None:
     if not section.content:
         return None
     given = {
-        name: _needed(section, name, section.whole(name, -HIGHEST_PRIORITY, HIGHEST_PRIORITY))
+        name: _needed(section, name, section.integer(name, -HIGHEST_PRIORITY, HIGHEST_PRIORITY))
         for name in section.content
     }
     return SloPriorities({**SLO_CLASS_PRIORITIES, **given})
@@ -227,7 +227,7 @@ def _slo_priorities(admission: Section) -> SloPriorities | None:
 def _scorers(routing: Section) -> Weights:
     pairs = []
     for each in routing.sections("scorers"):
-        each.demand_known("name", "weight")
+        each.check_keys("name", "weight")
         weight = _needed(each, "weight", each.number("weight", above=0))
         pairs.append((str(each.content.get("name", "")), weight))
     return checked_weights(pairs, f"{routing.path}: routing.scorers")
@@ -246,7 +246,7 @@ def _needed(section: Section, name: str, value: Number | None) -> Number:
 
 
 def _group(each: Section) -> InstanceGroup:
-    count = each.whole("count", 1, None)
+    count = each.integer("count", 1, None)
     return InstanceGroup(
         count=1 if count is None else count,
         settings={name: value for name, value in each.content.items() if name != "count"},
@@ -264,29 +264,29 @@ def scaling_policy(top: Section) -> ScalingPolicy:
 
 def _scaling_policy(top: Section) -> ScalingPolicy:
     lifecycle = top.section("instance_lifecycle")
-    lifecycle.demand_known("loading_delay", "warm_start_initial_instances")
+    lifecycle.check_keys("loading_delay", "warm_start_initial_instances")
     return ScalingPolicy(
         node_pools=tuple(_node_pool(each) for each in top.sections("node_pools")),
         loading=_delay(lifecycle.section("loading_delay")),
-        starts_warm=lifecycle.switch("warm_start_initial_instances") or False,
+        starts_warm=lifecycle.boolean("warm_start_initial_instances") or False,
         autoscaler=_autoscaler(top.section("autoscaler")),
     )
 
 
 def _node_pool(section: Section) -> NodePool:
-    section.demand_known("name", "gpu_type", "gpus_per_node", "gpu_memory_gib", "initial_nodes", "cost_per_hour")
+    section.check_keys("name", "gpu_type", "gpus_per_node", "gpu_memory_gib", "initial_nodes", "cost_per_hour")
     return NodePool(
         name=section.text("name") or "",
         gpu_type=section.text("gpu_type") or "",
-        gpus_per_node=section.whole("gpus_per_node", 1, None) or 1,
-        initial_nodes=section.whole("initial_nodes", 0, MOST_NODES) or 0,
+        gpus_per_node=section.integer("gpus_per_node", 1, None) or 1,
+        initial_nodes=section.integer("initial_nodes", 0, MAX_NODES) or 0,
         gpu_memory_gib=section.number("gpu_memory_gib", above=0) or 0.0,
         cost_per_hour=section.number("cost_per_hour", above=0) or 0.0,
     )
 
 
 def _delay(section: Section) -> Delay:
-    section.demand_known("mean", "stddev")
+    section.check_keys("mean", "stddev")
     return Delay(mean=_seconds(section, "mean"), stddev=_seconds(section, "stddev"))
 
 
@@ -297,7 +297,7 @@ def _seconds(section: Section, key: str) -> float:
 def _autoscaler(section: Section) -> AutoscalerSettings | None:
     if not section.content:
         return None
-    section.demand_known(
+    section.check_keys(
         "interval_us",
         "hpa_scrape_delay",
         "scale_up_stabilization_window_us",
@@ -310,11 +310,11 @@ def _autoscaler(section: Section) -> AutoscalerSettings | None:
         "avg_input_tokens",
     )
     return AutoscalerSettings(
-        interval_us=section.whole("interval_us", 1, None) or 0,
+        interval_us=section.integer("interval_us", 1, None) or 0,
         scrape_delay=_delay(section.section("hpa_scrape_delay")),
-        windows=Windows(
-            scale_up_us=section.whole("scale_up_stabilization_window_us", 0, None) or 0,
-            scale_down_us=section.whole("scale_down_stabilization_window_us", 0, None) or 0,
+        windows=StabilizationWindows(
+            scale_up_us=section.integer("scale_up_stabilization_window_us", 0, None) or 0,
+            scale_down_us=section.integer("scale_down_stabilization_window_us", 0, None) or 0,
         ),
         thresholds=_thresholds(section),
         analyzer=section.choice("analyzer", ANALYZERS) or next(iter(ANALYZERS)),
@@ -332,5 +332,5 @@ def _thresholds(section: Section) -> Thresholds:
         kv_usage=section.number("kv_cache_threshold", above=0, at_most=1) or default.kv_usage,
         scale_up=scale_up,
         scale_down=scale_down,
-        tokens_per_request=section.whole("avg_input_tokens", 1, None) or default.tokens_per_request,
+        tokens_per_request=section.integer("avg_input_tokens", 1, None) or default.tokens_per_request,
     )

@@ -13,9 +13,9 @@ NO_INSTANCE_SERVES = "no instance takes requests"
 NO_INSTANCE_PREFILLS = "no instance computes prompts"
 """Reasons, sent to clients, for which requests are rejected at routing."""
 
-MOST_CLASSES = 1000
+MAX_CLASSES = 1000
 OTHER_CLASSES = "other"
-"""Name under which rejections of further classes are counted beyond `MOST_CLASSES`."""
+"""Name under which rejections of further classes are counted beyond `MAX_CLASSES`."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class ClusterCounters:
         """Count a request that admission rejected. Clients name classes, so the number of names is bounded."""
         self.num_rejected_at_admission += 1
         name = slo_class or "standard"
-        if name not in self.rejected_by_class and len(self.rejected_by_class) >= MOST_CLASSES:
+        if name not in self.rejected_by_class and len(self.rejected_by_class) >= MAX_CLASSES:
             name = OTHER_CLASSES
         self.rejected_by_class[name] = self.rejected_by_class.get(name, 0) + 1
 

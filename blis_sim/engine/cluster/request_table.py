@@ -8,7 +8,7 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Sequence
 from blis_sim.engine.units import Micros
 
-LEAST_KNOWN = 1024
+MIN_PRUNED_SIZE = 1024
 """Tables of at most this size are not searched for ended requests."""
 
 
@@ -17,7 +17,7 @@ class RequestTable(dict[str, Sequence]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._most = LEAST_KNOWN
+        self._most = MIN_PRUNED_SIZE
 
     def new(self, request: Request, at: Micros) -> Sequence:
         """Add a request that arrives at `at` and is on no instance yet. Raises ValueError for an id still in use."""
@@ -27,7 +27,7 @@ class RequestTable(dict[str, Sequence]):
         sequence = self[request.id] = Sequence(request, at, NOWHERE)
         return sequence
 
-    def new_ones(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
+    def new_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
         """Add requests that arrive at `instants`. Raises ValueError for an id still in use."""
         ids = [request.id for request in requests]
         if not self.keys().isdisjoint(ids) or len(set(ids)) < len(ids):
@@ -36,17 +36,17 @@ class RequestTable(dict[str, Sequence]):
         self.update(zip(ids, sequences, strict=True))
         return sequences
 
-    def forget_ended(self) -> None:
+    def prune_ended(self) -> None:
         """Drop ended requests when the table has doubled. Cost: O(1) per request, on average."""
         if len(self) <= self._most:
             return
         left = [(request_id, each) for request_id, each in self.items() if each.outcome is None]
         self.clear()
         self.update(left)
-        self._most = max(LEAST_KNOWN, 2 * len(left))
+        self._most = max(MIN_PRUNED_SIZE, 2 * len(left))
 
 
-LEAST_PRUNED = 64
+MIN_PRUNED_LENGTH = 64
 """Shorter lists are not pruned."""
 
 Entry = TypeVar("Entry")
@@ -61,7 +61,7 @@ class UnfinishedList(Generic[Entry]):
         self.entries: list[Entry] = []
         """All entries in the order in which they were added; some may have ended."""
         self._has_ended = has_ended
-        self._most = LEAST_PRUNED
+        self._most = MIN_PRUNED_LENGTH
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
@@ -74,4 +74,4 @@ class UnfinishedList(Generic[Entry]):
     def prune(self) -> None:
         """Drop all entries that have ended."""
         self.entries = [entry for entry in self.entries if not self._has_ended(entry)]
-        self._most = max(LEAST_PRUNED, 2 * len(self.entries))
+        self._most = max(MIN_PRUNED_LENGTH, 2 * len(self.entries))

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from blis_sim.engine.cluster.scorers import SCORERS, Scorer, ScorerSettings, always, keeps_nothing_in_mind
+from blis_sim.engine.cluster.scorers import SCORERS, Scorer, ScorerSettings, always, ignore_choice
 from blis_sim.engine.cluster.settings import TieBreaker
 from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.cluster.weights import DEFAULT_WEIGHTS, Weights
 from blis_sim.engine.request import Request
-from blis_sim.options.addition import added_up
+from blis_sim.options.addition import sequential_sum
 from blis_sim.options.registry import Registry
 
 
@@ -51,14 +51,14 @@ class Router(Protocol):
         ...
 
 
-def one_of_the_best(scores: Sequence[float], ties: TieBreaker) -> int:
+def best_with_ties(scores: Sequence[float], ties: TieBreaker) -> int:
     """Return the index of the largest score; ties are drawn."""
     best = max(scores)
     places = [place for place, score in enumerate(scores) if score == best]
     return places[0] if len(places) == 1 else places[ties(len(places))]
 
 
-class BlindRouter(ABC):
+class LoadObliviousRouter(ABC):
     """A router that only counts requests. Many requests can be routed at once, without stopping the instances at
     each."""
 
@@ -76,7 +76,7 @@ class BlindRouter(ABC):
         return Choice(place)
 
 
-class RoundRobin(BlindRouter):
+class RoundRobin(LoadObliviousRouter):
     """Takes the candidates in turn; the counter continues when candidates change."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class RoundRobin(BlindRouter):
         return [number % num_candidates for number in range(first, self._num_routed)]
 
 
-class Random(BlindRouter):
+class Random(LoadObliviousRouter):
     """Draws a candidate, each with equal probability."""
 
     def __init__(self, ties: TieBreaker) -> None:
@@ -99,7 +99,7 @@ class Random(BlindRouter):
 
 
 @dataclass(frozen=True, slots=True)
-class ByLoad:
+class LoadRouter:
     """Chooses the candidate that `choose_place` picks from the loads of all."""
 
     choose_place: Callable[[Sequence[int]], int]
@@ -112,14 +112,14 @@ class ByLoad:
         return Choice(self.choose_place([snapshot.load for snapshot in state.candidates]))
 
 
-def least_loaded(ties: TieBreaker) -> ByLoad:
+def least_loaded(ties: TieBreaker) -> LoadRouter:
     """Return a router that chooses the candidate with the least effective load; ties are drawn."""
-    return ByLoad(lambda loads: one_of_the_best([-load for load in loads], ties))
+    return LoadRouter(lambda loads: best_with_ties([-load for load in loads], ties))
 
 
-def always_busiest() -> ByLoad:
+def always_busiest() -> LoadRouter:
     """Return a router that chooses the most effective load, the first of equals: a worst case for tests."""
-    return ByLoad(lambda loads: loads.index(max(loads)))
+    return LoadRouter(lambda loads: loads.index(max(loads)))
 
 
 class LeastOutstanding:
@@ -142,35 +142,37 @@ class Weighted:
     reads_snapshots = True
 
     def __init__(self, scorers: Sequence[tuple[Scorer, float]], ties: TieBreaker) -> None:
-        all_weights = added_up(weight for _, weight in scorers)
+        all_weights = sequential_sum(weight for _, weight in scorers)
         self.reads_in_flight = any(scorer.reads_in_flight for scorer, _ in scorers)
         self.reads_caches = any(scorer.reads_caches for scorer, _ in scorers)
         self.reads_adapters = any(scorer.reads_adapters for scorer, _ in scorers)
         self._shares = [(scorer.score, weight / all_weights) for scorer, weight in scorers]
-        self._observers = [scorer.routed for scorer, _ in scorers if scorer.routed is not keeps_nothing_in_mind]
+        self._observers = [scorer.routed for scorer, _ in scorers if scorer.routed is not ignore_choice]
         self._ties = ties
-        self._holds = list(dict.fromkeys(scorer.holds for scorer, _ in scorers if scorer.holds is not always))
-        self._held: list[float] = []
+        self._reuse_conditions = list(
+            dict.fromkeys(scorer.holds for scorer, _ in scorers if scorer.holds is not always)
+        )
+        self._reusable_totals: list[float] = []
         """Totals that are valid for all requests for which `holds` of every scorer is true."""
-        self._held_since = -1
-        """Value of `num_news` when the totals were computed."""
+        self._reusable_version = -1
+        """Value of `report_version` when the totals were computed."""
 
     def choose(self, request: Request, state: RoutingState) -> Choice:
         totals = self._totals(request, state)
-        place = one_of_the_best(totals, self._ties)
+        place = best_with_ties(totals, self._ties)
         for routed in self._observers:
             routed(request, state.candidates[place].instance, state)
         return Choice(place, totals)
 
     def _totals(self, request: Request, state: RoutingState) -> list[float]:
-        for holds in self._holds:
+        for holds in self._reuse_conditions:
             if not holds(request):
-                return self._worked_out(request, state)
-        if state.num_news != self._held_since:
-            self._held, self._held_since = self._worked_out(request, state), state.num_news
-        return self._held
+                return self._computed_totals(request, state)
+        if state.report_version != self._reusable_version:
+            self._reusable_totals, self._reusable_version = self._computed_totals(request, state), state.report_version
+        return self._reusable_totals
 
-    def _worked_out(self, request: Request, state: RoutingState) -> list[float]:
+    def _computed_totals(self, request: Request, state: RoutingState) -> list[float]:
         totals = [0.0] * len(state.candidates)
         for score_of, share in self._shares:
             scores = score_of(request, state)

@@ -32,7 +32,7 @@ def without_shared_blocks(request: Request) -> bool:
     return not request.blocks.num_shareable
 
 
-def keeps_nothing_in_mind(_request: Request, _instance: int, _state: RoutingState) -> None:
+def ignore_choice(_request: Request, _instance: int, _state: RoutingState) -> None:
     """Do nothing: the score does not depend on earlier choices."""
 
 
@@ -41,7 +41,7 @@ class Scorer:
     """`score` rates all candidates for a request; `routed` gets the number of the instance each request was sent to."""
 
     score: Callable[[Request, RoutingState], Scores]
-    routed: Callable[[Request, int, RoutingState], None] = keeps_nothing_in_mind
+    routed: Callable[[Request, int, RoutingState], None] = ignore_choice
     reads_in_flight: bool = True
     """Whether scores depend on requests in flight; otherwise instances are advanced less often."""
     reads_caches: bool = False
@@ -172,7 +172,7 @@ def precise_prefix_cache(request: Request, state: RoutingState) -> Scores:
 
 
 _PER_CACHED_TOKEN, _PER_UTILIZATION, _PER_FREE_TOKEN, _PER_FREE_PLACE = 10.0, -100.0, 0.1, 0.5
-_LEAST_FEASIBLE = 0.5
+_MIN_FEASIBLE_SCORE = 0.5
 """The worst score of an instance that can take a request at once; others have 0."""
 
 
@@ -200,7 +200,7 @@ def cache_utilisation(request: Request, state: RoutingState) -> Scores:
     if not feasible:
         return [0.0] * len(sums)
     scaled = iter(from_least_to_most(feasible))
-    return [0.0 if each is None else _LEAST_FEASIBLE + (1 - _LEAST_FEASIBLE) * next(scaled) for each in sums]
+    return [0.0 if each is None else _MIN_FEASIBLE_SCORE + (1 - _MIN_FEASIBLE_SCORE) * next(scaled) for each in sums]
 
 
 class PrefixAffinity:
@@ -217,7 +217,7 @@ class PrefixAffinity:
             return [0.0] * len(state.candidates)
         sent = self._sent
         return [
-            sent[each.instance].num_known(request.blocks, num_blocks) / num_blocks if each.instance in sent else 0.0
+            sent[each.instance].num_routed(request.blocks, num_blocks) / num_blocks if each.instance in sent else 0.0
             for each in state.candidates
         ]
 

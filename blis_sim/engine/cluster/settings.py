@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from blis_sim.engine.draws import mixed
+from blis_sim.engine.draws import splitmix64
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.units import Micros
 
@@ -52,9 +52,9 @@ class SeededTieBreaker:
     __slots__ = ("_base", "_num_draws")
 
     def __init__(self, seed: int) -> None:
-        self._base = mixed(seed)
+        self._base = splitmix64(seed)
         self._num_draws = 0
 
     def __call__(self, num_equals: int) -> int:
         self._num_draws += 1
-        return mixed(self._base ^ self._num_draws) % num_equals
+        return splitmix64(self._base ^ self._num_draws) % num_equals

@@ -83,7 +83,7 @@ class RoutedPrefixes:
     def __len__(self) -> int:
         return self._num_blocks
 
-    def num_known(self, blocks: BlockIdentities, num_blocks: int) -> int:
+    def num_routed(self, blocks: BlockIdentities, num_blocks: int) -> int:
         """Return the number of leading blocks, of the first `num_blocks`, that were routed. Changes nothing."""
         sent = self._sent
         num_shareable = min(num_blocks, blocks.num_shareable)

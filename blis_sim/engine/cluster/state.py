@@ -36,7 +36,7 @@ class RoutingState:
         self._contents: dict[int, Container[object]] = {}
         """Latest copy of the content of each instance's KV cache."""
         self._copied_at: Micros = 0
-        self.num_news = 0
+        self.report_version = 0
         """Grows whenever candidates or their reported figures may have changed; requests in flight do not count."""
         self._counted_for: Request | None = None
         self._counts: list[int] = []
@@ -44,7 +44,7 @@ class RoutingState:
 
     def change(self) -> None:
         """Recompute the candidates after an instance was added, removed, or changed its state."""
-        self.num_news += 1
+        self.report_version += 1
         self._serving = [member.snapshot for member in self._members.values() if member.takes_requests]
         pool = self._pool
         self.candidates = self._serving if pool is None else [each for each in self._serving if each.instance in pool]
@@ -56,7 +56,7 @@ class RoutingState:
         return self._serving
 
     @property
-    def news_due_at(self) -> Micros:
+    def reports_due_at(self) -> Micros:
         """Instant from which on `observe` reads new reports."""
         reports_at = self._oldest_report_at + self.freshness.refresh_interval_us
         return min(reports_at, self._copied_at + self.freshness.cache_delay_us) if self.reads_caches else reports_at
@@ -76,13 +76,13 @@ class RoutingState:
         others = self.candidates
         self.candidates = [each for each in self._serving if each.instance in numbers]
         self._counted_for = None
-        self.num_news += 1
+        self.report_version += 1
         try:
             yield self.candidates
         finally:
             self.candidates = others
             self._counted_for = None
-            self.num_news += 1
+            self.report_version += 1
 
     def observe(self, now: Micros) -> None:
         """Read the reports that are due by `now`. All instances must have been advanced to just before `now`."""
@@ -97,7 +97,7 @@ class RoutingState:
             self._copy_caches(now)
 
     def _read_reports(self, now: Micros) -> None:
-        self.num_news += 1
+        self.report_version += 1
         for snapshot in self._serving:
             if now - snapshot.seen_at >= self.freshness.refresh_interval_us:
                 engine = self._members[snapshot.instance].engine
@@ -114,9 +114,9 @@ class RoutingState:
         delay = self.freshness.cache_delay_us
         if delay and now - self._copied_at >= delay:
             self._copied_at = now
-            self.num_news += 1
+            self.report_version += 1
             self._contents = {
-                snapshot.instance: self._members[snapshot.instance].engine.kv.index.found_now()
+                snapshot.instance: self._members[snapshot.instance].engine.kv.index.identities_now()
                 for snapshot in self._serving
             }
 

@@ -293,7 +293,7 @@ class CountingPromptCache(PromptCache):
         return min(num_shareable, sequence.input_tokens) if self.block_size == 1 else num_shareable
 
     def _give_back_named(self, sequence: Sequence) -> None:
-        self.free.let_go(sequence.named_blocks, sequence.num_found_blocks)
+        self.free.give_back_all(sequence.named_blocks, sequence.num_found_blocks)
         sequence.named_blocks = []
         sequence.num_found_blocks = 0
         sequence.num_blocks = 0

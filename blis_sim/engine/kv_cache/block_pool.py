@@ -213,7 +213,7 @@ class FreeRuns:
             del self.references[name]
             self.free_useless(1)
 
-    def let_go(self, names: Sequence[int], num_together: int) -> None:
+    def give_back_all(self, names: Sequence[int], num_together: int) -> None:
         """Hold these named blocks once less, the first `num_together` of which were held by one call of `hold`.
 
         Blocks that no sequence holds any more are the last to be reused, the last of all first.

@@ -11,11 +11,11 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.kv_cache.mamba_manager import MambaManager
 from blis_sim.engine.kv_cache.single_type_manager import (
     NULL,
+    AllocationNeeds,
     BlockTable,
+    GroupHit,
     GroupSettings,
-    Hit,
     KVBlocks,
-    Needs,
     SingleTypeManager,
     next_multiple,
 )
@@ -31,7 +31,7 @@ class FullAttentionManager(SingleTypeManager):
 
     __slots__ = ()
 
-    def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> Hit:
+    def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> GroupHit:
         size, scale, alignment = self.block_tokens, self.hashes_per_block, self.settings.alignment_tokens
         found: list[list[int]] = [[] for _ in groups]
         tokens = 0
@@ -47,7 +47,7 @@ class FullAttentionManager(SingleTypeManager):
         tokens -= tokens % alignment
         for each in found:
             del each[-(-tokens // size) :]
-        return Hit(found, tokens)
+        return GroupHit(found, tokens)
 
     def cache(
         self, sequence: Sequence, table: BlockTable, num_tokens: int, num_known: int, boundaries: list[int]
@@ -88,7 +88,7 @@ class SlidingWindowManager(SingleTypeManager):
 
     __slots__ = ()
 
-    def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> Hit:
+    def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> GroupHit:
         size, scale, alignment = self.block_tokens, self.hashes_per_block, self.settings.alignment_tokens
         most, needed = max_tokens // size, self._num_window_blocks(drops_last_block)
         found: list[list[int]] = [[NULL] * most for _ in groups]
@@ -116,7 +116,7 @@ class SlidingWindowManager(SingleTypeManager):
                 end -= 1
         for each in found:
             del each[end:]
-        return Hit(found, end * size)
+        return GroupHit(found, end * size)
 
     def reachable(self, first: int, end: int, boundaries: list[int]) -> list[tuple[int, int]]:
         size, alignment, drops = self.block_tokens, self.settings.alignment_tokens, self.settings.drops_last_block
@@ -158,7 +158,7 @@ class ChunkedLocalManager(SingleTypeManager):
 
     __slots__ = ()
 
-    def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> Hit:
+    def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> GroupHit:
         size, scale = self.block_tokens, self.hashes_per_block
         start = self.skipped_tokens(max_tokens) // size
         found: list[list[int]] = [[NULL] * start for _ in groups]
@@ -170,7 +170,7 @@ class ChunkedLocalManager(SingleTypeManager):
             for each, block in zip(found, blocks, strict=True):
                 each.append(block)
             end += 1
-        return Hit(found, end * size)
+        return GroupHit(found, end * size)
 
     def skipped_tokens(self, computed_tokens: int) -> int:
         return computed_tokens // self.spec.reach_tokens * self.spec.reach_tokens
@@ -208,7 +208,7 @@ def new_manager(spec: KVCacheGroupSpec, group: int, blocks: KVBlocks, settings: 
 
 
 @dataclass(slots=True)
-class Found:
+class CacheHit:
     """The beginning of a request that all groups hold: its tokens, and the blocks of each group by position.
 
     Some group may hold more. Then another request has the same beginning, and where that ends is `boundary_tokens`,
@@ -233,7 +233,7 @@ class KVCacheCoordinator:
         """Groups of equal layers are looked up together, those that keep every token first."""
         self._is_simple = len(self._equal) == 2 and self.managers[self._equal[0][0]].spec.is_whole_context
 
-    def find(self, sequence: Sequence) -> Found:
+    def find(self, sequence: Sequence) -> CacheHit:
         """Return the longest beginning, but for the last token, that all groups hold."""
         length, longest = sequence.num_tokens - 1, 0
         found: list[list[int]] = [[] for _ in self.managers]
@@ -256,7 +256,7 @@ class KVCacheCoordinator:
             if manager.spec.is_whole_context:
                 del blocks[-(-length // manager.block_tokens) :]
         has_boundary = longest > length and len(self.managers) > 1
-        return Found(length, found, longest if has_boundary else 0)
+        return CacheHit(length, found, longest if has_boundary else 0)
 
     def _find_in(
         self, place: int, sequence: Sequence, max_tokens: int, verified: set[int], found: list[list[int]]
@@ -310,7 +310,9 @@ def _equal_groups(managers: list[SingleTypeManager]) -> list[list[int]]:
     return sorted(by_spec.values(), key=lambda groups: not managers[groups[0]].spec.is_whole_context)
 
 
-def needs_of(sequence: Sequence, computed_tokens: int, tokens: int, main_tokens: int, whole: bool = False) -> Needs:
+def allocation_needs(
+    sequence: Sequence, computed_tokens: int, tokens: int, main_tokens: int, whole: bool = False
+) -> AllocationNeeds:
     """Return the needs of an allocation after which a request has slots for `tokens` tokens, drafts included."""
     prefill_end = max(sequence.input_tokens, sequence.num_tokens - 1)
-    return Needs(tokens, main_tokens, computed_tokens, prefill_end, whole)
+    return AllocationNeeds(tokens, main_tokens, computed_tokens, prefill_end, whole)

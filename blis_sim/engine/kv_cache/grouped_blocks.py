@@ -87,7 +87,7 @@ class NumberedBlocks(KVBlocks):
         self._free(table.blocks[first:end])
         table.blocks[first:end] = [NULL] * (end - first)
 
-    def free(self, group: int, sequence: Sequence, table: BlockTable, returns: bool) -> None:
+    def free(self, group: int, sequence: Sequence, table: BlockTable, will_return: bool) -> None:
         self._free(table.blocks)
 
     def _free(self, blocks: list[int]) -> None:
@@ -241,24 +241,24 @@ class CountedBlocks(KVBlocks):
         elif block > 0:
             self._give_back(block)
 
-    def free(self, group: int, sequence: Sequence, table: BlockTable, returns: bool) -> None:
+    def free(self, group: int, sequence: Sequence, table: BlockTable, will_return: bool) -> None:
         blocks, runs = table.blocks, self.free_runs
-        if returns:
+        if will_return:
             self._name_left(group, sequence, table)
         num_plain, num_own = blocks.count(PLAIN), blocks.count(OWN) + blocks.count(TAIL)
-        if not (num_own and returns) and num_plain + num_own + blocks.count(NULL) == len(blocks):
+        if not (num_own and will_return) and num_plain + num_own + blocks.count(NULL) == len(blocks):
             runs.free(num_own)
         else:
             for index in range(len(blocks) - 1, -1, -1):
-                self._free_one(group, sequence, blocks[index], index, returns)
+                self._free_one(group, sequence, blocks[index], index, will_return)
         if num_plain:
             runs.free_useless(num_plain)
 
-    def _free_one(self, group: int, sequence: Sequence, block: int, index: int, returns: bool) -> None:
+    def _free_one(self, group: int, sequence: Sequence, block: int, index: int, will_return: bool) -> None:
         """Give back an entry, unless nothing can find it."""
         if block > 0:
             self._give_back(block)
-        elif block == OWN and returns:
+        elif block == OWN and will_return:
             self._name(group, sequence, self.free_runs.free_named(1)[0], index)
         elif block in (OWN, TAIL):
             self.free_runs.free(1)

@@ -4,7 +4,7 @@ from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlocksStored, CacheChange
-from blis_sim.engine.kv_cache.coordinator import Found, KVCacheCoordinator, needs_of
+from blis_sim.engine.kv_cache.coordinator import CacheHit, KVCacheCoordinator, allocation_needs
 from blis_sim.engine.kv_cache.grouped_blocks import CountedBlocks, NumberedBlocks
 from blis_sim.engine.kv_cache.interface import CohortCache
 from blis_sim.engine.kv_cache.mamba_manager import NEVER
@@ -52,7 +52,7 @@ class GroupedKVCache(CohortCache):
         """The block tables of every request that holds blocks, one for each group."""
         self._boundaries: dict[Sequence, int] = {}
         """Where the beginning ends that a request shares with others, beyond what all groups hold of it."""
-        self._found = Found(0, [], 0)
+        self._found = CacheHit(0, [], 0)
         self._lookahead_tokens = config.speculation.num_lookahead_tokens if config.speculation else 0
         self._withheld: list[int] = []
         self._has_context = groups[self.reported_group].is_whole_context
@@ -84,11 +84,11 @@ class GroupedKVCache(CohortCache):
     def cached_prefix(self, sequence: Sequence) -> list[int]:
         """Return the blocks that hold the beginning, of all groups one after the other. Notes it for `admit`."""
         self._boundaries.pop(sequence, None)
-        if not self.caches or not sequence.request.reads_prefix_cache:
-            self._found = Found(0, [], 0)
+        if not self.enables_caching or not sequence.request.reads_prefix_cache:
+            self._found = CacheHit(0, [], 0)
             return []
         if self._finds_nothing(sequence):
-            self._found = Found(0, [], 0)
+            self._found = CacheHit(0, [], 0)
             return []
         self._found = found = self.coordinator.find(sequence)
         if found.boundary_tokens:
@@ -97,7 +97,7 @@ class GroupedKVCache(CohortCache):
             self._changes.extend(self._found_again(sequence, found))
         return [block for blocks in found.blocks for block in blocks]
 
-    def _found_again(self, sequence: Sequence, found: Found) -> list[CacheChange]:
+    def _found_again(self, sequence: Sequence, found: CacheHit) -> list[CacheChange]:
         """Return a change for each group that names its blocks of a common beginning."""
         if not found.tokens:
             return []
@@ -117,7 +117,7 @@ class GroupedKVCache(CohortCache):
         return self._found.tokens
 
     def count_lookup(self, sequence: Sequence, num_hit_blocks: int) -> None:
-        if self.caches and sequence.request.reads_prefix_cache and sequence.num_preemptions == 0:
+        if self.enables_caching and sequence.request.reads_prefix_cache and sequence.num_preemptions == 0:
             self.queried_tokens += sequence.num_tokens
             self.hit_tokens += self._found.tokens
 
@@ -143,7 +143,7 @@ class GroupedKVCache(CohortCache):
         tables, managers = self.tables[sequence], self.coordinator.managers
         self._retire(sequence, tables, processed)
         main_tokens = computed + num_tokens
-        needs = needs_of(sequence, computed, self._slots_for(main_tokens), main_tokens)
+        needs = allocation_needs(sequence, computed, self._slots_for(main_tokens), main_tokens)
         num_lacking = 0
         for manager, table in zip(managers, tables, strict=True):
             num_lacking += manager.num_lacking(sequence, table, [], needs)
@@ -173,15 +173,15 @@ class GroupedKVCache(CohortCache):
     def admit(
         self, sequence: Sequence, num_tokens: int, hits: SequenceOf[int], whole_must_fit: bool, others_run: bool
     ) -> bool:
-        found = self._found if hits else Found(0, [], 0)
+        found = self._found if hits else CacheHit(0, [], 0)
         managers, start = self.coordinator.managers, self._found.tokens
         free = self.blocks.num_free - (self.watermark_blocks if others_run else 0)
         tables = [BlockTable() for _ in managers]
         blocks = found.blocks or [[] for _ in managers]
         main_tokens = start + num_tokens
         whole = min(sequence.num_tokens, self._limit_tokens)
-        asked = [needs_of(sequence, start, whole, whole, whole=True)] if whole_must_fit else []
-        asked.append(needs_of(sequence, start, self._slots_for(main_tokens), main_tokens))
+        asked = [allocation_needs(sequence, start, whole, whole, whole=True)] if whole_must_fit else []
+        asked.append(allocation_needs(sequence, start, self._slots_for(main_tokens), main_tokens))
         for needs in asked:
             num_lacking = 0
             for manager, table, own in zip(managers, tables, blocks, strict=True):
@@ -201,7 +201,7 @@ class GroupedKVCache(CohortCache):
         return True
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:
-        if not self.caches:
+        if not self.enables_caching:
             return
         tables, coordinator, boundary = self.tables[sequence], self.coordinator, self._boundaries.get(sequence, 0)
         unit = self.block_size
@@ -232,16 +232,16 @@ class GroupedKVCache(CohortCache):
         return stored
 
     def release(self, sequence: Sequence) -> None:
-        self._give_back(sequence, returns=False)
+        self._give_back(sequence, will_return=False)
 
     def evict(self, sequence: Sequence) -> None:
-        self._give_back(sequence, returns=True)
+        self._give_back(sequence, will_return=True)
 
     def take(self, num_blocks: int) -> None:
         self.blocks.take(num_blocks)
 
     def will_share(self, sequence: Sequence) -> bool:
-        if not self.caches:
+        if not self.enables_caching:
             return False
         return any(
             table.num_cached < sequence.num_shareable_blocks // manager.hashes_per_block
@@ -272,7 +272,7 @@ class GroupedKVCache(CohortCache):
             tables.append(table)
         self.tables[sequence] = tables
         self.register(sequence, num_tokens)
-        if self.caches and sequence.request.reads_prefix_cache:
+        if self.enables_caching and sequence.request.reads_prefix_cache:
             self.queried_tokens += num_tokens
         return num_blocks
 
@@ -282,9 +282,9 @@ class GroupedKVCache(CohortCache):
         num_more = min(num_blocks - len(self._withheld), self.blocks.num_free)
         self._withheld.extend(self.blocks.take(max(0, num_more)))
 
-    def _give_back(self, sequence: Sequence, returns: bool) -> None:
+    def _give_back(self, sequence: Sequence, will_return: bool) -> None:
         for manager, table in zip(self.coordinator.managers, self.tables.pop(sequence, ()), strict=False):
-            manager.release(sequence, table, returns)
+            manager.release(sequence, table, will_return)
         self._boundaries.pop(sequence, None)
 
     def _retire(self, sequence: Sequence, tables: list[BlockTable], processed_tokens: int) -> None:
@@ -302,7 +302,7 @@ def group_settings(config: EngineConfig) -> GroupSettings:
     return GroupSettings(
         alignment_tokens=scheduler_block_tokens(config.kv_groups),
         hash_tokens=config.block_size_tokens,
-        caches=config.enable_prefix_caching,
+        enables_caching=config.enable_prefix_caching,
         max_model_len=config.limit_tokens,
         max_in_flight_tokens=config.max_in_flight_tokens,
         drops_last_block=speculation.drops_last_hit_block if speculation else False,

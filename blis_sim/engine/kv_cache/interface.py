@@ -50,11 +50,11 @@ class PagedCache(ABC):
 class SlotCache(PagedCache):
     """A paged KV cache with prefix caching. One of the configured blocks is vLLM's null block and never handed out."""
 
-    __slots__ = ("_limit_tokens", "caches", "hit_tokens", "index", "queried_tokens", "watermark_blocks")
+    __slots__ = ("_limit_tokens", "enables_caching", "hit_tokens", "index", "queried_tokens", "watermark_blocks")
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config.total_kv_blocks - 1, config.block_size_tokens)
-        self.caches = config.enable_prefix_caching
+        self.enables_caching = config.enable_prefix_caching
         self.watermark_blocks = int(config.watermark_fraction * config.total_kv_blocks)
         """Blocks that an admission must leave free while other sequences run."""
         self.index = ContentIndex()
@@ -72,7 +72,7 @@ class SlotCache(PagedCache):
 
     def count_lookup(self, sequence: Sequence, num_hit_blocks: int) -> None:
         """Count an admission in the cache's hit rate; a request that was preempted before does not count again."""
-        if self.caches and sequence.request.reads_prefix_cache and sequence.num_preemptions == 0:
+        if self.enables_caching and sequence.request.reads_prefix_cache and sequence.num_preemptions == 0:
             self.queried_tokens += sequence.input_tokens + sequence.num_output_tokens
             self.hit_tokens += num_hit_blocks * self.block_size
 

@@ -6,11 +6,11 @@ Facts: vllm/v1/core/sched/scheduler.py, `_mamba_block_aligned_split`.
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.kv_cache.single_type_manager import (
     NULL,
+    AllocationNeeds,
     BlockTable,
+    GroupHit,
     GroupSettings,
-    Hit,
     KVBlocks,
-    Needs,
     SingleTypeManager,
     next_multiple,
 )
@@ -38,13 +38,13 @@ class MambaManager(SingleTypeManager):
         """Contents that steps which have not been executed will write: no other request of the same step can read
         them."""
 
-    def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> Hit:
+    def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> GroupHit:
         size, scale = self.block_tokens, self.hashes_per_block
         for index in range(max_tokens // size - 1, -1, -1):
             blocks = self.blocks.find(groups, content.identity((index + 1) * scale - 1))
             if blocks is not None and (index + 1) * size % self.settings.alignment_tokens == 0:
-                return Hit([[NULL] * index + [block] for block in blocks], (index + 1) * size)
-        return Hit([[] for _ in groups], 0)
+                return GroupHit([[NULL] * index + [block] for block in blocks], (index + 1) * size)
+        return GroupHit([[] for _ in groups], 0)
 
     def reachable(self, first: int, end: int, boundaries: list[int]) -> list[tuple[int, int]]:
         alignment = self.settings.alignment_tokens
@@ -54,10 +54,10 @@ class MambaManager(SingleTypeManager):
     def skipped_tokens(self, computed_tokens: int) -> int:
         return computed_tokens - 1
 
-    def num_lacking(self, sequence: Sequence, table: BlockTable, found: list[int], needs: Needs) -> int:
+    def num_lacking(self, sequence: Sequence, table: BlockTable, found: list[int], needs: AllocationNeeds) -> int:
         if found and self._identity(sequence, len(found)) in self._cached_this_step:
             return NEVER
-        if not self.settings.caches:
+        if not self.settings.enables_caching:
             return super().num_lacking(sequence, table, found, self._with_draft_states(needs))
         num_tokens = needs.main_tokens
         required = -(-num_tokens // self.block_tokens) + self._num_draft_states
@@ -70,8 +70,8 @@ class MambaManager(SingleTypeManager):
             num_lacking = min(num_lacking, most)
         return num_lacking + self.blocks.num_evictable(found)
 
-    def allocate(self, table: BlockTable, needs: Needs) -> None:
-        if not self.settings.caches:
+    def allocate(self, table: BlockTable, needs: AllocationNeeds) -> None:
+        if not self.settings.enables_caching:
             super().allocate(table, self._with_draft_states(needs))
             return
         blocks, num_drafts, num_reserved = table.blocks, self._num_draft_states, int(table.reserved is not None)
@@ -95,21 +95,23 @@ class MambaManager(SingleTypeManager):
 
     def num_prompt_blocks(self, num_tokens: int) -> int:
         num_blocks = super().num_prompt_blocks(num_tokens)
-        if not self.settings.caches or num_blocks == 1:
+        if not self.settings.enables_caching or num_blocks == 1:
             return num_blocks
-        reserved = self._inner_checkpoint(BlockTable(), Needs(num_tokens, num_tokens, 0, num_tokens, False))
+        reserved = self._inner_checkpoint(BlockTable(), AllocationNeeds(num_tokens, num_tokens, 0, num_tokens, False))
         return 1 + (reserved is not None)
 
     def hold_prompt(self, table: BlockTable, num_tokens: int) -> int:
         num_blocks = super().hold_prompt(table, num_tokens)
-        if self.settings.caches:
-            table.reserved = self._inner_checkpoint(BlockTable(), Needs(num_tokens, num_tokens, 0, num_tokens, False))
+        if self.settings.enables_caching:
+            table.reserved = self._inner_checkpoint(
+                BlockTable(), AllocationNeeds(num_tokens, num_tokens, 0, num_tokens, False)
+            )
             table.blocks[:0] = [NULL] * (super().num_prompt_blocks(num_tokens) - num_blocks)
             table.is_allocated = True
         return num_blocks
 
     def retire(self, sequence: Sequence, table: BlockTable, processed_tokens: int) -> None:
-        if not self.settings.caches:
+        if not self.settings.enables_caching:
             return
         size, blocks = self.block_tokens, table.blocks
         end = min((processed_tokens - 1) // size, len(blocks))
@@ -134,11 +136,11 @@ class MambaManager(SingleTypeManager):
 
     def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
         size = self.block_tokens
-        if not self.settings.caches:
+        if not self.settings.enables_caching:
             return max(context, size) + 1
         self.retire(sequence, table, processed)
         table.reserved = None
-        self.allocate(table, Needs(context + 1, context + 1, context, 0, False))
+        self.allocate(table, AllocationNeeds(context + 1, context + 1, context, 0, False))
         return min(next_multiple(context, size), next_multiple(context - 1 - lag, size) + 1 + lag)
 
     def new_step(self) -> None:
@@ -156,7 +158,7 @@ class MambaManager(SingleTypeManager):
             self.blocks.cache(self.group, sequence, table.blocks, index, index + 1)
             self._cached_this_step.add(self._identity(sequence, index + 1))
 
-    def _inner_checkpoint(self, table: BlockTable, needs: Needs) -> tuple[int, int] | None:
+    def _inner_checkpoint(self, table: BlockTable, needs: AllocationNeeds) -> tuple[int, int] | None:
         """Return after how many tokens, and in which place, the last chunk of a prefill keeps a state inside itself."""
         start, end, size, blocks = needs.computed_tokens, needs.main_tokens, self.block_tokens, table.blocks
         position, index = self._checkpoint_position(end), -(-end // size) - 2
@@ -182,9 +184,11 @@ class MambaManager(SingleTypeManager):
     def _identity(self, sequence: Sequence, num_blocks: int) -> object:
         return sequence.request.blocks.identity(num_blocks * self.hashes_per_block - 1)
 
-    def _with_draft_states(self, needs: Needs) -> Needs:
+    def _with_draft_states(self, needs: AllocationNeeds) -> AllocationNeeds:
         tokens = needs.tokens + self.block_tokens * self._num_draft_states
-        return Needs(tokens, needs.main_tokens, needs.computed_tokens, needs.prefill_end, needs.is_whole_prompt)
+        return AllocationNeeds(
+            tokens, needs.main_tokens, needs.computed_tokens, needs.prefill_end, needs.is_whole_prompt
+        )
 
 
 def checkpoint_position(num_tokens: int, unit: int, drops_last_block: bool, hash_lookahead_tokens: int) -> int:

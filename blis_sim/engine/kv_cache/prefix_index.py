@@ -34,7 +34,7 @@ class PrefixIndex:
         """Return the identities of the blocks that can be found: a view, which changes with the cache."""
         return self._block_of.keys()
 
-    def found_now(self) -> Container[object]:
+    def identities_now(self) -> Container[object]:
         """Return the identities of the blocks that can be found at this instant. Copying all of the map is several
         times faster than its keys alone."""
         return self._block_of.copy()
@@ -90,7 +90,7 @@ class PrefixIndex:
         return found
 
 
-MOST_REMEMBERED = 256
+MAX_CACHED_SEARCHES = 256
 """Cached results of `find_leading`."""
 
 
@@ -113,7 +113,7 @@ class ContentIndex:
         """Return the identities of the blocks that can be found: a view, which changes with the cache."""
         return self._blocks_of.keys()
 
-    def found_now(self) -> Container[object]:
+    def identities_now(self) -> Container[object]:
         """Return the identities of the blocks that can be found at this instant. Copying all of the map is several
         times faster than its keys alone."""
         return self._blocks_of.copy()
@@ -172,7 +172,7 @@ class ContentIndex:
         found = self._leading.get(last)
         if found is None:
             found = self.find_all(map(blocks.identity, range(num_blocks)))
-            if len(self._leading) >= MOST_REMEMBERED:
+            if len(self._leading) >= MAX_CACHED_SEARCHES:
                 self._leading.clear()
             self._leading[last] = found
         return found.copy()

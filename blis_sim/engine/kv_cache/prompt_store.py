@@ -33,7 +33,7 @@ class PromptStore:
         """Return the identities of the blocks that can be found: a view, which changes with the cache."""
         return self._found.keys()
 
-    def found_now(self) -> frozenset[object]:
+    def identities_now(self) -> frozenset[object]:
         """Return the identities of the blocks that can be found at this instant."""
         return frozenset(self._found)
 

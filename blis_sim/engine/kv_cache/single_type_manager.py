@@ -101,8 +101,8 @@ class KVBlocks(ABC):
         """
 
     @abstractmethod
-    def free(self, group: int, sequence: Sequence, table: BlockTable, returns: bool) -> None:
-        """Give back all entries as `retire` does. `returns`: whether the request will look the blocks up again."""
+    def free(self, group: int, sequence: Sequence, table: BlockTable, will_return: bool) -> None:
+        """Give back all entries as `retire` does. `will_return`: whether the request will look the blocks up again."""
 
     @abstractmethod
     def put_back(self, block: int) -> None:
@@ -132,8 +132,8 @@ class GroupSettings:
 
     __slots__ = (
         "alignment_tokens",
-        "caches",
         "drops_last_block",
+        "enables_caching",
         "hash_lookahead_tokens",
         "hash_tokens",
         "max_in_flight_tokens",
@@ -145,7 +145,7 @@ class GroupSettings:
         self,
         alignment_tokens: int,
         hash_tokens: int,
-        caches: bool,
+        enables_caching: bool,
         max_model_len: int,
         max_in_flight_tokens: int,
         drops_last_block: bool = False,
@@ -154,7 +154,7 @@ class GroupSettings:
     ) -> None:
         self.alignment_tokens = alignment_tokens
         self.hash_tokens = hash_tokens
-        self.caches = caches
+        self.enables_caching = enables_caching
         self.max_model_len = max_model_len
         self.max_in_flight_tokens = max_in_flight_tokens
         self.drops_last_block = drops_last_block
@@ -162,7 +162,7 @@ class GroupSettings:
         self.num_draft_tokens = num_draft_tokens
 
 
-class Hit:
+class GroupHit:
     """A hit in one kind of group: `tokens` tokens, in blocks by position for each of the groups looked up."""
 
     __slots__ = ("blocks", "tokens")
@@ -172,7 +172,7 @@ class Hit:
         self.tokens = tokens
 
 
-class Needs:
+class AllocationNeeds:
     """The needs of an allocation, equal for every group."""
 
     __slots__ = ("computed_tokens", "is_whole_prompt", "main_tokens", "prefill_end", "tokens")
@@ -204,7 +204,7 @@ class SingleTypeManager(ABC):
         self.hashes_per_block = max(1, spec.block_tokens // settings.hash_tokens)
 
     @abstractmethod
-    def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> Hit:
+    def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> GroupHit:
         """Return the longest beginning of a request, up to `max_tokens`, that all of `groups` hold."""
 
     def reachable(self, first: int, end: int, boundaries: list[int]) -> list[tuple[int, int]]:
@@ -222,7 +222,7 @@ class SingleTypeManager(ABC):
         """Return the most blocks that one request ever holds; 0 where it holds all until its end."""
         return 0
 
-    def num_lacking(self, sequence: Sequence, table: BlockTable, found: list[int], needs: Needs) -> int:
+    def num_lacking(self, sequence: Sequence, table: BlockTable, found: list[int], needs: AllocationNeeds) -> int:
         """Return how many free blocks an allocation takes, found ones that are free included."""
         size = self.block_tokens
         required = -(-needs.tokens // size)
@@ -243,7 +243,7 @@ class SingleTypeManager(ABC):
         table.blocks.extend(kept)
         table.num_cached = len(table.blocks)
 
-    def allocate(self, table: BlockTable, needs: Needs) -> None:
+    def allocate(self, table: BlockTable, needs: AllocationNeeds) -> None:
         """Take the blocks that `num_lacking` counts; enough must be free."""
         num_new = -(-needs.tokens // self.block_tokens) - len(table.blocks)
         if num_new > 0:
@@ -296,9 +296,9 @@ class SingleTypeManager(ABC):
             table.blocks.append(self.blocks.take_one())
         return len(table.blocks) * self.block_tokens
 
-    def release(self, sequence: Sequence, table: BlockTable, returns: bool) -> None:
-        """Give all blocks of a request back, the last first. `returns`: whether the request will come back."""
-        self.blocks.free(self.group, sequence, table, returns)
+    def release(self, sequence: Sequence, table: BlockTable, will_return: bool) -> None:
+        """Give all blocks of a request back, the last first. `will_return`: whether the request will come back."""
+        self.blocks.free(self.group, sequence, table, will_return)
 
     def new_step(self) -> None:  # noqa: B027 - most kinds have nothing to note
         """Note that a step is about to be composed."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from blis_sim.engine.memory.drafters import DrafterRequest
 
 _GIB = 2**30
-_MOST_MEMORY_GIB = 1e6
+_MAX_MEMORY_GIB = 1e6
 _ACTIVATION_GIB_DENSE = 5.5
 _ACTIVATION_GIB_MOE = 8.0
 _OTHER_GIB_ONE_GPU = 0.15
@@ -24,7 +24,7 @@ _OTHER_GIB_PER_GPU = 0.6
 _GATED_ACTIVATIONS = ("", "silu", "swiglu", "geglu", "situ")
 
 
-_MOST_PLANNED_GPUS = 64
+_MAX_PLANNED_GPUS = 64
 
 
 class MemorySettings(NamedTuple):
@@ -127,7 +127,7 @@ def _no_planned_room(layout: MemoryLayout, model: ModelSpec, gpu: GpuSpec, dp: i
             return False
         return wider.num_blocks(_kv_bytes(wider, gpu, settings)) > 0
 
-    enough = next(filter(fits, range(layout.tp + 1, _MOST_PLANNED_GPUS + 1)), None)
+    enough = next(filter(fits, range(layout.tp + 1, _MAX_PLANNED_GPUS + 1)), None)
     return _room_advice(model, gpu, layout.tp, settings.gpu_memory_utilization, enough)
 
 
@@ -241,10 +241,8 @@ def _check_memory(gpu: GpuSpec) -> None:
     advice = "give --num-gpu-blocks-override instead"
     if gpu.memory_gib <= 0:
         raise EngineError(f"the memory of GPU {gpu.name} is not known, so its KV blocks cannot be counted; {advice}")
-    if gpu.memory_gib > _MOST_MEMORY_GIB:
-        raise EngineError(
-            f"GPU {gpu.name} must have at most {_MOST_MEMORY_GIB:g} GiB of memory, got {gpu.memory_gib:g}"
-        )
+    if gpu.memory_gib > _MAX_MEMORY_GIB:
+        raise EngineError(f"GPU {gpu.name} must have at most {_MAX_MEMORY_GIB:g} GiB of memory, got {gpu.memory_gib:g}")
 
 
 def _check(model: ModelSpec, gpu: GpuSpec) -> None:

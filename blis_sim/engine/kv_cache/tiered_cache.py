@@ -67,12 +67,12 @@ class CpuTier:
         del self._stored_at[identity]
 
 
-MOST_PREEMPTIONS = 100
+MAX_PREEMPTIONS = 100
 """Preemptions after which a request fetches no more: what it fetched may be what leaves it too few blocks, again and
 again."""
 
 
-class Displaced(NamedTuple):
+class DisplacedBlock(NamedTuple):
     """A block after other content than in its request: prompts lead there by detours only, but it takes a place."""
 
     after: Hashable
@@ -95,8 +95,10 @@ def content_after(before: object, position: int, size: int, blocks: BlockIdentit
     index = position // size
     if position % size == 0 and before == (blocks.identity(index - 1) if index else None):
         return blocks.identity(index)
-    after, distance = (before.after, before.distance + 1) if isinstance(before, Displaced) else (before, 1)
-    return Displaced(after, distance, position, blocks.identity(index), blocks.identity((position + size - 1) // size))
+    after, distance = (before.after, before.distance + 1) if isinstance(before, DisplacedBlock) else (before, 1)
+    return DisplacedBlock(
+        after, distance, position, blocks.identity(index), blocks.identity((position + size - 1) // size)
+    )
 
 
 class TieredKVCache(KVCache):
@@ -148,7 +150,7 @@ class TieredKVCache(KVCache):
         The blocks join the end of the free list, to be found there. The front of it is overwritten, and that may be
         `cached`.
         """
-        if sequence.num_preemptions >= MOST_PREEMPTIONS:
+        if sequence.num_preemptions >= MAX_PREEMPTIONS:
             return 0
         size, blocks, owned = self.block_size, sequence.request.blocks, sequence.block_ids
         known = cached if len(cached) > len(owned) else owned

@@ -33,7 +33,7 @@ class CountingKVCache(CohortCache):
 
     def cached_prefix(self, sequence: Sequence) -> list[int]:
         request, index = sequence.request, self.index
-        if not self.caches or not request.reads_prefix_cache or not len(index):
+        if not self.enables_caching or not request.reads_prefix_cache or not len(index):
             return []
         last = (request.input_tokens + sequence.num_output_tokens - 1) // self.block_size
         shared = min(last, sequence.num_shareable_blocks)
@@ -83,7 +83,7 @@ class CountingKVCache(CohortCache):
         Returns how many blocks are to be taken for it.
         """
         sequence.num_blocks = num_blocks = -(-num_tokens // self.block_size)
-        if self.caches:
+        if self.enables_caching:
             sequence.num_registered_blocks = num_tokens // self.block_size
             if sequence.request.reads_prefix_cache:
                 self.queried_tokens += num_tokens
@@ -99,7 +99,7 @@ class CountingKVCache(CohortCache):
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:
         full = num_tokens // self.block_size
-        if not self.caches or full <= sequence.num_registered_blocks:
+        if not self.enables_caching or full <= sequence.num_registered_blocks:
             return
         num_shareable = sequence.num_shareable_blocks
         if num_shareable > (registered := sequence.num_registered_blocks):
@@ -113,12 +113,12 @@ class CountingKVCache(CohortCache):
         """Count what has been taken for `num_tokens` tokens, of which the first `num_known_tokens` can be found."""
         size = self.block_size
         sequence.num_blocks = -(-min(num_tokens, self._limit_tokens) // size)
-        if self.caches and num_known_tokens // size > sequence.num_registered_blocks:
+        if self.enables_caching and num_known_tokens // size > sequence.num_registered_blocks:
             self.register(sequence, num_known_tokens)
 
     def will_share(self, sequence: Sequence) -> bool:
         """Whether there are blocks that others could find once it has filled them."""
-        return self.caches and sequence.num_registered_blocks < sequence.num_shareable_blocks
+        return self.enables_caching and sequence.num_registered_blocks < sequence.num_shareable_blocks
 
     def release(self, sequence: Sequence) -> None:
         """Give all blocks back at the end of a request: blocks that only it could find are lost."""
@@ -134,7 +134,7 @@ class CountingKVCache(CohortCache):
         size, registered = self.block_size, sequence.num_registered_blocks
         if num_tokens > self._limit_tokens:
             num_tokens = self._limit_tokens
-        if self.caches and (findable := num_known_tokens // size) > registered:
+        if self.enables_caching and (findable := num_known_tokens // size) > registered:
             registered = findable
         self.free.free_in_part(registered, -(-num_tokens // size))
         sequence.num_blocks = sequence.num_registered_blocks = 0
@@ -168,7 +168,7 @@ class CountingKVCache(CohortCache):
 
     def _give_back_rest(self, sequence: Sequence) -> None:
         """Give back the named blocks, the last first, and blocks that cannot be found."""
-        self.free.let_go(sequence.named_blocks, sequence.num_found_blocks)
+        self.free.give_back_all(sequence.named_blocks, sequence.num_found_blocks)
         self.free.free_useless(sequence.num_blocks - max(sequence.num_registered_blocks, len(sequence.named_blocks)))
         sequence.named_blocks = []
         sequence.num_found_blocks = 0
@@ -214,7 +214,7 @@ class VllmKVCache(SlotCache):
 
     def find_prefix(self, sequence: Sequence) -> list[int]:
         """Return the blocks that hold the beginning of a sequence, as far as these may be shared."""
-        if not self.caches or not sequence.request.reads_prefix_cache:
+        if not self.enables_caching or not sequence.request.reads_prefix_cache:
             return []
         # The last token must be computed whatever the cache holds, for its logits.
         last = (sequence.num_tokens - 1) // self.block_size
@@ -252,7 +252,7 @@ class VllmKVCache(SlotCache):
         return True
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:
-        if not self.caches:
+        if not self.enables_caching:
             return
         first, end = sequence.num_registered_blocks, num_tokens // self.block_size
         if first >= end:

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape, decodes
-from blis_sim.engine.latency.decode_steps import TimesFewDecodes
-from blis_sim.engine.latency.model import checked, whole_micros
+from blis_sim.engine.latency.decode_steps import FewDecodesTimer
+from blis_sim.engine.latency.model import checked_coefficients, whole_micros
 from blis_sim.engine.units import Micros
 
 
@@ -64,7 +64,7 @@ class AdaptiveToy:
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         return np.full(steps, self.step_time(shape), dtype=np.int64)
 
-    def few_decodes_timer(self) -> TimesFewDecodes:
+    def few_decodes_timer(self) -> FewDecodesTimer:
         """Return a function that lists the time of one step `steps` times."""
         return lambda sequences, context, steps: [self.step_time(decodes(sequences, context))] * steps
 
@@ -84,8 +84,8 @@ class Blackbox:
     beta: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        checked("alpha_coeffs", self.alpha, 3, 3)
-        checked("beta_coeffs", self.beta, 3, 3)
+        checked_coefficients("alpha_coeffs", self.alpha, 3, 3)
+        checked_coefficients("beta_coeffs", self.beta, 3, 3)
 
     def step_time(self, shape: BatchShape) -> Micros:
         prefill_tokens, decode_tokens = shape.prefill_tokens, shape.decode_requests

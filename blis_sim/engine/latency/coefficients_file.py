@@ -145,12 +145,12 @@ def notes_on_coefficients(
 
 def _more_on_shipped(model: ModelSpec, gpu: GpuSpec, tp: int) -> str:
     """Return text on measurements of such a deployment, and on how to learn own coefficients."""
-    unknown = unlike_measured(model, gpu, tp)
+    unknown = unmeasured_properties(model, gpu, tp)
     measured = f"; nothing was measured {', nor '.join(unknown)}" if unknown else ""
     return f"{measured}; `blis fit` fits coefficients of your own server, for --coefficients FILE"
 
 
-def unlike_measured(model: ModelSpec, gpu: GpuSpec, tp: int) -> list[str]:
+def unmeasured_properties(model: ModelSpec, gpu: GpuSpec, tp: int) -> list[str]:
     """Return, in words, properties that no server had of those with which the shipped coefficients were compared."""
     return [
         what
@@ -166,8 +166,8 @@ def unlike_measured(model: ModelSpec, gpu: GpuSpec, tp: int) -> list[str]:
 
 _LEARNED = ("qwen3-14b", "H100", 1)
 """The deployment that the shipped coefficients were learned for."""
-_OF_LEARNED: Mapping[str, str] = {"fitted": "7.1, 0.8, 0.7 %", "trained-physics": "28.8, 10.5, 9.7 %"}
-_OF_GPU: Mapping[str, Mapping[str, str]] = {
+_ERRORS_ON_LEARNED: Mapping[str, str] = {"fitted": "7.1, 0.8, 0.7 %", "trained-physics": "28.8, 10.5, 9.7 %"}
+_ERRORS_BY_GPU: Mapping[str, Mapping[str, str]] = {
     "H100": {"fitted": "4.8, 3.5, 3.6 %", "trained-physics": "30.3, 14.6, 14.5 %"},
     "RTX-PRO-6000": {"fitted": "7.7, 1.9, 1.4 %", "trained-physics": "24.6, 9.0, 10.4 %"},
 }
@@ -176,11 +176,11 @@ _OF_GPU: Mapping[str, Mapping[str, str]] = {
 
 def expected_error(latency_model: str, model: ModelSpec, gpu: GpuSpec, tp: int) -> str:
     """Return in words what to expect of a latency model, from the servers that its predictions were compared with."""
-    if (short_name(model.name), gpu.name, tp) == _LEARNED and latency_model in _OF_LEARNED:
-        figures, of = _OF_LEARNED[latency_model], "of each request, on this deployment"
+    if (short_name(model.name), gpu.name, tp) == _LEARNED and latency_model in _ERRORS_ON_LEARNED:
+        figures, of = _ERRORS_ON_LEARNED[latency_model], "of each request, on this deployment"
     else:
-        unlike = unlike_measured(model, gpu, tp)
+        unlike = unmeasured_properties(model, gpu, tp)
         if unlike:
             return f"not known: nothing was measured {', nor '.join(unlike)}"
-        figures, of = _OF_GPU[gpu.name].get(latency_model, ""), f"in the median of servers with {gpu.name}"
+        figures, of = _ERRORS_BY_GPU[gpu.name].get(latency_model, ""), f"in the median of servers with {gpu.name}"
     return f"off by {figures} of TTFT, E2E and time between tokens {of}" if figures else "not measured"

@@ -34,7 +34,7 @@ def whole_micros_each(values: Floats) -> npt.NDArray[np.int64]:
 
 
 @runtime_checkable
-class TimesDecodes(Protocol):
+class HasDecodeTimer(Protocol):
     """A latency model with a timer of decode-only steps that takes no shapes."""
 
     def decode_timer(self) -> Callable[[int, int], Micros]:
@@ -44,26 +44,26 @@ class TimesDecodes(Protocol):
 
 
 @runtime_checkable
-class TimesSteps(Protocol):
+class HasStepTimer(Protocol):
     """A latency model with a function for `step_time` that costs less to call."""
 
     def step_timer(self) -> Callable[[BatchShape], Micros]: ...
 
 
-TimesFewDecodes: TypeAlias = Callable[[int, int, int], list[Micros]]
+FewDecodesTimer: TypeAlias = Callable[[int, int, int], list[Micros]]
 """A function from the number of sequences that decode, the sum of their contexts and a number of steps, at least 1, to
 `decode_times` of these steps: a list costs less than an array of few values."""
 
 
 @runtime_checkable
-class HasFewDecodes(Protocol):
+class HasFewDecodesTimer(Protocol):
     """A latency model that may time few steps of decodes at less cost than many."""
 
-    def few_decodes_timer(self) -> TimesFewDecodes | None: ...
+    def few_decodes_timer(self) -> FewDecodesTimer | None: ...
 
 
 @runtime_checkable
-class KeepsDecodeSums(Protocol):
+class HasDecodeSums(Protocol):
     """A latency model that keeps its sums for all instances that share it."""
 
     @property
@@ -72,16 +72,16 @@ class KeepsDecodeSums(Protocol):
 
 def step_timer(latency: LatencyModel) -> Callable[[BatchShape], Micros]:
     """Return a latency model's `step_time`, or a function in its place that costs less to call."""
-    return latency.step_timer() if isinstance(latency, TimesSteps) else latency.step_time
+    return latency.step_timer() if isinstance(latency, HasStepTimer) else latency.step_time
 
 
 def decode_timer(latency: LatencyModel) -> Callable[[int, int], Micros]:
-    """Return a timer of decode-only steps, as `TimesDecodes.decode_timer` does, for any latency model."""
-    if isinstance(latency, TimesDecodes):
+    """Return a timer of decode-only steps, as `HasDecodeTimer.decode_timer` does, for any latency model."""
+    if isinstance(latency, HasDecodeTimer):
         return latency.decode_timer()
     return lambda sequences, context: latency.step_time(BatchShape(0, 0, 0, 0, 0, 0, sequences, context))
 
 
-def few_decodes_timer(latency: LatencyModel) -> TimesFewDecodes | None:
+def few_decodes_timer(latency: LatencyModel) -> FewDecodesTimer | None:
     """Return the function with which a latency model times few steps, if it has one."""
-    return latency.few_decodes_timer() if isinstance(latency, HasFewDecodes) else None
+    return latency.few_decodes_timer() if isinstance(latency, HasFewDecodesTimer) else None

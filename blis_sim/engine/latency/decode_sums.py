@@ -6,18 +6,18 @@ from typing import TypeAlias
 import numpy as np
 
 from blis_sim.engine.batch_shape import decodes
-from blis_sim.engine.latency.decode_steps import KeepsDecodeSums
+from blis_sim.engine.latency.decode_steps import HasDecodeSums
 from blis_sim.engine.latency.model import MAX_MICROS, LatencyModel
 from blis_sim.engine.units import Micros
 
-MOST_SEQUENCES = 32
+MAX_SEQUENCES = 32
 """With more of them hardly any sum would be used twice."""
-STEPS_OF_A_RUN = 256
-MOST_RUNS = 1024
+STEPS_PER_RUN = 256
+MAX_RUNS = 1024
 """Known at once, of 2 kB each."""
-TIMES_ASKED = 3
+MIN_LOOKUPS = 3
 """Number of times that a run is requested before its sums are made."""
-LONGEST_STEP_US: Micros = MAX_MICROS // (2 * STEPS_OF_A_RUN)
+LONGEST_STEP_US: Micros = MAX_MICROS // (2 * STEPS_PER_RUN)
 
 
 Run: TypeAlias = "array[int]"
@@ -44,29 +44,29 @@ class DecodeSums:
         None where it does not pay, or where steps are so long that sums might get too large. `latency` is always the
         same.
         """
-        if not 0 < num_sequences <= MOST_SEQUENCES:
+        if not 0 < num_sequences <= MAX_SEQUENCES:
             return None, 0
-        step = context // num_sequences % STEPS_OF_A_RUN
+        step = context // num_sequences % STEPS_PER_RUN
         key = num_sequences, context - step * num_sequences
         found = self._runs.get(key, 0)
         if not isinstance(found, int):
             return found, step
-        run = _run_from(latency, *key) if found == TIMES_ASKED else None
-        if len(self._runs) >= MOST_RUNS:
+        run = _run_from(latency, *key) if found == MIN_LOOKUPS else None
+        if len(self._runs) >= MAX_RUNS:
             self._runs.clear()
-        self._runs[key] = found % TIMES_ASKED + 1 if run is None else run
+        self._runs[key] = found % MIN_LOOKUPS + 1 if run is None else run
         return run, step
 
 
 def decode_sums(latency: LatencyModel) -> DecodeSums:
     """Return the sums that a latency model keeps, or else new ones to be kept for it."""
-    return latency.decode_sums if isinstance(latency, KeepsDecodeSums) else DecodeSums()
+    return latency.decode_sums if isinstance(latency, HasDecodeSums) else DecodeSums()
 
 
 def _run_from(latency: LatencyModel, num_sequences: int, context: int) -> "Run | None":
-    times = latency.decode_times(decodes(num_sequences, context), STEPS_OF_A_RUN)
+    times = latency.decode_times(decodes(num_sequences, context), STEPS_PER_RUN)
     if int(times.max()) > LONGEST_STEP_US:
         return None
-    sums = array("q", bytes(8 * (STEPS_OF_A_RUN + 1)))
+    sums = array("q", bytes(8 * (STEPS_PER_RUN + 1)))
     times.cumsum(out=np.frombuffer(sums, np.int64)[1:])
     return sums

@@ -15,7 +15,7 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.decode_steps import context_at_each_step, whole_micros_each
 from blis_sim.engine.latency.decode_sums import DecodeSums
-from blis_sim.engine.latency.model import checked, whole_micros
+from blis_sim.engine.latency.model import checked_coefficients, whole_micros
 from blis_sim.engine.latency.step_work import StepWork, step_work
 from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.engine.units import Micros
@@ -24,7 +24,7 @@ ALL_REDUCE_START_US = 8.0
 """Time to start adding up partial results over NVLink, twice in each layer, however few they are."""
 LONGEST_BURST_US = 25_000.0
 """A burst longer than this, at peak rate, has the same consequences as one that is as long."""
-HOT_BY_ITSELF_US = 50_000.0
+FULLY_HOT_US = 50_000.0
 """After so long at peak rate a step has made the GPU as hot as it gets, whatever was before it."""
 TILE_TOKENS = 256
 """Tokens of a tile of matrix multiplications; a tile begun is a tile paid, in part. With Qwen3-14B on
@@ -126,7 +126,7 @@ class Fitted:
     def __post_init__(self) -> None:
         for coefficients in (self.step, self.request):
             for each in fields(coefficients):
-                checked(each.name, (getattr(coefficients, each.name),), 1, 1)
+                checked_coefficients(each.name, (getattr(coefficients, each.name),), 1, 1)
         step = self.step
         if step.weights + step.tokens + step.tiles + step.small_tiles + step.step_us <= 0:
             raise EngineError(
@@ -273,7 +273,7 @@ def burst_us(work: StepWork, prefill_tokens: int) -> float:
 def burst_again_us(work: StepWork, shape: BatchShape) -> float:
     """Time to multiply the prompt tokens at peak rate, as far as the GPU has not recovered from the bursts before."""
     recent = burst_us(work, shape.recent_prefill_tokens) / LONGEST_BURST_US
-    return min(work.token_compute(1) * shape.prefill_tokens, HOT_BY_ITSELF_US) * recent
+    return min(work.token_compute(1) * shape.prefill_tokens, FULLY_HOT_US) * recent
 
 
 def sustained_us(work: StepWork, num_tokens: int) -> float:

@@ -21,7 +21,7 @@ from blis_sim.engine.latency.kernels.grids import (
     decode_line,
     prompt_grid,
 )
-from blis_sim.engine.latency.model import checked, whole_micros
+from blis_sim.engine.latency.model import checked_coefficients, whole_micros
 from blis_sim.engine.units import Micros
 
 LARGEST_STEP_TOKENS = 32_768
@@ -58,14 +58,14 @@ class HostOverheads:
     """Share of the time of a burst of arithmetic, of `LONGEST_BURST_US` at most, by which the steps after it last
     longer."""
     burst_again: float = 0.0
-    """Share of the time of the prompts' arithmetic, of `HOT_BY_ITSELF_US` at most, that is added right after such a
+    """Share of the time of the prompts' arithmetic, of `FULLY_HOT_US` at most, that is added right after such a
     burst, and of all arithmetic of a step beyond that: a GPU that is hot runs at a lower clock."""
 
 
 EAGER_LAUNCH_US = 21.0
 """Time of the host to start a kernel from Python: an all-reduce of a few values without CUDA graphs takes so long in
 the tables of an RTX PRO 6000, and 4 us with them."""
-LONGEST_BURST_US, HOT_BY_ITSELF_US = 36_000.0, 73_000.0
+LONGEST_BURST_US, FULLY_HOT_US = 36_000.0, 73_000.0
 """The limits of `fitted`, of times at peak rate, in times as measured. Tables were measured kernel by kernel, on a GPU
 that had not computed for so long."""
 _TOKENS_OF_RATE = 4096
@@ -85,7 +85,7 @@ class KernelSteps:
     """Time of the host to start a kernel where it starts them one by one; 0 with CUDA graphs."""
     decode_rows: int = 0
     """Prompt tokens that a request which decodes counts as in the attention of a step with prompts; 0 for no change."""
-    has_one_call: bool = False
+    has_one_attention_call: bool = False
     """Whether one kernel per layer computes the attention of prompts and decodes, which starts once."""
     decode_sums: DecodeSums = field(default_factory=DecodeSums, init=False, repr=False, compare=False)
     _least_us: float = field(init=False, repr=False, compare=False)
@@ -106,7 +106,7 @@ class KernelSteps:
     def __post_init__(self) -> None:
         for numbers in (self.host, self.scales):
             for each in fields(numbers):
-                checked(each.name, (getattr(numbers, each.name),), 1, 1)
+                checked_coefficients(each.name, (getattr(numbers, each.name),), 1, 1)
         grids, scales = self.grids, self.scales
         weights = np.array([getattr(scales, name) for name in TOKEN_CLASSES])
         tokens_us = at_each(grids.tokens, weights @ grids.token_us, LARGEST_STEP_TOKENS)
@@ -120,7 +120,7 @@ class KernelSteps:
             "_least_us": self.launch_us * grids.num_kernels,
             "_arithmetic_us": _arithmetic_us(grids),
             "_prompts": prompt_grid(grids),
-            "_start_us": float(grids.prompt_us.min()) if self.has_one_call else 0.0,
+            "_start_us": float(grids.prompt_us.min()) if self.has_one_attention_call else 0.0,
             "_lines": {},
             "_chunk_lines": {},
         }
@@ -221,10 +221,10 @@ class KernelSteps:
     def _bursts_us(self, tokens: int, recent: int) -> tuple[float, float]:
         """Return the time of a burst of arithmetic, and the time of arithmetic on a hot GPU, each up to its limit."""
         arithmetic_us = self._arithmetic_us * tokens
-        again_us = max(0.0, arithmetic_us - HOT_BY_ITSELF_US)
+        again_us = max(0.0, arithmetic_us - FULLY_HOT_US)
         if recent:
             hot = min(self._arithmetic_us * recent, LONGEST_BURST_US) / LONGEST_BURST_US
-            again_us += min(arithmetic_us, HOT_BY_ITSELF_US) * hot
+            again_us += min(arithmetic_us, FULLY_HOT_US) * hot
         return min(arithmetic_us, LONGEST_BURST_US), again_us
 
     def parts_us(self, shape: BatchShape) -> tuple[float, float, float, float]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def checked(name: str, values: tuple[float, ...], at_least: int, at_most: int) -> tuple[float, ...]:
+def checked_coefficients(name: str, values: tuple[float, ...], at_least: int, at_most: int) -> tuple[float, ...]:
     """`values`, when their number lies within the limits and each is finite and not negative; else EngineError."""
     if not at_least <= len(values) <= at_most:
         allowed = str(at_least) if at_least == at_most else f"{at_least} to {at_most}"
@@ -75,7 +75,7 @@ def whole_micros(value: float) -> Micros:
 
 
 @runtime_checkable
-class WaitsForHost(Protocol):
+class HasHostTimes(Protocol):
     """A latency model of a server whose host does not always work while a step executes."""
 
     def idle_start_time(self, idle_us: Micros) -> Micros:
@@ -99,21 +99,21 @@ class WaitsForHost(Protocol):
 class WrapsModel(Protocol):
     """A latency model that wraps another one, and starts after an idle time as that one does."""
 
-    def idle_starter(self) -> Callable[[Micros], Micros] | None: ...
+    def idle_start_timer(self) -> Callable[[Micros], Micros] | None: ...
 
 
-def idle_starter(latency: LatencyModel) -> Callable[[Micros], Micros] | None:
+def idle_start_timer(latency: LatencyModel) -> Callable[[Micros], Micros] | None:
     """Return the `idle_start_time` of a latency model, None where it has none."""
     if isinstance(latency, WrapsModel):
-        return latency.idle_starter()
-    return latency.idle_start_time if isinstance(latency, WaitsForHost) else None
+        return latency.idle_start_timer()
+    return latency.idle_start_time if isinstance(latency, HasHostTimes) else None
 
 
 def output_turn_us(latency: LatencyModel) -> float:
     """Return the `output_turn_us` of a latency model, 0 where it has none."""
-    return latency.output_turn_us if isinstance(latency, WaitsForHost) else 0.0
+    return latency.output_turn_us if isinstance(latency, HasHostTimes) else 0.0
 
 
 def growth_requests(latency: LatencyModel) -> int:
     """Return the `growth_requests` of a latency model, 0 where it has none."""
-    return latency.growth_requests if isinstance(latency, WaitsForHost) else 0
+    return latency.growth_requests if isinstance(latency, HasHostTimes) else 0

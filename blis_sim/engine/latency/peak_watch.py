@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape, decodes
-from blis_sim.engine.latency.decode_steps import TimesFewDecodes, decode_timer, few_decodes_timer, step_timer
+from blis_sim.engine.latency.decode_steps import FewDecodesTimer, decode_timer, few_decodes_timer, step_timer
 from blis_sim.engine.latency.decode_sums import DecodeSums, decode_sums
 from blis_sim.engine.latency.kernels.operations import (
     Experts,
@@ -104,11 +104,11 @@ class PeakWatch(WrappedLatency):
     peaks: StepPeaks
     name: str
     num_too_fast: int = 0
-    worst: float = 1.0
+    worst_ratio: float = 1.0
     """The least time of a step over the time predicted, where that is largest."""
     worst_tokens: int = 0
     _step_time: Callable[[BatchShape], Micros] = field(init=False, repr=False, compare=False)
-    _few_decode_times: TimesFewDecodes | None = field(init=False, repr=False, compare=False)
+    _few_decode_times: FewDecodesTimer | None = field(init=False, repr=False, compare=False)
     _rates: tuple[float, float, float, float, float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -141,7 +141,7 @@ class PeakWatch(WrappedLatency):
             self._check(shape.decode_requests, shape.decode_context_tokens, int(times[0]))
         return times
 
-    def few_decodes_timer(self) -> TimesFewDecodes | None:
+    def few_decodes_timer(self) -> FewDecodesTimer | None:
         """Return the function of the model, watched."""
         few_decode_times = self._few_decode_times
         if few_decode_times is None:
@@ -177,8 +177,8 @@ class PeakWatch(WrappedLatency):
 
     def _note(self, num_tokens: int, time_us: Micros, least_us: float) -> None:
         self.num_too_fast += 1
-        if least_us > self.worst * time_us:
-            self.worst, self.worst_tokens = least_us / time_us, num_tokens
+        if least_us > self.worst_ratio * time_us:
+            self.worst_ratio, self.worst_tokens = least_us / time_us, num_tokens
 
     def report(self) -> list[str]:
         """Return a line when steps were too fast."""
@@ -187,7 +187,7 @@ class PeakWatch(WrappedLatency):
         steps = "1 step was" if self.num_too_fast == 1 else f"{self.num_too_fast:,} steps were"
         return [
             f"warning: {steps} predicted to be faster than the GPU's peak rates allow, by "
-            f"{self.name}: one of {self.worst_tokens:,} tokens at {self.worst:.0%} of the peak"
+            f"{self.name}: one of {self.worst_tokens:,} tokens at {self.worst_ratio:.0%} of the peak"
         ]
 
 

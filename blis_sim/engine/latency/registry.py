@@ -101,7 +101,7 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
     from blis_sim.engine.latency.kernels.grids import graph_sizes
     from blis_sim.engine.latency.kernels.learned import read_learned, shipped_learned
     from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
-    from blis_sim.engine.latency.kernels.sources import decode_rows, grids_of, has_one_call
+    from blis_sim.engine.latency.kernels.sources import decode_rows, grids_of, has_one_attention_call
 
     if choice.beta:
         raise EngineError("the kernels model takes no alpha_coeffs and beta_coeffs, it has measured kernels")
@@ -124,7 +124,7 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
         sizes,
         launch_us=EAGER_LAUNCH_US if placement.eager else 0.0,
         decode_rows=decode_rows(operations, choice.gpu),
-        has_one_call=has_one_call(operations, choice.gpu),
+        has_one_attention_call=has_one_attention_call(operations, choice.gpu),
     )
 
 
@@ -171,7 +171,7 @@ LATENCY_MODELS = Registry[Callable[[LatencyChoice], LatencyModel]]("blis.latency
 }
 
 
-class Chosen(NamedTuple):
+class LatencySelection(NamedTuple):
     """A latency model with its name, and notes on it."""
 
     name: str
@@ -179,7 +179,7 @@ class Chosen(NamedTuple):
     notes: tuple[str, ...]
 
 
-def choose(step_times: str, choice: LatencyChoice) -> Chosen:
+def choose(step_times: str, choice: LatencyChoice) -> LatencySelection:
     """Return the latency model called `step_times`, for `auto` the one that is closest by what was measured.
 
     Raises EngineError when it cannot time the deployment.
@@ -192,19 +192,19 @@ def choose(step_times: str, choice: LatencyChoice) -> Chosen:
     name = _automatic(choice, notes) if step_times == AUTO else step_times
     latency = build(name, choice)
     if name == "fitted":
-        latency = _said_of_fitted(latency, choice, step_times == AUTO, notes)
+        latency = _fitted_notes(latency, choice, step_times == AUTO, notes)
     elif name == "kernels":
-        notes.extend(_said_of_kernels(latency))
+        notes.extend(_kernel_notes(latency))
     elif name == "operators":
         from blis_sim.engine.latency.operators.sources import notes_on_tables
 
         notes.extend(notes_on_tables(latency))
     if choice.placement is not None:
-        notes.extend(_said_of_placement(choice.placement, name))
-    return Chosen(name, latency, tuple(notes))
+        notes.extend(_placement_notes(choice.placement, name))
+    return LatencySelection(name, latency, tuple(notes))
 
 
-def watched_choice(chosen: Chosen, choice: LatencyChoice, max_tokens: int) -> LatencyModel:
+def watched_choice(chosen: LatencySelection, choice: LatencyChoice, max_tokens: int) -> LatencyModel:
     """Return a latency model with a watch for steps that beat the peak rates of the GPU, where it needs one.
 
     Coefficients from the command line are not watched.
@@ -221,7 +221,7 @@ def watched_choice(chosen: Chosen, choice: LatencyChoice, max_tokens: int) -> La
         return chosen.latency
     latency = watched(chosen.latency, chosen.name, peaks, max_tokens, choice.max_num_seqs)
     if isinstance(chosen.latency, HasTables):
-        chosen.latency.forget_asked()
+        chosen.latency.reset_maxima()
     return latency
 
 
@@ -241,12 +241,12 @@ def _automatic(choice: LatencyChoice, notes: list[str]) -> str:
     placement = choice.placement
     if placement is None:
         return "fitted"
-    if placement.profile is None and not _speaks_for_kernels(choice):
+    if placement.profile is None and not _prefers_kernels(choice):
         return "fitted"
     return "kernels" if _are_covered(choice, placement, notes) else "fitted"
 
 
-def _speaks_for_kernels(choice: LatencyChoice) -> bool:
+def _prefers_kernels(choice: LatencyChoice) -> bool:
     """Whether kernels predicted servers of this kind better, as measured."""
     from blis_sim.engine.latency.sureness import kernels_are_closer
 
@@ -257,11 +257,11 @@ def _are_covered(choice: LatencyChoice, placement: "KernelPlacement", notes: lis
     """Whether there are kernel times of the deployment; one line states their expected error."""
     from blis_sim.engine.latency.kernels.model_operations import operations_of
     from blis_sim.engine.latency.kernels.sources import grids_of
-    from blis_sim.engine.latency.sureness import expectation
+    from blis_sim.engine.latency.sureness import expected_kernel_errors
 
     try:
         grids_of(choice.model, choice.gpu, placement)
-        expected = expectation(operations_of(choice.model, placement))
+        expected = expected_kernel_errors(operations_of(choice.model, placement))
     except EngineError:
         if placement.profile is not None:
             raise
@@ -270,7 +270,7 @@ def _are_covered(choice: LatencyChoice, placement: "KernelPlacement", notes: lis
     return True
 
 
-def _said_of_fitted(latency: LatencyModel, choice: LatencyChoice, is_automatic: bool, notes: list[str]) -> LatencyModel:
+def _fitted_notes(latency: LatencyModel, choice: LatencyChoice, is_automatic: bool, notes: list[str]) -> LatencyModel:
     from blis_sim.engine.latency.coefficients_file import notes_on_coefficients
     from blis_sim.engine.latency.wrapped import RangeWatch
 
@@ -286,7 +286,7 @@ def _said_of_fitted(latency: LatencyModel, choice: LatencyChoice, is_automatic: 
     return latency
 
 
-def _said_of_placement(placement: "KernelPlacement", name: str) -> Iterator[str]:
+def _placement_notes(placement: "KernelPlacement", name: str) -> Iterator[str]:
     """Yield a line on each flag about kernels that has no effect."""
     from blis_sim.engine.latency.kernels.operations import AUTO, MARLIN
 
@@ -299,7 +299,7 @@ def _said_of_placement(placement: "KernelPlacement", name: str) -> Iterator[str]
         )
 
 
-def _said_of_kernels(latency: LatencyModel) -> Iterator[str]:
+def _kernel_notes(latency: LatencyModel) -> Iterator[str]:
     from blis_sim.engine.latency.kernel_steps import KernelSteps
 
     if isinstance(latency, KernelSteps) and latency.grids.notes:

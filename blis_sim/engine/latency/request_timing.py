@@ -6,11 +6,11 @@ strays further than 70 % from the mean.
 
 from dataclasses import dataclass, fields
 
-from blis_sim.engine.draws import mixed, standard_normal
+from blis_sim.engine.draws import splitmix64, standard_normal
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.units import Micros
 
-FARTHEST_FRACTION = 0.7
+MAX_NOISE_FRACTION = 0.7
 """Farthest that noise goes, as a fraction of the mean."""
 
 
@@ -86,6 +86,6 @@ class RequestTiming:
     def _noisy(self, mean: float, std: float, request_number: int, token_number: int) -> Micros:
         if std == 0:
             return round(mean)
-        draw = standard_normal(mixed(mixed(self.seed) + request_number) + token_number)
-        reach = FARTHEST_FRACTION * mean
+        draw = standard_normal(splitmix64(splitmix64(self.seed) + request_number) + token_number)
+        reach = MAX_NOISE_FRACTION * mean
         return round(mean + max(-reach, min(reach, draw * std)))

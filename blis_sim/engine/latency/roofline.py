@@ -9,7 +9,7 @@ import numpy.typing as npt
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.decode_steps import Floats, context_at_each_step, whole_micros_each
-from blis_sim.engine.latency.model import checked, whole_micros
+from blis_sim.engine.latency.model import checked_coefficients, whole_micros
 from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.engine.units import Micros
 
@@ -38,7 +38,7 @@ class Roofline:
     """Weight bytes of one expert, over all layers that have experts."""
 
     def __post_init__(self) -> None:
-        checked("alpha_coeffs", self.alpha, 3, 3)
+        checked_coefficients("alpha_coeffs", self.alpha, 3, 3)
         _check(self.model, self.gpu, self.tp)
         model, gpu = self.model, self.gpu
         hidden, layers = model.hidden_size, model.num_layers

@@ -44,7 +44,7 @@ class StepWork:
     """Reading the shard's weights once, all its experts included; every step pays it in full."""
     expert_us: float
     """Part of that time for experts to which tokens are routed."""
-    passed_over: float
+    unrouted_share: float
     """The share of those experts that a token is not routed to."""
     head_us: float
     """Reading the shard's part of the output head once, which `weight_us` leaves out."""
@@ -101,7 +101,7 @@ class StepWork:
     def weights_read(self, tokens: Any) -> Any:
         """Time to read the shard's weights once, head included; of the experts those that, by chance, some token is
         routed to."""
-        return self.weight_us + self.head_us - self.expert_us * self.passed_over**tokens
+        return self.weight_us + self.head_us - self.expert_us * self.unrouted_share**tokens
 
     def token_compute(self, tokens: int) -> float:
         """Compute time of the matrix multiplications with weights; attention is not part of it."""
@@ -183,7 +183,7 @@ def step_work(
         kv_bytes_per_token=model.num_layers * 2 * (kv_size / shards) * (model.bytes_per_kv_element or 2.0),
         weight_us=_weight_bytes(model, query_size, kv_size, tp, expert_shards) / bytes_per_us,
         expert_us=_expert_bytes(model, expert_shards) / bytes_per_us,
-        passed_over=max(0.0, 1 - experts_per_token / model.num_experts) if model.is_moe else 0.0,
+        unrouted_share=max(0.0, 1 - experts_per_token / model.num_experts) if model.is_moe else 0.0,
         head_us=model.vocab_size * hidden * model.bytes_per_weight / tp / bytes_per_us,
         hidden_size=hidden,
         num_moe_layers=num_moe,

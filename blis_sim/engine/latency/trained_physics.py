@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.latency.decode_steps import Floats, TimesFewDecodes, context_at_each_step, whole_micros_each
+from blis_sim.engine.latency.decode_steps import FewDecodesTimer, Floats, context_at_each_step, whole_micros_each
 from blis_sim.engine.latency.decode_sums import DecodeSums
-from blis_sim.engine.latency.model import MAX_MICROS, checked, whole_micros
+from blis_sim.engine.latency.model import MAX_MICROS, checked_coefficients, whole_micros
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS, StepWork, step_work
 from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.engine.units import Micros
@@ -55,8 +55,8 @@ class TrainedPhysics:
     attention, dp, flops per token of linear and dense layers, shards, flops per us, their weight. None otherwise."""
 
     def __post_init__(self) -> None:
-        checked("alpha_coeffs", self.alpha, 3, 3)
-        beta = checked("beta_coeffs", self.beta, 7, 11)
+        checked_coefficients("alpha_coeffs", self.alpha, 3, 3)
+        beta = checked_coefficients("beta_coeffs", self.beta, 7, 11)
         work = step_work(self.model, self.gpu, self.tp, self.dp, self.moe_comm_backend)
         betas = (*beta, *(0.0, 0.0, 0.0)[len(beta) - 7 :], beta[3]) if len(beta) < 11 else beta
         interleaved = betas[7] * self._interleaved_layers
@@ -152,7 +152,7 @@ class TrainedPhysics:
 
         return decode_time
 
-    def few_decodes_timer(self) -> TimesFewDecodes | None:
+    def few_decodes_timer(self) -> FewDecodesTimer | None:
         """Return a function with the operations of `decode_timer`, 0.1 us a step."""
         return None if self._kv_reads is None else self._few_decode_times
 

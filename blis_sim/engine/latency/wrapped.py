@@ -10,10 +10,10 @@ import numpy.typing as npt
 from blis_sim.engine.batch_shape import BatchShape, decodes
 from blis_sim.engine.latency.decode_steps import decode_timer
 from blis_sim.engine.latency.model import (
+    HasHostTimes,
     LatencyModel,
-    WaitsForHost,
     growth_requests,
-    idle_starter,
+    idle_start_timer,
     output_turn_us,
     whole_micros,
 )
@@ -47,13 +47,13 @@ class WrappedLatency:
     def post_decode_time(self) -> Micros:
         return self.model.post_decode_time
 
-    def idle_starter(self) -> Callable[[Micros], Micros] | None:
+    def idle_start_timer(self) -> Callable[[Micros], Micros] | None:
         """Return `idle_start_time`: where it only passes the call on, that of the model, None where that has none."""
         passes_on = type(self).idle_start_time is WrappedLatency.idle_start_time
-        return idle_starter(self.model) if passes_on else self.idle_start_time
+        return idle_start_timer(self.model) if passes_on else self.idle_start_time
 
     def idle_start_time(self, idle_us: Micros) -> Micros:
-        return self.model.idle_start_time(idle_us) if isinstance(self.model, WaitsForHost) else 0
+        return self.model.idle_start_time(idle_us) if isinstance(self.model, HasHostTimes) else 0
 
     @property
     def growth_requests(self) -> int:
@@ -154,35 +154,35 @@ class PhaseShifted(WrappedLatency):
         exact_us = self.model.step_time(shape)
         if exact_us > _LONGEST_SHIFTED_US:
             return exact_us
-        mixed = _mixed(self._key(shape) + shape.decode_context_tokens & _MASK)
-        return max(1, exact_us + exact_us * (mixed % _STEPS_OF_SPREAD - _STEPS_OF_SPREAD // 2) // 1_000_000)
+        splitmix64 = _splitmix64_of(self._key(shape) + shape.decode_context_tokens & _MASK)
+        return max(1, exact_us + exact_us * (splitmix64 % _STEPS_OF_SPREAD - _STEPS_OF_SPREAD // 2) // 1_000_000)
 
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         exact_us = self.model.decode_times(shape, steps)
         keys = np.arange(steps, dtype=np.uint64) * np.uint64(shape.decode_requests)
         keys += np.uint64(self._key(shape) + shape.decode_context_tokens & _MASK)
-        shift = (_mixed_each(keys) % np.uint64(_STEPS_OF_SPREAD)).astype(np.int64) - _STEPS_OF_SPREAD // 2
+        shift = (_splitmix64_of_each(keys) % np.uint64(_STEPS_OF_SPREAD)).astype(np.int64) - _STEPS_OF_SPREAD // 2
         shifted_us = np.maximum(exact_us + np.minimum(exact_us, _LONGEST_SHIFTED_US) * shift // 1_000_000, 1)
         return np.where(exact_us > _LONGEST_SHIFTED_US, exact_us, shifted_us)
 
     def _key(self, shape: BatchShape) -> int:
         """Return a number for all figures of a shape but decode contexts, which grow from step to step."""
-        return _mixed(self.phase << 40 ^ shape.prefill_tokens << 20 ^ shape.decode_requests)
+        return _splitmix64_of(self.phase << 40 ^ shape.prefill_tokens << 20 ^ shape.decode_requests)
 
 
-def _mixed(value: int) -> int:
+def _splitmix64_of(value: int) -> int:
     """The finalizer of the SplitMix64 generator: neighbouring numbers give unrelated ones."""
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
     return value ^ value >> 31
 
 
-def _mixed_each(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """`_mixed` of each value; products wrap around at 64 bits."""
+def _splitmix64_of_each(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """`_splitmix64_of` of each value; products wrap around at 64 bits."""
     values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    mixed: npt.NDArray[np.uint64] = values ^ values >> np.uint64(31)
-    return mixed
+    splitmix64: npt.NDArray[np.uint64] = values ^ values >> np.uint64(31)
+    return splitmix64
 
 
 WATCHED: Mapping[str, str] = {
@@ -191,7 +191,7 @@ WATCHED: Mapping[str, str] = {
     "decode_context_tokens": "context tokens of the decoding requests in a step",
 }
 """Fields of `BatchShape` whose largest value is known from the recordings, with what they count."""
-NEARLY_SEEN = 1.1
+RANGE_TOLERANCE = 1.1
 """Prompts up to this factor longer or shorter than all recorded prompts are not reported."""
 
 
@@ -209,28 +209,28 @@ class RangeWatch(WrappedLatency):
     seen_prompts: tuple[int, int] | None = None
     origin: str = "--coefficients"
     learned_for: str = ""
-    _asked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WATCHED, 0))
-    _asked_prompts: tuple[int, int] | None = None
+    _maxima: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WATCHED, 0))
+    _prompt_range: tuple[int, int] | None = None
 
     def exceeded(self) -> list[str]:
         """Return a line for each figure that exceeded the recordings."""
         batches = [
-            f"up to {self._asked[name]:,} {what}, the coefficients have seen up to {self.seen[name]:,}"
+            f"up to {self._maxima[name]:,} {what}, the coefficients have seen up to {self.seen[name]:,}"
             for name, what in WATCHED.items()
-            if name in self.seen and self._asked[name] > self.seen[name]
+            if name in self.seen and self._maxima[name] > self.seen[name]
         ]
         return batches + self._exceeded_by_prompts()
 
     def _exceeded_by_prompts(self) -> list[str]:
-        if self.seen_prompts is None or self._asked_prompts is None:
+        if self.seen_prompts is None or self._prompt_range is None:
             return []
-        (least, most), (shortest, longest) = self.seen_prompts, self._asked_prompts
-        if shortest * NEARLY_SEEN >= least and longest <= most * NEARLY_SEEN:
+        (least, most), (shortest, longest) = self.seen_prompts, self._prompt_range
+        if shortest * RANGE_TOLERANCE >= least and longest <= most * RANGE_TOLERANCE:
             return []
         return [f"prompts of {shortest:,} to {longest:,} tokens, the coefficients have seen {least:,} to {most:,}"]
 
     def step_time(self, shape: BatchShape) -> Micros:
-        asked = self._asked
+        asked = self._maxima
         num_tokens = shape.prefill_tokens + shape.decode_requests
         if num_tokens > asked["num_tokens"]:
             asked["num_tokens"] = num_tokens
@@ -242,7 +242,7 @@ class RangeWatch(WrappedLatency):
 
     def decode_timer(self) -> Callable[[int, int], Micros]:
         """Return the function of the model, with the same record."""
-        decode_time, asked = decode_timer(self.model), self._asked
+        decode_time, asked = decode_timer(self.model), self._maxima
 
         def noted_time(sequences: int, context: int) -> Micros:
             if sequences > asked["decode_requests"]:
@@ -255,9 +255,9 @@ class RangeWatch(WrappedLatency):
         return noted_time
 
     def queueing_time(self, input_tokens: int) -> Micros:
-        shortest, longest = self._asked_prompts or (input_tokens, input_tokens)
-        if not shortest <= input_tokens <= longest or self._asked_prompts is None:
-            self._asked_prompts = min(shortest, input_tokens), max(longest, input_tokens)
+        shortest, longest = self._prompt_range or (input_tokens, input_tokens)
+        if not shortest <= input_tokens <= longest or self._prompt_range is None:
+            self._prompt_range = min(shortest, input_tokens), max(longest, input_tokens)
         return self.model.queueing_time(input_tokens)
 
 
@@ -303,10 +303,10 @@ class JointSteps(WrappedLatency):
         return max(self.model.step_time(shape) for shape in shapes)
 
 
-def joined(latency: LatencyModel, steps: JointSteps | None = None) -> tuple[LatencyModel, JointSteps]:
+def with_joint_steps(latency: LatencyModel, steps: JointSteps | None = None) -> tuple[LatencyModel, JointSteps]:
     """Return `latency` with the innermost model behind one `JointSteps`, and that one."""
     if isinstance(latency, WrappedLatency) and not isinstance(latency, JointSteps):
-        inner, steps = joined(latency.model, steps)
+        inner, steps = with_joint_steps(latency.model, steps)
         return replace(latency, model=inner), steps
     steps = steps or JointSteps(latency)
     return steps, steps

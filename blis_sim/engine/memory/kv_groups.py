@@ -8,7 +8,7 @@ from typing import NamedTuple
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.memory.kv_specs import CHUNKED, FULL, LATENT, MIXED, SLIDING, STATE, KVSpec
 
-_MOST_UNEVEN = 1.5
+_MAX_LAYER_RATIO = 1.5
 """From this ratio of layers between kinds on, groups are as small as the rarest kind; below it, as large as the
 commonest, which wastes fewer pages on padding."""
 
@@ -35,7 +35,7 @@ class KVGroup(NamedTuple):
         """Bytes of one block in all layers of the group."""
         return sum(spec.page_bytes for spec in self.specs)
 
-    def only(self, layers: range) -> "KVGroup":
+    def restricted_to(self, layers: range) -> "KVGroup":
         """Return the group with those of its layers that are among `layers`."""
         kept = [(spec, number) for spec, number in zip(self.specs, self.layers, strict=True) if number in layers]
         return KVGroup(self.kind, tuple(spec for spec, _ in kept), tuple(number for _, number in kept))
@@ -145,7 +145,7 @@ def _even_groups(entries: Sequence[tuple[int, KVSpec]]) -> list[KVGroup]:
         key = _without_reach(spec) if spec.kind == FULL else spec
         buckets.setdefault(key, []).append((number, spec))
     counts = [len(bucket) for bucket in buckets.values()]
-    size = max(counts) if max(counts) < min(counts) * _MOST_UNEVEN else min(counts)
+    size = max(counts) if max(counts) < min(counts) * _MAX_LAYER_RATIO else min(counts)
     groups = []
     for bucket in buckets.values():
         num_groups = -(-len(bucket) // size)
@@ -159,7 +159,7 @@ def _even_groups(entries: Sequence[tuple[int, KVSpec]]) -> list[KVGroup]:
 
 def block_bytes(groups: Sequence[KVGroup], layers: range) -> int:
     """Return the bytes that one block takes on a GPU with `layers`: those of the largest group there."""
-    return max(group.only(layers).block_bytes for group in groups)
+    return max(group.restricted_to(layers).block_bytes for group in groups)
 
 
 def hit_granularity(groups: Sequence[KVGroup], enable_prefix_caching: bool) -> tuple[int, int]:

@@ -96,7 +96,7 @@ class MemoryLayout(NamedTuple):
 
     def groups_of_stage(self, stage: range) -> list[KVGroup]:
         """Return the groups with the layers of one pipeline stage alone."""
-        return [group.only(stage) for group in self.groups]
+        return [group.restricted_to(stage) for group in self.groups]
 
     def blocks_per_request(self, tokens: int | None = None) -> int:
         """Return the most blocks that one request of `tokens` holds, without them one of the longest length."""

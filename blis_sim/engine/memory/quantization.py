@@ -205,7 +205,7 @@ def read_quantization(
     if method not in CHECKPOINT_METHODS:
         known = ", ".join(CHECKPOINT_METHODS)
         raise EngineError(f"{model}: quant_method must be one of {known} to count weights, got {method!r}")
-    if requested and not _agrees(requested, method):
+    if requested and not _is_same_method(requested, method):
         raise EngineError(f"--quantization must be {method} or left out for {model}, got {requested!r}")
     keys = ConfigKeys(f"{model}: quantization_config", declared)
     return Quantization(method, _kv_cache_dtype(declared, method), _formats(keys, method), has_nvfp4)
@@ -217,7 +217,7 @@ def refused_quantization(checkpoint: Checkpoint, requested: str) -> str:
         method = _method(_declared(checkpoint.config, checkpoint.hf_quant_config, "the model"))
     except EngineError:
         return ""
-    if method and requested and not _agrees(requested, method):
+    if method and requested and not _is_same_method(requested, method):
         return f"the checkpoint is quantised with {method}"
     if not method and requested not in ("", "none", *ONLINE_METHODS):
         return f"weights are those of the checkpoint; vLLM quantises with {', '.join(ONLINE_METHODS)} while loading"
@@ -262,7 +262,7 @@ def _modelopt_method(algorithm: object) -> str:
     return "modelopt_mixed" if name == "MIXED_PRECISION" else names.get(name, "modelopt")
 
 
-def _agrees(requested: str, method: str) -> bool:
+def _is_same_method(requested: str, method: str) -> bool:
     families = ("modelopt", "awq", "gptq", "mxfp4", "fp8", "bitsandbytes", "compressed-tensors")
     return any(family in requested and family in method for family in families)
 

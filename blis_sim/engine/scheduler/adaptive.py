@@ -12,15 +12,15 @@ from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Finished, Preempted, Scheduled, StepDone
 from blis_sim.engine.kv_cache.prompt_store import PromptStore
 from blis_sim.engine.latency.decode_steps import few_decodes_timer
-from blis_sim.engine.queue import Due
+from blis_sim.engine.queue import EventKind
 from blis_sim.engine.scheduler.interface import PauseState
-from blis_sim.engine.scheduler.policies import ORDERS, Places
+from blis_sim.engine.scheduler.policies import ORDERS, SlotPreemption
 from blis_sim.engine.sequence import Outcome, Sequence
-from blis_sim.engine.speculation import Acceptance
+from blis_sim.engine.speculation import AcceptanceSampler
 from blis_sim.engine.units import Micros
 from blis_sim.engine.urgency import Urgency
 
-_FEWEST_PASSES, _MOST_PASSES = 3, 256
+_MIN_PASSES_AT_ONCE, _MAX_PASSES_AT_ONCE = 3, 256
 """Passes that are taken at once."""
 
 
@@ -28,13 +28,22 @@ class AdaptiveScheduler:
     """One worker with a number of places. Each prompt, verification and decode pass is a step of the log."""
 
     __slots__ = (
-        *("_acceptance", "_config", "_hold", "_context", "_is_pass_due", "_is_planned", "_kept", "_leaving"),
-        *("_limit", "_newcomers", "_number_of", "_numbers", "_order", "_pass", "_places", "_reports_steps"),
+        *(
+            "_acceptance",
+            "_config",
+            "_pause_state",
+            "_context",
+            "_is_pass_due",
+            "_is_planned",
+            "_prompt_computed",
+            "_leaving",
+        ),
+        *("_limit", "_newcomers", "_number_of", "_numbers", "_order", "_pass", "_slot_preemption", "_reports_steps"),
         *("_running", "_speculation", "_step", "_times_of_few", "_urgency", "_waiting", "kv"),
     )
 
     num_deferred = 0
-    rests = False
+    takes_only_empty_steps = False
 
     def __init__(self, context: EngineContext, reports_steps: bool) -> None:
         config = context.config
@@ -46,9 +55,11 @@ class AdaptiveScheduler:
         self._times_of_few = few_decodes_timer(context.latency)
         self._order = ORDERS[config.scheduler]
         self._urgency = Urgency(config.urgency) if config.priority_policy == "slo-urgency" else None
-        self._places = Places(config.urgency.min_preempt_gap) if config.preemption_policy == "gap" else None
+        self._slot_preemption = (
+            SlotPreemption(config.urgency.min_preempt_gap) if config.preemption_policy == "gap" else None
+        )
         self._speculation = config.speculation
-        self._acceptance = None if config.speculation is None else Acceptance(config.speculation)
+        self._acceptance = None if config.speculation is None else AcceptanceSampler(config.speculation)
         if config.speculation is not None:
             context.counters.num_accepted_per_position = [0] * config.speculation.num_tokens
         self._numbers = itertools.count()
@@ -58,7 +69,7 @@ class AdaptiveScheduler:
         """Requests with a place whose prompts are to be computed."""
         self._running: list[Sequence] = []
         """Requests that decode."""
-        self._kept: set[Sequence] = set()
+        self._prompt_computed: set[Sequence] = set()
         """Waiting requests that need not compute their prompts again."""
         self._pass: deque[list[tuple[Sequence, int]]] = deque()
         """Forward passes still to come over the batch: requests and their tokens, 0 for one without drafts."""
@@ -67,7 +78,7 @@ class AdaptiveScheduler:
         self._step: tuple[Micros, list[tuple[Sequence, int]], bool] | None = None
         """The executing step: its start, requests with their drafts, and whether it computes a prompt."""
         self._leaving: list[tuple[Sequence, Outcome]] = []
-        self._hold = PauseState.NONE
+        self._pause_state = PauseState.NONE
         self._is_planned = False
 
     @property
@@ -98,14 +109,14 @@ class AdaptiveScheduler:
     def step(self, at: Micros) -> None:
         self._is_planned = False
         if self._step is None:
-            self._go_on(at)
+            self._take_steps_from(at)
 
     def step_ended(self, report: object, at: Micros) -> None:
         self._end_step(at)
-        self._go_on(at)
+        self._take_steps_from(at)
 
-    def set_hold(self, hold: PauseState, at: Micros) -> None:
-        self._hold = hold
+    def set_pause_state(self, pause_state: PauseState, at: Micros) -> None:
+        self._pause_state = pause_state
         self._plan(at)
 
     def preempt_all(self, at: Micros) -> None:
@@ -113,7 +124,7 @@ class AdaptiveScheduler:
         for victim in reversed(victims):
             self._lose_place(victim, at)
         self._running, self._newcomers = [], deque()
-        self._kept.clear()
+        self._prompt_computed.clear()
         self._pass.clear()
         self._plan(at)
 
@@ -130,17 +141,17 @@ class AdaptiveScheduler:
     def _plan(self, at: Micros) -> None:
         if self._step is None and not self._is_planned:
             self._is_planned = True
-            self._context.queue.push(self._tick(at), Due.STEP)
+            self._context.queue.push(self._tick(at), EventKind.STEP)
 
-    def _go_on(self, at: Micros) -> None:
+    def _take_steps_from(self, at: Micros) -> None:
         """Take steps from `at` on, at which none executes, up to the first during which something else is due."""
         context = self._context
-        while self._hold is not PauseState.EVERYTHING:
+        while self._pause_state is not PauseState.EVERYTHING:
             if not (self._pass or self._newcomers or (self._is_pass_due and self._running)):
                 self._admit(at)
             if self._newcomers:
                 ends_at = self._begin_prompt(at)
-            elif self._running and (ended_at := self._leap(at)) > at:
+            elif self._running and (ended_at := self._take_many_steps(at)) > at:
                 at = ended_at
                 continue
             elif self._pass or self._running:
@@ -149,7 +160,7 @@ class AdaptiveScheduler:
                 break
             next_at = context.queue.next_at()
             if ends_at > context.until or (next_at is not None and next_at <= ends_at):
-                context.queue.push(ends_at, Due.STEP_END)
+                context.queue.push(ends_at, EventKind.STEP_END)
                 break
             at = ends_at
             self._end_step(at)
@@ -157,7 +168,7 @@ class AdaptiveScheduler:
 
     def _admit(self, at: Micros) -> None:
         """Give places to waiting requests, those of less urgent requests, too."""
-        if self._hold is not PauseState.NONE or not self._waiting:
+        if self._pause_state is not PauseState.NONE or not self._waiting:
             return
         if self._urgency is not None:
             self._urgency.rise(at)
@@ -170,8 +181,8 @@ class AdaptiveScheduler:
             sequence.running = True
             if sequence.scheduled_at is None:
                 sequence.scheduled_at = at
-            if sequence in self._kept:
-                self._kept.discard(sequence)
+            if sequence in self._prompt_computed:
+                self._prompt_computed.discard(sequence)
                 self._running.append(sequence)
             else:
                 self._newcomers.append(sequence)
@@ -180,17 +191,17 @@ class AdaptiveScheduler:
 
     def _take_places(self, at: Micros) -> int:
         """Let urgent requests take the places of others. Returns how many they took."""
-        if self._places is None:
+        if self._slot_preemption is None:
             return 0
         num_taken = 0
         for candidate in list(self._waiting):
-            index = self._places.find_victim(candidate, self._running)
+            index = self._slot_preemption.find_victim(candidate, self._running)
             if index is None:
                 break
             victim = self._running.pop(index)
             self._lose_place(victim, at)
             if self._config.urgency.keeps_progress:
-                self._kept.add(victim)
+                self._prompt_computed.add(victim)
             num_taken += 1
         return num_taken
 
@@ -233,7 +244,7 @@ class AdaptiveScheduler:
             duration_us += at_verification - at
         return self._begin(at, duration_us, group, is_prompt=False)
 
-    def _leap(self, at: Micros) -> Micros:
+    def _take_many_steps(self, at: Micros) -> Micros:
         """Take passes in which all decode one token, up to the one before a request ends or something else is due.
 
         Returns the end of the last one; `at` where passes must be taken one by one.
@@ -244,14 +255,14 @@ class AdaptiveScheduler:
         for sequence in self._running:
             request, num_tokens = sequence.request, sequence.num_output_tokens
             most = min(most, request.output_tokens - num_tokens, self._limit - request.input_tokens - num_tokens)
-            if most < _FEWEST_PASSES:
+            if most < _MIN_PASSES_AT_ONCE:
                 return at
             context_tokens += sequence.num_computed_tokens
         next_at = context.queue.next_at()
         last = context.until if next_at is None else min(context.until, next_at - 1)
         steps, tick = context.steps, self._tick
         first, num_passes = len(steps), 0
-        for duration_us in self._decode_times(len(self._running), context_tokens, min(most - 1, _MOST_PASSES)):
+        for duration_us in self._decode_times(len(self._running), context_tokens, min(most - 1, _MAX_PASSES_AT_ONCE)):
             ends_at = tick(at + duration_us)
             if ends_at > last:
                 break
@@ -297,7 +308,7 @@ class AdaptiveScheduler:
             for sequence in self._running:
                 num_left = sequence.max_output_tokens - sequence.num_output_tokens
                 slack_us = sequence.deadline_at - at
-                if gates is None or gates.lets_pass(sequence.priority, slack_us, num_left, usage):
+                if gates is None or gates.allows_drafts(sequence.priority, slack_us, num_left, usage):
                     drafted.append((sequence, speculation.num_tokens))
                 else:
                     others.append((sequence, 0))
@@ -372,13 +383,13 @@ class AdaptiveScheduler:
             if sequence in place:
                 place.remove(sequence)
         self._forget(sequence)
-        self._context.end_now(sequence, outcome, at)
+        self._context.end_and_report(sequence, outcome, at)
 
     def _forget(self, sequence: Sequence) -> None:
         sequence.running = False
         self._number_of.pop(sequence, None)
-        self._kept.discard(sequence)
+        self._prompt_computed.discard(sequence)
         if self._urgency is not None:
             self._urgency.forget(sequence)
-        if self._places is not None:
-            self._places.forget(sequence)
+        if self._slot_preemption is not None:
+            self._slot_preemption.forget(sequence)

@@ -129,7 +129,7 @@ class BatchScheduler(CohortScheduler):
 
     def _batch_done(self, step_index: int, at: Micros, cohort: list[Sequence]) -> BatchDone:
         """Return the report of the first step in flight, in which these sequences of the cohort decoded."""
-        step = self.flight[0]
+        step = self.in_flight[0]
         prompts: list[tuple[Sequence, int]] = []
         decoding = [*cohort, *(late.sequence for late in self._late.get(step_index, ()))]
         for each in step[2]:
@@ -144,11 +144,11 @@ class BatchScheduler(CohortScheduler):
         return BatchDone(at, step_index, started_at, shape, prompts, decoding, num_used_blocks, num_used_blocks, stages)
 
     def update(self, at: Micros) -> list[Event]:
-        step_index = self.next_step - len(self.flight)
+        step_index = self.next_step - len(self.in_flight)
         cohort = self.cohort
         emitted = self._decoding_in(step_index) if self._reports_steps and cohort.members else []
         batches = [self._batch_done(step_index, at, list(emitted))] if self._context.reports_batches else []
-        _, _, tokens, newcomers = self.flight.popleft()
+        _, _, tokens, newcomers = self.in_flight.popleft()
         finished: list[Event] = []
         ended = cohort.pop_ended(step_index) if step_index in cohort.ends else []
         if self._must_update or (tokens and ended):
@@ -172,7 +172,7 @@ class BatchScheduler(CohortScheduler):
         return [*batches, StepDone(at, step_index, self._context.steps.start(step_index), emitted), *finished]
 
     @property
-    def rests(self) -> bool:
+    def takes_only_empty_steps(self) -> bool:
         """Whether every step is empty until something other than a step is due."""
         return False
 
@@ -188,7 +188,7 @@ class BatchScheduler(CohortScheduler):
         cohort, step = self.cohort, self.next_step
         num_blocks = cohort.needs[step % self._block_size]
         fills = cohort.num_filling > 0
-        if not self._cohort_goes_first(num_blocks) or (fills and not self._fills_first()):
+        if not self._can_grant_cohort_first(num_blocks) or (fills and not self._fills_in_admission_order()):
             self.materialize_all()
             return 0, 0
         while True:
@@ -210,12 +210,12 @@ class BatchScheduler(CohortScheduler):
             cohort.composed(step)
         return num_decodes, context
 
-    def _cohort_goes_first(self, num_blocks: int) -> bool:
+    def _can_grant_cohort_first(self, num_blocks: int) -> bool:
         """Whether granting tokens to the cohort before all others is the same as granting in order of admission."""
         num_tokens = self._budget - self.cohort.num_decodes
         if num_tokens < 0:
             return False
-        if not self._by_priority and self._cohort_is_first():
+        if not self._by_priority and self._is_cohort_admitted_first():
             return True
         for sequence in self.explicit:  # is there enough for all?
             if sequence.request.media:
@@ -294,8 +294,8 @@ class BatchScheduler(CohortScheduler):
             return False
         step = self.next_step
         # The scheduler sees the declared budget and the context window, not where a sequence stops.
-        is_foreseen = 0 < sequence.max_output_tokens <= last_token or last_token == most
-        self.cohort.join(sequence, DecodeSpan(sequence, step, step + last_token - num_tokens_due - 1, is_foreseen))
+        has_known_end = 0 < sequence.max_output_tokens <= last_token or last_token == most
+        self.cohort.join(sequence, DecodeSpan(sequence, step, step + last_token - num_tokens_due - 1, has_known_end))
         if sequence.num_shareable_blocks:
             self.expect_fills(sequence)
         return True
@@ -318,7 +318,7 @@ class BatchScheduler(CohortScheduler):
         hold_prompt, take_blocks = self._hold_prompt, self._take_blocks
         if cohort.num_filling:
             self.fill_blocks(step, step + 1)
-        self.flight.append((num_decodes, cohort.offset + num_decodes * step, NO_TOKENS, newcomers))
+        self.in_flight.append((num_decodes, cohort.offset + num_decodes * step, NO_TOKENS, newcomers))
         self.next_step = step + 1
         if step in cohort.ends:
             cohort.composed(step)

@@ -10,9 +10,9 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import BatchDone, Finished, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.pipeline import Pipeline
-from blis_sim.engine.queue import Due
+from blis_sim.engine.queue import EventKind
 from blis_sim.engine.scheduler.batch_rules import Batch, BatchLimits, BatchRules, BlockCounts, Job
-from blis_sim.engine.scheduler.cohort_steps import MAX_REPEATED_STEPS, MIN_LEAP_STEPS, MultiStep
+from blis_sim.engine.scheduler.cohort_steps import MAX_REPEATED_STEPS, MIN_STEPS_AT_ONCE, MultiStep
 from blis_sim.engine.scheduler.faster_transformer import FasterTransformerRules
 from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.scheduler.lightllm import LightLLMRules
@@ -67,7 +67,7 @@ class BatchEngineScheduler:
         self._jobs: dict[Sequence, SequenceJob] = {}
         self._running: deque[RunningBatch] = deque()
         self._planned = False
-        self._hold = PauseState.NONE
+        self._pause_state = PauseState.NONE
         self._num_admissions = 0
         self._take_steps = MultiStep(context).take
 
@@ -88,7 +88,7 @@ class BatchEngineScheduler:
         return len(self._context.steps)
 
     @property
-    def rests(self) -> bool:
+    def takes_only_empty_steps(self) -> bool:
         return False
 
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
@@ -104,11 +104,11 @@ class BatchEngineScheduler:
             _leave(running.batch, job)
         self.rules.drop(job)
         sequence.running = False
-        self._context.end_now(sequence, outcome, at)
+        self._context.end_and_report(sequence, outcome, at)
         self._plan(at)
 
-    def set_hold(self, hold: PauseState, at: Micros) -> None:
-        self._hold = hold
+    def set_pause_state(self, pause_state: PauseState, at: Micros) -> None:
+        self._pause_state = pause_state
         self._plan(at)
 
     def preempt_all(self, at: Micros) -> None:
@@ -125,22 +125,22 @@ class BatchEngineScheduler:
 
     def step(self, at: Micros) -> None:
         self._planned = False
-        self._go_on(at)
+        self._take_steps_from(at)
 
     def step_ended(self, report: object, at: Micros) -> None:
         assert isinstance(report, RunningBatch)
         self._end(self._running.popleft(), at)
         if self._last_free_instant() >= at:
-            self._go_on(at)
+            self._take_steps_from(at)
         else:
             self._plan(at)  # what else is due at this instant comes first
 
     def _plan(self, at: Micros) -> None:
         if not self._planned and len(self._running) < self._num_stages:
             self._planned = True
-            self._context.queue.push(at, Due.STEP)
+            self._context.queue.push(at, EventKind.STEP)
 
-    def _go_on(self, at: Micros) -> None:
+    def _take_steps_from(self, at: Micros) -> None:
         """Compose batches from `at` on, and end those of a single stage that end before something else is due."""
         context = self._context
         while True:
@@ -149,21 +149,21 @@ class BatchEngineScheduler:
                 running = self._begin(batch, at)
                 self._running.append(running)
                 if self._num_stages > 1:
-                    context.queue.push(running.ends_at, Due.STEP_END, running)
+                    context.queue.push(running.ends_at, EventKind.STEP_END, running)
             if self._num_stages > 1 or not self._running:
                 return
             running = self._running[0]
             if running.ends_at > self._last_free_instant():
-                context.queue.push(running.ends_at, Due.STEP_END, running)
+                context.queue.push(running.ends_at, EventKind.STEP_END, running)
                 return
             at = running.ends_at
             self._end(self._running.popleft(), at)
 
     def _compose(self, at: Micros) -> Batch | None:
         rules = self.rules
-        if self._hold is PauseState.EVERYTHING:
+        if self._pause_state is PauseState.EVERYTHING:
             return None
-        if self._hold is PauseState.ADMISSIONS:
+        if self._pause_state is PauseState.ADMISSIONS:
             held, rules.waiting = rules.waiting, deque()
             batch = rules.compose()
             rules.waiting.extend(held)
@@ -199,8 +199,8 @@ class BatchEngineScheduler:
         context = self._context
         if self._num_stages == 1 and not batch.prefills:
             most = self._num_at_once(batch)
-            if most >= MIN_LEAP_STEPS:
-                return self._leap(batch, at, most)
+            if most >= MIN_STEPS_AT_ONCE:
+                return self._take_many_steps(batch, at, most)
         shape = shape_of(batch, context.recent_prompts.tokens_at(at) if batch.prefills else 0)
         context.last_shape = shape
         started_at = at if self._pipeline is None else self._pipeline.start(at)
@@ -216,13 +216,13 @@ class BatchEngineScheduler:
     def _num_at_once(self, batch: Batch) -> int:
         """Return how many batches can be taken at once: `batch` and those equal to it."""
         context = self._context
-        is_reported = self._reports_steps and not context.leaps
-        if self._hold is not PauseState.NONE or is_reported or context.reports_batches:
+        is_reported = self._reports_steps and not context.allows_multi_step
+        if self._pause_state is not PauseState.NONE or is_reported or context.reports_batches:
             return 1
         most = 1 + self.rules.num_equal_batches(batch)
         return min(most, MAX_REPEATED_STEPS + 1) if self._reports_steps else most
 
-    def _leap(self, batch: Batch, at: Micros, most: int) -> RunningBatch:
+    def _take_many_steps(self, batch: Batch, at: Micros, most: int) -> RunningBatch:
         """Take up to `most` equal batches, each of which begins before something else is due."""
         context, decodes = self._context, batch.decodes
         first = len(context.steps)

@@ -8,7 +8,7 @@ from collections import deque
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.kv_cache.interface import SlotCache
-from blis_sim.engine.queue import Due
+from blis_sim.engine.queue import EventKind
 from blis_sim.engine.scheduler.vllm_urgency import UrgencyComposition
 from blis_sim.engine.units import Micros
 
@@ -20,7 +20,7 @@ class BatchQueueScheduler(UrgencyComposition):
     which takes room, too. With a full queue it waits for the first batch, processes its outputs and composes again.
     """
 
-    __slots__ = ("_batches", "_ends", "_has_left", "_is_stepped", "_passages")
+    __slots__ = ("_batches", "_ends", "_has_left", "_is_lockstep", "_passages")
 
     def __init__(
         self, context: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
@@ -34,17 +34,17 @@ class BatchQueueScheduler(UrgencyComposition):
         """Instants at which each step in flight enters and leaves each stage, where batches are reported."""
         self._has_left = False
         """Whether a request has ended since the latest composition."""
-        self._is_stepped = False
+        self._is_lockstep = False
         """Whether steps are composed, begun and ended from outside, forward pass by forward pass."""
 
-    def step_from_outside(self) -> None:
+    def enable_lockstep(self) -> None:
         """Let callers of `compose_forward`, `begin_forward` and `end_forward` take the steps."""
-        self._is_stepped = True
+        self._is_lockstep = True
 
     @property
     def has_work(self) -> bool:
         """Whether requests are here that can be composed or are in flight."""
-        if self.flight:
+        if self.in_flight:
             return True
         return self._composes and bool(self.explicit or self.cohort.members or (self._admits and self.waiting))
 
@@ -65,13 +65,13 @@ class BatchQueueScheduler(UrgencyComposition):
 
     def forward_shape(self, at: Micros) -> BatchShape:
         """Return what the latency model sees of the first step in flight, if that begins at `at`."""
-        return self.shape_of(self.flight[0], self._context.recent_prompts.tokens_at(at))
+        return self.shape_of(self.in_flight[0], self._context.recent_prompts.tokens_at(at))
 
     def begin_forward(self, at: Micros) -> Micros:
         """Begin the first step in flight. Returns its end, were there no other rank."""
         self._executing = True
         self._context.clock = max(at, self._context.clock)
-        return self.begin(self.flight[0], at)
+        return self.begin(self.in_flight[0], at)
 
     def record_forward(self, at: Micros, ends_at: Micros) -> None:
         """Record that the first step in flight, which began at `at`, ends together with the steps of other ranks."""
@@ -88,7 +88,7 @@ class BatchQueueScheduler(UrgencyComposition):
         return super().num_begun_steps if self._pipeline is None else len(self._context.steps)
 
     def step(self, at: Micros) -> None:
-        if self._is_stepped:
+        if self._is_lockstep:
             self._planned = False
             return
         if self._pipeline is None:
@@ -119,7 +119,7 @@ class BatchQueueScheduler(UrgencyComposition):
             if self._has_work():
                 is_step = self._compose_batch(at)
                 batches.append(is_step)
-                num_empty = 0 if self.flight else num_empty + 1
+                num_empty = 0 if self.in_flight else num_empty + 1
                 if num_empty > 2 * self._depth:  # nothing changes until something else happens
                     batches.clear()
                     break
@@ -135,7 +135,7 @@ class BatchQueueScheduler(UrgencyComposition):
                 if ends_at > last:
                     self._executing = True
                     engine_context.clock = max(at, engine_context.clock)
-                    engine_context.queue.push(ends_at, Due.STEP_END)
+                    engine_context.queue.push(ends_at, EventKind.STEP_END)
                     return
             at = ends_at
             self._end_batch(at)
@@ -160,7 +160,7 @@ class BatchQueueScheduler(UrgencyComposition):
         if not self._composes or not self.schedule(at):
             return False
         started_at = pipeline.start(at)
-        ends_at = self.begin(self.flight[-1], started_at)
+        ends_at = self.begin(self.in_flight[-1], started_at)
         self._log_step(started_at, ends_at)
         self._ends.append(ends_at)
         if self._context.reports_batches:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 
-class NothingFound:
+class EmptyIndex:
     """The content of a cache in which nothing can be found again."""
 
     def identities(self) -> KeysView[object]:
         return dict[object, None]().keys()
 
-    def found_now(self) -> Container[object]:
+    def identities_now(self) -> Container[object]:
         return ()
 
 
@@ -30,7 +30,7 @@ class BlockCounts:
     def __init__(self, num_blocks: int, block_size_tokens: int) -> None:
         self.num_blocks = self.num_free = num_blocks
         self.block_size_tokens = block_size_tokens
-        self.index = NothingFound()
+        self.index = EmptyIndex()
         self.hit_tokens = self.queried_tokens = 0
 
     @property

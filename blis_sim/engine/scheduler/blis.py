@@ -9,10 +9,10 @@ from blis_sim.engine.cpu_tier_config import CpuTierConfig
 from blis_sim.engine.events import Event, Finished, Preempted, Scheduled, StepsDone
 from blis_sim.engine.kv_cache.blis_cache import CountingPromptCache, KVCache, PromptCache
 from blis_sim.engine.kv_cache.tiered_cache import OFFLOAD_POLICIES
-from blis_sim.engine.queue import Due
+from blis_sim.engine.queue import EventKind
 from blis_sim.engine.scheduler.batch import BatchScheduler
 from blis_sim.engine.scheduler.cohort import hold_none, take_none
-from blis_sim.engine.scheduler.cohort_steps import MAX_LEAP_STEPS, MAX_REPEATED_STEPS
+from blis_sim.engine.scheduler.cohort_steps import MAX_REPEATED_STEPS, MAX_STEPS_AT_ONCE
 from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.scheduler.policies import VICTIMS
 from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, ScheduledStep, ScheduledTokens, shape_of
@@ -35,10 +35,10 @@ class BlisScheduler(BatchScheduler):
         size = config.total_kv_blocks, config.block_size_tokens
         self._counting = counting = CountingPromptCache(*size) if has_cohort and kv is None else None
         self.kv: PromptCache = counting or kv or KVCache(*size)
-        free, take, hold = (
+        free, take, pause_state = (
             (None, take_none, hold_none) if counting is None else (counting.free, counting.take, counting.hold_prompt)
         )
-        super().__init__(context, reports_steps, 1, config.max_model_len or _NO_LIMIT, self.kv, free, take, hold)
+        super().__init__(context, reports_steps, 1, config.max_model_len or _NO_LIMIT, self.kv, free, take, pause_state)
         self._ends_early = self._counts_taken_blocks = True
         self._choose_victim = VICTIMS[config.preemption_policy]
         self.num_deferred = 0
@@ -57,7 +57,7 @@ class BlisScheduler(BatchScheduler):
         self._holds_while_waiting = True
         return True
 
-    def give_up(self, sequence: Sequence) -> None:
+    def release_reservation(self, sequence: Sequence) -> None:
         """Free the blocks reserved for a prompt that will not arrive."""
         self.kv.release(sequence)
 
@@ -65,13 +65,13 @@ class BlisScheduler(BatchScheduler):
         if sequence.running or sequence in self.waiting:
             self._leave(sequence)
         self.kv.release(sequence)
-        self._context.end_now(sequence, outcome, at)
+        self._context.end_and_report(sequence, outcome, at)
         if self.waiting and not self.num_running:
             self._plan(at)
 
-    def set_hold(self, hold: PauseState, at: Micros) -> None:
-        self._admits = hold is PauseState.NONE
-        self._composes = hold is not PauseState.EVERYTHING
+    def set_pause_state(self, pause_state: PauseState, at: Micros) -> None:
+        self._admits = pause_state is PauseState.NONE
+        self._composes = pause_state is not PauseState.EVERYTHING
         self._plan_after_step(at)
 
     def preempt_all(self, at: Micros) -> None:
@@ -89,7 +89,7 @@ class BlisScheduler(BatchScheduler):
         if self._composes and has_work and not self._planned:
             self._planned = True
             ends_at = self._context.steps.end(self.next_step - 1) if self.next_step else 0
-            self._context.queue.push(max(at, ends_at), Due.STEP)
+            self._context.queue.push(max(at, ends_at), EventKind.STEP)
 
     def schedule(self, at: Micros) -> bool:
         self.admitted, self.preempted, self._granted = [], [], {}
@@ -107,8 +107,8 @@ class BlisScheduler(BatchScheduler):
             self._report_composition(at)
             self.explicit += self.admitted
         if tokens:
-            self.cohort.calm_from = self.next_step + 1
-        self.flight.append((num_decodes, context, tokens, NO_NEWCOMERS))
+            self.cohort.decode_only_from = self.next_step + 1
+        self.in_flight.append((num_decodes, context, tokens, NO_NEWCOMERS))
         self.next_step += 1
         return True
 
@@ -127,13 +127,13 @@ class BlisScheduler(BatchScheduler):
             remaining = threshold
         return max(min(remaining, self._budget, self._limit - 1 - context), 0)
 
-    def _cohort_goes_first(self, num_blocks: int) -> bool:
-        if num_blocks and not self._cohort_is_first():
+    def _can_grant_cohort_first(self, num_blocks: int) -> bool:
+        if num_blocks and not self._is_cohort_admitted_first():
             # Whether a block is named before or after another of the same content is reused makes a difference.
             return False
         if num_blocks > self._free.num_free and self._holds_while_waiting:
             return False  # waiting sequences may lose blocks first
-        return super()._cohort_goes_first(num_blocks)
+        return super()._can_grant_cohort_first(num_blocks)
 
     def choose_victim(self) -> int:
         return self._choose_victim(self.explicit)
@@ -195,14 +195,14 @@ class BlisScheduler(BatchScheduler):
         # Evicting the only one that runs would let it come as far as this, again and again.
         return self.num_running == 1 and self._evict_waiting(sequence)
 
-    def _evict_waiting(self, needy: Sequence) -> bool:
-        """Take the blocks of the last waiting sequence that holds any. False when only `needy` holds blocks.
+    def _evict_waiting(self, candidate: Sequence) -> bool:
+        """Take the blocks of the last waiting sequence that holds any. False when only `candidate` holds blocks.
 
-        Without this the engine would spin for ever where nothing runs that could free a block for `needy`.
+        Without this the engine would spin for ever where nothing runs that could free a block for `candidate`.
         """
         if not self._holds_while_waiting:
             return False
-        holders = (each for each in reversed(self.waiting) if each.num_computed_tokens and each is not needy)
+        holders = (each for each in reversed(self.waiting) if each.num_computed_tokens and each is not candidate)
         victim = next(holders, None)
         if victim is None:
             return False
@@ -240,16 +240,16 @@ class BlisScheduler(BatchScheduler):
         return at + (self._context.latency.step_time(shape) or 1)
 
     @property
-    def rests(self) -> bool:
+    def takes_only_empty_steps(self) -> bool:
         return not self.num_running and bool(self.waiting) and self.is_blocked()
 
     def rest(self, at: Micros, ends_at: Micros, last: Micros) -> tuple[Micros, Micros]:
         # BLIS takes steps, most of 1 us, also while transfers hold the blocks that a waiting prompt needs.
         engine_context = self._context
-        if not self.rests or (self._reports_steps and not engine_context.leaps):
+        if not self.takes_only_empty_steps or (self._reports_steps and not engine_context.allows_multi_step):
             return at, ends_at
         most = min(
-            (last - ends_at) // (ends_at - at) + 1, MAX_REPEATED_STEPS if self._reports_steps else MAX_LEAP_STEPS
+            (last - ends_at) // (ends_at - at) + 1, MAX_REPEATED_STEPS if self._reports_steps else MAX_STEPS_AT_ONCE
         )
         first = self.next_step - 1
         engine_context.steps.repeat_last(most)

@@ -40,7 +40,7 @@ class DecodeCohort:
 
     __slots__ = (
         "_block_size",
-        "calm_from",
+        "decode_only_from",
         "end_heap",
         "ends",
         "fills",
@@ -66,7 +66,7 @@ class DecodeCohort:
         """Spans by the step that brings their last token. Spans that were cut short stay listed."""
         self.latest_number = 0
         """No member was admitted later than this."""
-        self.calm_from = 0
+        self.decode_only_from = 0
         """No member joins later than for this step, and only members compute from it on, as far as is composed."""
         self.end_heap: list[int] = []
         """The steps of `ends`, the first one first."""
@@ -82,7 +82,7 @@ class DecodeCohort:
         self.num_decodes += 1
         if sequence.running_number > self.latest_number:
             self.latest_number = sequence.running_number
-        self.calm_from = span.first_step
+        self.decode_only_from = span.first_step
         lead = sequence.num_computed_tokens - span.first_step
         self.offset += lead
         self.needs[-lead % self._block_size] += 1
@@ -142,7 +142,7 @@ class DecodeCohort:
     def composed(self, step: int) -> None:
         """`step` has been composed. Members whose end was foreseen do not decode in later steps."""
         for span in self.ends[step]:
-            if span.is_foreseen and not span.is_over and span.sequence.span is span:
+            if span.has_known_end and not span.is_over and span.sequence.span is span:
                 self._subtract(span)
 
     def pop_ended(self, step: int) -> list[Sequence]:

@@ -12,18 +12,18 @@ from blis_sim.engine.events import StepsDone
 from blis_sim.engine.kv_cache.block_pool import FreeRuns
 from blis_sim.engine.kv_cache.vllm_cache import CountingKVCache
 from blis_sim.engine.latency.decode_steps import few_decodes_timer
-from blis_sim.engine.latency.decode_sums import STEPS_OF_A_RUN, decode_sums
+from blis_sim.engine.latency.decode_sums import STEPS_PER_RUN, decode_sums
 from blis_sim.engine.scheduler.cohort import DecodeCohort, running_number
 from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, NO_TOKENS, ScheduledStep
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.step_log import MAX_INSTANT_US, too_late
 from blis_sim.engine.units import Micros
 
-MIN_LEAP_STEPS = 4
+MIN_STEPS_AT_ONCE = 4
 """Least steps of a leap: fewer are cheaper one by one."""
 FEW_STEPS = 32
 """Fewer steps are cheaper in a list than in an array, where their sums are not kept."""
-MAX_LEAP_STEPS = 1 << 16
+MAX_STEPS_AT_ONCE = 1 << 16
 
 
 class MultiStep:
@@ -48,8 +48,8 @@ class MultiStep:
         if run is None:
             return self._take_unknown(at, last, num_sequences, context_tokens, most)
         shift = at - run[first]
-        if (end := first + most) > STEPS_OF_A_RUN:
-            end = STEPS_OF_A_RUN
+        if (end := first + most) > STEPS_PER_RUN:
+            end = STEPS_PER_RUN
         ends_at = run[end] + shift
         if ends_at > last:
             end = bisect_right(run, last - shift, first + 1, end)
@@ -69,7 +69,7 @@ class MultiStep:
             if instants[-1] > last:
                 del instants[bisect_right(instants, last, 1) + 1 :]
             count, started_at, ends_at = len(instants) - 1, instants[-2], instants[-1]
-            self._context.steps.move_touching(instants)
+            self._context.steps.move_contiguous(instants)
             return count, started_at, ends_at
         ends = self._latency.decode_times(decodes(num_sequences, context_tokens), most).cumsum()
         ends += at
@@ -91,14 +91,14 @@ class CohortSteps(ABC):
         *(
             "_limits_admission",
             "_max_decodes",
-            "_most_calm",
+            "_max_decode_only",
             "_most_running",
             "_must_update",
             "_names",
             "_reports_steps",
             "_take_blocks",
         ),
-        *("_steps", "cohort", "explicit", "flight", "next_step", "preempted", "waiting"),
+        *("_steps", "cohort", "explicit", "in_flight", "next_step", "preempted", "waiting"),
     )
 
     def __init__(
@@ -118,7 +118,7 @@ class CohortSteps(ABC):
         self._most_running = context.config.max_num_seqs
         self._free = free
         self._take_blocks = take
-        self._most_calm = max_decodes
+        self._max_decode_only = max_decodes
         """`max_decodes` where members of the cohort take blocks by their sums alone, else 0."""
         self._counts_taken_blocks = False
         """Whether the cache counts every block that is taken."""
@@ -129,7 +129,7 @@ class CohortSteps(ABC):
         self.waiting: deque[Sequence] = deque()
         self.preempted: list[Sequence] = []
         """Sequences preempted by the latest `schedule`."""
-        self.flight: deque[ScheduledStep] = deque()
+        self.in_flight: deque[ScheduledStep] = deque()
         """Steps that have not ended, at most `depth`."""
         self.next_step = 0
         """Index of the step to be composed next."""
@@ -186,13 +186,13 @@ class CohortSteps(ABC):
                 if not names.will_share(sequence):
                     cohort.expect_no_fills(sequence)
 
-    def _fills_first(self) -> bool:
+    def _fills_in_admission_order(self) -> bool:
         """Whether members fill blocks with the next step as if granted their tokens one by one, in order of
         admission: of equal blocks a search finds the one that was filled first."""
         is_due = bool(self.cohort.fills[self.next_step % self._block_size])
-        return len(self.flight) == self._depth - 1 and (not is_due or self._cohort_is_first())
+        return len(self.in_flight) == self._depth - 1 and (not is_due or self._is_cohort_admitted_first())
 
-    def _cohort_is_first(self) -> bool:
+    def _is_cohort_admitted_first(self) -> bool:
         """Whether all other sequences were admitted after those of the cohort."""
         return not self.explicit or self.explicit[0].running_number > self.cohort.latest_number
 
@@ -200,7 +200,7 @@ class CohortSteps(ABC):
         """Compose a step of the cohort and newcomers to it. False, and nothing changed, if others may compute, too."""
         cohort, step = self.cohort, self.next_step
         num_decodes, fills = cohort.num_decodes, cohort.num_filling > 0
-        if num_decodes > self._max_decodes or not self._composes or (fills and len(self.flight) != self._depth - 1):
+        if num_decodes > self._max_decodes or not self._composes or (fills and len(self.in_flight) != self._depth - 1):
             return False
         if self.waiting and not (self.is_full() if fills or self._blocked is None else self.is_blocked()):
             return self.compose_newcomers(at)
@@ -212,7 +212,7 @@ class CohortSteps(ABC):
             take_blocks(num_blocks)
         if fills:
             self.fill_blocks(step, step + 1)
-        self.flight.append((num_decodes, cohort.offset + num_decodes * step, NO_TOKENS, NO_NEWCOMERS))
+        self.in_flight.append((num_decodes, cohort.offset + num_decodes * step, NO_TOKENS, NO_NEWCOMERS))
         self.next_step = step + 1
         if step in cohort.ends:
             cohort.composed(step)
@@ -221,36 +221,38 @@ class CohortSteps(ABC):
     def _num_equal_steps(self, most: int) -> int:
         """How many of the next `most` steps can be taken at once: the cohort alone computes and stays what it is."""
         cohort, step, depth = self.cohort, self.next_step, self._depth
-        if cohort.calm_from > step - depth or self.explicit or self._must_update or len(self.flight) < depth:
+        if cohort.decode_only_from > step - depth or self.explicit or self._must_update or len(self.in_flight) < depth:
             return 0
         if self.waiting and not (self.is_full() if cohort.num_filling else self.is_blocked()):
             return 0
-        if self._reports_steps and (not self._context.leaps or most > MAX_REPEATED_STEPS):
-            most = MAX_REPEATED_STEPS if self._context.leaps else 0
+        if self._reports_steps and (not self._context.allows_multi_step or most > MAX_REPEATED_STEPS):
+            most = MAX_REPEATED_STEPS if self._context.allows_multi_step else 0
         end, num_decodes = cohort.end_heap[0], cohort.num_decodes
         if most > (until_end := end - step + 2):
             # The last step may be composed without members whose end is foreseen, but not without all.
             most = until_end + 1 if depth > 1 and len(cohort.ends[end]) < num_decodes else until_end
-        if most < MIN_LEAP_STEPS:
+        if most < MIN_STEPS_AT_ONCE:
             return 0
-        if most > MAX_LEAP_STEPS:
-            most = MAX_LEAP_STEPS
+        if most > MAX_STEPS_AT_ONCE:
+            most = MAX_STEPS_AT_ONCE
         num_free = self._free.num_free
         if num_decodes * (most // self._block_size + 1) <= num_free:  # at most a block more each
             return most
         return 1 + cohort.num_steps_within(step, most - 1, num_free)
 
-    def _leap(self, at: Micros, last: Micros, most: int, instants: list[Micros]) -> tuple[Micros, Micros, int, int]:
+    def _take_many_steps(
+        self, at: Micros, last: Micros, most: int, instants: list[Micros]
+    ) -> tuple[Micros, Micros, int, int]:
         """Take up to `most` steps from `at` on, each of which begins by `last`. Returns start and end of the last one,
         the context tokens of its sequences, and its index.
 
         Before them `instants` get into the log: the starts of steps and the end of the last of these, `at`.
         """
         if len(instants) > 1:
-            self._context.steps.move_touching(instants)
+            self._context.steps.move_contiguous(instants)
         instants.clear()
-        flight, cohort, step, depth = self.flight, self.cohort, self.next_step, self._depth
-        num_decodes, context, _, _ = flight[0]
+        in_flight, cohort, step, depth = self.in_flight, self.cohort, self.next_step, self._depth
+        num_decodes, context, _, _ = in_flight[0]
         count, started_at, ends_at = self._steps.take(at, last, num_decodes, context, most)
         if count == 1:
             return started_at, ends_at, context, step - depth
@@ -265,10 +267,10 @@ class CohortSteps(ABC):
             self._take_blocks(num_blocks)
         num_last = cohort.num_decodes
         last_context = cohort.offset + num_last * last_step
-        flight[-1] = num_last, last_context, NO_TOKENS, NO_NEWCOMERS
+        in_flight[-1] = num_last, last_context, NO_TOKENS, NO_NEWCOMERS
         if depth == 2:  # with more there is no cohort
             last_context = context + num_decodes * (count - 1)
-            flight[0] = num_decodes, last_context, NO_TOKENS, NO_NEWCOMERS
+            in_flight[0] = num_decodes, last_context, NO_TOKENS, NO_NEWCOMERS
         self.next_step = last_step + 1
         if cohort.num_filling:
             self.fill_blocks(step, last_step + 1)

@@ -23,7 +23,7 @@ class EncoderCache:
         """Numbers of the media of a sequence that it refers to."""
         self.num_unused_tokens = self.num_free_tokens = num_tokens
 
-    def hold(self, sequence: Sequence, number: int, identity: object) -> bool:
+    def add_reference(self, sequence: Sequence, number: int, identity: object) -> bool:
         """Let a sequence refer to an encoded medium. False where it is not encoded."""
         holders = self._holders.get(identity)
         if holders is None:
@@ -34,14 +34,14 @@ class EncoderCache:
         self._places.setdefault(sequence, set()).add(number)
         return True
 
-    def holds(self, sequence: Sequence) -> bool:
+    def has_references(self, sequence: Sequence) -> bool:
         return sequence in self._places
 
     def grow(self, num_tokens: int) -> None:
         self.num_unused_tokens += num_tokens
         self.num_free_tokens += num_tokens
 
-    def makes_room(self, num_tokens: int) -> bool:
+    def make_room(self, num_tokens: int) -> bool:
         """Evict media to which no sequence refers until `num_tokens` tokens fit. Returns whether they fit."""
         if num_tokens <= self.num_unused_tokens:
             return True
@@ -132,12 +132,12 @@ class MediaEncoder:
             if medium.identity in identities:
                 self._repeated.append(number)
                 continue
-            if cache.hold(sequence, number, medium.identity):
+            if cache.add_reference(sequence, number, medium.identity):
                 continue
             size = medium.num_tokens
             if size > self._step_tokens or size > self._cache_tokens:
                 self._grow(size)
-            if size > self._budget - num_chosen or not cache.makes_room(size + num_chosen):
+            if size > self._budget - num_chosen or not cache.make_room(size + num_chosen):
                 num_tokens = min(num_tokens, start - computed) if computed < start else 0
                 break
             num_chosen += size
@@ -162,7 +162,7 @@ class MediaEncoder:
         for number in self._chosen:
             self._cache.add(sequence, number, media[number])
         for number in self._repeated if self._chosen else ():
-            self._cache.hold(sequence, number, media[number].identity)
+            self._cache.add_reference(sequence, number, media[number].identity)
         if self._chosen:
             taken = sum(media[number].num_tokens for number in self._chosen)
             self._taken[sequence] = taken
@@ -179,8 +179,8 @@ class MediaEncoder:
     def release(self, sequence: Sequence) -> None:
         self._cache.release(sequence)
 
-    def holds(self, sequence: Sequence) -> bool:
-        return self._cache.holds(sequence)
+    def has_references(self, sequence: Sequence) -> bool:
+        return self._cache.has_references(sequence)
 
 
 def new_encoder(config: EngineConfig) -> MediaEncoder:

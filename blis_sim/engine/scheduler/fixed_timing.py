@@ -8,15 +8,15 @@ from collections import deque
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import CacheChanged, Finished, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
-from blis_sim.engine.queue import Due
+from blis_sim.engine.queue import EventKind
 from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.scheduler.policies import ORDERS
 from blis_sim.engine.scheduler.scheduled_step import num_external_tokens
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
 
-FEWEST_TOKENS = 4
-MOST_TOKENS = 64
+MIN_TOKENS_AT_ONCE = 4
+MAX_TOKENS_AT_ONCE = 64
 """Fewest and most tokens that a sequence is given at once, to drivers that allow it."""
 
 
@@ -40,8 +40,8 @@ class FixedTimingScheduler:
         self._running: dict[Sequence, int] = {}
         """Running sequences, each with the number that its draws depend on."""
         self._num_started = 0
-        self._hold = PauseState.NONE
-        self._held_back: list[tuple[Sequence, int]] = []
+        self._pause_state = PauseState.NONE
+        self._paused_tokens: list[tuple[Sequence, int]] = []
         """Tokens that were due while everything was paused."""
 
     @property
@@ -53,7 +53,7 @@ class FixedTimingScheduler:
         return len(self._waiting)
 
     @property
-    def rests(self) -> bool:
+    def takes_only_empty_steps(self) -> bool:
         return False
 
     @property
@@ -69,24 +69,24 @@ class FixedTimingScheduler:
             self._leave(sequence)
         else:
             self._waiting.remove(sequence)
-        self._context.end_now(sequence, outcome, at)
+        self._context.end_and_report(sequence, outcome, at)
         self._plan(at)
 
     def step(self, at: Micros) -> None:
         """Give free slots to waiting requests."""
-        if self._hold is not PauseState.NONE:
+        if self._pause_state is not PauseState.NONE:
             return
         if self._order is not None:
             self._waiting = deque(sorted(self._waiting, key=self._order))
-        passed_over: deque[Sequence] = deque()
+        deferred: deque[Sequence] = deque()
         while self._waiting and len(self._running) < self._context.config.max_num_seqs:
             sequence = self._waiting[0]
             if not self._finds_adapter_slot(sequence.request.adapter):
-                passed_over.appendleft(self._waiting.popleft())
+                deferred.appendleft(self._waiting.popleft())
             elif not self._start(sequence, at):
                 break
-        self._waiting.extendleft(passed_over)
-        self.num_deferred = len(passed_over)
+        self._waiting.extendleft(deferred)
+        self.num_deferred = len(deferred)
 
     def step_ended(self, report: object, at: Micros) -> None:
         """Add the token that is due, unless its request has ended or was preempted."""
@@ -94,18 +94,18 @@ class FixedTimingScheduler:
         sequence, num_preemptions = report
         if sequence.outcome is not None or sequence.num_preemptions != num_preemptions:
             return
-        if self._hold is PauseState.EVERYTHING:
-            self._held_back.append(report)
+        if self._pause_state is PauseState.EVERYTHING:
+            self._paused_tokens.append(report)
             return
-        if not self._leap(sequence, at):
+        if not self._take_many_tokens(sequence, at):
             self._add_token(sequence, at)
 
-    def set_hold(self, hold: PauseState, at: Micros) -> None:
-        self._hold = hold
-        if hold is not PauseState.EVERYTHING:
-            for report in self._held_back:
-                self._context.queue.push(at, Due.STEP_END, report, self._running.get(report[0], 0))
-            self._held_back = []
+    def set_pause_state(self, pause_state: PauseState, at: Micros) -> None:
+        self._pause_state = pause_state
+        if pause_state is not PauseState.EVERYTHING:
+            for report in self._paused_tokens:
+                self._context.queue.push(at, EventKind.STEP_END, report, self._running.get(report[0], 0))
+            self._paused_tokens = []
         self._plan(at)
 
     def preempt_all(self, at: Micros) -> None:
@@ -125,7 +125,7 @@ class FixedTimingScheduler:
         self._plan(at)
 
     def _plan(self, at: Micros) -> None:
-        self._context.queue.push(at, Due.STEP)
+        self._context.queue.push(at, EventKind.STEP)
 
     def _finds_adapter_slot(self, adapter: str) -> bool:
         lora = self._context.config.lora
@@ -166,20 +166,25 @@ class FixedTimingScheduler:
         # Its own instant comes first, so a token is never due at the instant it begins to be awaited. The earliest
         # started of several that are due at one instant is first, however far each has been taken at once.
         report = sequence, sequence.num_preemptions
-        self._context.queue.push(at + max(1, wait), Due.STEP_END, report, self._running[sequence])
+        self._context.queue.push(at + max(1, wait), EventKind.STEP_END, report, self._running[sequence])
 
-    def _leap(self, sequence: Sequence, at: Micros) -> bool:
+    def _take_many_tokens(self, sequence: Sequence, at: Micros) -> bool:
         """Take many tokens at once, the first of which is due at `at`, but for a first and a last one.
 
         Only if the driver allows it and nothing but the clock decides when they come.
         """
         context, gap = self._context, self._even_gap
-        if not context.leaps or gap is None or sequence.first_token_step is None or context.queue.num_aborts:
+        if (
+            not context.allows_multi_step
+            or gap is None
+            or sequence.first_token_step is None
+            or context.queue.num_aborts
+        ):
             return False
         request, first = sequence.request, sequence.num_output_tokens
         last = min(request.output_tokens, context.config.limit_tokens - request.input_tokens)
-        count = min(MOST_TOKENS, last - 1 - first, (context.until - at) // gap + 1)
-        if count < FEWEST_TOKENS or request.deadline_us or context.cache_changes:
+        count = min(MAX_TOKENS_AT_ONCE, last - 1 - first, (context.until - at) // gap + 1)
+        if count < MIN_TOKENS_AT_ONCE or request.deadline_us or context.cache_changes:
             return False
         ends = range(at, at + count * gap, gap)
         for end in ends:

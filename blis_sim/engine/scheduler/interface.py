@@ -18,14 +18,14 @@ class PauseState(Enum):
     """No step is composed."""
 
 
-class Findable(Protocol):
+class CacheContent(Protocol):
     """The content of a KV cache."""
 
     def identities(self) -> KeysView[object]:
         """Return the identities of the blocks that can be found: a view, which changes with the cache."""
         ...
 
-    def found_now(self) -> Container[object]:
+    def identities_now(self) -> Container[object]:
         """Return the identities of the blocks that can be found at this instant."""
         ...
 
@@ -34,7 +34,7 @@ class KVUsage(Protocol):
     """Usage figures of every KV cache."""
 
     @property
-    def index(self) -> Findable: ...
+    def index(self) -> CacheContent: ...
 
     @property
     def num_blocks(self) -> int: ...
@@ -85,7 +85,7 @@ class Scheduler(Protocol):
         ...
 
     @property
-    def rests(self) -> bool:
+    def takes_only_empty_steps(self) -> bool:
         """Whether every step is empty until something other than a step is due."""
         ...
 
@@ -105,7 +105,7 @@ class Scheduler(Protocol):
         """Process the end of a step at `at`; `report` is the payload with which the scheduler planned the end."""
         ...
 
-    def set_hold(self, hold: PauseState, at: Micros) -> None:
+    def set_pause_state(self, pause_state: PauseState, at: Micros) -> None:
         """Suspend or resume scheduling. Only for engines that report their steps."""
         ...
 

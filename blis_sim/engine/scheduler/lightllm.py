@@ -51,7 +51,7 @@ class LightLLMRules(BatchRules):
                 break
             futures.append(self._future(job))
             is_alone = not self.num_allocated and not limits.is_original
-            if self.blocks.num_free < job.target or not (is_alone or _fits_for_ever(futures, limits.num_blocks)):
+            if self.blocks.num_free < job.target or not (is_alone or _fits_until_complete(futures, limits.num_blocks)):
                 break
             self.waiting.popleft()
             self.reserve(job, job.target)
@@ -79,7 +79,7 @@ class LightLLMRules(BatchRules):
         return max(0, total - job.target - 2), job.target + 1
 
 
-def _fits_for_ever(futures: list[tuple[int, int]], num_tokens: int) -> bool:
+def _fits_until_complete(futures: list[tuple[int, int]], num_tokens: int) -> bool:
     """Whether requests fit until each is complete, if the one with the most decodes to go holds its tokens longest."""
     held = 0
     for place, (to_go, tokens) in enumerate(sorted(futures, reverse=True), 1):

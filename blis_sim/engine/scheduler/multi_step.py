@@ -8,8 +8,8 @@ from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.kv_cache.block_pool import FreeRuns
 from blis_sim.engine.latency.decode_steps import decode_timer
-from blis_sim.engine.queue import Due
-from blis_sim.engine.scheduler.cohort_steps import MIN_LEAP_STEPS, CohortSteps
+from blis_sim.engine.queue import EventKind
+from blis_sim.engine.scheduler.cohort_steps import MIN_STEPS_AT_ONCE, CohortSteps
 from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, NO_TOKENS, BatchGrowth, ScheduledStep
 from blis_sim.engine.sequence import Sequence
@@ -90,23 +90,23 @@ class CohortScheduler(CohortSteps):
     @property
     def num_processed(self) -> int:
         """Index of the first step whose outputs have not been processed."""
-        return self.next_step - len(self.flight)
+        return self.next_step - len(self.in_flight)
 
     @property
     def num_begun_steps(self) -> int:
-        return self.next_step - len(self.flight) + self._executing + self._is_late
+        return self.next_step - len(self.in_flight) + self._executing + self._is_late
 
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         if self._has_deadlines:
             self.note_deadline(sequence)
         self.waiting.append(sequence)
-        if not self.flight:
+        if not self.in_flight:
             self._plan(at)
 
-    def set_hold(self, hold: PauseState, at: Micros) -> None:
-        self._admits = hold is PauseState.NONE
-        self._composes = hold is not PauseState.EVERYTHING
-        if not self.flight:
+    def set_pause_state(self, pause_state: PauseState, at: Micros) -> None:
+        self._admits = pause_state is PauseState.NONE
+        self._composes = pause_state is not PauseState.EVERYTHING
+        if not self.in_flight:
             self._plan(at)
 
     def step(self, at: Micros) -> None:
@@ -132,7 +132,7 @@ class CohortScheduler(CohortSteps):
         if last >= at:
             self._multi_step(at, last)
             return
-        if self.flight:
+        if self.in_flight:
             ends_at = self._begin(at)
             self._pause(ends_at, at, [at, ends_at])
         self._plan(at)  # what else is due at this instant comes first
@@ -141,16 +141,16 @@ class CohortScheduler(CohortSteps):
         """Compose at `at`, after everything else of that instant."""
         if not self._planned:
             self._planned = True
-            self._context.queue.push(at, Due.STEP)
+            self._context.queue.push(at, EventKind.STEP)
 
     def _multi_step(self, at: Micros, last: Micros) -> None:  # noqa: C901 - one loop: calls would double its cost
         """Take steps from `at` on, at which none executes, up to the first that ends after `last`."""
-        flight, cohort, waiting, depth, growth = self.flight, self.cohort, self.waiting, self._depth, self._growth
+        in_flight, cohort, waiting, depth, growth = self.in_flight, self.cohort, self.waiting, self._depth, self._growth
         needs, members, size, ends, free = cohort.needs, cohort.members, self._block_size, cohort.ends, self._free
-        decode_time, take_blocks, most_decodes = self._decode_time, self._take_blocks, self._most_calm
+        decode_time, take_blocks, most_decodes = self._decode_time, self._take_blocks, self._max_decode_only
         ends_early, reports_steps, counts_taken = self._ends_early, self._reports_steps, self._counts_taken_blocks
         num_decodes, context, tokens, newcomers = 0, 0, NO_TOKENS, NO_NEWCOMERS
-        most_calm, most_running, index, instants = 0, self._most_running, self.next_step - len(flight), [at]
+        most_calm, most_running, index, instants = 0, self._most_running, self.next_step - len(in_flight), [at]
         may_end_otherwise = ends_early or growth is not None
         joins_freely = self._admits and not self._limits_admission
         while True:
@@ -162,13 +162,13 @@ class CohortScheduler(CohortSteps):
                     is_composed = self.compose_newcomers(at)  # as in `compose_cohort`
                 else:
                     is_composed = not self.explicit and self.compose_cohort(at)
-                if not is_composed or len(flight) < depth:
+                if not is_composed or len(in_flight) < depth:
                     self._compose(at)
-                    if not flight:
+                    if not in_flight:
                         self._stop(at, instants, 0 if tokens or newcomers else num_decodes, context)
                         return
-                    most_calm = most_decodes if self._is_calm() else 0
-                elif not most_calm and self._is_calm():
+                    most_calm = most_decodes if self._is_decode_only() else 0
+                elif not most_calm and self._is_decode_only():
                     most_calm = most_decodes
             else:  # as in `compose_cohort`
                 if counts_taken:
@@ -176,38 +176,38 @@ class CohortScheduler(CohortSteps):
                 elif num_blocks:  # as `CountingKVCache.take` takes them
                     free.num_next -= num_blocks
                     free.num_free -= num_blocks
-                flight.append((num_next, cohort.offset + num_next * step, NO_TOKENS, NO_NEWCOMERS))
+                in_flight.append((num_next, cohort.offset + num_next * step, NO_TOKENS, NO_NEWCOMERS))
                 self.next_step = step + 1
                 if step in ends:
                     cohort.composed(step)
-            num_decodes, context, tokens, newcomers = flight[0]
+            num_decodes, context, tokens, newcomers = in_flight[0]
             if tokens or newcomers or not num_decodes:
-                ends_at = self.begin(flight[0], at)
+                ends_at = self.begin(in_flight[0], at)
             else:
                 step_us = decode_time(num_decodes, context)
                 ends_at = at + step_us
                 if ends_at < last and num_decodes == cohort.num_decodes:
                     most = (last - at) // step_us + 1  # contexts grow, so no more begin by `last`
-                    if most >= MIN_LEAP_STEPS and (most := self._num_equal_steps(most)) >= MIN_LEAP_STEPS:
-                        at, ends_at, context, index = self._leap(at, last, most, instants)
+                    if most >= MIN_STEPS_AT_ONCE and (most := self._num_equal_steps(most)) >= MIN_STEPS_AT_ONCE:
+                        at, ends_at, context, index = self._take_many_steps(at, last, most, instants)
             instants.append(ends_at)
             if may_end_otherwise and (
-                ends_early or (growth is not None and len(flight) > 1 and growth.is_exceeded(flight[1]))
+                ends_early or (growth is not None and len(in_flight) > 1 and growth.is_exceeded(in_flight[1]))
             ):
                 at, last = (self._end_early if ends_early else self._end_late)(ends_at, at, last, instants)
                 if at > last:
                     return
-                index, most_calm = self.next_step - len(flight), most_calm if self._is_calm() else 0
+                index, most_calm = self.next_step - len(in_flight), most_calm if self._is_decode_only() else 0
                 continue
             if ends_at > last and ends_at > (last := self._caught_up(ends_at)):
                 self._pause(ends_at, at, instants)
                 return
             at = ends_at
             if tokens or self._must_update or reports_steps:
-                self._context.steps.move_touching(instants)
+                self._context.steps.move_contiguous(instants)
                 self._context.events += self.update(at)
             else:
-                flight.popleft()  # what `update` does, where no more is to do
+                in_flight.popleft()  # what `update` does, where no more is to do
                 if newcomers:
                     self.give_first_tokens(newcomers, index, at)
                 if index in ends:
@@ -215,9 +215,11 @@ class CohortScheduler(CohortSteps):
                         self.complete(sequence, at, self._context.events)
             index += 1
 
-    def _is_calm(self) -> bool:
+    def _is_decode_only(self) -> bool:
         """Whether the cohort alone computes, and takes blocks by their sums alone."""
-        return self._composes and not self.explicit and not self.cohort.num_filling and len(self.flight) == self._depth
+        return (
+            self._composes and not self.explicit and not self.cohort.num_filling and len(self.in_flight) == self._depth
+        )
 
     def _end_late(self, ends_at: Micros, at: Micros, last: Micros, instants: list[Micros]) -> tuple[Micros, Micros]:
         """Begin the second step in flight at `ends_at`, the end of the first, which began at `at`, and process the
@@ -226,7 +228,7 @@ class CohortScheduler(CohortSteps):
         Returns that instant and the last free one; if that is before, nothing more can be done now.
         """
         self._is_late, at = True, ends_at
-        next_end: Micros | None = self.begin(self.flight[1], at)
+        next_end: Micros | None = self.begin(self.in_flight[1], at)
         while next_end is not None:
             instants.append(next_end)
             if next_end > last and next_end > (last := self._caught_up(next_end)):
@@ -242,23 +244,23 @@ class CohortScheduler(CohortSteps):
         The second of them waits as well where the step composed in between is the largest batch so far: that step has
         begun then, and its end is returned.
         """
-        self._context.steps.move_touching(instants)
+        self._context.steps.move_contiguous(instants)
         self._context.steps.note_late(self.num_processed, at)
         self._context.events += self.update(at)
         if self.explicit or not self.compose_cohort(at):
             self._compose(at)
-        if self._growth is not None and len(self.flight) > 1 and self._growth.is_exceeded(self.flight[1]):
-            return self.begin(self.flight[1], at)
+        if self._growth is not None and len(self.in_flight) > 1 and self._growth.is_exceeded(self.in_flight[1]):
+            return self.begin(self.in_flight[1], at)
         self._is_late = False
         self._context.events += self.update(at)
         return None
 
     def _compose(self, at: Micros) -> None:
         """Compose steps until `depth` are in flight or nothing can be composed."""
-        flight = self.flight
+        in_flight = self.in_flight
         if not self._composes:
             return
-        while len(flight) < self._depth:
+        while len(in_flight) < self._depth:
             if self.explicit:
                 self.join_cohort()
             if not self.explicit and self.compose_cohort(at):
@@ -266,18 +268,18 @@ class CohortScheduler(CohortSteps):
             if not (self.explicit or self.cohort.members or self.waiting):
                 return
             # Evicting alone may be all it does; what that frees can be granted at once.
-            if not self.schedule(at) and (flight or not self.preempted):
+            if not self.schedule(at) and (in_flight or not self.preempted):
                 return
 
     def _begin(self, at: Micros) -> Micros:
         """Begin the first step in flight. Returns its end."""
-        step = self.flight[0]
+        step = self.in_flight[0]
         return self.begin(step, at) if step[2] or step[3] else at + self._decode_time(step[0], step[1])
 
     def _stop(self, at: Micros, instants: list[Micros], num_decodes: int, context: int) -> None:
         """Stop at `at`, where nothing can be computed after a step in which so many of the cohort decoded, if any."""
         engine_context = self._context
-        engine_context.steps.move_touching(instants)
+        engine_context.steps.move_contiguous(instants)
         engine_context.clock = max(at, engine_context.clock)
         if num_decodes:
             engine_context.last_shape = decodes(num_decodes, context)
@@ -287,14 +289,14 @@ class CohortScheduler(CohortSteps):
 
         `instants` are the starts of steps that are not in the log, and the end of the last of these.
         """
-        self._context.steps.move_touching(instants)
+        self._context.steps.move_contiguous(instants)
         engine_context = self._context
-        num_decodes, context, tokens, newcomers = self.flight[0]
+        num_decodes, context, tokens, newcomers = self.in_flight[0]
         if not tokens and not newcomers:
             engine_context.last_shape = decodes(num_decodes, context)
         self._executing = True
         engine_context.clock = max(at, engine_context.clock)
-        engine_context.queue.push(ends_at, Due.STEP_END)
+        engine_context.queue.push(ends_at, EventKind.STEP_END)
 
     def _end_early(self, ends_at: Micros, at: Micros, last: Micros, instants: list[Micros]) -> tuple[Micros, Micros]:
         """Process the outputs of the step that began at `at`, to be reported when it ends.
@@ -302,9 +304,9 @@ class CohortScheduler(CohortSteps):
         Returns its end and the last free instant; if that is before, nothing more can be done now. Of `instants`, the
         starts of steps that are not in the log and the end of the last of these, the last one alone stays.
         """
-        self._context.steps.move_touching(instants)
+        self._context.steps.move_contiguous(instants)
         engine_context = self._context
-        num_decodes, context, tokens, newcomers = self.flight[0]
+        num_decodes, context, tokens, newcomers = self.in_flight[0]
         if not num_decodes and not tokens and not newcomers and ends_at <= last:
             at, ends_at = self.rest(at, ends_at, last)
             instants[0] = ends_at
@@ -321,11 +323,11 @@ class CohortScheduler(CohortSteps):
         if ends_at > last:
             engine_context.clock = max(at, engine_context.clock)
             if events:
-                engine_context.queue.push(ends_at, Due.STEP_END, events)
+                engine_context.queue.push(ends_at, EventKind.STEP_END, events)
             if has_finished:
-                engine_context.queue.push(ends_at, Due.DEPARTURE)
+                engine_context.queue.push(ends_at, EventKind.DEPARTURE)
             if self._planned:
-                engine_context.queue.push(ends_at, Due.STEP)
+                engine_context.queue.push(ends_at, EventKind.STEP)
             return ends_at, last
         self._planned = False
         engine_context.events += events

@@ -122,7 +122,7 @@ VICTIMS: dict[str, ChooseVictim] = {
 }
 
 
-class Places:
+class SlotPreemption:
     """Finds the running request that a waiting one takes the place of, never twice for one pair.
 
     So the preemptions of a request are at most as many as there are more urgent requests.

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from blis_sim.engine.batch_shape import BatchShape, new_shape
 from blis_sim.engine.sequence import Sequence
 
-NONE_DISPLACED: list[Sequence] = []
+NO_DISPLACED: list[Sequence] = []
 """Result of `prepare` where no sequence loses its place. The list is never changed."""
 
 

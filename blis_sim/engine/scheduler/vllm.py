@@ -8,7 +8,7 @@ from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted
 from blis_sim.engine.kv_cache.interface import SlotCache
 from blis_sim.engine.latency.decode_steps import step_timer
-from blis_sim.engine.latency.model import growth_requests, idle_starter
+from blis_sim.engine.latency.model import growth_requests, idle_start_timer
 from blis_sim.engine.lora import LoraSlots
 from blis_sim.engine.scheduler.batch_queue import BatchQueueScheduler
 from blis_sim.engine.scheduler.scheduled_step import BatchGrowth, ScheduledStep, ScheduledTokens
@@ -40,7 +40,7 @@ class VllmScheduler(BatchQueueScheduler):
         self._adds_time = self._lora is not None
         """Whether `added_time` may be other than 0."""
         self._step_time = step_timer(context.latency)
-        self._idle_start = idle_starter(context.latency) if self._pipeline is None else None
+        self._idle_start = idle_start_timer(context.latency) if self._pipeline is None else None
         """Returns how much longer the step after an idle time takes."""
         self._idle_until = -1
         """The instant at which the GPU was idle last, and for how long."""
@@ -63,7 +63,7 @@ class VllmScheduler(BatchQueueScheduler):
         return super()._update_late(at, instants)
 
     def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
-        if self.flight:
+        if self.in_flight:
             self._leaving.append((sequence, outcome))
             self._must_update = True
         else:
@@ -81,7 +81,7 @@ class VllmScheduler(BatchQueueScheduler):
     def shrink_cache(self, num_blocks: int, at: Micros) -> None:
         """Withhold `num_blocks` KV blocks, or all free ones, from all requests; 0 gives all blocks back."""
         self.kv.withhold(num_blocks)
-        if not self.flight:
+        if not self.in_flight:
             self._plan(at)
 
     def begin(self, step: ScheduledStep, at: Micros) -> Micros:
@@ -205,7 +205,7 @@ class VllmScheduler(BatchQueueScheduler):
 
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         self._leave(sequence)
-        self._context.end_now(sequence, outcome, at)
+        self._context.end_and_report(sequence, outcome, at)
 
     def _leave(self, sequence: Sequence) -> None:
         """Forget a sequence for good; outputs of steps in flight for it are ignored."""

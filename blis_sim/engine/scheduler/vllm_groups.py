@@ -75,7 +75,7 @@ class GroupedScheduler(VllmScheduler):
         self._grouped: GroupedKVCache = self.kv
         self._calendar = GroupCohort(self._block_size)
         self.cohort = self._calendar
-        self._most_calm = 0
+        self._max_decode_only = 0
         self._prompt_blocks = self.prompt_blocks
 
     def compose_cohort(self, at: Micros) -> bool:
@@ -108,7 +108,7 @@ class GroupedScheduler(VllmScheduler):
 
     def _grant_cohort(self) -> tuple[int, int]:
         cohort, step = self.cohort, self.next_step
-        if not self._goes_first() or not self._grant_changes():
+        if not self._can_grant_members_first() or not self._grant_changes():
             self.materialize_all()
             return 0, 0
         num_decodes, context = cohort.num_decodes, cohort.offset + cohort.num_decodes * step
@@ -117,11 +117,11 @@ class GroupedScheduler(VllmScheduler):
             cohort.composed(step)
         return num_decodes, context
 
-    def _goes_first(self) -> bool:
+    def _can_grant_members_first(self) -> bool:
         """Whether granting the cohort before all others is the same as granting in order of admission."""
         if self._budget < self.cohort.num_decodes:
             return False
-        if not self._by_priority and self._cohort_is_first():
+        if not self._by_priority and self._is_cohort_admitted_first():
             return True
         return not self.explicit and self._has_blocks_for_changes()
 
@@ -133,8 +133,8 @@ class GroupedScheduler(VllmScheduler):
         """Let members take and give back blocks for the next step. False, and nothing changed, if they may not fit."""
         step, calendar = self.next_step, self._calendar
         if step not in calendar.changes:
-            return len(self.flight) >= self._depth - 1
-        if len(self.flight) < self._depth - 1 or not self._has_blocks_for_changes():
+            return len(self.in_flight) >= self._depth - 1
+        if len(self.in_flight) < self._depth - 1 or not self._has_blocks_for_changes():
             return False
         for span in calendar.pop_changes(step):
             self._change_blocks(span, step)

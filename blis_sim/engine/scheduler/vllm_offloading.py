@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.cpu_tier_config import OffloadConfig
 from blis_sim.engine.kv_cache.offload_tier import LoadingKVCache, Lookup, OffloadTier, RequestUse
-from blis_sim.engine.queue import Due
+from blis_sim.engine.queue import EventKind
 from blis_sim.engine.scheduler.scheduled_step import Admission, ScheduledStep
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.sequence import Sequence
@@ -19,7 +19,7 @@ from blis_sim.engine.units import Micros
 
 
 @dataclass(slots=True)
-class Load:
+class BlockLoad:
     """Blocks on their way to the GPU for a waiting request."""
 
     sequence: Sequence
@@ -31,10 +31,10 @@ class Load:
 
 
 @dataclass(slots=True)
-class Transfers:
+class StepTransfers:
     """Transfers that go with one step and begin when it is computed: vLLM submits them behind its kernels."""
 
-    loads: list[Load] = field(default_factory=list)
+    loads: list[BlockLoad] = field(default_factory=list)
     stores: list[list[object]] = field(default_factory=list)
 
 
@@ -42,7 +42,16 @@ class OffloadingScheduler(VllmScheduler):
     """Every sequence is granted its tokens one by one, for the content of every block matters."""
 
     __slots__ = (
-        *("_begins", "_block_us", "_computes_until", "_is_planned_at", "_load_free_at", "_loading", "_loads", "_new"),
+        *(
+            "_pending_transfers",
+            "_block_us",
+            "_computes_until",
+            "_is_planned_at",
+            "_load_free_at",
+            "_loading",
+            "_loads",
+            "_composed_transfers",
+        ),
         *("_now", "_num_offered", "_store_free_at", "_storing", "_tier", "_uses"),
     )
 
@@ -53,10 +62,10 @@ class OffloadingScheduler(VllmScheduler):
         self._tier = OffloadTier(offload.num_blocks)
         self._block_us = offload.block_us
         self._now: Micros = 0
-        self._loads: dict[Sequence, Load] = {}
-        self._new = Transfers()
+        self._loads: dict[Sequence, BlockLoad] = {}
+        self._composed_transfers = StepTransfers()
         """Transfers that begin with the step that is being composed."""
-        self._begins: deque[Transfers] = deque()
+        self._pending_transfers: deque[StepTransfers] = deque()
         """For each composed step that has not begun, the transfers that begin with it."""
         self._storing: list[tuple[Micros, list[object]]] = []
         """Blocks on their way to CPU memory, and the instants of their arrival."""
@@ -70,30 +79,30 @@ class OffloadingScheduler(VllmScheduler):
         self._is_planned_at: Micros = -1
 
     def step(self, at: Micros) -> None:
-        if self.flight and not self._planned:
+        if self.in_flight and not self._planned:
             return  # transfers end beside the steps, and vLLM's scheduler is notified when a step has ended
         super().step(at)
 
     def schedule(self, at: Micros) -> bool:
         self._now = at
         self._end_stores(at)
-        self._new = Transfers()
+        self._composed_transfers = StepTransfers()
         is_scheduled = super().schedule(at)
         if is_scheduled:
-            for tokens in self.flight[-1][2]:
+            for tokens in self.in_flight[-1][2]:
                 self._offer(tokens.sequence, min(tokens.sequence.num_computed_tokens, tokens.sequence.num_tokens))
-            self._begins.append(self._new)
-        elif self._begins:
-            self._begins[-1].loads += self._new.loads
+            self._pending_transfers.append(self._composed_transfers)
+        elif self._pending_transfers:
+            self._pending_transfers[-1].loads += self._composed_transfers.loads
         else:
-            self._begin_loads(self._new.loads, max(at, self._computes_until))
-        if not self.flight:
-            self._wake_for_transfers()
+            self._begin_loads(self._composed_transfers.loads, max(at, self._computes_until))
+        if not self.in_flight:
+            self._plan_after_transfers()
         return is_scheduled
 
     def begin(self, step: ScheduledStep, at: Micros) -> Micros:
         ends_at = super().begin(step, at)
-        transfers = self._begins.popleft()
+        transfers = self._pending_transfers.popleft()
         self._computes_until = ends_at
         self._begin_loads(transfers.loads, ends_at)
         for identities in transfers.stores:
@@ -107,7 +116,7 @@ class OffloadingScheduler(VllmScheduler):
         load = self._loads.get(sequence)
         if load is not None:
             return self._after_load(load)
-        if not self.kv.caches or not sequence.request.reads_prefix_cache or sequence in self._loading.loaded:
+        if not self.kv.enables_caching or not sequence.request.reads_prefix_cache or sequence in self._loading.loaded:
             return Admission.NOW
         hits = self.kv.cached_prefix(sequence)
         identities, is_pending = self._found_in_tier(sequence, len(hits))
@@ -118,11 +127,11 @@ class OffloadingScheduler(VllmScheduler):
         if not self._loading.take_for_load(sequence, hits, len(identities), self._num_kept_free()):
             holds_all = self._loading.loaded and not self.explicit and not self.admitted
             return Admission.LATER if holds_all else Admission.BLOCKED
-        load = Load(sequence, identities)
+        load = BlockLoad(sequence, identities)
         self._tier.load(identities, len(hits), self._use_of(sequence))
         self._num_offered[sequence] = len(hits) + len(identities)
         self._loads[sequence] = load
-        self._new.loads.append(load)
+        self._composed_transfers.loads.append(load)
         return Admission.LATER
 
     def _num_kept_free(self) -> int:
@@ -131,10 +140,10 @@ class OffloadingScheduler(VllmScheduler):
         reserved = sum(map(self._loading.num_lacking, (*prefilling, *self._loading.loaded)))
         return reserved + (self._watermark_blocks if self.explicit or self.admitted else 0)
 
-    def _after_load(self, load: Load) -> Admission:
+    def _after_load(self, load: BlockLoad) -> Admission:
         if load.ends_at is None or load.ends_at > self._now:
             return Admission.LATER
-        if load.num_left and self.flight:
+        if load.num_left and self.in_flight:
             load.num_left -= 1
             return Admission.LATER
         for identity in load.identities:
@@ -182,7 +191,7 @@ class OffloadingScheduler(VllmScheduler):
         if load is not None:
             for identity in load.identities:
                 self._tier.unpin(identity)
-            self._new.loads = [each for each in self._new.loads if each is not load]
+            self._composed_transfers.loads = [each for each in self._composed_transfers.loads if each is not load]
         self._offer_last(sequence)
         super()._leave(sequence)
 
@@ -191,7 +200,7 @@ class OffloadingScheduler(VllmScheduler):
     def _offer(self, sequence: Sequence, num_tokens: int) -> None:
         """Offer the full blocks of a sequence that were not offered before to CPU memory."""
         first, end = self._num_offered.get(sequence, 0), num_tokens // self._block_size
-        if first >= end or not self.kv.caches:
+        if first >= end or not self.kv.enables_caching:
             return
         identities = [sequence.request.blocks.identity(index) for index in range(first, end)]
         stored = self._tier.store(identities, first, self._use_of(sequence))
@@ -199,19 +208,19 @@ class OffloadingScheduler(VllmScheduler):
             return
         self._num_offered[sequence] = end
         if stored:
-            self._new.stores.append(stored)
+            self._composed_transfers.stores.append(stored)
 
     def _offer_last(self, sequence: Sequence) -> None:
         """Offer what a sequence that leaves has computed since the last step; its last token was not computed."""
         if sequence not in self._uses:
             return
-        self._new = Transfers()
+        self._composed_transfers = StepTransfers()
         if sequence.running:
             most = min(sequence.num_computed_tokens - sequence.num_in_flight_tokens, sequence.num_tokens - 1)
             self._offer(sequence, max(most, 0))
-        for identities in self._new.stores:
+        for identities in self._composed_transfers.stores:
             self._begin_store(identities, self._context.clock)
-        self._new = Transfers()
+        self._composed_transfers = StepTransfers()
         self._num_offered.pop(sequence, None)
         self._tier.finish(self._uses.pop(sequence))
 
@@ -220,7 +229,7 @@ class OffloadingScheduler(VllmScheduler):
 
     # --- transfers, one after the other in each direction ---
 
-    def _begin_loads(self, loads: list[Load], at: Micros) -> None:
+    def _begin_loads(self, loads: list[BlockLoad], at: Micros) -> None:
         for load in loads:
             self._load_free_at = max(self._load_free_at, float(at)) + len(load.identities) * self._block_us
             load.ends_at = round(self._load_free_at)
@@ -236,7 +245,7 @@ class OffloadingScheduler(VllmScheduler):
             ends_at, identities = self._storing.pop(0)
             self._tier.stored(identities, ends_at)
 
-    def _wake_for_transfers(self) -> None:
+    def _plan_after_transfers(self) -> None:
         """Compose again when the next transfer that a waiting sequence may need has ended: nothing else runs."""
         if not self.waiting:
             return
@@ -244,4 +253,4 @@ class OffloadingScheduler(VllmScheduler):
         ends += [ends_at for ends_at, _ in self._storing[:1]]
         if ends and (soonest := max(min(ends), self._now + 1)) != self._is_planned_at:
             self._is_planned_at = soonest
-            self._context.queue.push(soonest, Due.STEP)
+            self._context.queue.push(soonest, EventKind.STEP)

@@ -15,8 +15,8 @@ from blis_sim.engine.scheduler.batch import BatchScheduler
 from blis_sim.engine.scheduler.cohort import can_have_cohort, hold_none, take_none
 from blis_sim.engine.scheduler.policies import least_urgent_latest_due
 from blis_sim.engine.scheduler.scheduled_step import (
+    NO_DISPLACED,
     NO_NEWCOMERS,
-    NONE_DISPLACED,
     Admission,
     ScheduledTokens,
     num_external_tokens,
@@ -33,8 +33,8 @@ class VllmComposition(BatchScheduler):
 
     __slots__ = (
         *("_counting", "_decode_interval", "_deferred", "_defers", "_has_tier", "_is_async", "_is_capacity_bound"),
-        *("_last_prefill_step", "_num_executed_steps", "_pipeline", "_split", "_threshold", "kept", "kv"),
-        *("num_compositions", "prepares"),
+        *("_last_prefill_step", "_num_executed_steps", "_pipeline", "_split", "_threshold", "kv", "num_compositions"),
+        *("prepares", "waiting_with_blocks"),
     )
 
     def __init__(
@@ -74,7 +74,7 @@ class VllmComposition(BatchScheduler):
         self._is_capacity_bound = False
         self.prepares = False
         """Whether `prepare` has anything to do."""
-        self.kept: set[Sequence] = set()
+        self.waiting_with_blocks: set[Sequence] = set()
         """Waiting sequences that lost their places and hold their KV blocks."""
 
     @property
@@ -97,7 +97,7 @@ class VllmComposition(BatchScheduler):
             for sequence in sequences
             if sequence.is_prefilling
             or sequence.num_stale_tokens
-            or self._encoder.holds(sequence)
+            or self._encoder.has_references(sequence)
             or (sequence.num_shareable_blocks and self._names is None and counting.will_share(sequence))
             or not self._join(sequence, sequence.num_output_tokens + sequence.num_placeholders + num_sampling)
         ]
@@ -112,11 +112,11 @@ class VllmComposition(BatchScheduler):
 
         A member that leaves for good gives its blocks back.
         """
-        span, counting, num_processed = sequence.span, self._counting, self.next_step - len(self.flight)
+        span, counting, num_processed = sequence.span, self._counting, self.next_step - len(self.in_flight)
         assert span is not None
         assert counting is not None
         first, end = span.first_step, span.last_step + 1
-        composed = end if span.is_foreseen and end < self.next_step else self.next_step
+        composed = end if span.has_known_end and end < self.next_step else self.next_step
         self.cohort.leave(sequence)
         num_in_flight = composed - first
         if num_processed > first:
@@ -150,7 +150,7 @@ class VllmComposition(BatchScheduler):
             sequence.add_token_steps(first, num_steps)
         else:
             sequence.token_runs.append([first, num_steps])
-        num_vain = 0 if span.is_foreseen else self.next_step - end
+        num_vain = 0 if span.has_known_end else self.next_step - end
         """Steps in flight that compute a token beyond the last one, which stays unknown."""
         self.cohort.leave(sequence)
         sequence.num_computed_tokens = computed = sequence.num_computed_tokens + num_steps + num_vain
@@ -170,7 +170,7 @@ class VllmComposition(BatchScheduler):
         self._budget = self._token_budget - self._drafter_rows
         self._threshold = self._long_prefill_threshold()
         self._had_prefill = False
-        displaced = self.prepare(at) if self.prepares else NONE_DISPLACED
+        displaced = self.prepare(at) if self.prepares else NO_DISPLACED
         self._defers = self._defers_prefills()
         num_decodes, context = self._grant_cohort() if self.cohort.members else (0, 0)
         if self.explicit:
@@ -189,8 +189,8 @@ class VllmComposition(BatchScheduler):
             return False
         tokens = [self._advance(sequence, num_tokens) for sequence, num_tokens in self._granted.items()]
         if tokens:
-            self.cohort.calm_from = self.next_step + 1
-        self.flight.append((num_decodes, context, tokens, NO_NEWCOMERS))
+            self.cohort.decode_only_from = self.next_step + 1
+        self.in_flight.append((num_decodes, context, tokens, NO_NEWCOMERS))
         self.next_step += 1
         if self.admitted:
             self.explicit += (
@@ -200,10 +200,10 @@ class VllmComposition(BatchScheduler):
 
     def prepare(self, at: Micros) -> list[Sequence]:
         """Change priorities and places before a step is composed. Returns the sequences that lost their places."""
-        return NONE_DISPLACED
+        return NO_DISPLACED
 
     def resume_first(self, passed_over: list[Sequence], adapters: set[str] | None) -> int:
-        """Resume the first waiting sequence, in `kept`. Returns its tokens; -1 without enough blocks."""
+        """Resume the first waiting sequence, in `waiting_with_blocks`. Returns its tokens; -1 without enough blocks."""
         return -1
 
     def _long_prefill_threshold(self) -> int:
@@ -275,7 +275,7 @@ class VllmComposition(BatchScheduler):
         num_running = self.num_running
         while waiting and self._budget > 0 and num_running < config.max_num_seqs:
             sequence = waiting[0]
-            if sequence in self.kept:
+            if sequence in self.waiting_with_blocks:
                 num_tokens = self.resume_first(passed_over, adapters)
                 if num_tokens < 0:
                     break

@@ -20,11 +20,11 @@ from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import Event
 from blis_sim.engine.kv_cache.interface import SlotCache
 from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
-from blis_sim.engine.queue import Due
+from blis_sim.engine.queue import EventKind
 from blis_sim.engine.scheduler.scheduled_step import ScheduledStep, ScheduledTokens, batch_shape
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.sequence import Sequence
-from blis_sim.engine.speculation import Acceptance
+from blis_sim.engine.speculation import AcceptanceSampler
 from blis_sim.engine.units import Micros
 
 
@@ -43,7 +43,7 @@ class DraftWaitScheduler(VllmScheduler):
         """Instants at which the steps in flight began: the log has a step only when its outputs are processed."""
 
     @abstractmethod
-    def drafts_came(self) -> None:
+    def on_drafts_ready(self) -> None:
         """Take in the drafts that follow the step composed last."""
 
     @property
@@ -55,7 +55,7 @@ class DraftWaitScheduler(VllmScheduler):
             super().step_ended(report, at)
             return
         self._executing = False
-        self.drafts_came()
+        self.on_drafts_ready()
         last = self._last_free_instant()
         if last >= at:
             self._take_batches(at, last)
@@ -79,7 +79,7 @@ class DraftWaitScheduler(VllmScheduler):
             if self._has_work():
                 is_step = self._compose_batch(at)
                 batches.append(is_step)
-                num_empty = 0 if self.flight else num_empty + 1
+                num_empty = 0 if self.in_flight else num_empty + 1
                 if num_empty > 2 * self._depth:
                     batches.clear()
                     break
@@ -96,10 +96,10 @@ class DraftWaitScheduler(VllmScheduler):
                 if ends_at > last:
                     self._executing = True
                     engine_context.clock = max(at, engine_context.clock)
-                    engine_context.queue.push(ends_at, Due.STEP_END)
+                    engine_context.queue.push(ends_at, EventKind.STEP_END)
                     return
             at = ends_at
-            self.drafts_came()
+            self.on_drafts_ready()
         engine_context.clock = max(at, engine_context.clock)
 
     def _log_step(self, started_at: Micros, ends_at: Micros) -> None:
@@ -150,7 +150,7 @@ class SpeculativeScheduler(DraftWaitScheduler):
         self._adds_time = self._takes_longer = True
         self.shape_of = step_shape
         self._speculation = speculation
-        self._acceptance = Acceptance(speculation)
+        self._acceptance = AcceptanceSampler(speculation)
         self._num_accepted = num_accepted or self._draw
         self._request_numbers: dict[Sequence, int] = {}
         """Numbers of the requests present, in order of arrival: draws do not depend on how requests are named."""
@@ -185,8 +185,8 @@ class SpeculativeScheduler(DraftWaitScheduler):
         most = sequence.max_output_tokens or self._config.limit_tokens - request.input_tokens
         return sequence.num_output_tokens + 1 + (sequence.num_placeholders > 0) < most
 
-    def drafts_came(self) -> None:
-        for tokens in self.flight[-1][2]:
+    def on_drafts_ready(self) -> None:
+        for tokens in self.in_flight[-1][2]:
             sequence = tokens.sequence
             if sequence.outcome is None:
                 drafts = self._is_drafting and not sequence.is_prefilling
@@ -210,7 +210,7 @@ class SpeculativeScheduler(DraftWaitScheduler):
             num_left = (sequence.max_output_tokens or sequence.output_tokens) - sequence.num_output_tokens
             kv_usage = self.kv.num_used_blocks / self.kv.num_blocks
             utilization = max(kv_usage, self.num_running / self._config.max_num_seqs)
-            if not gates.lets_pass(sequence.priority, sequence.deadline_at - self._now, num_left, utilization):
+            if not gates.allows_drafts(sequence.priority, sequence.deadline_at - self._now, num_left, utilization):
                 return 0
         return self._speculation.num_tokens
 

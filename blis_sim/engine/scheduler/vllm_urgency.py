@@ -2,8 +2,8 @@
 
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.kv_cache.interface import SlotCache
-from blis_sim.engine.scheduler.policies import Places
-from blis_sim.engine.scheduler.scheduled_step import NONE_DISPLACED
+from blis_sim.engine.scheduler.policies import SlotPreemption
+from blis_sim.engine.scheduler.scheduled_step import NO_DISPLACED
 from blis_sim.engine.scheduler.vllm_schedule import VllmComposition
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
@@ -17,7 +17,7 @@ class UrgencyComposition(VllmComposition):
     request first, when a running or a more urgent request finds too few.
     """
 
-    __slots__ = ("_keeps_progress", "_places", "_urgency")
+    __slots__ = ("_keeps_progress", "_slot_preemption", "_urgency")
 
     def __init__(
         self, context: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: SlotCache | None = None
@@ -25,10 +25,12 @@ class UrgencyComposition(VllmComposition):
         super().__init__(context, reports_steps, has_cohort, kv)
         config = context.config
         self._urgency = Urgency(config.urgency) if config.priority_policy == "slo-urgency" else None
-        self._places = Places(config.urgency.min_preempt_gap) if config.preemption_policy == "gap" else None
+        self._slot_preemption = (
+            SlotPreemption(config.urgency.min_preempt_gap) if config.preemption_policy == "gap" else None
+        )
         self._keeps_progress = config.urgency.keeps_progress
         self._has_deadlines = config.uses_deadlines or self._urgency is not None
-        self.prepares = self._urgency is not None or self._places is not None
+        self.prepares = self._urgency is not None or self._slot_preemption is not None
         self.takes_newcomers = self._urgency is None  # which join by an order that may be old
 
     def note_deadline(self, sequence: Sequence) -> None:
@@ -40,9 +42,9 @@ class UrgencyComposition(VllmComposition):
         """Raise waiting requests, and let them take places. Returns the requests that lost theirs."""
         if self._urgency is not None:
             self._urgency.rise(at)
-        places, waiting = self._places, self.waiting
+        places, waiting = self._slot_preemption, self.waiting
         if places is None or not waiting or not self._admits or self.num_running < self._config.max_num_seqs:
-            return NONE_DISPLACED
+            return NO_DISPLACED
         self._order_waiting()
         displaced: list[Sequence] = []
         for candidate in list(waiting):
@@ -63,7 +65,7 @@ class UrgencyComposition(VllmComposition):
             return
         victim.running = False
         victim.num_preemptions += 1
-        self.kept.add(victim)
+        self.waiting_with_blocks.add(victim)
         self.waiting.appendleft(victim)
         if self._urgency is not None:
             self._urgency.watch(victim)
@@ -98,12 +100,12 @@ class UrgencyComposition(VllmComposition):
         while not self._blocks.allocate(sequence, num_tokens):
             if not self.takes_reservation(sequence):
                 return -1
-        self.kept.discard(sequence)
+        self.waiting_with_blocks.discard(sequence)
         return num_tokens
 
     def takes_reservation(self, sequence: Sequence) -> bool:
         """Take the blocks of the least urgent request that waits with its progress, if there is one. It starts anew."""
-        others = [each for each in self.kept if each is not sequence]
+        others = [each for each in self.waiting_with_blocks if each is not sequence]
         if not others:
             return False
         self.lose_progress(max(others, key=lambda each: (each.priority, each.deadline_at, each.running_number)))
@@ -111,18 +113,18 @@ class UrgencyComposition(VllmComposition):
 
     def lose_all_progress(self) -> None:
         """Let no waiting request hold KV blocks."""
-        for sequence in list(self.kept):
+        for sequence in list(self.waiting_with_blocks):
             self.lose_progress(sequence)
 
     def lose_progress(self, sequence: Sequence) -> None:
         """Take the KV blocks of a waiting request."""
-        self.kept.discard(sequence)
+        self.waiting_with_blocks.discard(sequence)
         self.discard_progress(sequence)
 
     def forget(self, sequence: Sequence) -> None:
         """Forget a request that has ended."""
         if self._urgency is not None:
             self._urgency.forget(sequence)
-        if self._places is not None:
-            self._places.forget(sequence)
-            self.kept.discard(sequence)
+        if self._slot_preemption is not None:
+            self._slot_preemption.forget(sequence)
+            self.waiting_with_blocks.discard(sequence)

@@ -43,7 +43,7 @@ def _in_place(job: Job[str], _refusal: ApiError) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversations:
+class ChatRenderer:
     """Renders conversations to prompts. `special_tokens` are the templates' variables such as `bos_token`.
 
     `tool_template` replaces `template` for requests with tools; None is one template for both.
@@ -67,7 +67,7 @@ class Conversations:
         """
         own = self._own_source(body)
         if own is not None:
-            return self._own_prompt(own, body)
+            return self._render_own_template(own, body)
         messages = body.get("messages") or []
         arguments = self._arguments(body)
         has_tools = arguments.get("tools") is not None
@@ -90,7 +90,7 @@ class Conversations:
         given = body.get("chat_template_kwargs")
         return bool(given) and bool(_mapping(given).get("tokenize"))
 
-    def brings_template(self, body: Mapping[str, Any]) -> bool:
+    def has_own_template(self, body: Mapping[str, Any]) -> bool:
         """Whether a body has a template of its own, which must not be rendered in the event loop."""
         return self.trusts_requests and self._own_source(body) is not None
 
@@ -106,24 +106,24 @@ class Conversations:
         source = own or (None if self.is_given else given)
         return None if source is None else str(source)
 
-    def _own_prompt(self, source: str, body: Mapping[str, Any]) -> str:
+    def _render_own_template(self, source: str, body: Mapping[str, Any]) -> str:
         """Return the prompt rendered by the template of the request. Raises ApiError."""
         rest = {name: body[name] for name in ABOUT_PROMPTS if name in body}
         settings = {
             "default_arguments": dict(self.default_arguments),
             "hides_unusable_tools": self.hides_unusable_tools,
         }
-        job = Job(own_prompt, (source, dict(self.special_tokens), settings, rest), is_small=False)
-        return self.run_job(job, too_costly())
+        job = Job(render_own_template, (source, dict(self.special_tokens), settings, rest), is_small=False)
+        return self.run_job(job, template_too_costly())
 
     def _arguments(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the variables of a template. Fields of the request override its variables, which override the
         server's."""
-        adds, goes_on = body.get("add_generation_prompt"), body.get("continue_final_message")
+        adds, continues_word = body.get("add_generation_prompt"), body.get("continue_final_message")
         given = _mapping(body.get("chat_template_kwargs"))
         fields = {
             "add_generation_prompt": True if adds is None else as_flag(adds),
-            "continue_final_message": False if goes_on is None else as_flag(goes_on),
+            "continue_final_message": False if continues_word is None else as_flag(continues_word),
             "documents": body.get("documents"),
             **effort_arguments(body.get("reasoning_effort"), given),
         }
@@ -134,7 +134,7 @@ class Conversations:
         return arguments | _set(given) | _set(fields)
 
 
-def open_conversations(options: ContentOptions, model_folder: Path | None) -> Conversations:
+def load_chat_renderer(options: ContentOptions, model_folder: Path | None) -> ChatRenderer:
     """Return the chat renderer of the server with the given template, else the template of the model folder.
 
     Conversations are refused with a folder without a template. Without a folder, prompts are ChatML. Raises OptionError
@@ -154,7 +154,7 @@ def open_conversations(options: ContentOptions, model_folder: Path | None) -> Co
     takes_parts = None if requested == "auto" else requested == "openai"
     templates = {name: _compiled(source, tokens, takes_parts) for name, source in sources.items() if name in USED}
     otherwise = ChatMLTemplate() if model_folder is None else MissingTemplate()
-    return Conversations(
+    return ChatRenderer(
         template=templates.get(DEFAULT, otherwise),
         tool_template=templates.get(FOR_TOOLS),
         is_given=given is not None,
@@ -200,36 +200,36 @@ def _set(arguments: Mapping[str, Any]) -> dict[str, Any]:
 MOST_PROMPT_CHARS = 16 << 20
 
 
-def own_prompt(
+def render_own_template(
     source: str, special_tokens: Mapping[str, str], settings: Mapping[str, Any], body: Mapping[str, Any]
 ) -> str:
     """Render the prompt of a body with the template of the request.
 
-    `settings` are those of the server's `Conversations`. Raises ApiError for an invalid template, a refusal by the
+    `settings` are those of the server's `ChatRenderer`. Raises ApiError for an invalid template, a refusal by the
     template, or a text that is longer than any context.
     """
     # Imported here because only workers call this function; the server process needs neither library.
-    from mockserve.generation.chat_templates.conversations import Conversations
+    from mockserve.generation.chat_templates.conversations import ChatRenderer
     from mockserve.generation.chat_templates.jinja import JinjaTemplate
 
     try:
         template = JinjaTemplate(source, special_tokens)
         # The template counts as the server's own, so that none among the variables of the body replaces it.
-        own = Conversations(template, special_tokens=special_tokens, is_given=True, trusts_requests=True, **settings)
+        own = ChatRenderer(template, special_tokens=special_tokens, is_given=True, trusts_requests=True, **settings)
         text = own.prompt(body)
     except OptionError as error:
         raise ApiError(str(error).removeprefix("--chat-template: not a Jinja template: ")) from None
     except ApiError as error:
         if error.message:
             raise
-        raise too_costly() from None  # the message of a MemoryError within a template
+        raise template_too_costly() from None  # the message of a MemoryError within a template
     except (MemoryError, RecursionError):
-        raise too_costly() from None
+        raise template_too_costly() from None
     if len(text) > MOST_PROMPT_CHARS:
-        raise too_costly()
+        raise template_too_costly()
     return text
 
 
-def too_costly() -> ApiError:
+def template_too_costly() -> ApiError:
     """Return the error of a template beyond the limits."""
     return ApiError("The chat template of the request takes too much time or memory.")

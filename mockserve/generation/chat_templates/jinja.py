@@ -15,9 +15,9 @@ from mockserve.generation.chat_templates.turns import (
     TemplateRequest,
     Turn,
     check_conversation,
-    marked,
-    open_ended,
-    without_developers,
+    cut_at_end_mark,
+    merge_developer_turns,
+    with_end_mark,
 )
 from mockserve.protocol.errors import ApiError
 
@@ -54,19 +54,19 @@ class JinjaTemplate:
             raise OptionError(f"--chat-template: not a Jinja template: {error}") from error
         self._source = source
         self._special_tokens = dict(special_tokens)
-        self._knows_developers = '"developer"' in source or "'developer'" in source
+        self._supports_developer_role = '"developer"' in source or "'developer'" in source
         self.takes_parts = _iterates_over_content(tree) if takes_parts is None else takes_parts
 
     def render(self, turns: Sequence[Turn], request: TemplateRequest) -> str:
         check_conversation(turns)
-        if not self._knows_developers:
-            turns = without_developers(turns)
+        if not self._supports_developer_role:
+            turns = merge_developer_turns(turns)
         try:
             _check(request)
             if not request.continue_final_message:
                 return self._rendered(turns, request)
-            turns, final_text = marked(turns, self._source)
-            return open_ended(self._rendered(turns, request), final_text)
+            turns, final_text = with_end_mark(turns, self._source)
+            return cut_at_end_mark(self._rendered(turns, request), final_text)
         except Exception as error:  # noqa: BLE001  (a template may fail in any way the client's data makes it)
             raise ApiError(str(error)) from None
 

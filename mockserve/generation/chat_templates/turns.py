@@ -9,10 +9,10 @@ from mockserve.protocol.completions.content_parts import (
     MEDIA_PARTS,
     TEXT_PARTS,
     TOOL_REFERENCE,
-    flattened,
+    flatten_text,
     has_text,
-    kind_of,
     part_text,
+    part_type,
 )
 from mockserve.protocol.errors import ApiError
 
@@ -21,17 +21,17 @@ Turn: TypeAlias = Mapping[str, Any]
 
 SYSTEM, DEVELOPER = "system", "developer"
 
-FREED_TURNS = 4096
+TURNS_PER_FREE = 4096
 """Number of turns freed in one call, which takes a few milliseconds."""
 
 
 def free(turns: list[Turn]) -> None:
     """Empty a list in pieces. Freeing hundreds of thousands of turns in one C call would block every thread."""
     while turns:
-        del turns[-FREED_TURNS:]
+        del turns[-TURNS_PER_FREE:]
 
 
-def without_developers(turns: Sequence[Turn]) -> list[Turn]:
+def merge_developer_turns(turns: Sequence[Turn]) -> list[Turn]:
     """Return the turns with developer turns as system turns; system turns are merged unless only the first turn is one.
 
     A conversation without a developer is returned unchanged.
@@ -63,7 +63,7 @@ _PROBE = f"{MARK} "
 """The mark with a space behind it, which a template that trims contents removes."""
 
 
-def marked(turns: Sequence[Turn], source: str) -> tuple[list[Turn], str]:
+def with_end_mark(turns: Sequence[Turn], source: str) -> tuple[list[Turn], str]:
     """Return the turns with the mark behind the text of the last one, and that text.
 
     Raises ValueError if the last turn has no text to continue.
@@ -90,7 +90,7 @@ def _marked_parts(content: Sequence[Any]) -> tuple[list[Any], str]:
     raise ValueError("continue_final_message is set but we could not find any text to continue in the final message!")
 
 
-def open_ended(rendered: str, final_text: str) -> str:
+def cut_at_end_mark(rendered: str, final_text: str) -> str:
     """Return the rendered prompt up to the mark. Trailing white space remains unless the template removes it.
 
     Raises ValueError where the template has left out the final text.
@@ -150,7 +150,7 @@ def _content(message: Mapping[str, Any], takes_parts: bool) -> Any:
     if role == "system":
         parts = _without_billing(parts)
     if not takes_parts:
-        return flattened(parts)
+        return flatten_text(parts)
     shown = [_shown_part(part) for part in parts if has_text(part)]
     # Templates take results of tools as strings, unless there is more than text in them.
     if role == "tool" and all(each["type"] == "text" for each in shown):
@@ -173,7 +173,7 @@ def _without_billing(parts: Sequence[Any]) -> list[Any]:
 def _shown_part(part: Any) -> dict[str, Any]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
-    kind = kind_of(part) or ""
+    kind = part_type(part) or ""
     if kind == TOOL_REFERENCE:
         return {"type": kind, "name": part.get("name")}
     others = {key: value for key, value in part.items() if key not in _KNOWN_PART_KEYS}

@@ -134,23 +134,23 @@ _USUAL = PRINTABLE.encode()
 _SPACE = ord(" ")
 
 
-def guided_text(grammar: str, random: Random, room: int) -> str:
+def guided_text(grammar: str, random: Random, soft_limit_chars: int) -> str:
     """Return a text of the grammar, which is in llguidance's notation; an endless text is cut.
 
-    Beyond `room` characters, the text ends as soon as the grammar allows.
+    Beyond `soft_limit_chars` characters, the text ends as soon as the grammar allows.
     """
     from llguidance import LLMatcher, LLTokenizer
 
     matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0)
     written = bytearray()
     while len(written) < MOST_CHARS and not matcher.is_stopped():
-        if matcher.is_accepting() and (len(written) >= room or random.random() < 0.2):
+        if matcher.is_accepting() and (len(written) >= soft_limit_chars or random.random() < 0.2):
             break
         forced = matcher.compute_ff_bytes()
         allowed = [forced[0]] if forced else _allowed(matcher.compute_bitmask())
         if not allowed:
             break
-        byte = _chosen(allowed, random, heads_for_end=len(written) >= room)
+        byte = _chosen(allowed, random, must_finish=len(written) >= soft_limit_chars)
         if not matcher.consume_token(byte):
             break
         written.append(byte)
@@ -161,12 +161,12 @@ def _allowed(mask: bytes) -> list[int]:
     return [byte for byte in range(256) if mask[byte >> 3] >> (byte & 7) & 1]
 
 
-def _chosen(allowed: list[int], random: Random, heads_for_end: bool) -> int:
-    if heads_for_end:
+def _chosen(allowed: list[int], random: Random, must_finish: bool) -> int:
+    if must_finish:
         closing = [byte for byte in allowed if chr(byte) in _CLOSING]
         if closing:
             return closing[0]
-    usual = [byte for byte in _USUAL if byte in allowed and not (heads_for_end and byte == _SPACE)]
+    usual = [byte for byte in _USUAL if byte in allowed and not (must_finish and byte == _SPACE)]
     return random.choice(usual or allowed)
 
 

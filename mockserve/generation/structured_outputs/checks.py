@@ -8,19 +8,19 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from mockserve.generation.structured_outputs.json_instances import mentions_checked
+from mockserve.generation.structured_outputs.json_instances import needs_validation
 from mockserve.generation.structured_outputs.json_schema import (
     SchemaError,
     check_format,
-    follow,
+    find_referenced,
     options_of,
     type_options,
 )
 from mockserve.generation.structured_outputs.regex_parser import parse_regex
 from mockserve.options.content import ANY, ArgumentRanges
 
-MOST_NESTED = 64
-TOO_DEEP = f"The JSON schema is nested too deeply: objects and arrays may nest at most {MOST_NESTED} levels"
+MAX_NESTED = 64
+TOO_DEEP = f"The JSON schema is nested too deeply: objects and arrays may nest at most {MAX_NESTED} levels"
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -42,7 +42,7 @@ here."""
 
 def check_schema(schema: Any) -> None:
     """Raise SchemaError, with the message of vLLM's compiler, or RegexError unless every part is a schema."""
-    if nesting(schema) > MOST_NESTED:
+    if nesting(schema) > MAX_NESTED:
         raise SchemaError(TOO_DEEP)
     pending = [schema]
     while pending:
@@ -113,7 +113,7 @@ MOST_VALUES = 400
 other nodes."""
 
 MOST_CHARS = 10_000
-MOST_NESTED_IF_SMALL = 24
+MAX_NESTED_IF_SMALL = 24
 MOST_JSON_CHARS = 4000
 MOST_COUNT = 1000
 MOST_NUMBER = 2**63
@@ -136,16 +136,16 @@ _REPEATS = re.compile(r"\{\s*(\d+)?\s*(?:,\s*(\d+)?\s*)?\}")
 
 def is_small_demand(kind: str, value: Any) -> bool:
     """Whether the constraint in a field of `structured_outputs` is small."""
-    return _JUDGES[kind](value)
+    return _SIZE_CHECKS[kind](value)
 
 
-def is_small_schema(schema: Any, taste: ArgumentRanges = ANY) -> bool:
+def is_small_schema(schema: Any, argument_ranges: ArgumentRanges = ANY) -> bool:
     """Whether a JSON schema is small: its instances have few values, and need no validation after they are made."""
     try:
-        _Meter(schema, taste).schema(schema, 0, 1)
-    except _TooMuchError:
+        _SizeEstimator(schema, argument_ranges).schema(schema, 0, 1)
+    except _LimitExceededError:
         return False
-    return not mentions_checked(schema)
+    return not needs_validation(schema)
 
 
 def is_small_pattern(pattern: Any) -> bool:
@@ -158,16 +158,16 @@ def is_small_pattern(pattern: Any) -> bool:
     return times * len(pattern) <= MOST_PATTERN_COST
 
 
-class _TooMuchError(Exception):
+class _LimitExceededError(Exception):
     """A bound is exceeded."""
 
 
-class _Meter:
+class _SizeEstimator:
     """Adds up the values and characters that a schema requires, and raises at the first exceeded bound."""
 
-    def __init__(self, root: Any, taste: ArgumentRanges) -> None:
+    def __init__(self, root: Any, argument_ranges: ArgumentRanges) -> None:
         self._root = root
-        self._more_items = 2 if taste.array_lengths is None else taste.array_lengths[1]
+        self._more_items = 2 if argument_ranges.array_lengths is None else argument_ranges.array_lengths[1]
         self._values_left = MOST_VALUES
         self._chars_left = MOST_CHARS
 
@@ -189,13 +189,13 @@ class _Meter:
             elif name == "items":
                 self._items(value, found.get("minItems", 0), depth + 1, times)
             else:
-                raise _TooMuchError
+                raise _LimitExceededError
 
     def _count(self, num_values: int, depth: int, num_chars: int = 0) -> None:
         self._values_left -= num_values
         self._chars_left -= num_chars
-        if self._values_left < 0 or self._chars_left < 0 or depth > MOST_NESTED_IF_SMALL:
-            raise _TooMuchError
+        if self._values_left < 0 or self._chars_left < 0 or depth > MAX_NESTED_IF_SMALL:
+            raise _LimitExceededError
 
     def _plain(self, value: Any, depth: int, times: int) -> None:
         """Count a value that is no schema."""
@@ -215,11 +215,11 @@ class _Meter:
 
     def _number(self, value: Any) -> None:
         if isinstance(value, int | float) and not abs(value) <= MOST_NUMBER:  # nor is a NaN
-            raise _TooMuchError
+            raise _LimitExceededError
 
     def _counted(self, name: str, value: Any, times: int) -> None:
         if type(value) is not int or not 0 <= value <= MOST_COUNT:
-            raise _TooMuchError
+            raise _LimitExceededError
         if name in ("minItems", "minProperties"):
             self._count(value * times, 0)
         elif name == "minLength":
@@ -227,7 +227,7 @@ class _Meter:
 
     def _items(self, value: Any, least: Any, depth: int, times: int) -> None:
         if isinstance(value, list) or type(least) is not int:
-            raise _TooMuchError
+            raise _LimitExceededError
         self.schema(value, depth, times * (max(0, least) + self._more_items))
 
     def _members(self, value: Any, depth: int, times: int) -> None:
@@ -253,29 +253,29 @@ class _Meter:
 
     def _pattern(self, value: Any, depth: int, times: int) -> None:
         if not is_small_pattern(value):
-            raise _TooMuchError
+            raise _LimitExceededError
         self._count(PATTERN_VALUES * times, depth)
 
     def _reference(self, value: Any, depth: int, times: int) -> None:
         try:
-            target = follow(value, self._root)
+            target = find_referenced(value, self._root)
         except SchemaError:
             return  # which reading the schema finds as soon
         self.schema(target, depth, times)
 
 
-_READERS: dict[str, Callable[[_Meter, Any, int, int], None]] = {
-    "properties": _Meter._members,
-    "$defs": _Meter._definitions,
-    "definitions": _Meter._definitions,
-    "required": _Meter._plain,
-    "enum": _Meter._plain,
-    "const": _Meter._plain,
-    "anyOf": _Meter._parts,
-    "prefixItems": _Meter._parts,
-    "additionalProperties": _Meter._additional,
-    "pattern": _Meter._pattern,
-    "$ref": _Meter._reference,
+_READERS: dict[str, Callable[[_SizeEstimator, Any, int, int], None]] = {
+    "properties": _SizeEstimator._members,
+    "$defs": _SizeEstimator._definitions,
+    "definitions": _SizeEstimator._definitions,
+    "required": _SizeEstimator._plain,
+    "enum": _SizeEstimator._plain,
+    "const": _SizeEstimator._plain,
+    "anyOf": _SizeEstimator._parts,
+    "prefixItems": _SizeEstimator._parts,
+    "additionalProperties": _SizeEstimator._additional,
+    "pattern": _SizeEstimator._pattern,
+    "$ref": _SizeEstimator._reference,
 }
 
 
@@ -303,7 +303,7 @@ def _are_small_choices(choices: Any) -> bool:
     return True
 
 
-_JUDGES: dict[str, Callable[[Any], bool]] = {
+_SIZE_CHECKS: dict[str, Callable[[Any], bool]] = {
     "json": _is_small_json,
     "regex": is_small_pattern,
     "choice": _are_small_choices,

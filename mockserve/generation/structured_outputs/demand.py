@@ -19,7 +19,7 @@ class Demand(NamedTuple):
     kind: str
     value: Any
     config: StructuredOutputsConfig = AUTO
-    prompted: Any = None
+    described_schema: Any = None
     """Schema that the prompt describes for an answer in JSON; hidden from the backends."""
 
 
@@ -126,7 +126,7 @@ _ONE_OF = re.compile(r"must exactly match \(no extra characters\) one of: (.*)")
 _ADHERES = "must adhere to the JSON schema: "
 
 
-def prompted_schema(messages: Sequence[str]) -> dict[str, Any] | None:
+def schema_in_messages(messages: Sequence[str]) -> dict[str, Any] | None:
     """Return the schema that messages describe: the last complete schema, else one inferred from the first example.
 
     Returns None if the messages describe no object.

@@ -156,12 +156,12 @@ class Grammar:
         return _begins(self.start, found)
 
 
-def matching_text(grammar: Grammar, random: Random, room: int) -> str:
-    """Return a matching text of about `room` characters at most, if there is one; 0 gives the shortest.
+def matching_text(grammar: Grammar, random: Random, soft_limit_chars: int) -> str:
+    """Return a matching text of about `soft_limit_chars` characters at most, if there is one; 0 gives the shortest.
 
     A text of more than `MOST_CHARS` characters is cut. The time is linear in the length of the text.
     """
-    writer = _Writer(grammar, random, room)
+    writer = _Writer(grammar, random, soft_limit_chars)
     writer.write()
     return "".join(writer.pieces)
 
@@ -169,14 +169,14 @@ def matching_text(grammar: Grammar, random: Random, room: int) -> str:
 class _Writer:
     """Writes a match from left to right with a stack of pending expressions, so that deep rules need no deep recursion.
 
-    `room` is the number of characters left for more than the shortest way to the end.
+    `soft_limit_chars` is the number of characters left for more than the shortest way to the end.
     """
 
-    def __init__(self, grammar: Grammar, random: Random, room: int) -> None:
+    def __init__(self, grammar: Grammar, random: Random, soft_limit_chars: int) -> None:
         self._rules = grammar.rules
         self._of_rules = _shortest_of_rules(grammar)
         self._random = random
-        self._room = room - _shortest(grammar.start, self._of_rules)
+        self._soft_limit_chars = soft_limit_chars - _shortest(grammar.start, self._of_rules)
         self._pending: list[Expression] = [grammar.start]
         self._num_chars = 0
         self.pieces: list[str] = []
@@ -192,7 +192,7 @@ class _Writer:
                 self.pieces.append(text)
             case Chars(chars):
                 self._num_chars += 1
-                self.pieces.append(self._random.choice(chars) if self._room > 0 else chars[0])
+                self.pieces.append(self._random.choice(chars) if self._soft_limit_chars > 0 else chars[0])
             case Series(parts):
                 self._pending.extend(reversed(parts))
             case Choice(options):
@@ -207,16 +207,16 @@ class _Writer:
     def _chosen(self, options: Sequence[Expression]) -> Expression:
         lengths = [_shortest(each, self._of_rules) for each in options]
         least = min(lengths)
-        fitting = [index for index, length in enumerate(lengths) if length - least <= self._room]
+        fitting = [index for index, length in enumerate(lengths) if length - least <= self._soft_limit_chars]
         chosen = self._random.choice(fitting) if fitting else lengths.index(least)
-        self._room -= lengths[chosen] - least
+        self._soft_limit_chars -= lengths[chosen] - least
         return options[chosen]
 
     def _count(self, part: Expression, least: int, most: int | None) -> int:
         length = max(1, _shortest(part, self._of_rules))
         highest = least + MOST_REPEATS if most is None else min(most, least + MOST_REPEATS)
-        count = self._random.randint(least, max(least, min(highest, least + self._room // length)))
-        self._room -= (count - least) * length
+        count = self._random.randint(least, max(least, min(highest, least + self._soft_limit_chars // length)))
+        self._soft_limit_chars -= (count - least) * length
         return count
 
 

@@ -53,7 +53,7 @@ class GrammarError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class GrammarToken:
     """One token with its position: `line` and `column` count from 1. The last token has the kind `end`."""
 
     kind: str
@@ -68,25 +68,25 @@ def is_lark(source: str) -> bool:
     return not any("::=" in _COMMENT.sub("", line) for line in source.split("\n"))
 
 
-def words_of(source: str, lark: bool) -> list[Word]:
+def tokenize_grammar(source: str, lark: bool) -> list[GrammarToken]:
     """Return all tokens except spaces and comments. Raises GrammarError at an invalid one."""
     pattern = re.compile("|".join(f"(?P<{name}>{each})" for name, each in _notation(lark).items()))
-    words: list[Word] = []
+    words: list[GrammarToken] = []
     at, line, line_start = 0, 1, 0
     while at < len(source):
         match = pattern.match(source, at)
         if match is None or match.lastgroup is None:
             raise _unknown(source, at, line, at - line_start + 1, lark)
         if match.lastgroup not in ("space", "line"):
-            words.append(Word(match.lastgroup, match.group(), at, line, at - line_start + 1))
+            words.append(GrammarToken(match.lastgroup, match.group(), at, line, at - line_start + 1))
         at = match.end()
         if match.lastgroup == "line":
             line, line_start = line + 1, at
-    words.append(Word("end", "", at, line, at - line_start + 1))
+    words.append(GrammarToken("end", "", at, line, at - line_start + 1))
     return words
 
 
-def unquoted(text: str) -> str:
+def unquote(text: str) -> str:
     """The characters of a quoted string."""
 
     def replaced(match: re.Match[str]) -> str:
@@ -98,7 +98,7 @@ def unquoted(text: str) -> str:
     return _ESCAPE.sub(replaced, text[1:-1])
 
 
-def pointed_at(source: str, word: Word, reason: str) -> GrammarError:
+def lark_error(source: str, word: GrammarToken, reason: str) -> GrammarError:
     """Create an error at a token of a Lark grammar, with its line and a mark below it."""
     shown = source.split("\n")[word.line - 1]
     mark = " " * (word.column - 1) + "^"
@@ -107,7 +107,7 @@ def pointed_at(source: str, word: Word, reason: str) -> GrammarError:
     )
 
 
-def not_gbnf(source: str, at: int, line: int, reason: str) -> GrammarError:
+def gbnf_error(source: str, at: int, line: int, reason: str) -> GrammarError:
     """Create an error at a position of a GBNF grammar, with the text before and after it."""
     before, after = source[:at].split("\n")[-1], source[at:].split("\n")[0]
     return GrammarError(f"{CONVERSION}{reason} at line {line}, '{before}' ^ '{after}'")
@@ -119,15 +119,15 @@ def _notation(lark: bool) -> Mapping[str, str]:
 
 def _unknown(source: str, at: int, line: int, column: int, lark: bool) -> GrammarError:
     if lark:
-        return pointed_at(
-            source, Word("unknown", source[at], at, line, column), f"unexpected character: {source[at]!r}"
+        return lark_error(
+            source, GrammarToken("unknown", source[at], at, line, column), f"unexpected character: {source[at]!r}"
         )
     unfinished = source[at] in '"['
     end = len(source) if unfinished else at
-    return not_gbnf(source, end, line, "Unexpected end of input" if unfinished else "Unexpected character")
+    return gbnf_error(source, end, line, "Unexpected end of input" if unfinished else "Unexpected character")
 
 
-MOST_NESTED = 100
+MAX_NESTED = 100
 
 COMMON = {
     "DIGIT": "[0-9]",
@@ -173,10 +173,10 @@ class _Parser:
         self._source = source
         self._lark = lark
         self._defines = ":" if lark else "::="
-        self._words = words_of(source, lark)
+        self._words = tokenize_grammar(source, lark)
         self._at = 0
         self._depth = 0
-        self._used: dict[str, Word] = {}
+        self._used: dict[str, GrammarToken] = {}
 
     def rules(self) -> dict[str, Expression]:
         """All rules by name."""
@@ -204,20 +204,20 @@ class _Parser:
         for name, word in self._used.items():
             if name not in grammar.rules:
                 if self._lark:
-                    raise pointed_at(self._source, word, f'unknown name: "{name}"')
+                    raise lark_error(self._source, word, f'unknown name: "{name}"')
                 raise GrammarError(f"{CONVERSION}Rule '{name}' not found")
 
     @property
-    def _word(self) -> Word:
+    def _word(self) -> GrammarToken:
         return self._words[self._at]
 
-    def _take(self) -> Word:
+    def _take(self) -> GrammarToken:
         word = self._words[self._at]
         self._at += word.kind != "end"
         return word
 
-    def _undefined(self, word: Word) -> GrammarError:
-        return not_gbnf(self._source, word.start + len(word.text), word.line, "Expected ::=")
+    def _undefined(self, word: GrammarToken) -> GrammarError:
+        return gbnf_error(self._source, word.start + len(word.text), word.line, "Expected ::=")
 
     def _alternatives(self) -> Expression:
         options = [self._series()]
@@ -270,9 +270,9 @@ class _Parser:
             return Chars(string.ascii_letters)
         raise self._unexpected(word)
 
-    def _group(self, opening: Word) -> Expression:
+    def _group(self, opening: GrammarToken) -> Expression:
         self._depth += 1
-        if self._depth > MOST_NESTED:
+        if self._depth > MAX_NESTED:
             raise self._unexpected(opening)
         inner = self._alternatives()
         if opening.text == "(" and self._lark and self._begins_line:
@@ -283,34 +283,34 @@ class _Parser:
         self._depth -= 1
         return Repeat(inner, 0, 1) if opening.text == "[" else inner
 
-    def _string(self, word: Word) -> Expression:
+    def _string(self, word: GrammarToken) -> Expression:
         if self._lark and not _is_json(word.text.removesuffix("i")):
             raise self._unexpected(word)
-        text = unquoted(word.text.removesuffix("i"))
+        text = unquote(word.text.removesuffix("i"))
         if self._word.text != "..":
             return Text(text)
         self._take()
-        last = unquoted(self._take().text)
+        last = unquote(self._take().text)
         if len(text) != 1 or len(last) != 1 or last < text:
-            raise pointed_at(self._source, word, "invalid range")
+            raise lark_error(self._source, word, "invalid range")
         return Chars("".join(map(chr, range(ord(text), min(ord(last), ord(text) + 255) + 1))))
 
-    def _regex(self, word: Word) -> Expression:
+    def _regex(self, word: GrammarToken) -> Expression:
         pattern = word.text if word.kind == "class" else word.text[1 : word.text.rindex("/")]
         try:
             return parse_regex(pattern)
         except RegexError as error:
             if self._lark:
-                raise pointed_at(self._source, word, f"invalid regex {pattern!r} (in regex): {error}") from None
+                raise lark_error(self._source, word, f"invalid regex {pattern!r} (in regex): {error}") from None
             raise GrammarError(f"{CONVERSION}{error}") from None
 
-    def _directive(self, word: Word, rules: dict[str, Expression]) -> None:
+    def _directive(self, word: GrammarToken, rules: dict[str, Expression]) -> None:
         """Parse `%import common.X`, single or several. `%ignore` has no effect: ignored text is never written."""
         command, _, rest = word.text[1:].partition(" ")
         if command in ("ignore", "declare"):
             return
         if command != "import":
-            raise pointed_at(self._source, word, f"unknown directive: %{command}")
+            raise lark_error(self._source, word, f"unknown directive: %{command}")
         module, _, names = rest.strip().partition("(")
         if names:
             imports = [(each.strip(), each.strip()) for each in names.rstrip(") ").split(",")]
@@ -321,14 +321,14 @@ class _Parser:
             imports = [(name, renamed.strip() or name)]
         for name, known_as in imports:
             if name not in COMMON or not module.strip().startswith("common"):
-                raise pointed_at(self._source, word, f'unknown name: "{name}"')
+                raise lark_error(self._source, word, f'unknown name: "{name}"')
             rules[known_as] = parse_regex(COMMON[name])
 
-    def _unexpected(self, word: Word) -> GrammarError:
+    def _unexpected(self, word: GrammarToken) -> GrammarError:
         if self._lark:
-            return pointed_at(self._source, word, f"unexpected token: {word.text or 'end of input'}")
+            return lark_error(self._source, word, f"unexpected token: {word.text or 'end of input'}")
         reason = "Unexpected end of input" if word.kind == "end" else "Unexpected token"
-        return not_gbnf(self._source, word.start, word.line, reason)
+        return gbnf_error(self._source, word.start, word.line, reason)
 
 
 def _is_json(text: str) -> bool:

@@ -7,13 +7,13 @@ from typing import Any
 
 from mockserve.generation.structured_outputs.expressions import Grammar, matching_text
 from mockserve.generation.structured_outputs.json_schema import (
-    LoopError,
+    ReferenceCycleError,
     Schema,
     SchemaError,
     make_number,
     make_string,
     options_of,
-    resolved,
+    resolve_schema,
     type_options,
 )
 from mockserve.generation.structured_outputs.regex_parser import parse_regex
@@ -27,13 +27,13 @@ _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _PARTS = ("items", "additionalProperties", "propertyNames")
 
 
-def with_read_keywords(schema: Any) -> Any:
+def without_ignored_keywords(schema: Any) -> Any:
     """Return `schema` as xgrammar reads it: without ignored keywords, and with remote references accepting any
     value."""
     if not isinstance(schema, Mapping):
         return schema is not False
     reference = schema.get("$ref")
-    found = {name: with_read_keywords(each) for name, each in schema.items() if _is_place(name, each)}
+    found = {name: without_ignored_keywords(each) for name, each in schema.items() if _is_place(name, each)}
     found |= {name: _map(schema[name]) for name in _MAPS if isinstance(schema.get(name), Mapping)}
     if reference is not None:
         is_local = isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
@@ -45,7 +45,9 @@ def with_read_keywords(schema: Any) -> Any:
     if isinstance(parts, list) and len(parts) == 1:
         return {**found, "allOf": _list(parts)}
     found |= {name: _list(schema[name]) for name in _LISTS if isinstance(schema.get(name), list)}
-    found |= {name: with_read_keywords(schema[name]) for name in _PARTS if isinstance(schema.get(name), Mapping | bool)}
+    found |= {
+        name: without_ignored_keywords(schema[name]) for name in _PARTS if isinstance(schema.get(name), Mapping | bool)
+    }
     found |= {name: schema[name] for name in _NUMBERS if _is_number(schema.get(name))}
     found |= {name: schema[name] for name in _COUNTS if type(schema.get(name)) is int}
     found |= {name: schema[name] for name in ("pattern", "format") if isinstance(schema.get(name), str)}
@@ -62,11 +64,11 @@ def _is_place(name: str, value: Any) -> bool:
 
 
 def _map(members: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: with_read_keywords(each) for name, each in members.items()}
+    return {name: without_ignored_keywords(each) for name, each in members.items()}
 
 
 def _list(parts: list[Any]) -> list[Any]:
-    return [with_read_keywords(each) for each in parts]
+    return [without_ignored_keywords(each) for each in parts]
 
 
 def _is_number(value: Any) -> bool:
@@ -80,13 +82,13 @@ MOST_DEPTH = 5
 """Depth beyond which only required values are made, in the shortest way."""
 
 ENDLESS_DEPTH = 1000
-CHECKED_KEYWORDS = frozenset(
+VALIDATED_KEYWORDS = frozenset(
     {"not", "oneOf", "if", "dependentRequired", "dependentSchemas", "dependencies", "contains", "uniqueItems"}
     | {"unevaluatedProperties", "unevaluatedItems", "patternProperties", "propertyNames", "maxProperties", "allOf"}
 )
 """Keywords that can refuse a value even though each of its parts is valid."""
 
-_IGNORED = CHECKED_KEYWORDS | {"then", "else", "const", "default"}
+_IGNORED = VALIDATED_KEYWORDS | {"then", "else", "const", "default"}
 
 _BREAK = "\ue000"
 """Mark of an omitted value; schemas are unlikely to contain this private-use character."""
@@ -98,7 +100,7 @@ ANNOTATIONS = frozenset({"title", "description", "default", "examples", "type", 
 
 
 def instance_text(
-    schema: Schema, random: Random, verbosity: int, taste: ArgumentRanges = ANY, is_compact: bool = False
+    schema: Schema, random: Random, verbosity: int, argument_ranges: ArgumentRanges = ANY, is_compact: bool = False
 ) -> str:
     """Return a value of `schema` as JSON. `verbosity` 0 gives the smallest accepted value, 2 most optional parts.
 
@@ -106,30 +108,32 @@ def instance_text(
     for an invalid pattern.
     """
     separators = (",", ":") if is_compact else None
-    return json.dumps(make_instance(schema, random, verbosity, taste), ensure_ascii=False, separators=separators)
+    return json.dumps(
+        make_instance(schema, random, verbosity, argument_ranges), ensure_ascii=False, separators=separators
+    )
 
 
-def lenient_text(schema: Schema, random: Random, taste: ArgumentRanges = ANY) -> str:
+def lenient_text(schema: Schema, random: Random, argument_ranges: ArgumentRanges = ANY) -> str:
     """Return JSON of the shape that `schema` describes by the keywords that xgrammar reads.
 
     The text is cut where a schema requires itself without end, and is empty for an unsatisfiable schema. Raises
     LoopError for a reference that leads back to itself.
     """
-    readable = with_read_keywords(schema)
-    maker = _Maker(readable, random, 0, taste, breaks_off=True)
+    readable = without_ignored_keywords(schema)
+    maker = _InstanceGenerator(readable, random, 0, argument_ranges, breaks_off=True)
     try:
         value = maker.make(readable, 0)
-    except LoopError:
+    except ReferenceCycleError:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
         return ""
     return json.dumps(value, ensure_ascii=False).partition(json.dumps(_BREAK, ensure_ascii=False))[0]
 
 
-def make_instance(schema: Schema, random: Random, verbosity: int, taste: ArgumentRanges = ANY) -> Any:
+def make_instance(schema: Schema, random: Random, verbosity: int, argument_ranges: ArgumentRanges = ANY) -> Any:
     """Return a value of `schema`. The parameters are those of `instance_text`."""
-    if not mentions_checked(schema):
-        return _Maker(schema, random, verbosity, taste).make(schema, 0)
+    if not needs_validation(schema):
+        return _InstanceGenerator(schema, random, verbosity, argument_ranges).make(schema, 0)
     from mockserve.generation.structured_outputs.validation import new_validator
 
     validator = new_validator(schema)
@@ -137,7 +141,7 @@ def make_instance(schema: Schema, random: Random, verbosity: int, taste: Argumen
     for attempt in range(MOST_TRIES):
         try:
             # The smallest value does not depend on the seed: if it is refused, larger values must be tried.
-            maker = _Maker(schema, random, max(verbosity, 1) if attempt else verbosity, taste)
+            maker = _InstanceGenerator(schema, random, max(verbosity, 1) if attempt else verbosity, argument_ranges)
             value = maker.make(schema, 0)
         except SchemaError as error:  # another alternative may be satisfiable
             reason = error
@@ -154,18 +158,18 @@ def _is_valid(validator: Any, value: Any) -> bool:
         return True
 
 
-class _Maker:
+class _InstanceGenerator:
     """Makes values of the schemas in one document."""
 
     def __init__(
-        self, root: Schema, random: Random, verbosity: int, taste: ArgumentRanges, breaks_off: bool = False
+        self, root: Schema, random: Random, verbosity: int, argument_ranges: ArgumentRanges, breaks_off: bool = False
     ) -> None:
         """`breaks_off`: insert a mark where values are nested too deeply, instead of raising SchemaError."""
         self._breaks_off = breaks_off
         self._root = root
         self._random = random
         self._verbosity = verbosity
-        self._taste = taste
+        self._taste = argument_ranges
         self._heights: dict[int, int] = {}
         self._num_made = 0
         self._measured: list[Schema] = []  # kept, so that no other object gets the identity of one
@@ -178,7 +182,7 @@ class _Maker:
             return _BREAK
         if depth > ENDLESS_DEPTH // 10:
             raise SchemaError("Unsatisfiable schema: it asks for itself without end")
-        found = resolved(schema, self._root)
+        found = resolve_schema(schema, self._root)
         if "const" in found:
             return found["const"]
         if "enum" in found:
@@ -329,7 +333,7 @@ class _Maker:
             return known
         self._measured.append(schema)
         self._heights[id(schema)] = ENDLESS_DEPTH
-        height = self._height_of_parts(resolved(schema, self._root), depth + 1)
+        height = self._height_of_parts(resolve_schema(schema, self._root), depth + 1)
         self._heights[id(schema)] = min(ENDLESS_DEPTH, height)
         return height
 
@@ -344,7 +348,7 @@ class _Maker:
         return 1 + max(inner) if inner else 0
 
 
-def mentions_checked(schema: Any) -> bool:
+def needs_validation(schema: Any) -> bool:
     """Whether any keyword in `schema` requires a validation of the whole value."""
     pending = [schema]
     while pending:  # no recursion, so that no depth is too deep for it
@@ -352,7 +356,7 @@ def mentions_checked(schema: Any) -> bool:
         if isinstance(found, list):
             pending.extend(found)
         elif isinstance(found, Mapping):
-            if not CHECKED_KEYWORDS.isdisjoint(found):
+            if not VALIDATED_KEYWORDS.isdisjoint(found):
                 return True
             if not SOLE_KEYWORDS.isdisjoint(found) and len(found.keys() - ANNOTATIONS) > 1:
                 return True

@@ -15,7 +15,7 @@ from mockserve.generation.tokenizer import WORDS
 Schema: TypeAlias = Mapping[str, Any] | bool
 
 TYPES = ("string", "integer", "number", "boolean", "null", "object", "array")
-MOST_NESTED = 64
+MAX_NESTED = 64
 
 HINTS = {
     "object": ("properties", "required", "additionalProperties", "patternProperties", "minProperties", "propertyNames"),
@@ -33,31 +33,31 @@ class SchemaError(ValueError):
     """An invalid or unsatisfiable schema."""
 
 
-class LoopError(SchemaError):
+class ReferenceCycleError(SchemaError):
     """A reference that leads back to itself."""
 
 
-def resolved(schema: Schema, root: Schema, num_around: int = 0) -> dict[str, Any]:
+def resolve_schema(schema: Schema, root: Schema, num_around: int = 0) -> dict[str, Any]:
     """Return the schema with references replaced by their targets and `allOf` merged in; `num_around` schemas contain
     it.
 
     Raises SchemaError for a reference that has no target or is circular.
     """
     found = _as_mapping(schema)
-    for _ in range(num_around, MOST_NESTED):
+    for _ in range(num_around, MAX_NESTED):
         if "$ref" in found:
-            target = follow(found["$ref"], root)
-            found = merged(_as_mapping(target), {key: value for key, value in found.items() if key != "$ref"})
+            target = find_referenced(found["$ref"], root)
+            found = merge_schemas(_as_mapping(target), {key: value for key, value in found.items() if key != "$ref"})
         elif "allOf" in found:
             parts = found.pop("allOf")
             for part in _listed(parts, "allOf"):
-                found = merged(found, resolved(part, root, num_around + 1))
+                found = merge_schemas(found, resolve_schema(part, root, num_around + 1))
         else:
             return found
-    raise LoopError("Unsatisfiable schema: a reference that leads back to itself")
+    raise ReferenceCycleError("Unsatisfiable schema: a reference that leads back to itself")
 
 
-def follow(reference: Any, root: Schema) -> Schema:
+def find_referenced(reference: Any, root: Schema) -> Schema:
     """Return the part of the document at a reference."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         raise SchemaError(f"Failed to resolve reference: {reference}")
@@ -91,7 +91,7 @@ def _anchored(name: str, root: Schema) -> Schema:
     raise SchemaError(f"Failed to resolve reference: #{name}")
 
 
-def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def merge_schemas(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two schemas: a value must meet both."""
     both = {**first, **second}
     if "type" in first and "type" in second:
@@ -183,7 +183,7 @@ def _listed(value: Any, name: str) -> Iterable[Schema]:
 
 
 MOST_TRIES = 50
-PATTERN_ROOM_CHARS = 24
+PATTERN_SOFT_LIMIT_CHARS = 24
 MOST_CHARS = 100_000
 MAX_WIDTH = 1_000_000
 """Maximum width of a range; a wider one is narrowed to the usual range."""
@@ -248,10 +248,14 @@ def _matching_string(pattern: str, random: Random, least: int, most: int | None,
     grammar = Grammar(parse_regex(pattern))
     if not grammar.can_end:
         raise SchemaError(f"Unsatisfiable schema: {pattern} matches only texts that are too long")
-    room = max(least, PATTERN_ROOM_CHARS * verbosity)
+    soft_limit_chars = max(least, PATTERN_SOFT_LIMIT_CHARS * verbosity)
     for attempt in range(MOST_TRIES):
         # Between none and ample room lies a text of the right length, if there is one.
-        text = matching_text(grammar, random, room if attempt == 0 else random.randint(0, max(room, most or 0) + 8))
+        text = matching_text(
+            grammar,
+            random,
+            soft_limit_chars if attempt == 0 else random.randint(0, max(soft_limit_chars, most or 0) + 8),
+        )
         if least <= len(text) and (most is None or len(text) <= most):
             return text
     raise SchemaError(f"Unsatisfiable schema: no text of length {least} to {most} matches {pattern}")

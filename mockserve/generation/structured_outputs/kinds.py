@@ -16,20 +16,20 @@ from mockserve.generation.structured_outputs.backends import (
     resolve_backend,
 )
 from mockserve.generation.structured_outputs.checks import TOO_DEEP, check_schema, is_small_demand
-from mockserve.generation.structured_outputs.demand import Demand, check_demand, demand_of, prompted_schema
+from mockserve.generation.structured_outputs.demand import Demand, check_demand, demand_of, schema_in_messages
 from mockserve.generation.structured_outputs.expressions import EMPTY, Choice, Grammar, Text, matching_text
 from mockserve.generation.structured_outputs.grammars import GrammarError, parse_grammar
 from mockserve.generation.structured_outputs.json_instances import instance_text, lenient_text
-from mockserve.generation.structured_outputs.json_schema import LoopError, SchemaError
+from mockserve.generation.structured_outputs.json_schema import ReferenceCycleError, SchemaError
 from mockserve.generation.structured_outputs.regex_parser import RegexError, parse_regex
 from mockserve.generation.structured_outputs.structural_tags import TagError, tag_text
 from mockserve.generation.structured_outputs.xgrammar.grammars import is_likely_lark, parse_ebnf
 from mockserve.generation.structured_outputs.xgrammar.regex import regex_to_ebnf
 from mockserve.options.content import ANY, AUTO, ArgumentRanges, StructuredOutputsConfig
-from mockserve.protocol.errors import ApiError, bad_value, internal_error, late
+from mockserve.protocol.errors import ApiError, bad_value, internal_error, mark_late
 from mockserve.protocol.json_text import compact_json
 
-ROOM_CHARS = 120
+SOFT_LIMIT_CHARS = 120
 VERBOSITIES = (2, 1, 0)
 """Levels of verbosity, from the most optional parts to the fewest."""
 
@@ -39,11 +39,11 @@ class JsonForm:
     """A value of a JSON schema."""
 
     schema: Any
-    taste: ArgumentRanges = ANY
+    argument_ranges: ArgumentRanges = ANY
     backend: str | None = None
     is_compact: bool = False
     """Whether the JSON has no spaces."""
-    prompted: Any = None
+    described_schema: Any = None
     """Schema described by the prompt, which the value follows; None without one."""
 
 
@@ -92,25 +92,25 @@ def constrained_text(constraint: Constraint, random: Random, verbosity: int) -> 
 
     Raises ApiError for a constraint that no text meets.
     """
-    room = ROOM_CHARS * verbosity // 2
+    soft_limit_chars = SOFT_LIMIT_CHARS * verbosity // 2
     try:
         match constraint:
             case JsonForm():
                 return _json_text(constraint, random, verbosity)
             case GrammarForm(grammar):
-                return matching_text(grammar, random, room)
+                return matching_text(grammar, random, soft_limit_chars)
             case GuidedForm(source):
-                return guided_text(source, random, room)
+                return guided_text(source, random, soft_limit_chars)
             case TagForm(tag):
                 try:
                     return tag_text(tag, random, verbosity)
                 except TagError:
                     return ""  # xgrammar reads formats of which no text is made here
             case DeferredForm():
-                return constrained_text(read_deferred(constraint), random, verbosity)
+                return constrained_text(build_deferred_constraint(constraint), random, verbosity)
     except (SchemaError, RegexError):
         # vLLM accepts the constraint, and its engine then fails because no token is allowed.
-        raise late(internal_error()) from None
+        raise mark_late(internal_error()) from None
 
 
 def _json_text(form: JsonForm, random: Random, verbosity: int) -> str:
@@ -118,13 +118,13 @@ def _json_text(form: JsonForm, random: Random, verbosity: int) -> str:
 
     If no value is found for a schema that a backend accepts, the text follows the backend's grammar.
     """
-    if form.prompted is not None:
+    if form.described_schema is not None:
         with suppress(ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
-            check_schema(form.prompted)
-            return instance_text(form.prompted, random, verbosity, form.taste, form.is_compact)
+            check_schema(form.described_schema)
+            return instance_text(form.described_schema, random, verbosity, form.argument_ranges, form.is_compact)
     try:
-        return instance_text(form.schema, random, verbosity, form.taste, form.is_compact)
-    except LoopError:
+        return instance_text(form.schema, random, verbosity, form.argument_ranges, form.is_compact)
+    except ReferenceCycleError:
         if form.backend == "guidance":
             return ""  # llguidance stops at once where xgrammar finds no token
         if form.backend != "xgrammar":
@@ -134,10 +134,10 @@ def _json_text(form: JsonForm, random: Random, verbosity: int) -> str:
             raise SchemaError("Unsatisfiable schema") from None
     if form.backend == "guidance":
         return guided_text(guidance_grammar(Demand("json", form.schema)), random, 0)
-    return lenient_text(form.schema, random, form.taste)
+    return lenient_text(form.schema, random, form.argument_ranges)
 
 
-def demanded_form(
+def requested_constraint(
     body: Mapping[str, Any], config: StructuredOutputsConfig = AUTO, texts: Callable[[], Sequence[str]] = tuple
 ) -> Constraint | None:
     """Return the result of `read_constraint`, deferred if parsing may take long or needs a library.
@@ -148,14 +148,14 @@ def demanded_form(
     if demand is None:
         return None
     if demand.kind == "json_object":
-        demand = demand._replace(prompted=prompted_schema(texts()))
-    is_small = is_small_demand(demand.kind, demand.value) and is_small_demand("json", demand.prompted or {})
+        demand = demand._replace(described_schema=schema_in_messages(texts()))
+    is_small = is_small_demand(demand.kind, demand.value) and is_small_demand("json", demand.described_schema or {})
     if config.backend not in ("auto", "xgrammar") or not is_small:
         return _deferred(demand)
     try:
         check_demand(demand)
     except ApiError as error:
-        raise late(error) from None
+        raise mark_late(error) from None
     try:
         check_xgrammar(demand)
     except ApiError:
@@ -165,19 +165,19 @@ def demanded_form(
 
 def _deferred(demand: Demand) -> DeferredForm:
     try:
-        return DeferredForm(compact_json([demand.kind, demand.value, demand.prompted]), demand.config)
+        return DeferredForm(compact_json([demand.kind, demand.value, demand.described_schema]), demand.config)
     except RecursionError:
-        raise late(ApiError(TOO_DEEP)) from None
+        raise mark_late(ApiError(TOO_DEEP)) from None
 
 
 @lru_cache(maxsize=1)
-def read_deferred(form: DeferredForm) -> Constraint:
-    """Return the result of `read_demand`; the result for the latest constraint is cached."""
-    kind, value, prompted = json.loads(form.demand)
-    return read_demand(Demand(kind, value, form.config, prompted))
+def build_deferred_constraint(form: DeferredForm) -> Constraint:
+    """Return the result of `build_constraint`; the result for the latest constraint is cached."""
+    kind, value, described_schema = json.loads(form.demand)
+    return build_constraint(Demand(kind, value, form.config, described_schema))
 
 
-def takes_form(form: DeferredForm) -> bool:
+def xgrammar_accepts(form: DeferredForm) -> bool:
     """Whether xgrammar accepts the constraint."""
     kind, value, _ = json.loads(form.demand)
     demand = Demand(kind, value, form.config)
@@ -195,17 +195,17 @@ def read_constraint(body: Mapping[str, Any], config: StructuredOutputsConfig = A
     Raises ApiError with vLLM's message.
     """
     demand = demand_of(body, config)
-    return None if demand is None else read_demand(demand)
+    return None if demand is None else build_constraint(demand)
 
 
-def read_demand(demand: Demand) -> Constraint:
+def build_constraint(demand: Demand) -> Constraint:
     """Parse a constraint. Raises ApiError with vLLM's message."""
     if demand.kind == "structural_tag":
         check_tag_of(demand)
     try:
         backend = resolve_backend(demand)
     except ApiError as error:
-        raise late(error) from None
+        raise mark_late(error) from None
     return _form(demand, backend)
 
 
@@ -219,9 +219,9 @@ def check_tag_of(demand: Demand) -> None:
 
 
 def _form(demand: Demand, backend: str) -> Constraint:
-    kind, value, config, prompted = demand
+    kind, value, config, described_schema = demand
     if kind == "json_object":
-        return JsonForm({"type": "object"}, ANY, backend, config.disable_any_whitespace, prompted)
+        return JsonForm({"type": "object"}, ANY, backend, config.disable_any_whitespace, described_schema)
     if kind == "json":
         schema = json.loads(value) if isinstance(value, str) else value
         if backend == "guidance" and config.disable_additional_properties:
@@ -237,7 +237,7 @@ def _form(demand: Demand, backend: str) -> Constraint:
     if not (grammar.can_end or grammar.can_begin):
         # xgrammar finds no first token, and the engine fails; llguidance stops at once.
         if backend != "guidance":
-            raise late(internal_error())
+            raise mark_late(internal_error())
         return GrammarForm(Grammar(EMPTY), backend)
     return GrammarForm(grammar, backend)
 

@@ -18,7 +18,7 @@ from mockserve.generation.structured_outputs.expressions import (
     without,
 )
 
-MOST_NESTED = 200
+MAX_NESTED = 200
 
 CONTROL_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a", "0": "\0"}
 ANCHORS = frozenset("AzZbB")
@@ -111,9 +111,9 @@ class _Parser:
     def _group(self) -> Expression:
         start = self._at - 1
         self._depth += 1
-        if self._depth > MOST_NESTED:
+        if self._depth > MAX_NESTED:
             raise self._error(
-                f"exceed the maximum number of nested parentheses/brackets ({MOST_NESTED})", start, start + 1
+                f"exceed the maximum number of nested parentheses/brackets ({MAX_NESTED})", start, start + 1
             )
         if self._peek() == "?" and not self._group_head(start):
             self._depth -= 1

@@ -11,7 +11,7 @@ from mockserve.generation.structured_outputs.json_instances import instance_text
 from mockserve.generation.structured_outputs.regex_parser import parse_regex
 from mockserve.generation.tokenizer import WORDS
 
-ROOM_CHARS = 40
+SOFT_LIMIT_CHARS = 40
 MOST_TAGS = 2
 MOST_MORE = 3
 MOST_REPEATS = 1000
@@ -94,11 +94,11 @@ class _Writer:
         return instance_text(schema, self._random, self._verbosity)
 
     def _grammar(self, form: Mapping[str, Any]) -> str:
-        return matching_text(parse_grammar(_text(form, "grammar")), self._random, ROOM_CHARS * self._verbosity)
+        return matching_text(parse_grammar(_text(form, "grammar")), self._random, SOFT_LIMIT_CHARS * self._verbosity)
 
     def _regex(self, form: Mapping[str, Any]) -> str:
         grammar = Grammar(parse_regex(_text(form, "pattern")))
-        return matching_text(grammar, self._random, ROOM_CHARS * self._verbosity)
+        return matching_text(grammar, self._random, SOFT_LIMIT_CHARS * self._verbosity)
 
     def _tag(self, form: Mapping[str, Any]) -> str:
         begin, end = form.get("begin"), form.get("end")

@@ -23,13 +23,13 @@ class AnthropicReply:
 
 def message(reply: AnthropicReply, choice: Choice, usage: Usage) -> dict[str, Any]:
     """A whole reply."""
-    said = choice.content
+    generated = choice.content
     content: list[dict[str, Any]] = []
-    if said["reasoning"]:
-        content.append({"type": "thinking", "thinking": said["reasoning"], "signature": reply.new_signature()})
-    if said["content"]:
-        content.append({"type": "text", "text": said["content"]})
-    calls = said.get("tool_calls", ())
+    if generated["reasoning"]:
+        content.append({"type": "thinking", "thinking": generated["reasoning"], "signature": reply.new_signature()})
+    if generated["content"]:
+        content.append({"type": "text", "text": generated["content"]})
+    calls = generated.get("tool_calls", ())
     content += [
         {
             "type": "tool_use",
@@ -55,14 +55,14 @@ class AnthropicEvents:
         self._open: str | None = None
         self._call = -1
         self._arguments = ""
-        self._waiting = ""
+        self._pending_text = ""
 
     @property
-    def opens_at_once(self) -> bool:
+    def starts_before_first_token(self) -> bool:
         return False
 
     @property
-    def breaks_off_refused(self) -> bool:
+    def aborts_stream_when_refused(self) -> bool:
         return False
 
     def opening(self, usage: Usage) -> list[Event]:
@@ -70,14 +70,14 @@ class AnthropicEvents:
         body |= {"stop_reason": None, "stop_sequence": None, "usage": _usage(usage)}
         return [{"type": "message_start", "message": body}]
 
-    def said(self, piece: Piece) -> list[Event]:
+    def generated(self, piece: Piece) -> list[Event]:
         events: list[Event] = []
         delta = piece.delta
         if delta.get("reasoning"):
             events += self._in_block("thinking", "thinking_delta", "thinking", delta["reasoning"])
         if delta.get("content"):
             if self._open == "tool_use":
-                self._waiting += delta["content"]
+                self._pending_text += delta["content"]
             else:
                 events += self._in_block("text", "text_delta", "text", delta["content"])
         for call in delta.get("tool_calls") or ():
@@ -130,8 +130,8 @@ class AnthropicEvents:
             events.append({"type": "content_block_stop", "index": self._index})
             self._open = None
             self._index += 1
-        if self._waiting:
-            text, self._waiting = self._waiting, ""
+        if self._pending_text:
+            text, self._pending_text = self._pending_text, ""
             events += [*self._in_block("text", "text_delta", "text", text), *self._end_block()]
         return events
 

@@ -78,8 +78,8 @@ class _Turn:
             message["content"] = self._parts[0]["text"]
         elif self._parts:
             message["content"] = self._parts
-        says_nothing = self._role == "user" and "content" not in message
-        return self._before if says_nothing else [*self._before, message]
+        is_empty = self._role == "user" and "content" not in message
+        return self._before if is_empty else [*self._before, message]
 
 
 def _system_text(content: Any) -> str:
@@ -115,7 +115,7 @@ def _results(block: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*found, {"role": "user", "content": pictures}] if pictures else found
 
 
-def tools_at_the_end(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def final_tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the tools of a checked body after all changes. Raises ApiError for a change of an unknown tool."""
     tools: dict[str, Mapping[str, Any]] = {each["name"]: each for each in body.get("tools") or ()}
     removed: set[str] = set()
@@ -238,7 +238,7 @@ def _output(body: Mapping[str, Any]) -> dict[str, Any]:
 def _tools(body: Mapping[str, Any], can_call_tools: bool) -> dict[str, Any]:
     choice = body.get("tool_choice") or {}
     kind = choice.get("type")
-    tools = tools_at_the_end(body)
+    tools = final_tools(body)
     if not tools:
         if kind in ("auto", "any", "tool") and not can_call_tools:
             raise ApiError(_unavailable(choice))

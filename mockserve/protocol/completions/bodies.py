@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mockserve.protocol.bodies import Choice, Choices, Piece, Prompted, Usage, id_list, listed, weight_versions
+from mockserve.protocol.bodies import Choice, Choices, Piece, PromptOutput, Usage, id_list, listed, weight_versions
 from mockserve.protocol.json_text import JsonBlocks
 
 CHUNK = "chat.completion.chunk"
@@ -27,10 +27,12 @@ class ChatBodies(NamedTuple):
     weight_version: str | None = None
     """Version to include if the client requests it."""
 
-    def opening_chunks(self, num_choices: int, prompted: Prompted, usage: Usage | None) -> list[dict[str, Any]]:
+    def opening_chunks(
+        self, num_choices: int, prompt_output: PromptOutput, usage: Usage | None
+    ) -> list[dict[str, Any]]:
         about_prompt = {
-            "prompt_token_ids": id_list(prompted.token_ids) if self.shows_prompt_ids else None,
-            "prompt_text": prompted.text,
+            "prompt_token_ids": id_list(prompt_output.token_ids) if self.shows_prompt_ids else None,
+            "prompt_text": prompt_output.text,
         }
         role = {"role": self.role, "content": ""}
         chunks = [self._opening(index, role, usage) | about_prompt for index in range(num_choices)]
@@ -64,15 +66,15 @@ class ChatBodies(NamedTuple):
         return chunk if metrics is None else {**chunk, "metrics": metrics}
 
     def whole(self, choices: Choices, usage: Usage, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
-        prompted = choices[0].prompted
+        prompt_output = choices[0].prompt_output
         return {
             **self._head("chat.completion", listed(choices, self._whole_choice)),
             "service_tier": None,
             "system_fingerprint": self.fingerprint,
             "usage": usage.full(),
-            "prompt_logprobs": prompted.logprobs,
-            "prompt_token_ids": id_list(prompted.token_ids) if self.shows_prompt_ids else None,
-            "prompt_text": prompted.text,
+            "prompt_logprobs": prompt_output.logprobs,
+            "prompt_token_ids": id_list(prompt_output.token_ids) if self.shows_prompt_ids else None,
+            "prompt_text": prompt_output.text,
             "kv_transfer_params": choices[-1].kv_transfer_params,
             "ec_transfer_params": None,
             "metrics": metrics,
@@ -138,7 +140,7 @@ def tool_arguments_delta(call: int, text: str, null_name: bool = False, null_id:
     return {"tool_calls": [{"id": None, **part} if null_id else part]}
 
 
-def merged(deltas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def merge_deltas(deltas: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Merge deltas of one event: texts joined, calls one after the other."""
     if len(deltas) == 1:
         return deltas[0]
@@ -197,7 +199,9 @@ class CompletionBodies(NamedTuple):
     weight_version: str | None = None
     """Version to include if the client requests it."""
 
-    def opening_chunks(self, num_choices: int, prompted: Prompted, usage: Usage | None) -> list[dict[str, Any]]:
+    def opening_chunks(
+        self, num_choices: int, prompt_output: PromptOutput, usage: Usage | None
+    ) -> list[dict[str, Any]]:
         return []
 
     def chunk(self, index: int, piece: Piece, usage: Usage | None) -> dict[str, Any]:
@@ -252,8 +256,8 @@ class CompletionBodies(NamedTuple):
             "finish_reason": choice.ending.finish_reason,
             "stop_reason": choice.ending.stop_reason,
             "token_ids": id_list(choice.token_ids),
-            "prompt_logprobs": choice.prompted.logprobs,
-            "prompt_token_ids": id_list(choice.prompted.token_ids) if self.shows_prompt_ids else None,
+            "prompt_logprobs": choice.prompt_output.logprobs,
+            "prompt_token_ids": id_list(choice.prompt_output.token_ids) if self.shows_prompt_ids else None,
             "routed_experts": None,
             "weight_versions": weight_versions(self.weight_version, choice.num_tokens),
         }

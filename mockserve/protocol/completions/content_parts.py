@@ -142,7 +142,7 @@ def _check_part(part: Any, place: int) -> bool:
         return bool(part)
     if not isinstance(part, dict):
         raise ApiError(f"a content part must be an object, got {type(part).__name__}")
-    kind = kind_of(part)
+    kind = part_type(part)
     if kind is None:
         word = "Missing" if part.get("type") is None or part.get("uuid") is not None else "Invalid"
         raise bad_value(f"{word} 'type' field in multimodal part.", "type")
@@ -166,7 +166,7 @@ def _check_part(part: Any, place: int) -> bool:
     raise bad_value(message, "type", kind)
 
 
-def kind_of(part: Mapping[str, Any]) -> str | None:
+def part_type(part: Mapping[str, Any]) -> str | None:
     """Return the type of a part; the type of its medium if it has no type or has an id of its own; None if unknown."""
     kind = part.get("type")
     has_id = part.get("uuid") is not None
@@ -177,7 +177,7 @@ def kind_of(part: Mapping[str, Any]) -> str | None:
     return None
 
 
-def flattened(content: Any) -> str:
+def flatten_text(content: Any) -> str:
     """Return a content string unchanged, the text parts of a list joined by newlines, and an empty text for null."""
     if content is None:
         return ""
@@ -188,7 +188,7 @@ def part_text(part: Any) -> str:
     """Return the text of a content part, or a `MEDIA_MARK` for an image or a recording."""
     if not isinstance(part, dict):
         return part if isinstance(part, str) else ""
-    kind = kind_of(part)
+    kind = part_type(part)
     if kind in MEDIA_PARTS:
         return MEDIA_MARK
     text = part.get(_TEXT_KEYS.get(kind or "", "text"))
@@ -197,6 +197,6 @@ def part_text(part: Any) -> str:
 
 def has_text(part: Any) -> bool:
     """Whether a part adds to the prompt: vLLM skips texts that are null."""
-    if not isinstance(part, dict) or (kind := kind_of(part)) not in TEXT_PARTS:
+    if not isinstance(part, dict) or (kind := part_type(part)) not in TEXT_PARTS:
         return True
     return part.get(_TEXT_KEYS.get(kind or "", "text")) is not None

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from mockserve.protocol.completions.content_parts import MEDIA_PARTS, check_content, flattened, kind_of, parts_of
+from mockserve.protocol.completions.content_parts import MEDIA_PARTS, check_content, flatten_text, part_type, parts_of
 from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value, internal_error, unreadable
 from mockserve.protocol.reading.containers import AnyOf, Iterable, ListOf, Named, Nullable, Record
 from mockserve.protocol.reading.types import Anything, FieldType, OneOf, Text, as_flag
@@ -134,13 +134,13 @@ def read_messages(messages: list[Any]) -> tuple[Message, ...]:
     """Return the conversation as text. Raises ApiError when it is empty."""
     if not messages:
         raise ApiError("Cannot apply chat template to an empty conversation. Provide at least one message.")
-    return tuple(Message(str(each["role"]), flattened(each.get("content"))) for each in messages)
+    return tuple(Message(str(each["role"]), flatten_text(each.get("content"))) for each in messages)
 
 
 def has_media(messages: list[Any]) -> bool:
     """Whether messages contain an image or a recording."""
     with_parts = (message for message in messages if isinstance(message.get("content"), list))
-    return any(kind_of(part) in MEDIA_PARTS for message in with_parts for part in parts_of(message))
+    return any(part_type(part) in MEDIA_PARTS for message in with_parts for part in parts_of(message))
 
 
 def media_of(messages: list[Any]) -> list[Medium]:
@@ -149,7 +149,7 @@ def media_of(messages: list[Any]) -> list[Medium]:
         Medium(MEDIA_PARTS[kind], str(part.get(kind)))
         for message in messages
         for part in parts_of(message)
-        if (kind := kind_of(part)) in MEDIA_PARTS
+        if (kind := part_type(part)) in MEDIA_PARTS
     ]
 
 
@@ -161,25 +161,25 @@ def check_iterable_calls(messages: Any) -> None:
             raise ApiError(f"{type(calls).__name__!r} object is not iterable")
 
 
-def check_parts(messages: list[Any], read_as: str | None = None, is_typed: bool = True) -> None:
+def check_parts(messages: list[Any], pydantic_class: str | None = None, is_typed: bool = True) -> None:
     """Raise ApiError for invalid content parts and tool calls.
 
-    `read_as` is the pydantic class that refuses tool calls, where vLLM returns pydantic's message.
+    `pydantic_class` is the pydantic class that refuses tool calls, where vLLM returns pydantic's message.
     """
     for message in messages:
         if "role" not in message:  # harmony's messages have an author instead, which no chat template supports
             raise ApiError("a message must have a 'role'")
         check_content(message, is_typed)
-        _check_calls(message, read_as)
+        _check_calls(message, pydantic_class)
 
 
-def _check_calls(message: dict[str, Any], read_as: str | None) -> None:
+def _check_calls(message: dict[str, Any], pydantic_class: str | None) -> None:
     calls = message.get("tool_calls")
     if not isinstance(calls, list | str | dict):  # vLLM accepts any iterable
         return
     for index, call in enumerate(calls):
-        if read_as is not None and (problems := TOOL_CALL.problems(call, str(index))):
-            raise unreadable(read_as, problems)
+        if pydantic_class is not None and (problems := TOOL_CALL.problems(call, str(index))):
+            raise unreadable(pydantic_class, problems)
         if problems := TOOL_CALL.problems(call, f"body.{index}"):
             raise bad_fields([_without_arguments(each) for each in problems])
     if message["role"] == "assistant" and any("function" not in call for call in calls if isinstance(call, dict)):
@@ -212,7 +212,7 @@ def _check_arguments(call: Any) -> None:
 def last_content(messages: list[Any], role: str) -> str:
     """Return the text of the last message, if its role is `role`, for `echo` to repeat."""
     last = messages[-1]
-    return flattened(last.get("content")) if last["role"] == role else ""
+    return flatten_text(last.get("content")) if last["role"] == role else ""
 
 
 NO_EFFORT = "none"

@@ -29,8 +29,8 @@ from mockserve.protocol.sampling import (
     RequestMetadata,
     ResponseOptions,
     SamplingParams,
-    read_common,
     read_delivery,
+    read_request_metadata,
     read_response_options,
     read_sampling,
 )
@@ -58,10 +58,10 @@ class ChatRequest(NamedTuple):
     includes_reasoning: bool = True
 
 
-def parse_chat(body: dict[str, Any], read_as: str | None = None, is_typed: bool = True) -> ChatRequest:
+def parse_chat(body: dict[str, Any], pydantic_class: str | None = None, is_typed: bool = True) -> ChatRequest:
     """Parse a chat body. Raises ApiError for a request that vLLM refuses before it looks up the model.
 
-    `read_as` is the pydantic class that refuses calls. Messages of other interfaces are not `is_typed`: their
+    `pydantic_class` is the pydantic class that refuses calls. Messages of other interfaces are not `is_typed`: their
     content parts have no form for each role.
     """
     messages = body.get("messages")
@@ -71,7 +71,7 @@ def parse_chat(body: dict[str, Any], read_as: str | None = None, is_typed: bool 
     refuse_chat_contradictions(body)
     check_types(body, CHAT_FIELDS, CHAT_REQUIRED)
     assert isinstance(messages, list)
-    check_parts(messages, read_as, is_typed)
+    check_parts(messages, pydantic_class, is_typed)
     fields = Fields(body)
     sampling = _read_chat_sampling(fields)
     check_logit_bias_keys(body.get("logit_bias"))
@@ -87,7 +87,7 @@ def parse_chat(body: dict[str, Any], read_as: str | None = None, is_typed: bool 
         messages=messages,
         sampling=sampling,
         delivery=read_delivery(fields),
-        common=read_common(fields),
+        common=read_request_metadata(fields),
         response_options=read_response_options(fields, sampling),
         role=role,
         echoed=last_content(messages, role) if fields.flag("echo") and messages else "",
@@ -142,11 +142,11 @@ BATCH_FIELDS: Mapping[str, FieldType] = {
 
 
 _NOT_OF_EACH_CHAT = frozenset({"messages", "stream", "stream_options", "prompt_logprobs", "return_prompt_text"})
-READ_AS = "ChatCompletionRequest"
+PYDANTIC_CLASS = "ChatCompletionRequest"
 """The pydantic class that parses each conversation of a batch."""
 
 
-def chats_of(body: dict[str, Any]) -> list[dict[str, Any]]:
+def chat_bodies_of(body: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a chat body for each conversation; fields that only chats have apply there. Raises ApiError."""
     _refuse_several_answers(body)
     check_types(body, BATCH_FIELDS, ("messages",))
@@ -162,7 +162,7 @@ def chats_of(body: dict[str, Any]) -> list[dict[str, Any]]:
     of_chats = [name for name in CHAT_FIELDS if name in shared and name not in BATCH_FIELDS]
     problems = [problem for name in of_chats for problem in CHAT_FIELDS[name].problems(shared[name], name)]
     if problems:
-        raise unreadable(READ_AS, [_as_instance(each) for each in problems])
+        raise unreadable(PYDANTIC_CLASS, [_as_instance(each) for each in problems])
     shared.pop("tools", None)  # no prompt of a batch has them
     return [{**shared, "tool_choice": "none", "messages": each} for each in body["messages"]]
 
@@ -247,7 +247,7 @@ def parse_completion(body: dict[str, Any]) -> CompletionRequest:
         prompts=_read_prompts(body.get("prompt")),
         sampling=sampling,
         delivery=delivery,
-        common=read_common(fields),
+        common=read_request_metadata(fields),
         response_options=read_response_options(fields, sampling),
         echo=echo,
         only_echoes=only_echoes,
@@ -287,7 +287,7 @@ def _as_ids(values: list[Any]) -> list[int]:
 
 T = TypeVar("T")
 
-MOST_KNOWN = 256
+MAX_CACHED = 256
 MOST_BYTES = 16_384
 """Maximum size of a cached body, without its prompt."""
 _FORMAT = 2
@@ -297,7 +297,7 @@ _ABOUT_MESSAGES = frozenset({"echo", "add_generation_prompt", "continue_final_me
 """Fields whose validity depends on the messages of the body."""
 
 
-class KnownBodies(Generic[T]):
+class ParsedBodyCache(Generic[T]):
     """Parses bodies, and caches recent results under all fields except the `varying` one."""
 
     def __init__(
@@ -312,17 +312,17 @@ class KnownBodies(Generic[T]):
         self._varying = varying
         self._is_plain = is_plain
         self._with_varying = with_varying
-        self._known = Memo[bytes, T](MOST_KNOWN)
+        self._cache = Memo[bytes, T](MAX_CACHED)
 
     def parse(self, body: dict[str, Any]) -> T:
         """Return the parsed body. Raises ApiError."""
         key = self._key(body) if self._is_plain(body) else None
         if key is None:
             return self._parse(body)
-        found = self._known.get(key)
+        found = self._cache.get(key)
         if found is not None:
             return self._with_varying(found, body[self._varying])
-        return self._known.keep(key, self._parse(body))
+        return self._cache.keep(key, self._parse(body))
 
     def parse_long(self, body: dict[str, Any]) -> T:
         """Parse a long body without caching. Raises ApiError."""
@@ -338,14 +338,14 @@ class KnownBodies(Generic[T]):
         return key if len(key) <= MOST_BYTES else None
 
 
-def known_completions() -> KnownBodies[CompletionRequest]:
+def completion_body_cache() -> ParsedBodyCache[CompletionRequest]:
     """Return the cache of text completions."""
-    return KnownBodies(parse_completion, "prompt", _has_plain_prompt, _with_prompt)
+    return ParsedBodyCache(parse_completion, "prompt", _has_plain_prompt, _replace_prompt)
 
 
-def known_chats() -> KnownBodies[ChatRequest]:
+def chat_body_cache() -> ParsedBodyCache[ChatRequest]:
     """Return the cache of chat completions."""
-    return KnownBodies(parse_chat, "messages", _has_plain_messages, _with_messages)
+    return ParsedBodyCache(parse_chat, "messages", _has_plain_messages, _with_messages)
 
 
 def _has_plain_prompt(body: dict[str, Any]) -> bool:
@@ -353,8 +353,8 @@ def _has_plain_prompt(body: dict[str, Any]) -> bool:
     return type(prompt) is str and prompt != ""
 
 
-def _with_prompt(asked: CompletionRequest, prompt: str) -> CompletionRequest:
-    return asked._replace(prompts=(prompt,))
+def _replace_prompt(api_request: CompletionRequest, prompt: str) -> CompletionRequest:
+    return api_request._replace(prompts=(prompt,))
 
 
 def _has_plain_messages(body: dict[str, Any]) -> bool:
@@ -370,5 +370,5 @@ def _has_plain_messages(body: dict[str, Any]) -> bool:
     return True
 
 
-def _with_messages(asked: ChatRequest, messages: list[Any]) -> ChatRequest:
-    return asked._replace(messages=messages)
+def _with_messages(api_request: ChatRequest, messages: list[Any]) -> ChatRequest:
+    return api_request._replace(messages=messages)

@@ -133,7 +133,7 @@ def score_items(scores: Sequence[float]) -> list[dict[str, Any]]:
     return [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
 
 
-def reranked(
+def rerank_reply(
     head: PoolingHead, documents: Sequence[Any], scores: Sequence[float], top_n: int, prompt_tokens: int
 ) -> dict[str, Any]:
     """Return the reply of POST /rerank: the best documents first, at most `top_n`, or all for 0."""

@@ -10,19 +10,19 @@ import numpy as np
 from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value
 from mockserve.protocol.pooling.bodies import Vector
 from mockserve.protocol.pooling.requests import MAX_INT64, check_body
-from mockserve.protocol.reading.containers import Checked, ListOf, MapOf, Nullable, Record
+from mockserve.protocol.reading.containers import ListOf, MapOf, Nullable, Record, ValidatedType
 from mockserve.protocol.reading.types import Integer, OneOf, Text, as_integer
 
 IMAGE_SCHEMES = ("http:", "https:", "data:", "file:")
 
 
-def _part_complaint(part: Any) -> str | None:
+def _part_error(part: Any) -> str | None:
     kind = part["type"]
     name = {"text": "text", "image_url": "image_url"}[kind]
     return None if part.get(name) is not None else f"CohereEmbedContent with type={kind!r} requires {name}"
 
 
-_PART = Checked(
+_PART = ValidatedType(
     Record(
         {
             "type": OneOf(("text", "image_url")),
@@ -31,7 +31,7 @@ _PART = Checked(
         },
         ("type",),
     ),
-    _part_complaint,
+    _part_error,
 )
 _EMBED = Record(
     {

@@ -8,7 +8,7 @@ from mockserve.protocol.bodies import Usage
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.pooling.requests import BASIC, check_body
 from mockserve.protocol.reading.body import check_record
-from mockserve.protocol.reading.containers import AnyOf, Checked, ListOf, MapOf, Named, Nullable, Record, Tagged
+from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Named, Nullable, Record, Tagged, ValidatedType
 from mockserve.protocol.reading.types import (
     LARGEST_INT64,
     SMALLEST_INT64,
@@ -247,20 +247,20 @@ MAX_TEXT_CHARS = 1_048_576
 MAX_INPUT_CHARS = 10_485_760
 
 
-def _image_complaint(message: Any) -> str | None:
+def _image_error(message: Any) -> str | None:
     parts = message.get("content") if isinstance(message, dict) else None
     if isinstance(parts, list) and any(isinstance(each, dict) and each.get("type") == "input_image" for each in parts):
         return "Decisions supports text input only; images are not supported"
     return None
 
 
-def _name_complaint(question: Any) -> str | None:
+def _name_error(question: Any) -> str | None:
     return "name must be a string when provided" if question.get("name", "") is None else None
 
 
-def _choice_complaint(question: Any) -> str | None:
+def _choice_error(question: Any) -> str | None:
     values = [(type(each["value"]), each["value"]) for each in question["choices"]]
-    return _name_complaint(question) or ("choice values must be distinct" if len(set(values)) < len(values) else None)
+    return _name_error(question) or ("choice values must be distinct" if len(set(values)) < len(values) else None)
 
 
 def _closed(fields: dict[str, FieldType], required: tuple[str, ...]) -> Record:
@@ -270,7 +270,7 @@ def _closed(fields: dict[str, FieldType], required: tuple[str, ...]) -> Record:
 _SHORT = Text(max_chars=MAX_TEXT_CHARS)
 _LONG = Named("constrained-str", Text(max_chars=MAX_INPUT_CHARS))
 _INPUT_TEXT = _closed({"type": OneOf(("input_text",)), "text": Text(max_chars=MAX_INPUT_CHARS)}, ("type", "text"))
-_MESSAGE = Checked(
+_MESSAGE = ValidatedType(
     _closed(
         {
             "role": OneOf(("user",)),
@@ -279,7 +279,7 @@ _MESSAGE = Checked(
         },
         ("role", "content"),
     ),
-    _image_complaint,
+    _image_error,
     is_first=True,
 )
 _QUESTION: dict[str, FieldType] = {"instructions": _SHORT, "name": Nullable(_SHORT)}
@@ -288,22 +288,22 @@ _LEVEL = _closed({"label": _SHORT, "description": _SHORT}, ("label",))
 _QUESTIONS = Tagged(
     "type",
     {
-        "predicate": Checked(
-            _closed({**_QUESTION, "type": OneOf(("predicate",))}, ("instructions", "type")), _name_complaint
+        "predicate": ValidatedType(
+            _closed({**_QUESTION, "type": OneOf(("predicate",))}, ("instructions", "type")), _name_error
         ),
-        "choice": Checked(
+        "choice": ValidatedType(
             _closed(
                 {**_QUESTION, "type": OneOf(("choice",)), "choices": ListOf(_CHOICE, at_most=255, at_least=2)},
                 ("instructions", "type", "choices"),
             ),
-            _choice_complaint,
+            _choice_error,
         ),
-        "score": Checked(
+        "score": ValidatedType(
             _closed(
                 {**_QUESTION, "type": OneOf(("score",)), "levels": ListOf(_LEVEL, at_most=10, at_least=2)},
                 ("instructions", "type", "levels"),
             ),
-            _name_complaint,
+            _name_error,
         ),
     },
 )

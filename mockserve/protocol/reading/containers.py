@@ -221,20 +221,20 @@ class Tagged:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A value of some type for which `complaint` returns None; `complaint` is called before the type check if
+class ValidatedType:
+    """A value of some type for which `error_of` returns None; `error_of` is called before the type check if
     `is_first`."""
 
     inner: FieldType
-    complaint: Callable[[Any], str | None]
+    error_of: Callable[[Any], str | None]
     is_first: bool = False
 
     def problems(self, value: Any, location: str) -> list[Problem]:
         wrong = [] if self.is_first else self.inner.problems(value, location)
-        complaint = None if wrong else self.complaint(value)
-        if complaint is not None:
-            context = {"error": ValueError(complaint)}
-            return [Problem("value_error", location, f"Value error, {complaint}", value, context)]
+        error_of = None if wrong else self.error_of(value)
+        if error_of is not None:
+            context = {"error": ValueError(error_of)}
+            return [Problem("value_error", location, f"Value error, {error_of}", value, context)]
         return self.inner.problems(value, location) if self.is_first else wrong
 
     def schema(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class NarrowText:
         parts.append(str(memoryview(raw)[end:], "ascii"))
         return "".join(parts)
 
-    def explained(self, error: JSONDecodeError) -> JSONDecodeError:
+    def in_original_text(self, error: JSONDecodeError) -> JSONDecodeError:
         """Convert an error in the text to an error in the body, where each character counts as one."""
         parts: list[str] = []
         end = 0
@@ -72,7 +72,7 @@ class NarrowText:
         return JSONDecodeError(error.msg, before, len(before))
 
 
-class _NotCheapError(Exception):
+class _TooExpensiveError(Exception):
     """A body for which the usual way is cheaper."""
 
 
@@ -81,22 +81,22 @@ def narrow_text(raw: bytes) -> NarrowText | None:
     JSON."""
     try:
         return NarrowText(_wide_strings(raw))
-    except (_NotCheapError, UnicodeDecodeError):
+    except (_TooExpensiveError, UnicodeDecodeError):
         return None
 
 
 def _wide_strings(raw: bytes) -> list[WideString]:
     strings: list[WideString] = []
     end = growth = 0
-    looking = _Looking(raw)
+    quote_finder = _QuoteFinder(raw)
     while (found := _next_wide(raw, end)) is not None:
-        begin = looking.quote_before(end, found) + 1
-        end = looking.quote_after(found)
-        looking.num_bytes += end - begin
+        begin = quote_finder.quote_before(end, found) + 1
+        end = quote_finder.quote_after(found)
+        quote_finder.num_bytes += end - begin
         content = raw[begin:end]
-        is_over = looking.num_bytes > MOST_WIDE_BYTES or len(strings) == MOST_STRINGS
+        is_over = quote_finder.num_bytes > MOST_WIDE_BYTES or len(strings) == MOST_STRINGS
         if is_over or _ESCAPED_WIDE_BYTE.search(content):
-            raise _NotCheapError
+            raise _TooExpensiveError
         string = WideString(begin, end, begin + growth, content.decode())
         strings.append(string)
         growth += len(string.escaped) - len(content)
@@ -114,7 +114,7 @@ def _next_wide(raw: bytes, start: int) -> int | None:
 
 
 @dataclass
-class _Looking:
+class _QuoteFinder:
     """Finds the ends of strings, within limits for all of them together."""
 
     raw: bytes
@@ -142,7 +142,7 @@ class _Looking:
         before = self.raw[max(at - _BACKSLASHES, 0) : at]
         rest = before.rstrip(b"\\")
         if at < 0 or self.num_quotes > MOST_QUOTES or (not rest and before):
-            raise _NotCheapError
+            raise _TooExpensiveError
         return (len(before) - len(rest)) % 2 == 1
 
 
@@ -230,7 +230,7 @@ def loads_in_pieces(bodies: list[bytes]) -> Any:
     try:
         return _DECODER.decode(text)
     except JSONDecodeError as error:
-        raise error if narrow is None else narrow.explained(error) from None
+        raise error if narrow is None else narrow.in_original_text(error) from None
     except RecursionError:
         raise RecursionError(
             "maximum recursion depth exceeded while decoding a JSON array from a unicode string"

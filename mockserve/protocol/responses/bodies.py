@@ -23,7 +23,7 @@ from mockserve.protocol.responses.items import (
     text_part,
 )
 from mockserve.protocol.responses.requests import ResponseRequest
-from mockserve.protocol.responses.tools import ToolNames, begun_input, custom_input, shown_choice, shown_tool
+from mockserve.protocol.responses.tools import ToolNames, custom_input, partial_custom_input, shown_choice, shown_tool
 from mockserve.protocol.sampling import SamplingParams
 
 REASONING_KEYS = ("context", "effort", "generate_summary", "mode", "summary")
@@ -36,7 +36,7 @@ class ResponseObject:
     id: str
     created: int
     model: str
-    asked: ResponseRequest
+    api_request: ResponseRequest
     sampling: SamplingParams
     budget: int
     """Maximum number of output tokens."""
@@ -46,7 +46,7 @@ class ResponseObject:
     @property
     def tool_names(self) -> ToolNames:
         """Names of calls of the response's tools."""
-        return ToolNames.of(self.asked.body.get("tools") or ())
+        return ToolNames.of(self.api_request.body.get("tools") or ())
 
     def body(
         self,
@@ -57,21 +57,21 @@ class ResponseObject:
         raw: tuple[Any, Any] | None = None,
     ) -> dict[str, Any]:
         """Return the whole object. `raw` are the model's input and output, if they are requested."""
-        asked = self.asked.body
+        api_request = self.api_request.body
         is_cut = status == "incomplete"
         return {
             "id": self.id,
             "created_at": self.created,
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "instructions": asked.get("instructions"),
-            "metadata": asked.get("metadata"),
+            "instructions": api_request.get("instructions"),
+            "metadata": api_request.get("metadata"),
             "model": self.model,
             "object": "response",
             "output": list(output),
             **self._choices(),
             **self._settings(status),
             "usage": None if usage is None else response_usage(usage),
-            "user": asked.get("user"),
+            "user": api_request.get("user"),
             **({} if metrics is None else {"metrics": metrics}),
             "presence_penalty": self.sampling.presence_penalty,
             "frequency_penalty": self.sampling.frequency_penalty,
@@ -83,36 +83,36 @@ class ResponseObject:
 
     def _choices(self) -> dict[str, Any]:
         """Return the choice of tools, and the tools themselves."""
-        asked, sampling = self.asked.body, self.sampling
-        parallel = asked.get("parallel_tool_calls")
+        api_request, sampling = self.api_request.body, self.sampling
+        parallel = api_request.get("parallel_tool_calls")
         return {
             "parallel_tool_calls": True if parallel is None else parallel,
             "temperature": sampling.temperature,
-            "tool_choice": shown_choice(asked.get("tool_choice", "auto")),
-            "tools": [shown_tool(each) for each in asked.get("tools") or ()],
+            "tool_choice": shown_choice(api_request.get("tool_choice", "auto")),
+            "tools": [shown_tool(each) for each in api_request.get("tools") or ()],
             "top_p": 1.0 if sampling.is_greedy else sampling.top_p,
         }
 
     def _settings(self, status: str) -> dict[str, Any]:
-        asked = self.asked.body
-        cache = asked.get("prompt_cache_options")
-        reasoning = asked.get("reasoning")
+        api_request = self.api_request.body
+        cache = api_request.get("prompt_cache_options")
+        reasoning = api_request.get("reasoning")
         return {
-            "background": self.asked.in_background,
+            "background": self.api_request.in_background,
             "max_output_tokens": self.budget,
-            "max_tool_calls": asked.get("max_tool_calls"),
-            "previous_response_id": asked.get("previous_response_id"),
+            "max_tool_calls": api_request.get("max_tool_calls"),
+            "previous_response_id": api_request.get("previous_response_id"),
             "prompt": None,
             "prompt_cache_options": None if cache is None else _echoed_cache_options(cache),
-            "prompt_cache_key": asked.get("prompt_cache_key"),
-            "prompt_cache_retention": asked.get("prompt_cache_retention"),
+            "prompt_cache_key": api_request.get("prompt_cache_key"),
+            "prompt_cache_retention": api_request.get("prompt_cache_retention"),
             "reasoning": None if reasoning is None else {name: reasoning.get(name) for name in REASONING_KEYS},
-            "safety_identifier": asked.get("safety_identifier"),
-            "service_tier": asked.get("service_tier", "auto"),
+            "safety_identifier": api_request.get("safety_identifier"),
+            "service_tier": api_request.get("service_tier", "auto"),
             "status": status,
-            "text": _echoed_text(asked.get("text")),
-            "top_logprobs": (asked.get("top_logprobs") or 0) if self.asked.includes_logprobs else None,
-            "truncation": asked.get("truncation") or "disabled",
+            "text": _echoed_text(api_request.get("text")),
+            "top_logprobs": (api_request.get("top_logprobs") or 0) if self.api_request.includes_logprobs else None,
+            "truncation": api_request.get("truncation") or "disabled",
         }
 
 
@@ -170,7 +170,7 @@ CALLS = ("call", "custom call")
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenItem:
     """The output item that is open in a stream."""
 
     kind: str
@@ -195,15 +195,15 @@ class ResponseEvents:
     final: dict[str, Any] | None = None
     """The response object of the last event."""
     _number: int = 0
-    _open: _Open | None = None
+    _open: _OpenItem | None = None
     _names: ToolNames | None = None
 
     @property
-    def opens_at_once(self) -> bool:
+    def starts_before_first_token(self) -> bool:
         return True
 
     @property
-    def breaks_off_refused(self) -> bool:
+    def aborts_stream_when_refused(self) -> bool:
         # vLLM's response streams have no event for an error of the engine.
         return True
 
@@ -211,7 +211,7 @@ class ResponseEvents:
         body = self.response.body(IN_PROGRESS)
         return [self._event("response.created", response=body), self._event("response.in_progress", response=body)]
 
-    def said(self, piece: Piece) -> list[Event]:
+    def generated(self, piece: Piece) -> list[Event]:
         events: list[Event] = []
         delta = piece.delta
         if delta.get("reasoning") is not None:
@@ -235,18 +235,18 @@ class ResponseEvents:
     def _reasoning(self, text: str) -> list[Event]:
         events: list[Event] = []
         if self._open is None or self._open.kind != "reasoning":
-            events += self._begin(_Open("reasoning", f"rs_{self.new_id()}"))
-        return [*events, self._grown(text, "response.reasoning_text.delta", content_index=0)]
+            events += self._begin(_OpenItem("reasoning", f"rs_{self.new_id()}"))
+        return [*events, self._delta_event(text, "response.reasoning_text.delta", content_index=0)]
 
     def _content(self, text: str, logprobs: Mapping[str, Any] | None) -> list[Event]:
         events: list[Event] = []
         if self._open is None or self._open.kind != "message":
-            events += self._begin(_Open("message", f"msg_{self.new_id()}"))
+            events += self._begin(_OpenItem("message", f"msg_{self.new_id()}"))
         if logprobs is not None and self._open is not None:
             self._open.logprobs = self._open.logprobs or EncodedItems()
             self._open.logprobs.add(full_logprobs(logprobs))
         shown = delta_logprobs(logprobs)
-        return [*events, self._grown(text, "response.output_text.delta", content_index=0, logprobs=shown)]
+        return [*events, self._delta_event(text, "response.output_text.delta", content_index=0, logprobs=shown)]
 
     def _call(self, call: Mapping[str, Any]) -> list[Event]:
         events: list[Event] = []
@@ -256,19 +256,19 @@ class ResponseEvents:
         arguments, item = function.get("arguments"), self._open
         if arguments and item is not None and item.kind == "custom call":
             item.text += arguments
-            events += self._custom_input(item, begun_input(item.text))
+            events += self._custom_input(item, partial_custom_input(item.text))
         elif arguments:
-            events.append(self._grown(arguments, "response.function_call_arguments.delta"))
+            events.append(self._delta_event(arguments, "response.function_call_arguments.delta"))
         return events
 
-    def _new_call(self, name: str, call_id: str) -> _Open:
+    def _new_call(self, name: str, call_id: str) -> _OpenItem:
         names = self._names = self._names or self.response.tool_names
         if name in names.custom:
-            return _Open("custom call", f"ctc_{self.new_id()}", name=name, call_id=call_id)
+            return _OpenItem("custom call", f"ctc_{self.new_id()}", name=name, call_id=call_id)
         namespace, local_name = names.of_call(name)
-        return _Open("call", f"fc_{self.new_id()}", name=local_name, call_id=call_id, namespace=namespace)
+        return _OpenItem("call", f"fc_{self.new_id()}", name=local_name, call_id=call_id, namespace=namespace)
 
-    def _custom_input(self, item: _Open, text: str) -> list[Event]:
+    def _custom_input(self, item: _OpenItem, text: str) -> list[Event]:
         """Return the event with the new part of the input; the whole input if it does not continue the part that was
         sent."""
         shown, item.shown_input = item.shown_input, text
@@ -278,15 +278,15 @@ class ResponseEvents:
         where: dict[str, Any] = {"item_id": item.id, "output_index": len(self.output)}
         return [self._event("response.custom_tool_call_input.delta", delta=delta, **where)]
 
-    def _begin(self, item: _Open) -> list[Event]:
+    def _begin(self, item: _OpenItem) -> list[Event]:
         events = self._end_item(COMPLETED)
         self._open = item
-        events.append(self._item_event("response.output_item.added", _begun(item)))
+        events.append(self._item_event("response.output_item.added", _started_item(item)))
         if item.kind not in CALLS:
             events.append(self._part_event("response.content_part.added", item, _part(item, EncodedItems())))
         return events
 
-    def _grown(self, text: str, kind: str, **more: Any) -> Event:
+    def _delta_event(self, text: str, kind: str, **more: Any) -> Event:
         item = self._open
         assert item is not None
         item.text += text
@@ -300,12 +300,12 @@ class ResponseEvents:
         events = self._end_text(item)
         if item.kind not in CALLS:
             events.append(self._part_event("response.content_part.done", item, _part(item, item.logprobs)))
-        done = _done(item, status)
+        done = _finished_item(item, status)
         events.append(self._item_event("response.output_item.done", done))
         self.output.append(done)
         return events
 
-    def _end_text(self, item: _Open) -> list[Event]:
+    def _end_text(self, item: _OpenItem) -> list[Event]:
         where: dict[str, Any] = {"item_id": item.id, "output_index": len(self.output)}
         if item.kind == "call":
             done = self._event("response.function_call_arguments.done", arguments=item.text, **where)
@@ -321,7 +321,7 @@ class ResponseEvents:
     def _item_event(self, kind: str, item: Item) -> Event:
         return self._event(kind, item=item, output_index=len(self.output))
 
-    def _part_event(self, kind: str, item: _Open, part: dict[str, Any]) -> Event:
+    def _part_event(self, kind: str, item: _OpenItem, part: dict[str, Any]) -> Event:
         return self._event(kind, content_index=0, item_id=item.id, output_index=len(self.output), part=part)
 
     def _event(self, kind: str, **fields: Any) -> Event:
@@ -331,13 +331,13 @@ class ResponseEvents:
         return {**{name: event[name] for name in sorted(event)}, "type": kind}
 
 
-def _part(item: _Open, logprobs: EncodedItems | None) -> dict[str, Any]:
+def _part(item: _OpenItem, logprobs: EncodedItems | None) -> dict[str, Any]:
     if item.kind == "reasoning":
         return reasoning_part(item.text)
     return text_part(item.text, None if logprobs is None else logprobs.array())
 
 
-def _begun(item: _Open) -> Item:
+def _started_item(item: _OpenItem) -> Item:
     if item.kind == "call":
         return call_item(item.id, item.call_id, item.name, "", IN_PROGRESS, item.namespace)
     if item.kind == "custom call":
@@ -347,7 +347,7 @@ def _begun(item: _Open) -> Item:
     return message_item(item.id, [], IN_PROGRESS)
 
 
-def _done(item: _Open, status: str) -> Item:
+def _finished_item(item: _OpenItem, status: str) -> Item:
     if item.kind == "call":
         return call_item(item.id, item.call_id, item.name, item.text, status, item.namespace)
     if item.kind == "custom call":

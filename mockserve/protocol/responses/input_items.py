@@ -118,7 +118,7 @@ class Item:
                 return []
             if kind == "reasoning":
                 value = {"id": NEW_ID, **value}
-                if is_thought(value):
+                if is_reasoning(value):
                     return []
             if kind == "message" and value.get("role") == "assistant" and is_answer(value):
                 return []
@@ -133,7 +133,7 @@ def is_call(item: Mapping[str, Any]) -> bool:
     return item_forms().fits("ResponseFunctionToolCall", item)
 
 
-def is_thought(item: Mapping[str, Any]) -> bool:
+def is_reasoning(item: Mapping[str, Any]) -> bool:
     """Whether the type of an item is reasoning in vLLM."""
     return item_forms().fits("ResponseReasoningItem", {"id": NEW_ID, **item})
 
@@ -241,21 +241,21 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
     kind = item.get("type")
     if kind == "custom_tool_call" or (kind == "function_call" and is_call(item)):
         _add_call(messages, item)
-    elif kind == "reasoning" and is_thought(item):
+    elif kind == "reasoning" and is_reasoning(item):
         _add_part(messages, "reasoning", _reasoning(item))
     elif kind in CALL_RESULTS:
         content = _content(item.get("output"))
         messages.append({"role": "tool", "content": content, "tool_call_id": item.get("call_id")})
     elif "role" not in item:
         raise bad_value(f"Unsupported input item type: {kind}", "input")
-    elif item["role"] == "assistant" and (said := _said(item)) is not None:
+    elif item["role"] == "assistant" and (said := _answer_text(item)) is not None:
         _add_part(messages, "content", said)
     else:
         content = {"content": _content(item["content"])} if "content" in item else {}
         messages.append({"role": item["role"], **content})
 
 
-def _said(item: Mapping[str, Any]) -> str | None:
+def _answer_text(item: Mapping[str, Any]) -> str | None:
     """Return the text of an answer; None if it is passed to the template unchanged. Raises ApiError where vLLM
     fails."""
     content = item["content"]

@@ -72,7 +72,7 @@ def custom_call_item(item_id: str, call_id: str, name: str, text: str) -> Item:
 
 
 def output_items(
-    said: Mapping[str, Any],
+    message: Mapping[str, Any],
     logprobs: Mapping[str, Any] | None,
     is_cut: bool,
     has_parser: bool,
@@ -85,9 +85,9 @@ def output_items(
     """
     items: list[Item] = []
     last_status = INCOMPLETE if is_cut else COMPLETED
-    calls, content = said.get("tool_calls", ()), said["content"]
-    if said["reasoning"]:
-        items.append(reasoning_item(f"rs_{new_id()}", [reasoning_part(said["reasoning"])], None))
+    calls, content = message.get("tool_calls", ()), message["content"]
+    if message["reasoning"]:
+        items.append(reasoning_item(f"rs_{new_id()}", [reasoning_part(message["reasoning"])], None))
     if content or not has_parser:
         parts = [text_part(content, None if logprobs is None else full_logprobs(logprobs))] if content else []
         items.append(message_item(f"msg_{new_id()}", parts, COMPLETED if calls else last_status))

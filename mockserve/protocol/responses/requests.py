@@ -153,7 +153,7 @@ RESPONSE_FIELDS: Mapping[str, FieldType] = {
 RESPONSE_REQUIRED = ("input",)
 
 
-COPIED = (
+COPIED_FIELDS = (
     "temperature",
     "top_p",
     "top_k",
@@ -218,18 +218,18 @@ def parse_response(body: Mapping[str, Any]) -> ResponseRequest:
     )
 
 
-def chat_body(asked: ResponseRequest, messages: list[dict[str, Any]]) -> dict[str, Any]:
+def chat_body(api_request: ResponseRequest, messages: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the equivalent chat request. Raises ApiError for contradictory constraints on the answer."""
-    body = asked.body
-    requested: dict[str, Any] = {"model": asked.model, "messages": messages, "add_special_tokens": True}
-    requested |= {name: body[name] for name in COPIED if body.get(name) is not None}
+    body = api_request.body
+    requested: dict[str, Any] = {"model": api_request.model, "messages": messages, "add_special_tokens": True}
+    requested |= {name: body[name] for name in COPIED_FIELDS if body.get(name) is not None}
     if requested.get("stop") == "":
         del requested["stop"]  # vLLM takes a stop string that is empty for none at all
     if body.get("max_output_tokens") is not None:
         requested["max_completion_tokens"] = body["max_output_tokens"]
-    if asked.includes_logprobs:
+    if api_request.includes_logprobs:
         requested |= {"logprobs": True, "top_logprobs": body.get("top_logprobs") or 0}
-    if asked.streams:
+    if api_request.streams:
         requested["stream"] = True
     if body.get("truncation", "disabled") != "disabled":
         requested["truncate_prompt_tokens"] = -1

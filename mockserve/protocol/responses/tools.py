@@ -217,7 +217,7 @@ CUSTOM_PARAMETERS: Mapping[str, Any] = {
 NAMESPACE_SEPARATOR = "__"
 FUNCTION_FIELDS = ("name", "description", "parameters", "strict", "defer_loading")
 
-_BEGUN_INPUT = re.compile(rf'\s*\{{\s*"{CUSTOM_INPUT}"\s*:\s*"((?:[^"\\]|\\(?:[^u]|u[0-9a-fA-F]{{4}}))*)')
+_PARTIAL_INPUT = re.compile(rf'\s*\{{\s*"{CUSTOM_INPUT}"\s*:\s*"((?:[^"\\]|\\(?:[^u]|u[0-9a-fA-F]{{4}}))*)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +280,9 @@ def custom_input(arguments: str) -> str:
     return text if isinstance(text, str) else arguments
 
 
-def begun_input(arguments: str) -> str:
+def partial_custom_input(arguments: str) -> str:
     """Return the input of a custom tool in incomplete arguments, without an incomplete character at the end."""
-    begun = _BEGUN_INPUT.match(arguments)
+    begun = _PARTIAL_INPUT.match(arguments)
     if begun is None:
         return ""
     text: str = json.loads(f'"{begun[1]}"', strict=False)

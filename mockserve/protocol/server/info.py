@@ -57,7 +57,7 @@ def _card(model: ModelCard, created: int, permission_id: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigFacts:
+class ConfigSummary:
     """A server's configuration, under vLLM's names."""
 
     model: str
@@ -82,55 +82,55 @@ class ConfigFacts:
     device: str
 
 
-def as_objects(facts: ConfigFacts) -> dict[str, Any]:
+def config_as_objects(config: ConfigSummary) -> dict[str, Any]:
     """The configuration as nested objects."""
-    names: Any = facts.served_model_names
+    names: Any = config.served_model_names
     return {
         "model_config": {
-            "model": facts.model,
-            "runner": facts.runner,
-            "convert": facts.convert,
-            "tokenizer": facts.tokenizer,
-            "seed": facts.seed,
-            "max_model_len": facts.max_model_len,
+            "model": config.model,
+            "runner": config.runner,
+            "convert": config.convert,
+            "tokenizer": config.tokenizer,
+            "seed": config.seed,
+            "max_model_len": config.max_model_len,
             "served_model_name": names[0] if len(names) == 1 else list(names),
         },
         "cache_config": {
-            "block_size": facts.block_size,
-            "gpu_memory_utilization": facts.gpu_memory_utilization,
-            "enable_prefix_caching": facts.enable_prefix_caching,
-            "num_gpu_blocks": facts.num_gpu_blocks,
+            "block_size": config.block_size,
+            "gpu_memory_utilization": config.gpu_memory_utilization,
+            "enable_prefix_caching": config.enable_prefix_caching,
+            "num_gpu_blocks": config.num_gpu_blocks,
         },
         "parallel_config": {
-            "pipeline_parallel_size": facts.pipeline_parallel_size,
-            "tensor_parallel_size": facts.tensor_parallel_size,
-            "data_parallel_size": facts.data_parallel_size,
-            "world_size": facts.tensor_parallel_size * facts.pipeline_parallel_size,
+            "pipeline_parallel_size": config.pipeline_parallel_size,
+            "tensor_parallel_size": config.tensor_parallel_size,
+            "data_parallel_size": config.data_parallel_size,
+            "world_size": config.tensor_parallel_size * config.pipeline_parallel_size,
         },
         "scheduler_config": {
-            "runner_type": "pooling" if facts.runner == "pooling" else "generate",
-            "max_num_batched_tokens": facts.max_num_batched_tokens,
-            "max_num_seqs": facts.max_num_seqs,
-            "max_model_len": facts.max_model_len,
-            "enable_chunked_prefill": facts.enable_chunked_prefill,
-            "policy": facts.scheduler_policy,
-            "async_scheduling": facts.async_scheduling,
+            "runner_type": "pooling" if config.runner == "pooling" else "generate",
+            "max_num_batched_tokens": config.max_num_batched_tokens,
+            "max_num_seqs": config.max_num_seqs,
+            "max_model_len": config.max_model_len,
+            "enable_chunked_prefill": config.enable_chunked_prefill,
+            "policy": config.scheduler_policy,
+            "async_scheduling": config.async_scheduling,
         },
-        "device_config": {"device": facts.device, "device_type": "cuda"},
+        "device_config": {"device": config.device, "device_type": "cuda"},
     }
 
 
-def as_text(facts: ConfigFacts) -> str:
+def config_as_text(config: ConfigSummary) -> str:
     """The configuration on one line."""
-    names = facts.served_model_names
+    names = config.served_model_names
     parts = (
-        f"model={facts.model!r}, speculative_config=None, tokenizer={facts.tokenizer!r}, skip_tokenizer_init=False",
-        f"max_seq_len={facts.max_model_len}",
-        f"tensor_parallel_size={facts.tensor_parallel_size}, pipeline_parallel_size={facts.pipeline_parallel_size}",
-        f"data_parallel_size={facts.data_parallel_size}",
-        f"kv_cache_dtype=auto, device_config=cuda, seed={facts.seed}",
+        f"model={config.model!r}, speculative_config=None, tokenizer={config.tokenizer!r}, skip_tokenizer_init=False",
+        f"max_seq_len={config.max_model_len}",
+        f"tensor_parallel_size={config.tensor_parallel_size}, pipeline_parallel_size={config.pipeline_parallel_size}",
+        f"data_parallel_size={config.data_parallel_size}",
+        f"kv_cache_dtype=auto, device_config=cuda, seed={config.seed}",
         f"served_model_name={names[0] if len(names) == 1 else list(names)}",
-        f"enable_prefix_caching={facts.enable_prefix_caching}, enable_chunked_prefill={facts.enable_chunked_prefill}",
+        f"enable_prefix_caching={config.enable_prefix_caching}, enable_chunked_prefill={config.enable_chunked_prefill}",
     )
     return ", ".join(parts)
 
@@ -184,9 +184,9 @@ def parse_tokenize(body: dict[str, Any]) -> TokenizeRequest:
     if in_text and in_conversation:
         raise bad_fields(in_text + in_conversation)
     refuse_media_arguments(body)
-    is_text = not in_text and (bool(in_conversation) or not _says_more_as_conversation(body))
+    is_text = not in_text and (bool(in_conversation) or not _matches_conversation_better(body))
     if not is_text:
-        check_parts(body["messages"], read_as="ValidatorIterator")
+        check_parts(body["messages"], pydantic_class="ValidatorIterator")
     fields = Fields(body)
     return TokenizeRequest(
         model=fields.text("model") or "",
@@ -199,7 +199,7 @@ def parse_tokenize(body: dict[str, Any]) -> TokenizeRequest:
     )
 
 
-def _says_more_as_conversation(body: dict[str, Any]) -> bool:
+def _matches_conversation_better(body: dict[str, Any]) -> bool:
     """Whether a body that matches both schemas has more fields of a conversation, including fields of its messages.
 
     Pydantic chooses between two matching types by this number.

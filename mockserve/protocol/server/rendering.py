@@ -24,7 +24,7 @@ SKIPS_SPECIAL_TOKENS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
+class RenderedRequest:
     """One rendered prompt with its request. `parse_context` is the information for parsing a chat's answer."""
 
     request_id: str
@@ -63,13 +63,13 @@ class Rendered:
 
 
 def sampling_object(
-    sampling: SamplingParams, body: Mapping[str, Any], max_tokens: int, streams: bool, finds_calls: bool = False
+    sampling: SamplingParams, body: Mapping[str, Any], max_tokens: int, streams: bool, parses_calls: bool = False
 ) -> dict[str, Any]:
     """Return vLLM's object of sampling parameters, without defaults, in vLLM's order.
 
     Special tokens are not skipped when calls are to be parsed, since they may mark calls.
     """
-    wants_prompt = sampling.num_prompt_logprobs is not None
+    needs_prompt = sampling.num_prompt_logprobs is not None
     chosen = list(sampling.logprob_token_ids or ())
     greedy, extra_arguments = sampling.is_greedy, body.get("vllm_xargs")
     buffer_chars = 0 if sampling.include_stop_str_in_output else max(map(len, sampling.stop), default=1) - 1
@@ -90,9 +90,9 @@ def sampling_object(
         ("max_tokens", max_tokens, max_tokens != DEFAULT_MAX_TOKENS),
         ("min_tokens", sampling.min_tokens, sampling.min_tokens != 0),
         ("logprobs", sampling.num_logprobs, sampling.num_logprobs is not None and not chosen),
-        ("prompt_logprobs", sampling.num_prompt_logprobs, wants_prompt),
+        ("prompt_logprobs", sampling.num_prompt_logprobs, needs_prompt),
         ("logprob_token_ids", chosen, bool(chosen)),
-        ("skip_special_tokens", False, finds_calls or not sampling.skip_special_tokens),
+        ("skip_special_tokens", False, parses_calls or not sampling.skip_special_tokens),
         ("spaces_between_special_tokens", False, body.get("spaces_between_special_tokens") is False),
         ("include_stop_str_in_output", True, sampling.include_stop_str_in_output),
         ("output_kind", DELTAS if streams else WHOLE_REPLY, True),
@@ -104,7 +104,7 @@ def sampling_object(
         ("allowed_token_ids", list(sampling.allowed_token_ids or ()), sampling.allowed_token_ids is not None),
         ("extra_args", extra_arguments, extra_arguments is not None),
         ("bad_words", list(sampling.bad_words), True),
-        ("skip_reading_prefix_cache", wants_prompt, True),
+        ("skip_reading_prefix_cache", needs_prompt, True),
         _given(body, "thinking_token_budget"),
     )
     return {name: value for name, value, is_shown in rows if is_shown}

@@ -48,7 +48,7 @@ def test_lists_side_by_side_give_no_other_combinations() -> None:
         (("max_num_seqs,nothing=1:2",), "nothing"),
     ],
 )
-def test_what_does_not_fit_is_one_line(vary: tuple[str, ...], message: str) -> None:
+def test_an_invalid_coupling_is_refused_in_one_line(vary: tuple[str, ...], message: str) -> None:
     with pytest.raises(BlisError, match=message):
         varied(*vary)
 

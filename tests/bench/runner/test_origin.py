@@ -22,7 +22,7 @@ def test_a_sweep_of_rates_states_the_whole_deployment() -> None:
     assert found.title == "qwen3-14b on 1 x H100, vllm engine, fitted step times (expected error 5%)"
 
 
-def test_what_varies_and_what_cannot_be_simulated_is_left_out() -> None:
+def test_varying_settings_and_failed_points_are_left_out() -> None:
     found = origin("hardware=H100,A100-SXM,none-such", "num_instances=1,2")
     assert (found.gpu, found.instances, found.step_error) == ("", None, None)
     assert (found.gpus_per_instance, found.engine) == (1, "vllm")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.bench.runner.commands import digest_of, own_flags_first, with_whole_paths
+from blis_sim.bench.runner.commands import digest_of, split_own_flags, with_whole_paths
 from blis_sim.bench.runner.plan import Plan, plan_of
 from blis_sim.bench.sweep.command import SweepOptions
 from blis_sim.options import BlisError
@@ -25,7 +25,7 @@ def test_all_combinations_are_points_the_last_setting_varying_fastest() -> None:
 def test_flags_may_stand_before_or_behind_the_command() -> None:
     line = "--vary rate=1,2 replay t.yaml --model q --output=o.csv --reissue --overwrite --tp 2"
     own = "--vary rate=1,2 --output=o.csv --overwrite -- replay t.yaml --model q --reissue --tp 2"
-    assert own_flags_first(line.split(), SweepOptions) == own.split()
+    assert split_own_flags(line.split(), SweepOptions) == own.split()
 
 
 def test_the_command_may_be_a_replay() -> None:
@@ -103,7 +103,7 @@ def test_a_setting_that_varies_twice_is_refused() -> None:
 
 def test_a_last_flag_without_its_value_is_refused() -> None:
     with pytest.raises(BlisError, match="--vary must be given a value"):
-        own_flags_first(["--model", "m", "--vary"], SweepOptions)
+        split_own_flags(["--model", "m", "--vary"], SweepOptions)
 
 
 def test_a_plan_none_of_whose_points_can_be_is_refused() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from blis_sim.bench.runner.simulate import FIGURES, Job, compute, costs, gpu_hours_per_million_tokens
-from blis_sim.bench.runner.workers import on_processes
+from blis_sim.bench.runner.workers import run_on_processes
 from blis_sim.options import BlisError, options_from
 from replay.run_command import RunOptions, run
 
@@ -67,7 +67,7 @@ def test_gpus_cost_by_the_hour() -> None:
 
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_every_job_is_done_once(num_processes: int) -> None:
-    assert sorted(on_processes(abs, [-1, 2, -3], num_processes)) == [(-3, 3), (-1, 1), (2, 2)]
+    assert sorted(run_on_processes(abs, [-1, 2, -3], num_processes)) == [(-3, 3), (-1, 1), (2, 2)]
 
 
 def test_rejected_requests_are_counted() -> None:
@@ -111,11 +111,11 @@ def end_at_once(_: int) -> int:
 
 def test_a_killed_process_is_reported_in_one_line() -> None:
     with pytest.raises(BlisError, match="one of the processes that compute was killed"):
-        list(on_processes(end_at_once, [1, 2], 2))
+        list(run_on_processes(end_at_once, [1, 2], 2))
 
 
 def test_ending_the_results_early_waits_only_for_points_that_have_begun() -> None:
-    results = on_processes(abs, range(3000), 2)
+    results = run_on_processes(abs, range(3000), 2)
     next(results)
     results.close()
     assert multiprocessing.active_children() == []

@@ -2,12 +2,21 @@ from typing import Any
 
 import pytest
 
-from blis_sim.bench.serve.figures import Answer, Asked, Figures, answer_of, as_result, figures_of
+from blis_sim.bench.serve.figures import (
+    BenchmarkMetrics,
+    MetricSelection,
+    RequestFuncOutput,
+    as_result,
+    calculate_metrics,
+    request_output_of,
+)
 from blis_sim.bench.serve.report import table
 from tests.observe.ended_requests import ended
 
 
-def answer(start_s: float = 0, ttft_s: float = 0.1, gaps_s: tuple[float, ...] = (0.2, 0.3), **given: Any) -> Answer:
+def answer(
+    start_s: float = 0, ttft_s: float = 0.1, gaps_s: tuple[float, ...] = (0.2, 0.3), **given: Any
+) -> RequestFuncOutput:
     fields: dict[str, Any] = {
         "is_success": True,
         "error": "",
@@ -17,24 +26,26 @@ def answer(start_s: float = 0, ttft_s: float = 0.1, gaps_s: tuple[float, ...] = 
         "queue_s": 0.0,
         "latency_s": ttft_s + sum(gaps_s),
     }
-    return Answer(start_s=start_s, ttft_s=ttft_s, gaps_s=gaps_s, **(fields | given))
+    return RequestFuncOutput(start_s=start_s, ttft_s=ttft_s, gaps_s=gaps_s, **(fields | given))
 
 
-def figures(*answers: Answer, limits_ms: dict[str, float] | None = None, **asked: Any) -> Figures:
-    given: dict[str, Any] = {"metrics": ("ttft", "tpot", "itl", "e2el"), "percentiles": (50, 99.9), **asked}
-    return figures_of(answers, 2.0, Asked(limits_ms=limits_ms or {}, **given))
+def figures(
+    *answers: RequestFuncOutput, limits_ms: dict[str, float] | None = None, **selection: Any
+) -> BenchmarkMetrics:
+    given: dict[str, Any] = {"metrics": ("ttft", "tpot", "itl", "e2el"), "percentiles": (50, 99.9), **selection}
+    return calculate_metrics(answers, 2.0, MetricSelection(limits_ms=limits_ms or {}, **given))
 
 
 FAILED = answer(is_success=False, error="HTTP 500", output_tokens=0, gaps_s=(), ttft_s=0.0)
 
 
 def test_a_request_ends_with_its_last_token_and_has_a_gap_between_two() -> None:
-    found = answer_of(ended(0, (10, 30, 40)))
+    found = request_output_of(ended(0, (10, 30, 40)))
     assert (found.is_success, found.output_tokens, found.prompt_tokens) == (True, 3, 5)
     assert [found.ttft_s, found.latency_s, *found.gaps_s] == pytest.approx([0.01, 0.04, 0.02, 0.01])
     assert found.tpot_s == pytest.approx(0.015)
-    assert not answer_of(ended(0, ())).is_success
-    assert answer_of(ended(0, (), kind="http_500")).error == ""
+    assert not request_output_of(ended(0, ())).is_success
+    assert request_output_of(ended(0, (), kind="http_500")).error == ""
 
 
 def test_throughput_counts_what_succeeded() -> None:
@@ -51,7 +62,7 @@ def test_a_good_request_meets_all_limits() -> None:
     assert figures(*answers).request_goodput is None
 
 
-def test_latencies_are_those_asked_for_and_of_one_token_there_is_no_tpot() -> None:
+def test_latencies_are_the_selected_ones_and_one_token_has_no_tpot() -> None:
     found = figures(answer(), answer(gaps_s=()), metrics=("tpot",))
     assert list(found.latencies) == ["tpot"]
     assert found.latencies["tpot"].mean_ms == pytest.approx(250)
@@ -81,8 +92,10 @@ def test_when_nothing_succeeded_the_figures_are_zero() -> None:
 
 
 def test_the_table_has_the_labels_that_scripts_look_for() -> None:
-    asked = Asked(metrics=("ttft",), percentiles=(99,), limits_ms={"ttft": 1}, max_concurrency=7, request_rate=2.5)
-    lines = table(figures_of([answer()], 2.0, asked), asked).splitlines()
+    selection = MetricSelection(
+        metrics=("ttft",), percentiles=(99,), limits_ms={"ttft": 1}, max_concurrency=7, request_rate=2.5
+    )
+    lines = table(calculate_metrics([answer()], 2.0, selection), selection).splitlines()
     assert lines[0] == "============ Serving Benchmark Result ============"
     assert lines[-1] == "=" * 50
     assert [line.split(":")[0] for line in lines[1:-1]] == [

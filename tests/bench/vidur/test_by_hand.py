@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blis_sim.bench.vidur.replica import Clockwork, Replica, StagedReplica, TimedJob, run_staged
+from blis_sim.bench.vidur.replica import EventQueue, Replica, StagedReplica, TimedJob, run_staged
 from blis_sim.bench.vidur.simulation import run_together
 from blis_sim.engine.scheduler.batch_engines import BATCH_RULES
 from blis_sim.engine.scheduler.batch_rules import Batch
@@ -60,9 +60,9 @@ def test_a_replica_takes_the_same_batches_event_by_event(name: str, is_original:
     directly, by_events = arriving(), arriving()
     replica = Replica(rules(within), seconds, lambda decodes, context: (seconds_of_decodes(decodes, context), 0.0, 1))
     run_together([replica], directly, lambda _: 0)
-    clockwork = Clockwork()
-    staged = StagedReplica(rules(within), seconds, clockwork, 1)
-    run_staged([staged], clockwork, by_events, lambda _: 0)
+    event_queue = EventQueue()
+    staged = StagedReplica(rules(within), seconds, event_queue, 1)
+    run_staged([staged], event_queue, by_events, lambda _: 0)
     assert replica.log.starts == staged.log.starts
     assert np.repeat(replica.log.decodes, replica.log.numbers).tolist() == staged.log.decodes.tolist()
     assert [each.completed_at for each in directly] == [each.completed_at for each in by_events]

@@ -9,13 +9,13 @@ from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.wrapped import PhaseShifted
 from blis_sim.engine.request import Request, UniqueBlocks
 from calibrate.fit.recording import Recording
-from calibrate.fit.terms import TERMS, Deployed
+from calibrate.fit.terms import TERMS, FittedDeployment
 from replay.arrivals import Arrival
 from replay.simulation.record import Record
 from replay.simulation.simulate import simulate
 from tests.replay.small_traces import row
 
-DEPLOYED = Deployed(load_model("qwen3-14b"), load_gpu("H100"), 1)
+DEPLOYED = FittedDeployment(load_model("qwen3-14b"), load_gpu("H100"), 1)
 CONFIG = EngineConfig(18_000, max_num_batched_tokens=4096, max_num_seqs=128, engine="vllm")
 KNOWN = {
     "weights": 1.03,

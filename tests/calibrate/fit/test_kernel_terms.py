@@ -10,14 +10,14 @@ from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.kernels.learned import read_learned
 from blis_sim.engine.latency.wrapped import PhaseShifted
 from calibrate.fit.coefficients_file import content, text_of
-from calibrate.fit.kernel_terms import EXPECTED, TERMS, KernelsDeployed
+from calibrate.fit.kernel_terms import EXPECTED, TERMS, KernelsDeployment
 from calibrate.fit.learn import Budget, learn
 from calibrate.fit.recording import Recording
 from replay.simulation.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, arrivals
 from tests.engine.latency.kernels.made_up import grids
 
-DEPLOYED = KernelsDeployed(load_model("qwen3-14b"), load_gpu("H100"), 1, grids(), (1, 2, 4, 8, 16, 32, 64))
+DEPLOYED = KernelsDeployment(load_model("qwen3-14b"), load_gpu("H100"), 1, grids(), (1, 2, 4, 8, 16, 32, 64))
 KNOWN = {
     **{name: each.mean for name, each in EXPECTED.items()},
     "matmul": 1.08, "decode_attention": 0.9, "prompt_attention": 1.1, "step_us": 900.0, "arrival_us": 6000.0,
@@ -41,7 +41,7 @@ def test_coefficients_times_the_basis_are_step_times() -> None:
 def test_classes_of_kernels_that_a_model_lacks_are_not_learned() -> None:
     none = grids()
     none.token_us[1] = 0.0
-    deployed = KernelsDeployed(DEPLOYED.model, DEPLOYED.gpu, 1, none, ())
+    deployed = KernelsDeployment(DEPLOYED.model, DEPLOYED.gpu, 1, none, ())
     assert set(TERMS.names) - set(deployed.learnable()) == {"experts"}
 
 

@@ -12,7 +12,7 @@ from blis_sim.engine.latency.fitted import STEP_TERMS
 from blis_sim.engine.latency.wrapped import PhaseShifted
 from blis_sim.engine.request import Request, UniqueBlocks
 from calibrate.fit.estimate import Estimate
-from calibrate.fit.learn import Budget, Learned, learn, num_trials, relearn
+from calibrate.fit.learn import Budget, LearningResult, learn, num_trials, relearn
 from calibrate.fit.recording import Recording
 from calibrate.fit.terms import EXPECTED, TERMS
 from calibrate.fit.trial import recorded
@@ -26,7 +26,7 @@ SMALL = Budget(per_round=120, per_final_round=120, in_final_rounds=360)
 
 
 @pytest.fixture(scope="module")
-def learned() -> Learned:
+def learned() -> LearningResult:
     """From two recordings of the known server that have token times."""
     plain = [recording(1500, rate=4.0), recording(1500, rate=4.0, seed=1)]
     return learn([with_token_times(each, token_times(each.arrivals)) for each in plain], DEPLOYED, CONFIG)
@@ -38,7 +38,7 @@ def step_times(values: np.ndarray, shapes: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_step_times_are_recovered_within_one_percent_over_the_range_seen(learned: Learned) -> None:
+def test_step_times_are_recovered_within_one_percent_over_the_range_seen(learned: LearningResult) -> None:
     shapes, _ = recorded(recording(1500, rate=4.0, seed=7), CONFIG, DEPLOYED.latency(VALUES))
     known, found = step_times(VALUES, shapes), step_times(learned.estimate.values, shapes)
     with_prompts = shapes[:, BatchShape._fields.index("prefill_tokens")] > 0
@@ -52,7 +52,7 @@ def test_step_times_are_recovered_within_one_percent_over_the_range_seen(learned
 
 
 @pytest.mark.slow
-def test_held_out_requests_are_predicted_better_than_other_runs_of_the_server_would(learned: Learned) -> None:
+def test_held_out_requests_are_predicted_better_than_other_runs_of_the_server_would(learned: LearningResult) -> None:
     held_out = learned.held_out[0]
     requests = arrivals(1500, rate=4.0)
     run, *others = [measured(requests, phase).ttft_us[-300:] for phase in (99, 98, 97, 96, 95)]
@@ -65,7 +65,7 @@ def test_held_out_requests_are_predicted_better_than_other_runs_of_the_server_wo
 
 
 @pytest.mark.slow
-def test_the_range_seen_is_that_of_the_recordings(learned: Learned) -> None:
+def test_the_range_seen_is_that_of_the_recordings(learned: LearningResult) -> None:
     runs = [recorded(recording(1500, rate=4.0, seed=seed), CONFIG, DEPLOYED.latency(VALUES)) for seed in (0, 1)]
     most = max(shapes[:, 6].max() for shapes, _ in runs)
     assert learned.largest.decode_requests == pytest.approx(most, abs=2)

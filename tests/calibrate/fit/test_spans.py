@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from calibrate.fit.recording import LEAST_REQUESTS, MOST_SPANS, spans_of
+from calibrate.fit.recording import MAX_SPANS, MIN_REQUESTS, spans_of
 from tests.calibrate.fit.known_server import recording
 
 
 def test_short_recordings_are_one_part_and_long_ones_have_a_dozen() -> None:
-    sizes = (1, LEAST_REQUESTS, 2 * LEAST_REQUESTS + 50, 3000)
+    sizes = (1, MIN_REQUESTS, 2 * MIN_REQUESTS + 50, 3000)
     spans = spans_of([recording(3000).head(size) for size in sizes])
-    assert spans.counts == (1, 1, 2, MOST_SPANS)
-    assert spans.total == 4 + MOST_SPANS
+    assert spans.counts == (1, 1, 2, MAX_SPANS)
+    assert spans.total == 4 + MAX_SPANS
 
 
 def test_each_request_is_in_one_part_of_its_recording() -> None:

@@ -161,7 +161,7 @@ def test_the_quantisation_sets_the_width_of_weights_only(quantisation: object, w
         ("m-w4a16x", 2.0),
     ],
 )
-def test_a_config_without_quantisation_is_asked_by_name(name: str, width: float) -> None:
+def test_the_name_of_a_model_gives_the_width_of_weights_where_its_config_does_not(name: str, width: float) -> None:
     assert parsed(name).bytes_per_weight == width
 
 

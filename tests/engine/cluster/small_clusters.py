@@ -1,6 +1,6 @@
 """Clusters of a few small engines, and states to decide from, for tests."""
 
-from blis_sim.engine.cluster.admission import AdmissionPolicy, Stateless, always_admit
+from blis_sim.engine.cluster.admission import AdmissionPolicy, FunctionPolicy, always_admit
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.instance import Instances, InstanceState
 from blis_sim.engine.cluster.routing import RoundRobin, Router
@@ -27,7 +27,7 @@ def cluster(
     latencies: Latencies | None = None,
 ) -> Cluster:
     engines = [engine() for _ in range(num_instances)]
-    return Cluster(engines, admission or Stateless(always_admit), router or RoundRobin(), freshness, latencies)
+    return Cluster(engines, admission or FunctionPolicy(always_admit), router or RoundRobin(), freshness, latencies)
 
 
 def endings(simulation: Cluster) -> list[tuple[int, str, str, int]]:

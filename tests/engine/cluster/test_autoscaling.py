@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_sim.engine.cluster.assembly import placement_of
-from blis_sim.engine.cluster.autoscaler import Autoscaler, Fleet, InstanceResources, NodePool, Nodes, Scaling
+from blis_sim.engine.cluster.autoscaler import Autoscaler, Fleet, InstanceResources, NodePool, Nodes, ScalingAction
 from blis_sim.engine.cluster.autoscaler_pipeline import (
     ANALYZERS,
+    AutoscalerMetrics,
+    AutoscalerPipeline,
     AutoscalerSettings,
-    Change,
+    CapacityNeed,
     Delay,
-    Figures,
-    Need,
-    Pipeline,
-    ReplicaFigures,
+    ReplicaMetrics,
+    ScalingDecision,
+    StabilizationWindows,
     Thresholds,
-    VariantFigures,
-    Windows,
+    VariantMetrics,
 )
 from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster
 from blis_sim.engine.cluster.cluster import Cluster
@@ -79,43 +79,45 @@ def test_delays_are_never_negative_and_repeat() -> None:
     assert Delay(mean=1.5).draw(7) == 1_500_000
 
 
-DEAR, CHEAP = VariantFigures("dear", 1000, 8.0), VariantFigures("cheap", 500, 3.0)
+DEAR, CHEAP = VariantMetrics("dear", 1000, 8.0), VariantMetrics("cheap", 500, 3.0)
 
 
-def figures(in_use: list[int], num_waiting: int = 0, num_pending: int = 0) -> Figures:
-    replicas = [ReplicaFigures(index, "dear", 1000, tokens, num_waiting) for index, tokens in enumerate(in_use)]
-    return Figures(replicas, [VariantFigures("dear", 1000, 8.0, num_pending), CHEAP])
+def figures(in_use: list[int], num_waiting: int = 0, num_pending: int = 0) -> AutoscalerMetrics:
+    replicas = [ReplicaMetrics(index, "dear", 1000, tokens, num_waiting) for index, tokens in enumerate(in_use)]
+    return AutoscalerMetrics(replicas, [VariantMetrics("dear", 1000, 8.0, num_pending), CHEAP])
 
 
-def pipeline(scale_up_us: int = 0, scale_down_us: int = 0) -> Pipeline:
-    return Pipeline(
-        AutoscalerSettings(interval_us=1000, windows=Windows(scale_up_us=scale_up_us, scale_down_us=scale_down_us))
+def pipeline(scale_up_us: int = 0, scale_down_us: int = 0) -> AutoscalerPipeline:
+    return AutoscalerPipeline(
+        AutoscalerSettings(
+            interval_us=1000, windows=StabilizationWindows(scale_up_us=scale_up_us, scale_down_us=scale_down_us)
+        )
     )
 
 
 @pytest.mark.parametrize(
     ("seen", "need"),
     [
-        (figures([640]), Need()),
-        (figures([640], num_waiting=1), Need(missing_tokens=640.0)),
-        (figures([640], num_waiting=1, num_pending=1), Need()),
-        (figures([0]), Need()),
-        (figures([160, 160]), Need()),
-        (figures([100, 100]), Need(spare_tokens=1100.0)),
+        (figures([640]), CapacityNeed()),
+        (figures([640], num_waiting=1), CapacityNeed(missing_tokens=640.0)),
+        (figures([640], num_waiting=1, num_pending=1), CapacityNeed()),
+        (figures([0]), CapacityNeed()),
+        (figures([160, 160]), CapacityNeed()),
+        (figures([100, 100]), CapacityNeed(spare_tokens=1100.0)),
     ],
 )
-def test_need_follows_from_tokens_held_and_expected(seen: Figures, need: Need) -> None:
+def test_need_follows_from_tokens_held_and_expected(seen: AutoscalerMetrics, need: CapacityNeed) -> None:
     found = ANALYZERS["kv-tokens"](seen, Thresholds())
     assert (found.missing_tokens, found.spare_tokens) == pytest.approx((need.missing_tokens, need.spare_tokens))
 
 
 def test_instances_are_added_to_the_cheapest_variant_and_removed_from_the_most_expensive() -> None:
-    assert pipeline().decide(figures([640], num_waiting=1), 0) == Change("cheap", 2)
-    assert pipeline().decide(figures([0, 0, 0]), 0) == Change("dear", -2)
+    assert pipeline().decide(figures([640], num_waiting=1), 0) == ScalingDecision("cheap", 2)
+    assert pipeline().decide(figures([0, 0, 0]), 0) == ScalingDecision("dear", -2)
 
 
 def test_the_last_instance_stays() -> None:
-    assert pipeline().decide(figures([0, 0]), 0) == Change("dear", -1)
+    assert pipeline().decide(figures([0, 0]), 0) == ScalingDecision("dear", -1)
     assert pipeline().decide(figures([0]), 0) is None
 
 
@@ -194,7 +196,7 @@ def test_without_free_gpus_no_instance_is_started() -> None:
     simulated, autoscaler = autoscaled(num_nodes=1)
     endings(simulated, many(30))
     assert len(simulated.instances) == 1
-    assert autoscaler.scalings[0] == Scaling(10_000, "p", autoscaler.scalings[0].num_instances, 0)
+    assert autoscaler.scalings[0] == ScalingAction(10_000, "p", autoscaler.scalings[0].num_instances, 0)
 
 
 def test_gpus_of_drained_instances_are_used_again() -> None:

@@ -46,7 +46,7 @@ def test_a_cached_prompt_outweighs_free_places() -> None:
     both = cluster({}, {})
     both.submit(grouped("first", "a"), 0, instance=1)
     both.advance(100_000)
-    both.look(100_000)
+    both.refresh_snapshots(100_000)
     assert scores(both, grouped("second", "a")) == [0.5, 1.0]
     assert scores(both, Request("other", 40, 5, UniqueBlocks("other"), 5)) == [1.0, 1.0]
 
@@ -63,10 +63,10 @@ def test_an_instance_that_cannot_hold_the_prompt_is_passed_over() -> None:
     uneven = cluster({"total_kv_blocks": 11, "max_model_len": 0}, {"total_kv_blocks": 101, "max_num_seqs": 1})
     uneven.submit(Request("busy", 40, 50, UniqueBlocks("busy"), 50), 0, instance=1)
     uneven.advance(10)
-    uneven.look(10)
+    uneven.refresh_snapshots(10)
     assert scores(uneven, Request("long", 60, 5, UniqueBlocks("long"), 5)) == [0.0, 0.0]
     uneven.advance(10**6)
-    uneven.look(10**6)
+    uneven.refresh_snapshots(10**6)
     assert scores(uneven, Request("long", 60, 5, UniqueBlocks("long"), 5)) == [0.0, 1.0]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from blis_sim.engine.cluster.admission import Stateless, always_admit, reject_all
+from blis_sim.engine.cluster.admission import FunctionPolicy, always_admit, reject_all
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.reporting import DecisionLog
 from blis_sim.engine.cluster.routing import LeastOutstanding, RoundRobin, least_loaded
@@ -33,7 +33,7 @@ def test_decisions_take_their_time_and_latencies_count_from_the_arrival() -> Non
 
 
 def test_a_rejected_request_comes_to_no_instance() -> None:
-    made = submitted(cluster(1, admission=Stateless(reject_all)), 2)
+    made = submitted(cluster(1, admission=FunctionPolicy(reject_all)), 2)
     assert endings(made) == [(0, "r0", "rejected", NOWHERE), (0, "r1", "rejected", NOWHERE)]
     assert made.counters.num_rejected_at_admission == 2
     assert made.counters.rejected_by_class == {"standard": 2}
@@ -42,7 +42,7 @@ def test_a_rejected_request_comes_to_no_instance() -> None:
 
 def test_the_clock_is_that_of_an_arrival_that_has_not_come_to_the_queue_yet() -> None:
     engines = [Engine(config(), TestLatency(queueing_us=300)) for _ in range(2)]
-    made = Cluster(engines, Stateless(always_admit), RoundRobin())
+    made = Cluster(engines, FunctionPolicy(always_admit), RoundRobin())
     assert made.clock == 0
     made.submit(request(), 10)
     for until, clock in ((5, 0), (10, 10), (200, 10), (400, 310)):
@@ -139,7 +139,7 @@ def test_an_instance_that_was_added_takes_requests_from_its_instant_on() -> None
 
 def test_instances_may_differ() -> None:
     engines = [Engine(config(), TestLatency(step_us=step_us)) for step_us in (1_000, 5_000)]
-    made = submitted(Cluster(engines, Stateless(always_admit), RoundRobin()), 2)
+    made = submitted(Cluster(engines, FunctionPolicy(always_admit), RoundRobin()), 2)
     assert [(at, name) for at, name, _, _ in endings(made)] == [(3_000, "r0"), (15_000, "r1")]
 
 
@@ -147,7 +147,7 @@ def test_regret_is_what_a_better_choice_would_have_scored_more() -> None:
     log = DecisionLog(num_candidates=1)
     made = Cluster(
         [engine(), engine()],
-        Stateless(always_admit),
+        FunctionPolicy(always_admit),
         RoundRobin(),
         Freshness(refresh_interval_us=0, cache_delay_us=0),
         decisions=log,
@@ -178,7 +178,7 @@ def test_no_report_is_fresher_than_one_with_interval_0(name: str) -> None:
 
 
 def test_a_request_that_names_an_instance_is_neither_admitted_nor_routed() -> None:
-    made = cluster(3, admission=Stateless(reject_all))
+    made = cluster(3, admission=FunctionPolicy(reject_all))
     made.submit(request("a"), 5, instance=2)
     (ended,) = endings(made)
     assert ended[1:] == ("a", "completed", 2)

@@ -197,7 +197,7 @@ def test_a_client_may_hang_up_while_its_prompt_is_computed_or_on_its_way(at: int
 
 
 @pytest.mark.parametrize("chunk_us", [500, 1_000_000])
-def test_a_reservation_is_given_up_when_its_client_hangs_up_however_late_the_driver_asks(chunk_us: int) -> None:
+def test_a_reservation_is_released_when_its_client_hangs_up_however_late_the_driver_advances(chunk_us: int) -> None:
     simulated = cluster(2, total_kv_blocks=10)
     settings = DisaggregationSettings(
         pools=Pools(2, num_prefill=1, num_decode=1), decider="always", transfer=TransferSettings(base_latency_ms=40.0)

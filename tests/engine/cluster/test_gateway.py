@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from blis_sim.engine.cluster.build import build_simulation
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.gateway.flow_control import FlowControl
-from blis_sim.engine.cluster.gateway.queue import Entry, GatewayQueue, GatewayUrgency, Refusal
+from blis_sim.engine.cluster.gateway.queue import EnqueueResult, GatewayQueue, GatewayUrgency, Refusal
 from blis_sim.engine.cluster.gateway.rules import (
     DISPATCH_ORDERS,
     FAIRNESS,
     NO_DEADLINE,
     SATURATION_DETECTORS,
     FlowControlSettings,
+    QueuedRequest,
     QueueLimits,
     SaturationLimits,
-    Waiting,
 )
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.settings import Freshness
@@ -48,7 +48,7 @@ def enter(
     tenant: str = "",
     at: int = 0,
     due_at: int = NO_DEADLINE,
-) -> Entry:
+) -> EnqueueResult:
     return waiting_line.enter(Sequence(request(name), at), importance, tenant, at, due_at)
 
 
@@ -184,7 +184,7 @@ def test_every_request_leaves_once_or_is_refused(
 ) -> None:
     line = queue(order, fairness, QueueLimits(max_waiting, max_per_band, sheds))
     ended: list[str] = []
-    present: list[Waiting] = []
+    present: list[QueuedRequest] = []
     for place, (importance, tenant, due_at) in enumerate(arrivals):
         entry = enter(line, f"r{place}", importance, tenant, place, due_at)
         if entry.shed is not None:
@@ -193,7 +193,7 @@ def test_every_request_leaves_once_or_is_refused(
             ended.append(f"r{place}")
         else:
             present.append(entry.waiting)
-        present = [waiting for waiting in present if not waiting.is_gone]
+        present = [waiting for waiting in present if not waiting.has_left]
         leaves = data.draw(_coin)
         if leaves and present:
             leaving = data.draw(st.sampled_from(present))
@@ -325,7 +325,7 @@ def test_the_order_by_urgency_is_priority_then_deadline_then_arrival_and_rises_w
     assert urgency.rise(49_999) == []
     risen = urgency.rise(60_000)
     assert [each.request.id for each in risen] == ["rises"]
-    line.rank_anew(waiting["rises"])
+    line.update_rank(waiting["rises"])
     assert drain(line) == ["rises", "first", "soon", "late", "never"]
     urgency.leave(waiting["rises"].sequence)
     assert (waiting["rises"].sequence.priority, waiting["gone"].sequence.priority) == (3, 8)

@@ -30,7 +30,7 @@ def test_the_weight_of_adapters_comes_after_the_other_scorers() -> None:
         ({"token_bucket_capacity": 0.0}, "--token-bucket-capacity must be above 0"),
     ],
 )
-def test_flags_that_mean_nothing_are_refused(given: dict[str, object], message: str) -> None:
+def test_invalid_flags_of_a_cluster_are_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(BlisError, match=message):
         options(**given)
 

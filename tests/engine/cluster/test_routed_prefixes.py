@@ -12,11 +12,11 @@ def test_the_least_recently_sent_block_is_forgotten_first() -> None:
     sent = RoutedPrefixes(capacity_blocks=6)
     first = sharing("a", "g", 3).blocks
     sent.note(first, 4)
-    assert sent.num_known(first, 4) == 3
+    assert sent.num_routed(first, 4) == 3
     sent.note(sharing("b", "h", 2).blocks, 2)
-    assert sent.num_known(first, 4) == 3
+    assert sent.num_routed(first, 4) == 3
     sent.note(sharing("c", "i", 1).blocks, 1)
-    assert sent.num_known(first, 4) == 0, "its first block is gone, so none of it is found"
+    assert sent.num_routed(first, 4) == 0, "its first block is gone, so none of it is found"
 
 
 @given(
@@ -28,7 +28,7 @@ def test_counting_private_blocks_gives_what_naming_each_gives(
     counted, named = RoutedPrefixes(capacity_blocks), _Named(capacity_blocks)
     for number, (group, shared_blocks, num_blocks) in enumerate(requests):
         blocks = PrefixGroupBlocks(f"r{number}", group, shared_blocks)
-        assert counted.num_known(blocks, num_blocks) == named.num_known(blocks, num_blocks)
+        assert counted.num_routed(blocks, num_blocks) == named.num_routed(blocks, num_blocks)
         counted.note(blocks, num_blocks)
         named.note(blocks, num_blocks)
         assert len(counted) == len(named.sent)
@@ -41,7 +41,7 @@ class _Named:
         self.capacity = capacity_blocks
         self.sent: list[object] = []
 
-    def num_known(self, blocks: PrefixGroupBlocks, num_blocks: int) -> int:
+    def num_routed(self, blocks: PrefixGroupBlocks, num_blocks: int) -> int:
         for index in range(num_blocks):
             if blocks.identity(index) not in self.sent:
                 return index

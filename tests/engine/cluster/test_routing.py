@@ -34,19 +34,19 @@ def test_round_robin_takes_each_in_turn() -> None:
     assert places(RoundRobin(), 5, 9, 0, 0) == [0, 1, 2, 0, 1]
 
 
-def test_the_least_loaded_gets_it_and_ties_are_drawn() -> None:
+def test_the_least_loaded_instance_gets_the_request_and_ties_are_drawn() -> None:
     assert places(least_loaded(last), 1, 3, 1, 2) == [1]
     assert places(least_loaded(last), 1, 1, 3, 1) == [2]
 
 
-def test_the_one_with_the_fewest_unfinished_requests_gets_it_and_the_first_of_equals() -> None:
+def test_the_instance_with_the_fewest_unfinished_requests_gets_the_request() -> None:
     seen = state(*(snapshot(number) for number in range(4)))
     for candidate, in_flight in zip(seen.candidates, (3, 1, 2, 1), strict=True):
         candidate.num_in_flight = in_flight
     assert LeastOutstanding().choose(REQUEST, seen).place == 1
 
 
-def test_the_busiest_gets_it_and_the_first_of_equals() -> None:
+def test_the_busiest_instance_gets_the_request_and_the_first_of_equals() -> None:
     assert places(always_busiest(), 1, 1, 3, 3) == [1]
 
 

@@ -64,7 +64,7 @@ def test_a_precise_prefix_cache_looks_into_the_caches() -> None:
     served = cluster(2)
     served.submit(sharing("a", "g", 5), 0)
     run_out(served)
-    served.look(9_000)
+    served.refresh_snapshots(9_000)
     assert scorer("precise-prefix-cache").score(sharing("b", "g", 5), served.state) == [1, 0]
     assert scorer("precise-prefix-cache").score(sharing("b", "h", 5), served.state) == [1, 1]
 
@@ -82,7 +82,7 @@ def test_prompts_in_a_cache_change_no_order() -> None:
     served, lru = cluster(2), scorer("no-hit-lru")
     served.submit(sharing("a", "g", 5), 0)
     run_out(served)
-    served.look(9_000)
+    served.refresh_snapshots(9_000)
     assert lru.score(sharing("b", "g", 5), served.state) == [0.5, 0.5]
     lru.routed(sharing("b", "g", 5), 0, served.state)
     assert lru.score(REQUEST, served.state) == [1, 0]
@@ -105,10 +105,10 @@ def test_weights_are_read_in_order() -> None:
         ("queue-depth:inf", "--x must give queue-depth a weight above 0 up to 1e.09, got inf"),
     ],
 )
-def test_weights_that_mean_nothing_are_refused(text: str, message: str) -> None:
+def test_invalid_weights_of_scorers_are_refused(text: str, message: str) -> None:
     with pytest.raises(EngineError, match=message):
         parse_weights(text, "--x")
 
 
-def test_no_weights_are_no_weights() -> None:
+def test_empty_text_has_no_weights() -> None:
     assert checked_weights([], "x") == ()

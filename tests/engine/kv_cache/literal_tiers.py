@@ -8,7 +8,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
 from blis_sim.engine.cpu_tier_config import CpuTierConfig
-from blis_sim.engine.kv_cache.tiered_cache import MOST_PREEMPTIONS
+from blis_sim.engine.kv_cache.tiered_cache import MAX_PREEMPTIONS
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Sequence
 
@@ -132,7 +132,7 @@ class LiteralTiers:
         return chains
 
     def _reload(self, sequence: Sequence, cached: SequenceOf[int]) -> bool:
-        if sequence.num_preemptions >= MOST_PREEMPTIONS:
+        if sequence.num_preemptions >= MAX_PREEMPTIONS:
             return False
         owned = self._blocks_of(sequence)
         known = cached if len(cached) > len(owned) else owned

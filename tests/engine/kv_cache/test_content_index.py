@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.engine.kv_cache.prefix_index import MOST_REMEMBERED, ContentIndex
+from blis_sim.engine.kv_cache.prefix_index import MAX_CACHED_SEARCHES, ContentIndex
 from blis_sim.engine.request import PrefixGroupBlocks
 
 GROUPS = [PrefixGroupBlocks("r0", "a", 3), PrefixGroupBlocks("r1", "a", 6), PrefixGroupBlocks("r2", "b", 4)]
@@ -51,6 +51,6 @@ def test_a_caller_may_change_the_list_that_it_gets() -> None:
 def test_answers_stay_right_when_there_are_more_than_are_cached() -> None:
     index = ContentIndex()
     index.register(7, GROUPS[0].identity(0))
-    for number in range(MOST_REMEMBERED + 2):
+    for number in range(MAX_CACHED_SEARCHES + 2):
         assert index.find_leading(PrefixGroupBlocks("r", f"group {number}", 1), 1) == []
     assert index.find_leading(GROUPS[0], 1) == [7]

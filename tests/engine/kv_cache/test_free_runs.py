@@ -29,7 +29,7 @@ class ListedBlocks:
             if name in self.free:
                 self.free.remove(name)
 
-    def let_go(self, names: list[int]) -> None:
+    def give_back_all(self, names: list[int]) -> None:
         for name in reversed(names):
             self.holders[name] -= 1
             if not self.holders[name]:
@@ -80,8 +80,8 @@ def test_blocks_are_reused_in_the_order_in_which_a_list_of_them_would_be(
             held = sequences.pop(place % len(sequences))
             names = [*held.found, *held.named]
             num_findable = max(held.num_nameless - num_useless, 0)
-            listed.let_go(names)
-            runs.let_go(names, len(held.found))
+            listed.give_back_all(names)
+            runs.give_back_all(names, len(held.found))
             listed.free = [
                 *[NAMELESS] * (held.num_nameless - num_findable), *listed.free, *[NAMELESS] * num_findable
             ]  # fmt: skip
@@ -97,9 +97,9 @@ def test_blocks_that_several_sequences_hold_are_free_when_the_last_releases_them
     names = list(runs.new_names(2, references=1))
     for _ in range(2):
         runs.hold(names)
-    runs.let_go(names, 0)
-    runs.let_go(names, 2)
+    runs.give_back_all(names, 0)
+    runs.give_back_all(names, 2)
     assert (runs.num_free, runs.num_held(names)) == (2, 2)
-    runs.let_go(names, 2)
+    runs.give_back_all(names, 2)
     assert (runs.num_free, runs.num_held(names)) == (4, 0)
     assert list(runs.take(4)) == [2, 1]

@@ -48,7 +48,7 @@ def test_with_plain_names_the_last_block_found_is_computed_anew() -> None:
     assert kv.cached_prefix(asking("c", 3)) == []
 
 
-def test_trusting_all_that_is_found_is_possible_too() -> None:
+def test_the_last_block_found_can_be_kept_as_without_drafts() -> None:
     kv = cache(keeps_last_hit_block=True)
     admitted(kv, asking("a", 12))
     assert len(kv.cached_prefix(asking("b", 20))) == 3

@@ -70,7 +70,7 @@ def test_a_request_that_does_not_read_the_cache_finds_nothing_but_can_be_found()
     assert len(kv.cached_prefix(sequence("c", 9, shared_tokens=8))) == 2
 
 
-def test_found_blocks_are_reported_as_stored_for_requests_that_ask_for_it() -> None:
+def test_found_blocks_are_reported_as_stored_for_requests_with_that_setting() -> None:
     changes: list[CacheChange] = []
     kv = VllmKVCache(config(9, BLOCK, engine="vllm"), changes)
     admit(kv, sequence("a", 10, shared_tokens=10))
@@ -145,7 +145,7 @@ def test_found_blocks_that_are_free_count_against_the_free_ones() -> None:
     assert not admit(kv, sequence("b", 16, shared_tokens=8)), "two found and two new ones, but only three are free"
 
 
-def test_the_whole_prompt_must_fit_when_asked_for() -> None:
+def test_the_whole_prompt_must_fit_when_required() -> None:
     kv = cache(total_kv_blocks=5)
     admit(kv, sequence("other", 8))
     long = sequence("a", 12)

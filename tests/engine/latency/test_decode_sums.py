@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from blis_sim.engine.batch_shape import decodes
 from blis_sim.engine.latency.decode_sums import (
     LONGEST_STEP_US,
-    MOST_RUNS,
-    MOST_SEQUENCES,
-    STEPS_OF_A_RUN,
-    TIMES_ASKED,
+    MAX_RUNS,
+    MAX_SEQUENCES,
+    MIN_LOOKUPS,
+    STEPS_PER_RUN,
     DecodeSums,
     Run,
     decode_sums,
@@ -28,32 +28,32 @@ def asked_for_often(
     kept: DecodeSums, num_sequences: int, context: int, latency: LatencyModel = UNEVEN
 ) -> "tuple[Run | None, int]":
     """Return the run that is found when it has been looked for often enough."""
-    for _ in range(TIMES_ASKED):
+    for _ in range(MIN_LOOKUPS):
         kept.find(latency, num_sequences, context)
     return kept.find(latency, num_sequences, context)
 
 
-def test_a_run_that_is_rarely_asked_for_is_not_kept() -> None:
+def test_a_run_that_is_rarely_looked_up_is_not_kept() -> None:
     kept = DecodeSums()
-    assert [kept.find(UNEVEN, 1, 7)[0] is None for _ in range(TIMES_ASKED + 2)] == [True] * TIMES_ASKED + [False] * 2
+    assert [kept.find(UNEVEN, 1, 7)[0] is None for _ in range(MIN_LOOKUPS + 2)] == [True] * MIN_LOOKUPS + [False] * 2
 
 
-@given(asked=st.lists(st.tuples(st.integers(1, MOST_SEQUENCES), st.integers(0, 9_000)), min_size=1, max_size=5))
+@given(asked=st.lists(st.tuples(st.integers(1, MAX_SEQUENCES), st.integers(0, 9_000)), min_size=1, max_size=5))
 def test_differences_of_sums_are_the_times_of_steps_in_a_row(asked: list[tuple[int, int]]) -> None:
     kept = DecodeSums()
     for num_sequences, context in asked:
         run, step = asked_for_often(kept, num_sequences, context)
         assert run is not None
-        assert len(run) == STEPS_OF_A_RUN + 1
-        times = UNEVEN.decode_times(decodes(num_sequences, context), STEPS_OF_A_RUN - step)
+        assert len(run) == STEPS_PER_RUN + 1
+        times = UNEVEN.decode_times(decodes(num_sequences, context), STEPS_PER_RUN - step)
         assert [end - start for start, end in zip(run[step:], run[step + 1 :], strict=False)] == times.tolist()
 
 
 def test_a_forgotten_run_is_found_again() -> None:
     kept = DecodeSums()
     first, _ = asked_for_often(kept, 1, 7)
-    for number in range(1, MOST_RUNS + 1):
-        kept.find(UNEVEN, 1, number * STEPS_OF_A_RUN)
+    for number in range(1, MAX_RUNS + 1):
+        kept.find(UNEVEN, 1, number * STEPS_PER_RUN)
     again, _ = asked_for_often(kept, 1, 7)
     assert first is not None
     assert again is not None
@@ -62,7 +62,7 @@ def test_a_forgotten_run_is_found_again() -> None:
 
 
 def test_no_run_of_many_sequences_nor_of_none_is_kept() -> None:
-    assert asked_for_often(DecodeSums(), MOST_SEQUENCES + 1, 7)[0] is None
+    assert asked_for_often(DecodeSums(), MAX_SEQUENCES + 1, 7)[0] is None
     assert asked_for_often(DecodeSums(), 0, 0)[0] is None
 
 

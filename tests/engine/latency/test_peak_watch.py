@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from blis_sim.engine.batch_shape import BatchShape, decodes
-from blis_sim.engine.latency.decode_steps import TimesFewDecodes
+from blis_sim.engine.latency.decode_steps import FewDecodesTimer
 from blis_sim.engine.latency.peak_watch import TOLERANCE, PeakWatch, StepPeaks
 from blis_sim.engine.units import Micros
 
@@ -29,7 +29,7 @@ class Constant:
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         return np.full(steps, self.time_us, np.int64)
 
-    def few_decodes_timer(self) -> TimesFewDecodes | None:
+    def few_decodes_timer(self) -> FewDecodesTimer | None:
         return lambda _sequences, _context, steps: [self.time_us] * steps
 
     def queueing_time(self, input_tokens: int) -> Micros:
@@ -59,4 +59,4 @@ def test_a_run_of_decodes_counts_once_in_a_list_and_in_an_array(time_us: Micros,
     assert times_of_few(sequences, context, 4) == in_array.decode_times(decodes(sequences, context), 4).tolist()
     is_too_fast = time_us < TOLERANCE * PEAKS.step_us(decodes(sequences, context))
     assert (in_list.num_too_fast, in_array.num_too_fast) == (is_too_fast, is_too_fast)
-    assert in_list.worst == in_array.worst
+    assert in_list.worst_ratio == in_array.worst_ratio

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.latency.decode_steps import decode_timer, step_timer
-from blis_sim.engine.latency.model import idle_starter
+from blis_sim.engine.latency.model import idle_start_timer
 from blis_sim.engine.latency.peak_watch import PeakWatch, StepPeaks
 from blis_sim.engine.latency.wrapped import AddedTime, RangeWatch, WrappedLatency, queueing_timer
 from blis_sim.engine.units import Micros
@@ -20,13 +20,13 @@ class Idles(WrappedLatency):
 
 
 def test_a_wrapper_without_idle_starts_of_its_own_has_those_of_its_model() -> None:
-    assert idle_starter(AddedTime(TestLatency(), 5)) is None
-    starter = idle_starter(AddedTime(Idles(TestLatency()), 5))
+    assert idle_start_timer(AddedTime(TestLatency(), 5)) is None
+    starter = idle_start_timer(AddedTime(Idles(TestLatency()), 5))
     assert starter is not None
     assert starter(10) == 5
 
 
-def test_queueing_times_are_asked_of_the_innermost_model_that_sets_them() -> None:
+def test_queueing_times_come_from_the_innermost_model_that_sets_them() -> None:
     model = TestLatency()
     assert queueing_timer(AddedTime(AddedTime(model, 5), 5)) == model.queueing_time
     watch = RangeWatch(model, {})

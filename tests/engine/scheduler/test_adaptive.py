@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from blis_sim.bench.compare.command import rewritten
-from blis_sim.bench.compare.measuring import measured, sides_of, workload_of
+from blis_sim.bench.compare.measuring import configurations_of, simulate_configuration, workload_of
 from blis_sim.bench.compare.options import CompareOptions
 from blis_sim.bench.compare.report import ttft_percentile_ms, window_throughput
 from blis_sim.engine.batch_shape import BatchShape, decodes
@@ -18,7 +18,7 @@ from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.urgency import UrgencySettings
 from blis_sim.options import options_from
-from blis_sim.options.text import read_command_line
+from blis_sim.options.text import parse_command_line
 from tests.fakes import run
 
 
@@ -37,7 +37,7 @@ def ends(engine: Engine, arrivals: list[tuple[int, Request]]) -> dict[str, int]:
     return {each.sequence.request.id: each.at for each in run(engine, arrivals) if isinstance(each, Finished)}
 
 
-def test_its_times_are_the_published_formulas() -> None:
+def test_step_times_of_the_worker_are_the_published_formulas() -> None:
     toy = AdaptiveToy()
     assert toy.step_time(BatchShape(1, 100)) == 50 * 100 + 200
     assert toy.step_time(BatchShape(4, 100)) == 50 * 25 + 200
@@ -101,10 +101,11 @@ def test_a_client_that_hangs_up_frees_its_place() -> None:
 
 
 def compared(*words: str) -> tuple[CompareOptions, list[list[Any]]]:
-    options = options_from(CompareOptions, **read_command_line(CompareOptions, rewritten(list(words))).values)
-    sides = sides_of(options)
+    options = options_from(CompareOptions, **parse_command_line(CompareOptions, rewritten(list(words))).values)
+    sides = configurations_of(options)
     return options, [
-        [measured(side, workload_of(options, number)) for side in sides] for number in range(options.repeat)
+        [simulate_configuration(side, workload_of(options, number)) for side in sides]
+        for number in range(options.repeat)
     ]
 
 

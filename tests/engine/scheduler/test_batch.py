@@ -43,7 +43,7 @@ class Bench:
     def step(self) -> dict[str, int]:
         """Compose a step, let it compute, and return the tokens of each that computed."""
         self.batch.schedule(0)
-        _, _, tokens, _ = self.batch.flight.popleft()
+        _, _, tokens, _ = self.batch.in_flight.popleft()
         return {each.sequence.request.id: each.num_tokens for each in tokens if each.num_tokens}
 
 

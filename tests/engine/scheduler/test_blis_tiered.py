@@ -37,7 +37,7 @@ def test_blocks_pushed_out_of_the_gpu_come_back_from_the_tier_and_make_the_step_
     assert tiered.stats.prefix_hit_tokens == 16
 
 
-def test_without_a_tier_they_are_computed_again() -> None:
+def test_blocks_pushed_out_of_the_gpu_are_computed_again_without_a_tier() -> None:
     plain = engine(10, None)
     run(plain, ARRIVALS)
     assert durations(plain) == [1000, 1000, 1000]

@@ -23,7 +23,7 @@ def cohort_from(first_step: int, contexts: list[int]) -> DecodeCohort:
     cohort = DecodeCohort(BLOCK_SIZE)
     for number, context in enumerate(contexts):
         sequence = decoding(context, number)
-        cohort.join(sequence, DecodeSpan(sequence, first_step, 2000, is_foreseen=True))
+        cohort.join(sequence, DecodeSpan(sequence, first_step, 2000, has_known_end=True))
     return cohort
 
 
@@ -60,7 +60,7 @@ def test_free_blocks_suffice_for_all_steps_before_one_would_find_none(
 
 def test_a_foreseen_end_leaves_the_sums_when_its_last_step_is_composed() -> None:
     cohort, sequence = DecodeCohort(BLOCK_SIZE), decoding(5)
-    cohort.join(sequence, DecodeSpan(sequence, 3, 7, is_foreseen=True))
+    cohort.join(sequence, DecodeSpan(sequence, 3, 7, has_known_end=True))
     assert (cohort.num_decodes, cohort.offset + 3) == (1, 5)
     cohort.composed(7)
     assert (cohort.num_decodes, cohort.offset, sum(cohort.needs)) == (0, 0, 0)
@@ -69,7 +69,7 @@ def test_a_foreseen_end_leaves_the_sums_when_its_last_step_is_composed() -> None
 
 def test_an_end_that_is_not_foreseen_stays_in_the_sums_until_it_leaves() -> None:
     cohort, sequence = DecodeCohort(BLOCK_SIZE), decoding(5)
-    cohort.join(sequence, DecodeSpan(sequence, 3, 7, is_foreseen=False))
+    cohort.join(sequence, DecodeSpan(sequence, 3, 7, has_known_end=False))
     cohort.composed(7)
     assert cohort.num_decodes == 1
     assert cohort.pop_ended(7) == [sequence]
@@ -79,9 +79,9 @@ def test_an_end_that_is_not_foreseen_stays_in_the_sums_until_it_leaves() -> None
 
 def test_a_span_that_was_cut_short_does_not_end() -> None:
     cohort, sequence = DecodeCohort(BLOCK_SIZE), decoding(5)
-    cohort.join(sequence, DecodeSpan(sequence, 3, 7, is_foreseen=True))
+    cohort.join(sequence, DecodeSpan(sequence, 3, 7, has_known_end=True))
     cohort.leave(sequence)
-    cohort.join(sequence, DecodeSpan(sequence, 4, 7, is_foreseen=True))
+    cohort.join(sequence, DecodeSpan(sequence, 4, 7, has_known_end=True))
     assert cohort.pop_ended(7) == [sequence]
 
 
@@ -89,7 +89,7 @@ def test_ends_come_in_order_of_admission() -> None:
     cohort = DecodeCohort(BLOCK_SIZE)
     later, earlier = decoding(5, number=2), decoding(6, number=1)
     for sequence in (later, earlier):
-        cohort.join(sequence, DecodeSpan(sequence, 3, 7, is_foreseen=True))
+        cohort.join(sequence, DecodeSpan(sequence, 3, 7, has_known_end=True))
     assert cohort.end_heap == [7]
     assert cohort.pop_ended(7) == [earlier, later]
     assert not cohort.end_heap

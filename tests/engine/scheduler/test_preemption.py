@@ -14,21 +14,21 @@ def running(*priorities_and_arrivals: tuple[int, int]) -> list[Sequence]:
     return sequences
 
 
-def test_by_default_the_last_admitted_goes() -> None:
+def test_by_default_the_last_admitted_request_is_preempted() -> None:
     assert VICTIMS["fcfs"](running((9, 9), (0, 0), (5, 5))) == 2
 
 
-def test_by_priority_the_least_urgent_goes_wherever_it_stands() -> None:
+def test_by_priority_the_least_urgent_request_is_preempted() -> None:
     assert VICTIMS["priority"](running((1, 0), (7, 0), (3, 0))) == 1
 
 
-def test_the_latest_arrival_of_equally_urgent_ones_goes() -> None:
+def test_of_equally_urgent_requests_the_latest_arrival_is_preempted() -> None:
     assert VICTIMS["priority"](running((7, 5), (7, 9), (7, 1), (0, 99))) == 1
 
 
-def test_the_one_nearest_the_tail_of_equals_goes() -> None:
+def test_of_equal_requests_the_one_nearest_the_tail_is_preempted() -> None:
     assert VICTIMS["priority"](running((7, 5), (7, 5), (0, 5))) == 1
 
 
-def test_the_only_one_running_can_be_the_victim() -> None:
+def test_the_only_running_request_can_be_preempted() -> None:
     assert [choose(running((3, 3))) for choose in VICTIMS.values()] == [0] * len(VICTIMS)

@@ -46,7 +46,7 @@ def finish(running: Engine) -> list[Event]:
     """Advance an engine to its end, far enough each time that steps are reported together."""
     events: list[list[Event]] = []
     while (due_at := running.next_event_at()) is not None:
-        events.append(running.advance(due_at + 50 * STEP_US, leaps=True))
+        events.append(running.advance(due_at + 50 * STEP_US, allows_multi_step=True))
     return list(chain.from_iterable(events))
 
 
@@ -55,7 +55,7 @@ def found_tokens(has_cohort: bool, is_async: bool, at: Micros, output_tokens: in
     running = engine(has_cohort, is_async)
     running.submit(talk("first", 6, output_tokens, (6 + LONG) // SIZE), 0)
     second = Sequence(talk("second", 6 + LONG, 2, (6 + LONG) // SIZE), at)
-    running.advance(at - 1, leaps=True)
+    running.advance(at - 1, allows_multi_step=True)
     running.enter(second, at)
     finish(running)
     return second.num_cached_tokens
@@ -100,7 +100,7 @@ def holders_of(running: Engine, sequences: list[Sequence]) -> list[list[str]]:
 def three_of_one_conversation(has_cohort: bool) -> list[list[str]]:
     running = engine(has_cohort)
     sequences = [running.submit(talk(f"r{number}", 9 - number, LONG, LONG // SIZE), number) for number in range(3)]
-    running.advance(60 * STEP_US, leaps=True)
+    running.advance(60 * STEP_US, allows_multi_step=True)
     assert bool(running._scheduler.cohort.members) is has_cohort  # type: ignore[attr-defined]
     return holders_of(running, sequences)
 
@@ -115,7 +115,7 @@ def two_with_the_same_words(has_cohort: bool, first: Request, second: Request) -
     """Prompts are computed token by token, and every token is known at once, so that both fill blocks in step."""
     running = engine(has_cohort, is_async=False, long_prefill_token_threshold=1)
     sequences = [running.submit(first, 0), running.submit(second, 0)]
-    running.advance(60 * STEP_US, leaps=True)
+    running.advance(60 * STEP_US, allows_multi_step=True)
     return holders_of(running, sequences)
 
 
@@ -150,10 +150,10 @@ def found_after_a_pause(has_cohort: bool, at: Micros) -> int:
     """Tokens that a request finds which arrives in a pause from `at` on, and joins the first step after it."""
     running = engine(has_cohort)
     running.submit(talk("first", 6, LONG, (6 + LONG) // SIZE), 0)
-    running.advance(at, leaps=True)
+    running.advance(at, allows_multi_step=True)
     running.hold(PauseState.EVERYTHING, at + 1)
     second = running.submit(talk("second", 6 + LONG, 2, (6 + LONG) // SIZE), at + 1)
-    running.advance(at + 10 * STEP_US, leaps=True)
+    running.advance(at + 10 * STEP_US, allows_multi_step=True)
     running.hold(PauseState.NONE, at + 20 * STEP_US)
     finish(running)
     return second.num_cached_tokens

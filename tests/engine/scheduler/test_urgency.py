@@ -52,7 +52,7 @@ def test_a_request_without_a_deadline_never_rises() -> None:
     assert priorities(UrgencySettings(), 7, [10**15], NO_DEADLINE) == [7]
 
 
-def test_its_own_target_comes_before_that_of_its_class() -> None:
+def test_the_target_of_a_request_precedes_that_of_its_class() -> None:
     settings = UrgencySettings(deadlines_us={"critical": 5000, "default": 9000})
     request = Request("a", 1, 1, UniqueBlocks("a"), slo_class="critical")
     assert settings.deadline_of(request, 100) == 5100

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from blis_sim.options import OptionError, options_from
-from mockserve.generation.chat_templates.conversations import Conversations, open_conversations
+from mockserve.generation.chat_templates.conversations import ChatRenderer, load_chat_renderer
 from mockserve.generation.chat_templates.turns import turns_of
 from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.options.serve import ServeOptions
@@ -18,36 +18,36 @@ TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": 
 CALL = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
 
 
-def prompt(conversations: Conversations, messages: list[Any], **fields: Any) -> str:
+def prompt(conversations: ChatRenderer, messages: list[Any], **fields: Any) -> str:
     return conversations.prompt({"messages": messages, **fields})
 
 
-def opened(template: str | None = None, folder: Path | None = None, **settings: Any) -> Conversations:
+def opened(template: str | None = None, folder: Path | None = None, **settings: Any) -> ChatRenderer:
     options = options_from(ServeOptions, model="qwen/qwen3-14b", chat_template=template, **settings)
-    return open_conversations(options.content, folder)
+    return load_chat_renderer(options.content, folder)
 
 
 def test_without_a_template_prompts_are_chatml() -> None:
-    assert prompt(Conversations(), HELLO) == "<|im_start|>user\nhello there<|im_end|>\n<|im_start|>assistant\n"
+    assert prompt(ChatRenderer(), HELLO) == "<|im_start|>user\nhello there<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_the_built_in_tokenizer_counts_five_tokens_for_each_turn_and_four_for_the_answer() -> None:
-    assert BuiltinTokenizer().count(prompt(Conversations(), HELLO * 3)) == 3 * (5 + 2) + 4
+    assert BuiltinTokenizer().count(prompt(ChatRenderer(), HELLO * 3)) == 3 * (5 + 2) + 4
 
 
 def test_an_answer_may_go_on_from_the_last_message() -> None:
     messages = [*HELLO, {"role": "assistant", "content": "Once upon"}]
-    text = prompt(Conversations(), messages, continue_final_message=True, add_generation_prompt=False)
+    text = prompt(ChatRenderer(), messages, continue_final_message=True, add_generation_prompt=False)
     assert text.endswith("<|im_start|>assistant\nOnce upon")
 
 
 def test_the_prompt_for_the_answer_can_be_left_out() -> None:
-    assert prompt(Conversations(), HELLO, add_generation_prompt=False).endswith("hello there<|im_end|>\n")
+    assert prompt(ChatRenderer(), HELLO, add_generation_prompt=False).endswith("hello there<|im_end|>\n")
 
 
 def test_tools_and_earlier_calls_are_part_of_a_chatml_prompt() -> None:
     messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [CALL]}]
-    text = prompt(Conversations(), messages, tools=TOOLS)
+    text = prompt(ChatRenderer(), messages, tools=TOOLS)
     function = {"name": "get_weather", "description": None, "parameters": {"type": "object"}}
     assert json.dumps({"type": "function", "function": function}) in text
     assert '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call><|im_end|>' in text
@@ -141,7 +141,7 @@ def test_unusable_tools_can_be_kept_out_of_the_prompt() -> None:
     )
 
 
-def test_a_template_that_is_none_is_refused_at_start(tmp_path: Path) -> None:
+def test_an_invalid_template_is_refused_at_start(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"must be a readable file or a template, got 'missing\.jinja'"):
         opened("missing.jinja")
     with pytest.raises(OptionError, match="--chat-template: not a Jinja template"):
@@ -159,6 +159,6 @@ def test_a_template_that_is_none_is_refused_at_start(tmp_path: Path) -> None:
         ({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, "True none"),
     ],
 )
-def test_templates_without_efforts_get_whether_to_think(asked: dict[str, Any], shown: str) -> None:
+def test_templates_without_efforts_get_a_thinking_switch(asked: dict[str, Any], shown: str) -> None:
     template = "{{ enable_thinking | default('-') }} {{ reasoning_effort | default('-') }}"
     assert prompt(opened(template), HELLO, **asked) == shown

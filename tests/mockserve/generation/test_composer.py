@@ -38,7 +38,7 @@ def test_lengths_stay_within_their_bounds(seed: int, budget: int, min_tokens: in
         assert answer.num_tokens == budget
 
 
-def test_a_banned_word_is_not_said() -> None:
+def test_a_banned_word_is_not_generated() -> None:
     free, bound = (
         composed(1, SamplingParams(ignore_eos=True, bad_words=words), 400) for words in ((), ("the", "of", "."))
     )
@@ -47,7 +47,7 @@ def test_a_banned_word_is_not_said() -> None:
     assert TOKENIZER.count("".join(bound.texts)) == 400
 
 
-def test_only_allowed_tokens_are_said() -> None:
+def test_only_allowed_tokens_are_generated() -> None:
     ids = tuple(TOKENIZER.encode(" one two three"))
     answer = composed(1, SamplingParams(allowed_token_ids=ids), 50)
     assert set(answer.token_ids) == set(ids)

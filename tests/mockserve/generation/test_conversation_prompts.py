@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from mockserve.generation.chat_templates import conversations
-from mockserve.generation.chat_templates.conversations import Conversations
-from mockserve.generation.chat_templates.turns import FREED_TURNS, Turn, turns_of
+from mockserve.generation.chat_templates.conversations import ChatRenderer
+from mockserve.generation.chat_templates.turns import TURNS_PER_FREE, Turn, turns_of
 from mockserve.protocol.errors import ApiError
 
 
@@ -37,16 +37,16 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[NotedTurns]:
 
 
 def test_the_turns_of_a_long_conversation_are_freed_in_pieces(noted: list[NotedTurns]) -> None:
-    num_turns = 3 * FREED_TURNS + 1
-    text = Conversations().prompt({"messages": [{"role": "user", "content": "a"}] * num_turns})
+    num_turns = 3 * TURNS_PER_FREE + 1
+    text = ChatRenderer().prompt({"messages": [{"role": "user", "content": "a"}] * num_turns})
     assert text.count("user") == num_turns
-    assert sorted(noted[0].deleted) == [1, FREED_TURNS, FREED_TURNS, FREED_TURNS]
+    assert sorted(noted[0].deleted) == [1, TURNS_PER_FREE, TURNS_PER_FREE, TURNS_PER_FREE]
     assert noted[0] == []
 
 
 def test_the_turns_of_a_refused_conversation_are_freed_too(noted: list[NotedTurns]) -> None:
     with pytest.raises(ApiError, match="no"):
-        Conversations(template=_Refusing()).prompt({"messages": [{"role": "user", "content": "a"}]})
+        ChatRenderer(template=_Refusing()).prompt({"messages": [{"role": "user", "content": "a"}]})
     assert noted == [[]]
 
 

@@ -50,7 +50,7 @@ def test_raises_tiny_temperatures(tmp_path: Path) -> None:
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
     ],
 )
-def test_refuses_values_that_make_no_sense(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+def test_refuses_invalid_values(tmp_path: Path, config: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         opened(tmp_path, config)
 

@@ -77,7 +77,7 @@ def deep(levels: int) -> Any:
         {"choice": ["a" * 100_000]},
     ],
 )
-def test_a_demand_for_too_much_is_met_or_refused_soon(demand: Any) -> None:
+def test_a_large_constraint_is_met_or_refused_soon(demand: Any) -> None:
     with suppress(ApiError):
         constraint = read_constraint({"structured_outputs": demand})
         assert constraint is not None

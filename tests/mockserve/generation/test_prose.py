@@ -44,7 +44,7 @@ def test_a_vocabulary_without_words_gives_all_the_letters_that_it_has(tmp_path: 
 def test_text_behind_a_word_keeps_its_tokens_when_both_are_joined() -> None:
     begun = "A prompt of some words"
     for seed in range(20):
-        split = BUILTIN_PROSE.write(Random(seed), 30, goes_on=True)
+        split = BUILTIN_PROSE.write(Random(seed), 30, continues_word=True)
         assert split.num_tokens == 30
         assert BUILTIN.encode(begun + "".join(split.pieces)) == [*BUILTIN.encode(begun), *split.ids]
 

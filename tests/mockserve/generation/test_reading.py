@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mockserve.generation.answer import Delta, Kind
-from mockserve.generation.parsing import added, read_answer
+from mockserve.generation.parsing import new_parts, read_answer
 from mockserve.generation.tool_calls import call_script, read_tool_use
 
 SCHEMA = {
@@ -46,7 +46,7 @@ def test_deltas_add_up_to_the_whole(seed: int, size: int) -> None:
         if mark_at < end < mark_at + len("</think>"):
             continue  # a mark is one token
         after = read_answer(text[:end], has_reasoning=True, has_calls=True, is_whole=False)
-        reported += added(before, after)
+        reported += new_parts(before, after)
         before = after
     whole = read_answer(text, has_reasoning=True, has_calls=True, is_whole=True)
     assert text_by_place(reported) == text_by_place(whole)
@@ -69,11 +69,11 @@ def text_by_place(deltas: list[Delta]) -> dict[tuple[Kind, int | None], str]:
         ("</think>", []),
     ],
 )
-def test_a_whole_text_has_what_is_complete(text: str, kinds: list[str]) -> None:
+def test_a_whole_text_has_only_complete_calls(text: str, kinds: list[str]) -> None:
     assert [each.kind.value for each in read_answer(text, True, True, is_whole=True)] == kinds
 
 
-def test_a_call_that_goes_on_has_what_has_come_of_it() -> None:
+def test_an_incomplete_call_has_its_parsed_part() -> None:
     cut = CALL.index('{"a"') + 4
     found = read_answer(f"Sure. {CALL[:cut]}", False, True, is_whole=False)
     assert [(each.kind.value, each.text) for each in found] == [

@@ -24,7 +24,7 @@ def performance(budget: int = 100, **sampling: object) -> RenderOptions:
     return RenderOptions(TOKENIZER, SamplingParams(**sampling), budget)  # type: ignore[arg-type]
 
 
-def test_each_kind_goes_its_own_way() -> None:
+def test_text_is_sorted_by_kind() -> None:
     answer = render_tokens(THINKING, performance())
     assert answer.deltas == [
         (),
@@ -60,7 +60,7 @@ def test_a_name_is_shown_when_it_is_complete() -> None:
     assert sorted_by_kind(["get", "_weather", '"'], script) == [(), (), (Delta(Kind.TOOL_NAME, "get_weather"),)]
 
 
-def test_a_budget_cuts_what_is_said() -> None:
+def test_a_budget_cuts_the_text() -> None:
     answer = render_tokens(THINKING, performance(budget=3))
     assert (answer.num_tokens, answer.ending, answer.num_reasoning_tokens) == (3, Ending("length"), 2)
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.generation.answer import Answer, stopped
+from mockserve.generation.answer import Answer, apply_stops
 from mockserve.generation.tokenizer import Split
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.sampling import SamplingParams
@@ -69,25 +69,25 @@ def stopped_token_by_token(pieces: list[str], sampling: SamplingParams) -> tuple
 
 def composed_of(pieces: list[str], sampling: SamplingParams) -> Answer:
     """Return the answer when the model writes `pieces` and then runs out of budget."""
-    return stopped(Split(range(len(pieces)), pieces), Ending("length"), sampling)
+    return apply_stops(Split(range(len(pieces)), pieces), Ending("length"), sampling)
 
 
 def test_a_stop_token_is_counted_but_not_shown() -> None:
-    answer = stopped(Split([7, 8, 9], ["a", "b", "c"]), Ending("length"), SamplingParams(stop_token_ids=(8,)))
+    answer = apply_stops(Split([7, 8, 9], ["a", "b", "c"]), Ending("length"), SamplingParams(stop_token_ids=(8,)))
     assert (answer.texts, answer.token_ids, answer.ending) == (["a", ""], [7, 8], Ending("stop", 8))
 
 
 def test_a_stop_token_is_shown_on_request() -> None:
     sampling = SamplingParams(include_stop_str_in_output=True, stop_token_ids=(8,))
-    assert stopped(Split([7, 8], ["a", "b"]), Ending("length"), sampling).texts == ["a", "b"]
+    assert apply_stops(Split([7, 8], ["a", "b"]), Ending("length"), sampling).texts == ["a", "b"]
 
 
 def test_stop_tokens_do_not_count_before_the_least_number_of_tokens() -> None:
     said = Split([8, 8, 8], ["a", "b", "c"])
-    assert stopped(said, Ending("length"), SamplingParams(min_tokens=2, stop_token_ids=(8,))).num_tokens == 3
+    assert apply_stops(said, Ending("length"), SamplingParams(min_tokens=2, stop_token_ids=(8,))).num_tokens == 3
 
 
 def test_the_end_marker_is_no_stop_token() -> None:
-    assert stopped(Split([7, 2], ["a", ""]), Ending("stop"), SamplingParams(stop_token_ids=(2,))).ending == Ending(
+    assert apply_stops(Split([7, 2], ["a", ""]), Ending("stop"), SamplingParams(stop_token_ids=(2,))).ending == Ending(
         "stop"
     )

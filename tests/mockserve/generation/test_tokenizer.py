@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_sim.options import OptionError
-from mockserve.generation.tokenizer import _PIECE, STRETCH_CHARS, WORDS, BuiltinTokenizer, invented_word
+from mockserve.generation.tokenizer import _PIECE, CHUNK_CHARS, WORDS, BuiltinTokenizer, invented_word
 from mockserve.generation.tokenizer_file import load_tokenizer
 
 PROSE = (
@@ -98,7 +98,7 @@ def test_a_tokenizer_file_or_its_folder_replaces_the_built_in_one(tmp_path: Path
         assert tokenizer.vocabulary_size == 3
 
 
-def test_a_tokenizer_file_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_tokenizer_file_is_refused(tmp_path: Path) -> None:
     broken = tmp_path / "tokenizer.json"
     broken.write_text("{}")
     with pytest.raises(OptionError, match=r"--tokenizer: cannot read .*tokenizer\.json"):
@@ -113,9 +113,9 @@ def _seconds(tokenizer: BuiltinTokenizer, text: str) -> float:
     return time.perf_counter() - start
 
 
-@given(st.integers(0, 2**32), st.integers(STRETCH_CHARS - 40, 3 * STRETCH_CHARS))
+@given(st.integers(0, 2**32), st.integers(CHUNK_CHARS - 40, 3 * CHUNK_CHARS))
 @settings(max_examples=30, deadline=None)
-def test_cuts_a_long_text_in_stretches_as_it_would_be_cut_at_once(seed: int, num_chars: int) -> None:
+def test_a_long_text_in_chunks_has_equal_pieces(seed: int, num_chars: int) -> None:
     random = Random(seed)
     parts = [
         "<|im_end|>",

@@ -12,7 +12,7 @@ from mockserve.generation.answer import Kind
 from mockserve.generation.script import RenderOptions, Segment, render_tokens
 from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.generation.tool_calls import MOST_CALLS, ToolUse, call_script, read_tool_use, tool_constraint_of
-from mockserve.generation.writing import OutputSpec, answer_settings, chat_form, form_checks
+from mockserve.generation.writing import OutputSpec, answer_settings, chat_output_spec, constraint_check_jobs
 from mockserve.options.content import ContentOptions, ToolOptions
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.errors import ApiError
@@ -39,7 +39,7 @@ def counts(found: ToolUse) -> set[int]:
     return {found.num_calls(Random(seed)) for seed in range(300)}
 
 
-def test_without_tools_or_with_none_of_them_nothing_is_called() -> None:
+def test_no_call_without_tools_or_with_tool_choice_none() -> None:
     assert read_tool_use({}, 1, 0) is None
     assert use(tool_choice="none") is None
     assert use(tool_choice=None) is None
@@ -64,7 +64,7 @@ def test_parser_that_reads_one_call_gets_one(parser: str) -> None:
     options = ContentOptions(tools=tools)
     asked = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
     found = [
-        chat_form({**asked, **more}, "hi", answer_settings(options), quotes=False).tools
+        chat_output_spec({**asked, **more}, "hi", answer_settings(options), uses_prompt_text=False).tools
         for more in ({}, {"tool_choice": "required"})
     ]
     assert [counts(each) for each in found if each is not None] == [{1}, {MOST_CALLS}]
@@ -75,7 +75,7 @@ def test_a_named_function_is_called_once() -> None:
     assert (counts(named), [each.name for each in named.functions], named.is_named) == ({1}, ["now"], True)
 
 
-def test_the_result_of_a_call_is_answered_in_words() -> None:
+def test_a_tool_result_is_answered_with_text() -> None:
     messages = [{"role": "user", "content": "x"}, {"role": "tool", "content": "sunny", "tool_call_id": "1"}]
     assert counts(required(messages=messages)) == {0}
     assert counts(required(messages=messages, tool_choice="required")) == {1}
@@ -101,7 +101,7 @@ def use_of(schema: Any, choice: str, strict: bool) -> ToolUse:
     body = {"tools": offered(schema, strict=strict), "tool_choice": choice}
     found = read_tool_use(body, 1, 0)
     assert found is not None
-    return replace(found, hold=tool_constraint_of("hermes", body))
+    return replace(found, tool_constraint=tool_constraint_of("hermes", body))
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
@@ -109,8 +109,10 @@ def use_of(schema: Any, choice: str, strict: bool) -> ToolUse:
 def test_refuses_a_bad_schema_of_a_strict_function_only(schema: Any, choice: str) -> None:
     loose = use_of(schema, choice, strict=False)
     assert json.loads(call_script(loose, loose.functions, Random(1), 1)[3].text) == {}
-    assert [check.done() for check in form_checks(OutputSpec(tools=loose))] == ["xgrammar"] * (choice == "required")
-    (check,) = form_checks(OutputSpec(tools=use_of(schema, choice, strict=True)))
+    assert [check.done() for check in constraint_check_jobs(OutputSpec(tools=loose))] == ["xgrammar"] * (
+        choice == "required"
+    )
+    (check,) = constraint_check_jobs(OutputSpec(tools=use_of(schema, choice, strict=True)))
     with pytest.raises(ApiError, match=r"^Invalid grammar specification: 'triggers'$"):
         check.done()
 
@@ -121,11 +123,11 @@ def test_fails_inside_on_a_reference_loop_of_a_strict_function() -> None:
         call_script(found, found.functions, Random(1), 1)
 
 
-def test_forced_calls_that_vllm_holds_to_json_are_a_list_or_the_arguments_alone() -> None:
+def test_forced_calls_as_json_are_a_list_or_bare_arguments() -> None:
     tools = ToolOptions(enable_auto_tool_choice=True, tool_call_parser="pythonic")
     settings = answer_settings(ContentOptions(tools=tools))
     asked = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
-    required_use = chat_form({**asked, "tool_choice": "required"}, "hi", settings, quotes=False).tools
+    required_use = chat_output_spec({**asked, "tool_choice": "required"}, "hi", settings, uses_prompt_text=False).tools
     assert required_use is not None
     script = call_script(required_use, required_use.functions, Random(1), 0)
     listed = json.loads("".join(each.text for each in script))
@@ -134,7 +136,7 @@ def test_forced_calls_that_vllm_holds_to_json_are_a_list_or_the_arguments_alone(
         ("now", ["name", "parameters"]),
     ]
     named = {"type": "function", "function": {"name": "get_weather"}}
-    named_use = chat_form({**asked, "tool_choice": named}, "hi", settings, quotes=False).tools
+    named_use = chat_output_spec({**asked, "tool_choice": named}, "hi", settings, uses_prompt_text=False).tools
     assert named_use is not None
     script = call_script(named_use, named_use.functions, Random(1), 0)
     Draft202012Validator(CITY).validate(json.loads("".join(each.text for each in script)))

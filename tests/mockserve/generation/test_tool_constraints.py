@@ -16,7 +16,7 @@ from mockserve.generation.composer import Composer
 from mockserve.generation.prose import Prose
 from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.generation.tool_calls import ToolConstraint, listed_schema, tool_constraint_of
-from mockserve.generation.writing import OutputSpec, answer_settings, chat_form, form_checks
+from mockserve.generation.writing import OutputSpec, answer_settings, chat_output_spec, constraint_check_jobs
 from mockserve.options.content import (
     TOOL_CALL_PARSERS,
     ContentOptions,
@@ -66,13 +66,15 @@ def bodies() -> Iterator[dict[str, Any]]:
 def form_of(body: Mapping[str, Any], parser: str, backend: str) -> OutputSpec:
     tools = ToolOptions(enable_auto_tool_choice=True, tool_call_parser=parser)
     outputs = StructuredOutputsOptions(structured_outputs_config=f'{{"backend": "{backend}"}}')
-    return chat_form(body, "hi", answer_settings(ContentOptions(tools=tools, structured_outputs=outputs)), quotes=False)
+    return chat_output_spec(
+        body, "hi", answer_settings(ContentOptions(tools=tools, structured_outputs=outputs)), uses_prompt_text=False
+    )
 
 
 def refusal(body: Mapping[str, Any], parser: str, backend: str) -> str:
     try:
         parse_chat(dict(body))
-        for check in form_checks(form_of(body, parser, backend)):
+        for check in constraint_check_jobs(form_of(body, parser, backend)):
             check.done()
     except ApiError as error:
         return error.message
@@ -107,7 +109,7 @@ def text_of(body: Mapping[str, Any], parser: str) -> str:
 
 
 @pytest.mark.parametrize(("parser", "calls"), [("hermes", True), ("xlam", True), ("mistral", False), ("dots", False)])
-def test_form_gives_way_to_forced_calls_that_are_held(parser: str, calls: bool) -> None:
+def test_constrained_forced_calls_replace_the_response_format(parser: str, calls: bool) -> None:
     body = required(structured_outputs={"choice": ["yes", "no"]})
     found = text_of(body, parser)
     assert ("look" in found) == calls

@@ -37,7 +37,7 @@ def test_texts_are_closer_the_more_tokens_they_share() -> None:
     assert abs(likeness[-1]) < 0.3
 
 
-def test_another_seed_gives_another_vector() -> None:
+def test_different_seeds_give_different_vectors() -> None:
     assert not np.array_equal(SOURCE.of_text([1, 2]), VectorSource(64, seed=4).of_text([1, 2]))
 
 

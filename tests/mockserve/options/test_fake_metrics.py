@@ -19,17 +19,17 @@ from mockserve.options.fake_metrics import read_fake_metrics
     ],
 )
 def test_a_figure_follows_its_course(course: object, figures: list[float]) -> None:
-    found = read_fake_metrics(json.dumps({"running-requests": course})).courses["num_requests_running"]
+    found = read_fake_metrics(json.dumps({"running-requests": course})).value_functions["num_requests_running"]
     assert [found(seconds) for seconds in range(5)] == pytest.approx(figures)
 
 
 def test_a_ramp_stays_where_it_ends() -> None:
-    assert read_fake_metrics('{"kv-cache-usage": "ramp:0:1:500ms"}').courses["kv_cache_usage_perc"](60) == 1
+    assert read_fake_metrics('{"kv-cache-usage": "ramp:0:1:500ms"}').value_functions["kv_cache_usage_perc"](60) == 1
 
 
 def test_an_empty_text_makes_nothing_up() -> None:
     found = read_fake_metrics("")
-    assert (found.courses, found.buckets, found.success, found.loras) == ({}, {}, None, None)
+    assert (found.value_functions, found.buckets, found.success, found.loras) == ({}, {}, None, None)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from mockserve.protocol.completions.bodies import (
     ToolCall,
     content_delta,
-    merged,
+    merge_deltas,
     reasoning_delta,
     tool_arguments_delta,
     tool_name_delta,
@@ -12,24 +12,24 @@ from mockserve.protocol.completions.bodies import (
 
 
 def test_parts_that_go_out_together_are_joined_in_the_order_of_vllm() -> None:
-    delta = merged([reasoning_delta("a"), reasoning_delta("b"), content_delta("c")])
+    delta = merge_deltas([reasoning_delta("a"), reasoning_delta("b"), content_delta("c")])
     assert delta == {"content": "c", "reasoning": "ab"}
     assert list(delta) == ["content", "reasoning"]
 
 
 def test_a_call_and_its_first_arguments_become_one() -> None:
-    delta = merged([tool_name_delta(0, "id1", "f"), tool_arguments_delta(0, "{"), tool_arguments_delta(0, "}")])
+    delta = merge_deltas([tool_name_delta(0, "id1", "f"), tool_arguments_delta(0, "{"), tool_arguments_delta(0, "}")])
     assert delta == {
         "tool_calls": [{"id": "id1", "type": "function", "index": 0, "function": {"name": "f", "arguments": "{}"}}],
     }
 
 
 def test_text_before_a_call_stays_beside_it() -> None:
-    assert merged([content_delta("Sure."), tool_name_delta(0, "i", "f")])["content"] == "Sure."
+    assert merge_deltas([content_delta("Sure."), tool_name_delta(0, "i", "f")])["content"] == "Sure."
 
 
 def test_two_calls_stay_two() -> None:
-    calls = merged([tool_arguments_delta(0, "}"), tool_name_delta(1, "i", "g")])["tool_calls"]
+    calls = merge_deltas([tool_arguments_delta(0, "}"), tool_name_delta(1, "i", "g")])["tool_calls"]
     assert [each["index"] for each in calls] == [0, 1]
 
 

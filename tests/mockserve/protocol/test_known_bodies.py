@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mockserve.protocol.completions.requests import (
-    MOST_KNOWN,
-    known_chats,
-    known_completions,
+    MAX_CACHED,
+    chat_body_cache,
+    completion_body_cache,
     parse_chat,
     parse_completion,
 )
@@ -45,16 +45,16 @@ def outcome(parse: Callable[[dict[str, Any]], Any], body: dict[str, Any]) -> Any
 
 
 @given(st.lists(st.tuples(FIELDS, PROMPTS), min_size=2, max_size=6))
-def test_completions_are_read_as_if_none_were_known(bodies: list[tuple[dict[str, Any], Any]]) -> None:
-    known = known_completions()
+def test_cached_completions_equal_parsed_ones(bodies: list[tuple[dict[str, Any], Any]]) -> None:
+    known = completion_body_cache()
     for fields, prompt in [*bodies, *bodies]:
         body = {**fields, "prompt": prompt}
         assert outcome(known.parse, body) == outcome(parse_completion, body)
 
 
 @given(st.lists(st.tuples(FIELDS, MESSAGES), min_size=2, max_size=6))
-def test_chats_are_read_as_if_none_were_known(bodies: list[tuple[dict[str, Any], Any]]) -> None:
-    known = known_chats()
+def test_cached_chats_equal_parsed_ones(bodies: list[tuple[dict[str, Any], Any]]) -> None:
+    known = chat_body_cache()
     for fields, messages in [*bodies, *bodies]:
         body = {**fields, "messages": messages}
         assert outcome(known.parse, body) == outcome(parse_chat, body)
@@ -62,16 +62,16 @@ def test_chats_are_read_as_if_none_were_known(bodies: list[tuple[dict[str, Any],
 
 @pytest.mark.parametrize(("one", "other"), [(1, True), (1, 1.0), (0, False), ("1", 1)])
 def test_equal_values_of_different_types_are_different_bodies(one: object, other: object) -> None:
-    known = known_completions()
+    known = completion_body_cache()
     for value in (one, other):
         body = {"prompt": "a", "stream": value, "max_tokens": value}
         assert outcome(known.parse, body) == outcome(parse_completion, body)
 
 
 def test_cached_bodies_are_shared_and_bounded() -> None:
-    known = known_completions()
+    known = completion_body_cache()
     first = known.parse({"prompt": "a", "max_tokens": 1})
     assert known.parse({"prompt": "b", "max_tokens": 1}).sampling is first.sampling
-    for seed in range(2 * MOST_KNOWN):
+    for seed in range(2 * MAX_CACHED):
         assert known.parse({"prompt": "a", "seed": seed}).sampling.seed == seed
-        assert len(known._known) <= MOST_KNOWN
+        assert len(known._cache) <= MAX_CACHED

@@ -2,13 +2,13 @@
 
 import math
 
-from mockserve.protocol.bodies import Candidate, Scored, chat_logprobs, completion_logprobs, prompt_logprobs
+from mockserve.protocol.bodies import Candidate, ScoredToken, chat_logprobs, completion_logprobs, prompt_logprobs
 
-FIRST = Scored(Candidate(7, " a", -0.5, 2), [Candidate(7, " a", -0.5, 2), Candidate(9, " b", -0.25, 1)])
-SECOND = Scored(Candidate(8, "é", -math.inf, 1), [Candidate(8, "é", -math.inf, 1)])
+FIRST = ScoredToken(Candidate(7, " a", -0.5, 2), [Candidate(7, " a", -0.5, 2), Candidate(9, " b", -0.25, 1)])
+SECOND = ScoredToken(Candidate(8, "é", -math.inf, 1), [Candidate(8, "é", -math.inf, 1)])
 
 
-def test_chat_shows_bytes_and_as_many_candidates_as_asked_for() -> None:
+def test_chat_shows_bytes_and_the_requested_number_of_candidates() -> None:
     first, second = chat_logprobs([FIRST, SECOND], 1, as_ids=False)["content"]
     assert first == {
         "token": " a",

@@ -25,13 +25,13 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_reads_what_the_standard_library_reads(value: Any) -> None:
+def test_parses_like_the_standard_library(value: Any) -> None:
     raw = json.dumps(value).encode()
     assert loads_in_pieces([raw]) == json.loads(raw)
 
 
 @given(st.text(alphabet='{}[]",:0123abetrunl\\ .-', max_size=12))
-def test_refuses_what_the_standard_library_refuses_in_its_words(text: str) -> None:
+def test_has_the_error_messages_of_the_standard_library(text: str) -> None:
     def outcome(read: Any) -> object:
         try:
             return repr(read())
@@ -70,7 +70,7 @@ def test_bodies_of_many_objects_with_a_text_each_are_too_much() -> None:
     assert value_bytes(b"[" + b",".join([part] * 300_000) + b"]") > MOST_VALUE_BYTES
 
 
-def test_an_object_of_many_members_is_the_standard_librarys() -> None:
+def test_an_object_of_many_members_equals_the_standard_librarys() -> None:
     members = ",".join(f'"k{each % 2500}": {each}' for each in range(5000))
     text = f'{{"a": {{{members}}}}}'
     found, expected = loads_in_pieces([text.encode()]), json.loads(text)

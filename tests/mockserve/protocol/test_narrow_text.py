@@ -64,7 +64,7 @@ def outcome(read: Any) -> object:
 
 
 @given(VALUES, st.booleans())
-def test_reads_what_the_standard_library_reads(value: Any, escapes: bool) -> None:
+def test_parses_like_the_standard_library(value: Any, escapes: bool) -> None:
     raw = json.dumps(value, ensure_ascii=escapes).encode()
     assert loads_in_pieces([raw]) == json.loads(raw)
 
@@ -76,13 +76,13 @@ def test_reads_what_the_standard_library_reads(value: Any, escapes: bool) -> Non
 @example(f'["é"]\n["{EMOJI}"')
 @example('["\\é"]')
 @example('"é')
-def test_refuses_what_the_standard_library_refuses_in_its_words_and_places(text: str) -> None:
+def test_has_the_error_messages_and_positions_of_the_standard_library(text: str) -> None:
     raw = text.encode()
     assert outcome(lambda: loads_in_pieces([raw])) == outcome(lambda: json.loads(raw))
 
 
 @given(st.binary(max_size=8).map(lambda raw: b'["' + raw + b'"]'))
-def test_bytes_that_are_no_text_are_read_as_the_standard_library_reads_them(raw: bytes) -> None:
+def test_bytes_that_are_not_utf_8_are_parsed_like_by_the_standard_library(raw: bytes) -> None:
     assert outcome(lambda: loads_in_pieces([raw])) == outcome(lambda: json.loads(raw))
 
 

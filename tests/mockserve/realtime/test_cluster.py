@@ -168,7 +168,7 @@ async def test_instances_come_and_go_at_once_or_later() -> None:
 
     await add(0)
     await add(3_600_000_000)
-    assert [driver.life_of(number) for number in range(3)] == [
+    assert [driver.instance_state(number) for number in range(3)] == [
         InstanceState.READY,
         InstanceState.READY,
         InstanceState.LOADING,
@@ -180,7 +180,7 @@ async def test_instances_come_and_go_at_once_or_later() -> None:
     await driver.until_killed(1)
     assert not driver.takes_requests
     assert removed == [(0, InstanceState.DRAINING), (1, InstanceState.KILLED)]
-    assert (list(outputs), [driver.life_of(number) for number in range(3)]) == (
+    assert (list(outputs), [driver.instance_state(number) for number in range(3)]) == (
         [2],
         [None, None, InstanceState.LOADING],
     )

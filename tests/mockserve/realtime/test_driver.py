@@ -156,7 +156,7 @@ async def test_a_clock_that_jumps_lets_no_time_pass_but_the_engines(drive: Calla
     driver = drive(latency, math.inf, logbook, engine="vllm")
     listeners = [Listener() for _ in range(3)]
     for number, listener in enumerate(listeners):
-        driver.submit(request(f"r{number}", output_tokens=100), listener, siblings=None)
+        driver.submit(request(f"r{number}", output_tokens=100), listener, parent=None)
     await asyncio.gather(*(listener.done.wait() for listener in listeners))
     assert [listener.heard for listener in listeners] == [list(range(1, 101))] * 3
     assert {latency_us for _, latency_us in logbook.completions} == {100 * 3_600_000_000 + 500 + 70}

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from mockserve.metrics.engine import Lateness
-from mockserve.realtime.deliveries import PATIENCE_TURNS, WriteCoalescer
+from mockserve.realtime.deliveries import MAX_QUIET_TURNS, WriteCoalescer
 from mockserve.responding.sse_writer import SSEWriter
 
 
@@ -95,15 +95,15 @@ async def test_a_client_that_is_gone_gets_no_bytes(ends: tuple[asyncio.Transport
 
 def test_news_are_reported_once_and_never_for_ever() -> None:
     wire = WriteCoalescer(Lateness())
-    assert not wire.has_news()
+    assert not wire.has_received_bytes()
     wire.num_received += 2
-    assert wire.has_news()
-    assert not wire.has_news()
+    assert wire.has_received_bytes()
+    assert not wire.has_received_bytes()
     reported = 0
-    for _ in range(3 * PATIENCE_TURNS):
+    for _ in range(3 * MAX_QUIET_TURNS):
         wire.num_received += 1
-        reported += wire.has_news()
-    assert 0 < reported < 3 * PATIENCE_TURNS
+        reported += wire.has_received_bytes()
+    assert 0 < reported < 3 * MAX_QUIET_TURNS
 
 
 async def test_head_and_end_of_a_stream_leave_with_its_events(ends: tuple[asyncio.Transport, socket.socket]) -> None:

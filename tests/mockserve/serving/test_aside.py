@@ -10,14 +10,14 @@ from contextlib import suppress
 import pytest
 
 from mockserve.protocol.errors import ApiError
-from mockserve.serving.aside import Aside
+from mockserve.serving.aside import OffloadExecutor
 from mockserve.serving.worker_pool import WorkerPool
 from mockserve.workers import Job
 from tests.patience import PATIENCE_S
 
 
 async def test_the_loop_goes_on_during_python_code() -> None:
-    aside = Aside()
+    aside = OffloadExecutor()
     until_s = time.monotonic() + 0.5
 
     def compute() -> int:
@@ -38,7 +38,7 @@ async def test_the_loop_goes_on_during_python_code() -> None:
 
 
 async def test_an_exception_reaches_the_caller() -> None:
-    aside = Aside()
+    aside = OffloadExecutor()
     with pytest.raises(ZeroDivisionError):
         await aside.run(True, lambda: 1 // 0)
     aside.close()
@@ -53,7 +53,7 @@ async def test_objects_of_failed_work_are_freed_without_the_collector(error: Exc
     def fail(_values: _Large) -> None:
         raise error
 
-    aside, values = Aside(), _Large()
+    aside, values = OffloadExecutor(), _Large()
     loop, is_freed = asyncio.get_running_loop(), asyncio.Event()
     seen = weakref.ref(values, lambda _: loop.call_soon_threadsafe(is_freed.set))
     gc.disable()
@@ -71,7 +71,7 @@ async def test_objects_of_failed_work_are_freed_without_the_collector(error: Exc
 
 
 async def test_a_demand_is_refused_with_503_when_no_worker_process_can_start(caplog: pytest.LogCaptureFixture) -> None:
-    aside = Aside(pool=WorkerPool(preloaded=("there_is_no_such_module",)))
+    aside = OffloadExecutor(pool=WorkerPool(preloaded=("there_is_no_such_module",)))
     with pytest.raises(ApiError, match="No process could be started") as found:
         await aside.done(Job(max, (1, 2), is_small=False))
     assert found.value.status == 503
@@ -85,7 +85,7 @@ async def test_a_demand_is_refused_with_503_when_no_worker_process_can_start(cap
 async def test_a_demand_is_refused_with_503_when_its_worker_processes_are_killed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    aside = Aside(pool=WorkerPool())
+    aside = OffloadExecutor(pool=WorkerPool())
     with pytest.raises(ApiError, match="The process for the request was killed") as found:
         await aside.done(Job(eval, ("__import__('os').kill(__import__('os').getpid(), 9)",), is_small=False))
     assert found.value.status == 503
@@ -97,7 +97,7 @@ async def test_a_demand_is_refused_with_503_when_its_worker_processes_are_killed
 
 
 async def test_long_work_does_not_wait_for_huge_work() -> None:
-    aside, may_end = Aside(), threading.Event()
+    aside, may_end = OffloadExecutor(), threading.Event()
     huge = asyncio.ensure_future(aside.run(True, may_end.wait, 10))
     assert await aside.run(False, lambda: 7) == 7
     assert not huge.done()
@@ -107,7 +107,7 @@ async def test_long_work_does_not_wait_for_huge_work() -> None:
 
 
 async def test_work_whose_caller_has_left_is_dropped() -> None:
-    aside, may_end, done = Aside(), threading.Event(), list[str]()
+    aside, may_end, done = OffloadExecutor(), threading.Event(), list[str]()
     first = asyncio.ensure_future(aside.run(True, may_end.wait, 10))
     second = asyncio.ensure_future(aside.run(True, done.append, "second"))
     third = asyncio.ensure_future(aside.run(True, done.append, "third"))
@@ -121,7 +121,7 @@ async def test_work_whose_caller_has_left_is_dropped() -> None:
 
 
 async def test_the_collector_rests_meanwhile() -> None:
-    aside = Aside()
+    aside = OffloadExecutor()
     assert not await aside.run(False, gc.isenabled)
     assert gc.isenabled()
     aside.close()

@@ -16,7 +16,7 @@ def caller(**headers: str) -> Caller:
 def test_a_caller_has_no_properties_by_default() -> None:
     asked = request()
     assert caller() == Caller()
-    assert caller().named_in(asked) is asked
+    assert caller().applied_to(asked) is asked
 
 
 def test_class_tenant_target_and_rank_are_read() -> None:
@@ -27,7 +27,7 @@ def test_class_tenant_target_and_rank_are_read() -> None:
         X_data_parallel_rank="2",
     )
     assert found == Caller(rank=2, slo_class="batch", tenant="alice", slo_target_us=250_000)
-    named = found.named_in(request())
+    named = found.applied_to(request())
     assert (named.slo_class, named.tenant, named.slo_target_us) == ("batch", "alice", 250_000)
 
 
@@ -44,5 +44,5 @@ def test_a_deadline_in_milliseconds_may_have_a_fraction() -> None:
 @pytest.mark.parametrize(("priority", "expected"), [(0, None), (3, 3)])
 def test_a_class_counts_unless_a_priority_is_asked_for(priority: int, expected: int | None) -> None:
     asked: Request = request()._replace(priority=priority)
-    assert Caller(slo_class="batch").named_in(asked).priority == expected
-    assert Caller(tenant="alice").named_in(asked).priority == priority
+    assert Caller(slo_class="batch").applied_to(asked).priority == expected
+    assert Caller(tenant="alice").applied_to(asked).priority == priority

@@ -10,7 +10,7 @@ import pytest
 
 from mockserve.metrics.engine import Lateness
 from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.transport.clients import LOOK_EVERY_S, REPORT_AFTER_S, SlowReaders, StampedConnection
+from mockserve.transport.clients import BACKLOG_CHECK_INTERVAL_S, REPORT_AFTER_S, SlowReaders, TimestampedConnection
 
 LIMIT_BYTES = 100_000
 EVENT = b"x" * 1000
@@ -25,7 +25,7 @@ async def stream(slow_readers: SlowReaders) -> AsyncIterator[tuple[asyncio.Trans
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     transport, _ = await asyncio.get_running_loop().create_connection(
-        lambda: StampedConnection(WriteCoalescer(Lateness())), sock=ours
+        lambda: TimestampedConnection(WriteCoalescer(Lateness())), sock=ours
     )
     theirs.setblocking(False)
     with theirs:
@@ -37,7 +37,7 @@ async def stream(slow_readers: SlowReaders) -> AsyncIterator[tuple[asyncio.Trans
 
 
 async def looked_at() -> None:
-    await asyncio.sleep(3 * LOOK_EVERY_S)
+    await asyncio.sleep(3 * BACKLOG_CHECK_INTERVAL_S)
 
 
 async def test_a_client_that_leaves_more_than_the_limit_is_cut() -> None:

@@ -99,6 +99,6 @@ async def test_a_connection_to_a_name_starts_no_threads_of_the_event_loop() -> N
     async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
         program = THREADS.format(port=server.sockets[0].getsockname()[1])
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=subprocess.PIPE)
-        said, _ = await process.communicate()
+        content, _ = await process.communicate()
     assert process.returncode == 0
-    assert b"libuv" not in said
+    assert b"libuv" not in content

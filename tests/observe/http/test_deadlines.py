@@ -8,7 +8,7 @@ from tests.patience import PATIENCE_S
 
 def exchange(timeout_s: float) -> Exchange:
     return Exchange(
-        b"", streaming=False, finished=lambda _: None, settled=lambda _, __: None, timeout_s=timeout_s, heads=None
+        b"", streaming=False, finished=lambda _: None, on_settled=lambda _, __: None, timeout_s=timeout_s, heads=None
     )
 
 
@@ -16,17 +16,17 @@ class Watch:
     """Deadlines that note each one that has passed, with its time."""
 
     def __init__(self) -> None:
-        self.passed: list[tuple[Exchange, int]] = []
+        self.on_timeout: list[tuple[Exchange, int]] = []
         self.deadlines = Deadlines(asyncio.get_running_loop(), self._note)
 
     def _note(self, each: Exchange) -> None:
-        self.passed.append((each, perf_counter_ns()))
+        self.on_timeout.append((each, perf_counter_ns()))
 
     async def wait_for(self, count: int) -> list[Exchange]:
         async with asyncio.timeout(PATIENCE_S):
-            while len(self.passed) < count:  # noqa: ASYNC110 - no event marks that a time has passed
+            while len(self.on_timeout) < count:  # noqa: ASYNC110 - no event marks that a time has passed
                 await asyncio.sleep(0.005)
-        return [each for each, _ in self.passed]
+        return [each for each, _ in self.on_timeout]
 
 
 async def test_deadlines_pass_in_the_order_of_beginning_and_never_early() -> None:
@@ -37,7 +37,7 @@ async def test_deadlines_pass_in_the_order_of_beginning_and_never_early() -> Non
         watch.deadlines.watch(one)
         await asyncio.sleep(0.005)
     assert await watch.wait_for(3) == each
-    taken = [at - begin for (_, at), begin in zip(watch.passed, began, strict=True)]
+    taken = [at - begin for (_, at), begin in zip(watch.on_timeout, began, strict=True)]
     assert min(taken) >= 20_000_000
 
 
@@ -46,7 +46,7 @@ async def test_an_ended_request_is_not_given_up() -> None:
     ended, late = exchange(0.01), exchange(0.01)
     watch.deadlines.watch(ended)
     watch.deadlines.watch(late)
-    watch.deadlines.forget(ended)
+    watch.deadlines.unwatch(ended)
     assert await watch.wait_for(1) == [late]
 
 
@@ -63,7 +63,7 @@ async def test_after_all_have_passed_or_ended_others_are_watched_again() -> None
     watch = Watch()
     first, second, third = (exchange(0.01) for _ in range(3))
     watch.deadlines.watch(first)
-    watch.deadlines.forget(first)
+    watch.deadlines.unwatch(first)
     await asyncio.sleep(0.03)
     watch.deadlines.watch(second)
     assert await watch.wait_for(1) == [second]

@@ -55,7 +55,7 @@ def test_requests_cut_anywhere_are_taken_apart_and_keep_every_byte(cuts: list[in
         b"hello there\r\n",
     ],
 )
-def test_what_servers_may_read_in_different_ways_is_not_taken_apart(data: bytes) -> None:
+def test_ambiguous_requests_are_not_parsed(data: bytes) -> None:
     reader = RequestReader()
     parts = reader.feed(data)
     seen = b""

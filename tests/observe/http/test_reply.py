@@ -35,7 +35,7 @@ def streamed(*events: Any) -> Reply:
 
 
 @pytest.mark.parametrize(
-    ("events", "is_all_said"),
+    ("events", "is_all_content"),
     [
         ([delta(role="assistant", content=""), delta(content="a"), delta("stop")], True),
         ([text("a"), text("", "length")], True),
@@ -46,8 +46,8 @@ def streamed(*events: Any) -> Reply:
         ([{"type": "response.reasoning_text.delta", "delta": "hm"}], False),
     ],
 )
-def test_an_answer_with_thoughts_or_calls_is_not_all_said(events: list[Any], is_all_said: bool) -> None:
-    assert streamed(*events, b"[DONE]").is_all_said is is_all_said
+def test_a_reply_with_reasoning_or_tool_calls_is_not_all_content(events: list[Any], is_all_content: bool) -> None:
+    assert streamed(*events, b"[DONE]").is_all_content is is_all_content
 
 
 def test_every_data_event_but_done_is_a_chunk_with_its_own_time() -> None:
@@ -198,8 +198,8 @@ def test_a_count_that_no_reply_has_is_none(count: Any) -> None:
     ],
 )
 def test_a_response_of_another_shape_gives_no_tokens_and_breaks_nothing(answer: dict[str, Any]) -> None:
-    assert streamed({"type": "response.completed", "response": answer}).said == ""
+    assert streamed({"type": "response.completed", "response": answer}).content == ""
     body = json.dumps({"object": "response", **answer}).encode()
     whole = Reply(streaming=False)
     assert whole.feed(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body), 1)
-    assert whole.said == ""
+    assert whole.content == ""

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from observe.errors import ResponseError
-from observe.http import Head, KnownHeads, ResponseParser, parse_head
+from observe.http import Head, HeadCache, ResponseParser, parse_head
 
 
 def parsed(*pieces: bytes) -> tuple[ResponseParser, bytes]:
@@ -81,8 +81,8 @@ def test_a_connection_that_ends_early_leaves_the_response_incomplete() -> None:
     assert not parser.complete
 
 
-def test_heads_that_are_known_are_what_they_are_at_first() -> None:
-    heads = KnownHeads()
+def test_cached_heads_equal_parsed_heads() -> None:
+    heads = HeadCache()
     for second in [*range(200), *range(200)]:
         head = b"HTTP/1.1 200 OK\r\nDate: %d\r\nContent-Length: 5" % second
         assert heads.parse(head) == parse_head(head)

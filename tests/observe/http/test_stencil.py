@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from observe.errors import ResponseError
-from observe.responses.reply import Reply, Stencil
+from observe.responses.reply import EventTemplate, Reply
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 STREAM = {"id": "cmpl-1", "created": 1, "model": "m"}
@@ -102,7 +102,7 @@ def understood(pieces: list[bytes], *, slowly: bool) -> dict[str, Any]:
 
     Slowly, byte by byte, no event is ever there in full, and without a stencil all are decoded.
     """
-    reply = Reply(streaming=True, stencil=Stencil(num_tries=0) if slowly else None)
+    reply = Reply(streaming=True, stencil=EventTemplate(num_tries=0) if slowly else None)
     reported: dict[str, Any] = {"error": "", "completed_by": None}
     try:
         for at, piece in enumerate(pieces, 1):
@@ -120,15 +120,15 @@ def understood(pieces: list[bytes], *, slowly: bool) -> dict[str, Any]:
         "completion_tokens",
         "finish_reason",
         "done",
-        "said",
+        "content",
     )
-    names += ("is_all_said", "problem", "first_byte", "complete", "keep_alive", "status_code")
+    names += ("is_all_content", "problem", "first_byte", "complete", "keep_alive", "status_code")
     return reported | {name: getattr(reply, name) for name in names}
 
 
 @settings(max_examples=400, deadline=None)
 @given(framed(), st.data())
-def test_comparing_gives_what_decoding_gives(answer: bytes, data: st.DataObject) -> None:
+def test_comparing_equals_decoding(answer: bytes, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=6)))
     pieces = [answer[start:end] for start, end in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
     pieces = [piece for piece in pieces if piece]
@@ -143,9 +143,9 @@ def chunk(payload: bytes) -> bytes:
     return b"%x\r\ndata: %b\n\n\r\n" % (len(payload) + 8, payload)
 
 
-def cut_from(text: str) -> Stencil:
-    stencil = Stencil()
-    stencil.cut(event(text), text)
+def cut_from(text: str) -> EventTemplate:
+    stencil = EventTemplate()
+    stencil.learn(event(text), text)
     return stencil
 
 
@@ -174,9 +174,9 @@ def test_text_with_escapes_is_not_recognized(text: str) -> None:
     ],
 )
 def test_no_stencil_is_cut_where_the_place_of_the_text_is_in_doubt(payload: bytes) -> None:
-    stencil = Stencil()
-    stencil.cut(payload, json.loads(payload)["choices"][0]["text"])
-    assert not stencil.is_cut
+    stencil = EventTemplate()
+    stencil.learn(payload, json.loads(payload)["choices"][0]["text"])
+    assert not stencil.is_learned
 
 
 @pytest.mark.parametrize("size", [b"37", b"39", b"1038", b"", b"38;a=b", b"x", b"-38", b"0"])

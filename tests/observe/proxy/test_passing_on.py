@@ -95,11 +95,11 @@ def test_requests_in_a_row_share_a_connection_and_arrive_with_the_host_of_the_se
     assert server.received[num_before:] == [sent.replace(b"host: c\r\n", b"host: 127.0.0.1:%d\r\n" % server.port)]
 
 
-def test_what_is_no_request_passes_unread(proxy: RunningProxy) -> None:
+def test_bytes_that_are_no_request_pass_unparsed(proxy: RunningProxy) -> None:
     assert talk(proxy.ports[0], b"\x16\x03\x01 no HTTP") == b"\x15\x03connection: close"
 
 
-def test_rows_and_contents_show_what_passed(proxy: RunningProxy) -> None:
+def test_rows_and_contents_match_the_forwarded_bytes(proxy: RunningProxy) -> None:
     """The last test of this file, which stops the proxy."""
     proxy.stop()
     prefix = proxy.prefix  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ import pytest
 from observe.clock import Clock
 from observe.output_paths import OutputPaths
 from observe.proxy.recording_process import Recording
-from observe.proxy.tap import Job, Kind, Message, MessageReader
+from observe.proxy.tap import EventKind, Job, Message, MessageReader
 from traces import TraceHeader, TraceRow, read_itl, read_rows
 from traces.content import read_content
 
@@ -44,28 +44,28 @@ class Wire:
 
     def connect(self, upstream: int = 0) -> int:
         self.num_connections += 1
-        self.happens(Kind.OPENED, self.num_connections, 0, b"%d" % upstream)
+        self.happens(EventKind.OPENED, self.num_connections, 0, b"%d" % upstream)
         return self.num_connections
 
-    def happens(self, kind: Kind, connection: int, at_ms: int, payload: bytes = b"") -> None:
+    def happens(self, kind: EventKind, connection: int, at_ms: int, payload: bytes = b"") -> None:
         self.recording.take(Message(kind, connection, START + at_ms * MS, payload))
 
     def ask(self, connection: int, at_ms: int, key: str = "", **members: Any) -> None:
         body = json.dumps({"model": "m", **members}).encode()
         fields = f"host: h\r\nauthorization: Bearer {key}\r\n" if key else "host: h\r\n"
         head = f"POST /v1/chat/completions HTTP/1.1\r\n{fields}content-length: {len(body)}\r\n\r\n"
-        self.happens(Kind.REQUEST, connection, at_ms, head.encode() + body)
+        self.happens(EventKind.REQUEST, connection, at_ms, head.encode() + body)
 
     def answer(self, connection: int, *at_ms: int, text: str = "ok ", prompt_tokens: int = 20) -> None:
         """A stream with a word at each of these times, which ends with the last."""
         head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
         for at in at_ms:
             event = json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]})
-            self.happens(Kind.REPLY, connection, at, head + chunk(f"data: {event}\n\n"))
+            self.happens(EventKind.REPLY, connection, at, head + chunk(f"data: {event}\n\n"))
             head = b""
         usage = {"prompt_tokens": prompt_tokens, "completion_tokens": len(at_ms)}
         end = f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n"
-        self.happens(Kind.REPLY, connection, at_ms[-1], chunk(end) + b"0\r\n\r\n")
+        self.happens(EventKind.REPLY, connection, at_ms[-1], chunk(end) + b"0\r\n\r\n")
 
 
 def chunk(text: str) -> bytes:
@@ -109,11 +109,11 @@ def test_a_client_that_hangs_up_and_a_server_that_fails_have_rows(tmp_path: Path
     one, two, three = (wire.connect() for _ in range(3))
     for each in (one, two, three):
         wire.ask(each, 0, messages=user("a"), stream=True)
-    wire.happens(Kind.REPLY, one, 9, b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
-    wire.happens(Kind.REPLY, one, 10, b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
-    wire.happens(Kind.CLIENT_GONE, one, 20)
-    wire.happens(Kind.SERVER_GONE, one, 20)
-    wire.happens(Kind.SERVER_GONE, two, 30)
+    wire.happens(EventKind.REPLY, one, 9, b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+    wire.happens(EventKind.REPLY, one, 10, b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
+    wire.happens(EventKind.CLIENT_GONE, one, 20)
+    wire.happens(EventKind.SERVER_GONE, one, 20)
+    wire.happens(EventKind.SERVER_GONE, two, 30)
     recording.close()
     cancelled, failed, stopped = rows_in(tmp_path)
     assert (cancelled.status, cancelled.finish_reason, cancelled.output_tokens) == ("incomplete", "abort", 1)
@@ -156,7 +156,7 @@ def test_prompts_without_counts_have_the_length_that_others_of_the_model_suggest
     wire.ask(one, 0, messages=user("w" * 400))
     wire.answer(one, 10, prompt_tokens=50)
     wire.ask(one, 20, messages=user("w" * 800))
-    wire.happens(Kind.REPLY, one, 30, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+    wire.happens(EventKind.REPLY, one, 30, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
     recording.close()
     assert [(row.input_tokens, row.server_input_tokens) for row in rows_in(tmp_path)] == [(50, 50), (100, 0)]
 
@@ -232,7 +232,7 @@ def test_a_connection_that_was_not_seen_whole_leaves_no_row(tmp_path: Path) -> N
     wire = Wire(recording)
     one = wire.connect()
     wire.ask(one, 0, messages=user("a"))
-    wire.happens(Kind.NOT_SEEN, one, 5)
+    wire.happens(EventKind.DROPPED, one, 5)
     wire.answer(one, 10)
     recording.close()
     assert rows_in(tmp_path) == []
@@ -244,7 +244,7 @@ def test_messages_come_out_of_bytes_cut_anywhere() -> None:
     frames = b"".join(struct.pack("<BIQI", kind, 7, 9, 3) + b"abc" for kind in (1, 2))
     reader = MessageReader()
     found = [each for at in range(len(frames)) for each in reader.feed(frames[at : at + 1])]
-    assert found == [Message(Kind.REQUEST, 7, 9, b"abc"), Message(Kind.REPLY, 7, 9, b"abc")]
+    assert found == [Message(EventKind.REQUEST, 7, 9, b"abc"), Message(EventKind.REPLY, 7, 9, b"abc")]
 
 
 def test_tokens_of_a_shared_start_are_those_that_the_turns_do_not_take(tmp_path: Path) -> None:

@@ -1,19 +1,19 @@
 import json
 from typing import Any
 
-from observe.proxy.facts import Round, SessionBook, facts_of, is_generating
+from observe.proxy.facts import Round, SessionTracker, is_generating, request_metadata_of
 
 
 class Clients:
     """Requests of clients, one after the other; the reply to each comes before the next."""
 
     def __init__(self) -> None:
-        self.book = SessionBook()
+        self.book = SessionTracker()
         self.now = 0
 
     def ask(self, body: dict[str, Any], reply: str = "ok", client: bytes = b"") -> Round:
         self.now += 10
-        facts = facts_of(json.dumps(body).encode(), client)
+        facts = request_metadata_of(json.dumps(body).encode(), client)
         assert facts.turns is not None
         this, _ = self.book.place(facts.turns, self.now)
         self.now += 10
@@ -89,16 +89,16 @@ def test_conversations_of_all_interfaces_are_recognised() -> None:
 
 
 def test_instructions_and_tools_are_a_start_that_requests_share() -> None:
-    one = facts_of(json.dumps({**chat("abcd", system="be brief"), "tools": [{"name": "t"}]}).encode(), b"")
-    two = facts_of(json.dumps({**chat("other", system="be brief"), "tools": [{"name": "t"}]}).encode(), b"x")
+    one = request_metadata_of(json.dumps({**chat("abcd", system="be brief"), "tools": [{"name": "t"}]}).encode(), b"")
+    two = request_metadata_of(json.dumps({**chat("other", system="be brief"), "tools": [{"name": "t"}]}).encode(), b"x")
     assert one.shared_start == two.shared_start != b""
     assert (one.num_shared_bytes, one.num_prompt_bytes) == (28, 36)  # tools as JSON
-    assert facts_of(json.dumps(chat("abcd")).encode(), b"").shared_start == b""
+    assert request_metadata_of(json.dumps(chat("abcd")).encode(), b"").shared_start == b""
 
 
 def test_bodies_of_any_kind_have_facts() -> None:
     for body in (b"", b"[]", b"\xff", b'{"messages": 3, "model": 4}', b'{"prompt": [[1], [2, 3]]}', b'{"input": [1]}'):
-        facts = facts_of(body, b"")
+        facts = request_metadata_of(body, b"")
         assert facts.turns is None
         assert facts.model == ""
 

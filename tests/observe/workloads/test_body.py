@@ -37,11 +37,11 @@ def test_a_chat_prompt_is_one_message_of_the_user() -> None:
     assert "prompt" not in body(api="chat")
 
 
-def test_usage_is_asked_for_in_streams_only() -> None:
+def test_usage_is_requested_in_streams_only() -> None:
     assert body()["stream_options"] == {"include_usage": True}
     assert "stream_options" not in body(streaming=False)
 
 
-def test_the_calibration_request_asks_for_one_token_in_one_piece() -> None:
+def test_the_calibration_request_generates_one_token_without_streaming() -> None:
     calibration = json.loads(RequestStyle(model="m").calibration_body("hello"))
     assert calibration == {"model": "m", "prompt": "hello", "stream": False, "max_tokens": 1}

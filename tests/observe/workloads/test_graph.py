@@ -25,7 +25,7 @@ def prompt_of(seen: list[dict[str, Any]], rows: list[TraceRow]) -> dict[int, str
     return {each.request_id: by_id[each.x_request_id] for each in rows}
 
 
-def test_children_are_sent_their_pause_after_all_their_parents_and_repeat_what_was_said(
+def test_children_are_sent_their_pause_after_all_their_parents_and_repeat_the_conversation(
     observe: Observe, seen: Seen, tmp_path: Path
 ) -> None:
     rows = agent(0, 0, Random(1))
@@ -70,7 +70,7 @@ def fields(given: TraceRow) -> dict[str, Any]:
     return {name: getattr(given, name) for name in names}
 
 
-def test_prompts_share_as_many_tokens_as_the_trace_says(observe: Observe, seen: Seen, tmp_path: Path) -> None:
+def test_prompts_share_the_number_of_tokens_in_the_trace(observe: Observe, seen: Seen, tmp_path: Path) -> None:
     """As of hashed blocks: no request waits, and one shares less with the other than that one has."""
     rows = [
         row(0, 0, input_tokens=40),
@@ -110,7 +110,7 @@ def test_a_part_of_a_prompt_with_replies_is_repeated_up_to_a_turn(observe: Obser
     assert found == {0: (40, 0), 1: (66, 46), 2: (90, 50), 3: (90, 20)}
 
 
-def test_what_waits_for_a_failed_request_is_dropped_and_counted(observe: Observe, tmp_path: Path) -> None:
+def test_requests_waiting_for_a_failed_request_are_dropped_and_counted(observe: Observe, tmp_path: Path) -> None:
     """The server refuses every other request: the first of the chain or the second."""
     rows = [row(0), *(row(n, n, parents=str(n - 1)) for n in range(1, 4))]
     run = observe(trace=str(written(tmp_path, rows)), model="flaky", session_mode="closed-loop")

@@ -9,7 +9,7 @@ import pytest
 
 from blis_sim.options import BlisError
 from observe.command import ObserveOptions
-from observe.requests import GivenPrompt, read_prompts
+from observe.requests import FilePrompt, read_prompts
 
 Observe: TypeAlias = Callable[..., Any]
 Seen: TypeAlias = Callable[[], list[dict[str, Any]]]
@@ -44,7 +44,7 @@ def test_a_run_of_given_prompts_can_be_resumed(observe: Observe, tmp_path: Path)
 
 def test_a_text_file_has_a_prompt_per_line(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text('first\r\n\n{"prompt": "as it is"}\n')
-    assert read_prompts(tmp_path / "p.txt") == [GivenPrompt("first"), GivenPrompt('{"prompt": "as it is"}')]
+    assert read_prompts(tmp_path / "p.txt") == [FilePrompt("first"), FilePrompt('{"prompt": "as it is"}')]
 
 
 @pytest.mark.parametrize(

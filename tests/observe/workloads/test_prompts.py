@@ -1,11 +1,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from observe.requests import WORDS, PromptBook, TokenScale, calibration_text, scale_from_counts
+from observe.requests import WORDS, PromptGenerator, TokenScale, calibration_text, scale_from_counts
 
 
-def book(seed: int = 42, scale: TokenScale | None = None) -> PromptBook:
-    return PromptBook(seed, scale or TokenScale())
+def book(seed: int = 42, scale: TokenScale | None = None) -> PromptGenerator:
+    return PromptGenerator(seed, scale or TokenScale())
 
 
 def test_there_are_a_hundred_different_words() -> None:

@@ -16,7 +16,7 @@ from tests.observe import run_in_process
 from tests.observe.conftest import Holding
 from tests.patience import PATIENCE_S, wait_until
 from traces import read_itl, read_trace
-from traces.append_file import sole_writer
+from traces.append_file import exclusive_writer
 
 SETTINGS: dict[str, Any] = {"model": "ok-20-5", "rate": 100.0, "prompt_tokens": 20, "output_tokens": 4}
 SERVER = Path(__file__).parents[1] / "fake_server.py"
@@ -145,7 +145,7 @@ def test_a_complete_recording_is_left_alone(
     assert (tmp_path / "out.csv").read_bytes() == before
 
 
-def test_resuming_what_does_not_exist_starts_it(server_url: str, tmp_path: Path) -> None:
+def test_resuming_without_a_recording_starts_one(server_url: str, tmp_path: Path) -> None:
     assert run(options(server_url, tmp_path, num_requests=5, resume=True)) == 0
     assert len(read_trace(tmp_path / "out.yaml").rows) == 5
 
@@ -195,6 +195,6 @@ def test_a_recording_that_is_being_made_is_left_alone(server_url: str, tmp_path:
     files = {path: path.read_bytes() for path in tmp_path.iterdir()}
     header = next(path for path in files if path.suffix == ".yaml")
     num_more = {"num_requests": 30} if resume else {}
-    with sole_writer(header), pytest.raises(BlisError, match="another process is writing it"):
+    with exclusive_writer(header), pytest.raises(BlisError, match="another process is writing it"):
         run(options(server_url, tmp_path, resume=resume, **num_more))
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files

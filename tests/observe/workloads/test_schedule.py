@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from observe.body import Lengths
 from observe.errors import ObserveError
 from observe.requests import (
-    Planned,
+    PlannedRequest,
     constant_arrivals_us,
     mean_rate,
     peak_arrivals,
@@ -19,8 +19,8 @@ from observe.requests import (
 from traces import TraceRow
 
 
-def at(*times_us: int) -> list[Planned]:
-    return [Planned(at_us=each, input_tokens=1, output_tokens=1) for each in times_us]
+def at(*times_us: int) -> list[PlannedRequest]:
+    return [PlannedRequest(at_us=each, input_tokens=1, output_tokens=1) for each in times_us]
 
 
 @given(st.floats(0.1, 5000), st.integers(1, 300))
@@ -29,7 +29,7 @@ def test_constant_arrivals_are_never_more_than_a_microsecond_off(rate: float, co
         assert abs(at_us - place * 1e6 / rate) <= 1
 
 
-def test_poisson_arrivals_have_the_asked_rate_and_exponential_gaps() -> None:
+def test_poisson_arrivals_have_the_requested_rate_and_exponential_gaps() -> None:
     arrivals = poisson_arrivals_us(50, 20_000, Random(1))
     gaps = [later - earlier for earlier, later in pairwise(arrivals)]
     mean = sum(gaps) / len(gaps)

@@ -4,13 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.analysis.on_demand import priority_inversions
-from replay.simulation.record import Measured
+from replay.simulation.record import RequestRecord
 from replay.simulation.simulate import Simulated
 from tests.fakes import request
 from tests.replay.labelled_runs import labelled_runs, ran
 
 
-def pairs(completed: list[Measured]) -> int:
+def pairs(completed: list[RequestRecord]) -> int:
     """Pairs of one class of which the one that arrived first took more than twice as long."""
     in_order = sorted(completed, key=lambda each: (each.arrived_at, each.id))
     return sum(
@@ -21,7 +21,7 @@ def pairs(completed: list[Measured]) -> int:
     )
 
 
-def test_an_earlier_request_that_takes_more_than_twice_as_long_is_one() -> None:
+def test_an_earlier_request_that_takes_more_than_twice_as_long_is_an_inversion() -> None:
     run = ran((0, request("a", output_tokens=9), {}), (5, request("b", output_tokens=1), {}))
     assert priority_inversions(run.requests) == 1
 
@@ -31,7 +31,7 @@ def test_requests_of_different_classes_are_not_compared() -> None:
     assert priority_inversions(run.requests) == 0
 
 
-def test_no_requests_are_in_no_order() -> None:
+def test_no_requests_have_no_inversions() -> None:
     assert priority_inversions(ran().requests) == 0
 
 

@@ -16,7 +16,7 @@ def of(*values: float) -> Distribution:
     return distribution(np.array(values, np.float64))
 
 
-def test_an_empty_one_is_all_zeros() -> None:
+def test_an_empty_distribution_is_all_zeros() -> None:
     assert (len(of()), of().mean, of().percentile(99)) == (0, 0, 0)
 
 

@@ -8,7 +8,7 @@ import pytest
 from blis_sim.engine.request import Request
 from replay.analysis.result import Verdict, mean_result, result_of
 from replay.analysis.steady import overload, steady_state
-from replay.output.findings import Questions, examine
+from replay.output.findings import AnalysisConfig, analyze
 from replay.output.table import as_csv, as_markdown, as_text
 from replay.simulation.simulate import Simulated
 from tests.fakes import request
@@ -60,7 +60,7 @@ def test_requests_that_wait_at_the_horizon_count_in_the_queue() -> None:
 
 def test_figures_of_a_result_are_those_of_the_metrics() -> None:
     run = at_rate(12_000, count=30)
-    metrics = examine(run, Questions()).metrics
+    metrics = analyze(run, AnalysisConfig()).metrics
     result = result_of(run, NO_TARGETS)
     for name in ("ttft", "itl", "e2e"):
         for figure in ("mean", "p90", "p95", "p99"):
@@ -95,7 +95,7 @@ def test_the_mean_of_results_is_that_of_each_figure_and_keeps_words() -> None:
 
 def test_the_table_has_units_percentiles_verdict_and_overload() -> None:
     run, targets = at_rate(5_000, count=400), {"default": SloTargets(ttft_ms=20, e2e_ms=30)}
-    found = examine(run, Questions(targets=targets))
+    found = analyze(run, AnalysisConfig(targets=targets))
     result = result_of(run, targets, found.goodput)
     text = as_text(result, found)
     assert "latency, ms" in text

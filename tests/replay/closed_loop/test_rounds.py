@@ -13,7 +13,7 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import BlisError, options_from
 from replay.arrivals import arrivals_of
 from replay.closed_loop import RecordedRounds, run_closed_loop
-from replay.output.findings import Questions, examine
+from replay.output.findings import AnalysisConfig, analyze
 from replay.output.summary import summary
 from replay.replay_options import ReplayOptions
 from replay.simulation.simulate import Simulated
@@ -69,7 +69,7 @@ def test_a_pause_of_a_real_server_has_the_time_by_which_the_client_was_late(tmp_
         assert arrivals(replayed(tmp_path, *rows, mode="real", think_time_us=20)) == {0: 100, 1: 100 + 3_000 + 20}
 
 
-def test_without_any_such_times_it_is_the_one_between_arrivals(tmp_path: Path) -> None:
+def test_without_recorded_times_a_pause_is_the_gap_between_arrivals(tmp_path: Path) -> None:
     assert arrivals(replayed(tmp_path, said(0, 0), said(1, 20_000))) == {0: 0, 1: 23_000}
 
 
@@ -106,7 +106,7 @@ def test_rounds_released_by_replies_are_those_of_the_original(reference: Path) -
         RecordedRounds(found, is_real=False),
         replied=lambda _, finished: finished.at,
     )
-    assert_printed(summary(examine(simulated, Questions())), folder / "replay" / "s3_closed.stdout.txt")
+    assert_printed(summary(analyze(simulated, AnalysisConfig())), folder / "replay" / "s3_closed.stdout.txt")
     theirs = json.loads((folder / "replay" / "s3_closed.results.json").read_text())
     ours = {each.number: (each.ttft_us, each.e2e_us) for each in simulated.requests}
     assert {each["request_id"]: (each["ttft_us"], each["e2e_us"]) for each in theirs}.items() <= ours.items()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from blis_sim.cli.main import run
-from replay.metrics_dir.figures import PerSecond
+from replay.metrics_dir.figures import RateSeries
 
 
 def test_a_run_draws_its_latencies_batches_and_use_as_png_and_svg(tmp_path: Path) -> None:
@@ -28,10 +28,10 @@ def test_a_run_draws_its_latencies_batches_and_use_as_png_and_svg(tmp_path: Path
 
 
 def test_tokens_per_second_are_counted_in_stretches_that_widen_with_the_run() -> None:
-    counts = PerSecond()
+    counts = RateSeries()
     for second in range(100):
         counts.add(second * 1_000_000, 30)
-    at_s, values = counts.course(100_000_000)
+    at_s, values = counts.time_series(100_000_000)
     assert values.sum() * (at_s[1] - at_s[0]) == pytest.approx(3000, rel=0.02)
     assert 32 <= len(at_s) <= 64
     assert values.max() < 60

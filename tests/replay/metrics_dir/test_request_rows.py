@@ -9,11 +9,11 @@ from replay.metrics_dir.tables import (
     SIMAI_COLUMNS,
     VIDUR_COLUMNS,
     KVTransfer,
-    RequestFacts,
+    RequestMetrics,
     request_row,
 )
 
-COMPLETE = RequestFacts(
+COMPLETE = RequestMetrics(
     number=7,
     arrived_at_s=1.0,
     inter_arrival_s=0.25,
@@ -53,7 +53,7 @@ def test_a_request_without_a_transfer_has_simai_s_infinite_sizes_and_no_replicas
 
 def test_a_transfer_has_its_size_its_time_and_its_rate() -> None:
     transfer = KVTransfer(size_bytes=1e6, duration_s=0.5, bytes_per_s=2e6, bytes_per_value=2.0, dtype="float16")
-    moved = RequestFacts(
+    moved = RequestMetrics(
         number=0,
         arrived_at_s=0.0,
         inter_arrival_s=None,
@@ -71,5 +71,5 @@ def test_a_transfer_has_its_size_its_time_and_its_rate() -> None:
 
 @pytest.mark.parametrize("column", ["request_e2e_time", "completed_at", "decode_time", "preempted_time", "tbt"])
 def test_a_request_that_has_not_ended_has_no_times_of_its_end(column: str) -> None:
-    waiting = RequestFacts(number=0, arrived_at_s=0.0, inter_arrival_s=None, prompt_tokens=10, output_tokens=4)
+    waiting = RequestMetrics(number=0, arrived_at_s=0.0, inter_arrival_s=None, prompt_tokens=10, output_tokens=4)
     assert request_row(waiting)[column] is None

@@ -7,7 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay.metrics_dir.figures import ACCURACY, BINS, FIRST_BIN_US, Level, ReplicaUse, Sketch, utilization
+from replay.metrics_dir.figures import (
+    ACCURACY,
+    BINS,
+    FIRST_BIN_US,
+    QuantileSketch,
+    ReplicaUse,
+    TimeWeighted,
+    utilization,
+)
 from replay.metrics_dir.tables import JsonItems, RowFile, write_csv
 from replay.metrics_dir.timeline import EventTrace
 from traces import TraceError
@@ -38,8 +46,8 @@ def test_arrivals_that_are_known_ahead_come_in_their_turn(tmp_path: Path) -> Non
     with RowFile(tmp_path / "t.json") as file:
         events = EventTrace(file)
         for number, at in enumerate((10, 20, 30, 40)):
-            events.arrives(at, number)
-        events.happens(25, "batch_end", batch_id=0)
+            events.add_arrival(at, number)
+        events.add_event(25, "batch_end", batch_id=0)
         events.end(until=35)
     written = json.loads((tmp_path / "t.json").read_text())
     assert [each.get("request_id", "batch") for each in written] == [0, 1, "batch", 2]
@@ -48,7 +56,7 @@ def test_arrivals_that_are_known_ahead_come_in_their_turn(tmp_path: Path) -> Non
 
 def test_quantiles_of_a_sketch_are_those_of_the_sample_to_its_accuracy() -> None:
     values = np.random.default_rng(1).lognormal(0, 2, 20_000)
-    sketch = Sketch()
+    sketch = QuantileSketch()
     for value in values.tolist():
         sketch.add(value)
     fractions = (0.001, 0.25, 0.5, 0.9, 0.99, 1.0)
@@ -59,7 +67,7 @@ def test_quantiles_of_a_sketch_are_those_of_the_sample_to_its_accuracy() -> None
 
 
 def test_a_sketch_of_nothing_has_no_quantiles_and_zero_is_a_value() -> None:
-    sketch = Sketch()
+    sketch = QuantileSketch()
     assert (sketch.mean, len(sketch.quantiles((0.5,)))) == (0.0, 0)
     sketch.add(0.0, 3)
     sketch.add(8.0)
@@ -69,22 +77,22 @@ def test_a_sketch_of_nothing_has_no_quantiles_and_zero_is_a_value() -> None:
 
 def test_the_mean_of_a_level_weighs_by_time_from_its_very_beginning() -> None:
     """Vidur drops the time before the second change, as it takes the instant 0 for none."""
-    level = Level()
+    level = TimeWeighted()
     level.set(40.0, 0)
     level.set(0.0, 500)
     level.set(100.0, 750)
-    level.hold_until(1000)
+    level.extend_to(1000)
     assert (level.mean(1000), level.least, level.largest) == (45.0, 0.0, 100.0)
 
 
 @pytest.mark.parametrize("until", [3_000, BINS * FIRST_BIN_US, 7 * BINS * FIRST_BIN_US + 123])
 def test_the_course_of_a_level_has_its_mean_whatever_the_length_of_the_run(until: int) -> None:
-    level, draws = Level(), np.random.default_rng(2)
+    level, draws = TimeWeighted(), np.random.default_rng(2)
     instants = np.sort(draws.integers(0, until, 400)).tolist()
     for at in instants:
         level.set(float(draws.uniform(0, 100)), at)
-    level.hold_until(until)
-    times, values = level.course(until)
+    level.extend_to(until)
+    times, values = level.time_series(until)
     edges = np.append(2 * times - np.append(0, (times[1:] + times[:-1]) / 2)[: len(times)], 0)[:-1]
     assert len(times) <= BINS
     assert len(edges) == len(values)

@@ -2,7 +2,7 @@
 
 import json
 
-from replay.output.findings import Findings, Questions, as_json, examine
+from replay.output.findings import AnalysisConfig, Findings, analyze, as_json
 from replay.output.summary import summary
 from replay.simulation.simulate import Simulated
 from tests.fakes import request
@@ -20,7 +20,7 @@ def sections(found: Findings) -> dict[str, list[str]]:
 
 
 def printed(run: Simulated, **asked: object) -> dict[str, list[str]]:
-    return sections(examine(run, Questions(**asked)))  # type: ignore[arg-type]
+    return sections(analyze(run, AnalysisConfig(**asked)))  # type: ignore[arg-type]
 
 
 def test_a_plain_run_prints_its_metrics_only() -> None:
@@ -119,10 +119,10 @@ def test_inversions_count_where_scheduling_goes_by_priority() -> None:
 def test_json_holds_the_metrics_and_every_breakdown() -> None:
     labels = {"slo_class": "batch", "tenant_id": "t", "model": "m", "session_id": "s"}
     run = ran((0, request("a", output_tokens=3), labels))
-    asked = Questions(
+    asked = AnalysisConfig(
         targets={"batch": SloTargets(ttft_ms=5)}, weights={"mean_ttft": 2.0}, detectors=["threshold", "composite"]
     )
-    content = json.loads(dump_json(as_json(examine(run, asked))))
+    content = json.loads(dump_json(as_json(analyze(run, asked))))
     assert (content["completed_requests"], content["slo_attainment"]) == (1, 1)
     assert list(content["saturation"]) == ["composite", "threshold"]
     breakdown = content["breakdown"]
@@ -135,6 +135,6 @@ def test_json_holds_the_metrics_and_every_breakdown() -> None:
 
 
 def test_json_of_an_empty_run_has_no_labels_to_speak_of() -> None:
-    content = as_json(examine(ran(), Questions(detectors=["threshold"])))
+    content = as_json(analyze(ran(), AnalysisConfig(detectors=["threshold"])))
     assert "saturation" not in content
     assert content["breakdown"]["tenants"] == {}

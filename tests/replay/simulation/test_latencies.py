@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from blis_sim.engine.events import Finished
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
-from replay.simulation.measure import NEVER, NO_OUTCOME, OUTCOMES, ClientView, reported_of
+from replay.simulation.measure import NEVER, NO_OUTCOME, OUTCOMES, ClientView, outcome_columns
 from tests.fakes import request
 from tests.replay.labelled_runs import ran
 from tests.replay.step_by_step import drained
@@ -24,7 +24,7 @@ def test_latencies_of_many_are_those_of_each(scheduling: str, workload: Workload
     if not ended:
         return
     view = ClientView(engine)
-    reported = reported_of([event.sequence for event in ended], [event.at for event in ended], [view])
+    reported = outcome_columns([event.sequence for event in ended], [event.at for event in ended], [view])
     columns = (
         reported.ttft_us,
         reported.e2e_us,
@@ -44,7 +44,7 @@ def test_latencies_of_many_are_those_of_each(scheduling: str, workload: Workload
 def test_a_request_on_no_instance_has_an_outcome_only() -> None:
     turned_away, waiting = Sequence(request("a"), 7), Sequence(request("b"), 9)
     turned_away.outcome, turned_away.instance, waiting.instance = Outcome.REJECTED, NOWHERE, NOWHERE
-    reported = reported_of([turned_away, waiting], [8, 8], [ClientView(ran().engine)])
+    reported = outcome_columns([turned_away, waiting], [8, 8], [ClientView(ran().engine)])
     assert reported.outcome.tolist() == [OUTCOMES.index(Outcome.REJECTED), NO_OUTCOME]
     assert reported.instance.tolist() == [NOWHERE, NOWHERE]
     for column in (reported.ttft_us, reported.e2e_us, reported.scheduling_delay_us, reported.queued_at):

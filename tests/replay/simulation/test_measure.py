@@ -5,7 +5,7 @@ from blis_sim.engine.events import Finished
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.sequence import Outcome
 from replay.arrivals import Arrival
-from replay.simulation.record import Measured
+from replay.simulation.record import RequestRecord
 from replay.simulation.simulate import Simulated, simulate
 from tests.fakes import TestLatency, config, request, run
 from tests.replay.small_traces import row
@@ -31,7 +31,7 @@ def token_runs(*arrivals: tuple[int, Request], latency: TestLatency, **settings:
     return [ended[each.id].token_runs for _, each in arrivals]
 
 
-def lone(each: Request, **settings: int | str) -> Measured:
+def lone(each: Request, **settings: int | str) -> RequestRecord:
     (measured,) = simulated((5_000, each), latency=LATENCY, horizon_us=None, **settings).requests
     return measured
 

@@ -124,7 +124,7 @@ def dag_turn(words: int, **more: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": "x" * 4 * words}], "max_tokens": 10, **more}
 
 
-def test_aiperf_forks_go_on_from_what_was_said_and_spawns_are_joined(tmp_path: Path) -> None:
+def test_aiperf_forks_continue_the_conversation_and_spawns_are_joined(tmp_path: Path) -> None:
     entries = [
         {
             "session_id": "root",
@@ -218,7 +218,7 @@ def sglang_turn(text: str, prompt_tokens: int | None = None) -> dict[str, Any]:
     return given if prompt_tokens is None else {**given, "prompt_tokens": prompt_tokens}
 
 
-def test_sglang_conversations_go_on_from_all_that_was_said(tmp_path: Path) -> None:
+def test_sglang_conversations_repeat_all_earlier_turns(tmp_path: Path) -> None:
     """Messages of 40 characters have 10 tokens; of the reply to the last turn nothing is known."""
     turns = [sglang_turn("a" * 40, 100), sglang_turn(""), sglang_turn("b" * 40, 150), sglang_turn("c" * 40, 180)]
     found = imported("sglang-agentic", tmp_path / "t.json", json.dumps({"conversations": [turns, [sglang_turn("")]]}))
@@ -227,7 +227,7 @@ def test_sglang_conversations_go_on_from_all_that_was_said(tmp_path: Path) -> No
     assert left_out(found) == {"conversations without messages": 1}
 
 
-def test_sglang_conversations_without_lengths_have_replies_as_sglang_asks_for_them(tmp_path: Path) -> None:
+def test_sglang_conversations_without_lengths_have_default_reply_lengths(tmp_path: Path) -> None:
     turns = [sglang_turn("a" * 40), sglang_turn("b" * 400)]
     given = json.dumps({"metadata": {}, "conversations": [turns, turns]})
     found = imported("sglang-agentic", tmp_path / "t.json", given, rate=2.0)
@@ -267,7 +267,7 @@ def test_sglang_conversations_without_lengths_have_replies_as_sglang_asks_for_th
         ),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, kind: str, given: dict[str, Any], message: str) -> None:
+def test_unreadable_values_are_named(tmp_path: Path, kind: str, given: dict[str, Any], message: str) -> None:
     with pytest.raises(BlisError, match=message):
         imported(kind, tmp_path / "t.jsonl", json.dumps(given))
 

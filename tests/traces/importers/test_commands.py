@@ -39,7 +39,7 @@ def test_the_flags_of_the_original_tool_name_the_source_too(capsys: pytest.Captu
     assert capsys.readouterr().out == expected
 
 
-def test_a_trace_is_written_and_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_is_written_and_omissions_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,3,4\n1,0,9\n")
     assert run(["convert", "vidur", str(tmp_path / "t.csv"), "-o", str(tmp_path / "out")]) == 0
     (row,) = read_trace(tmp_path / "out.yaml").rows

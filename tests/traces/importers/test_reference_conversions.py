@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from traces.compose import composed
+from traces.compose import merge_specs
 from traces.importers import ConvertOptions, import_from
-from traces.importers.servegen import PERIODS, Deal, Placement, active_at, cohorts_of, read_chunks
+from traces.importers.servegen import PERIODS, ClassAssignment, PeriodTiming, active_at, cohorts_of, read_chunks
 from traces.workload import PRESETS, WorkloadSpec, read_spec
 from traces.workload.generate import generate
 from traces.workload.spec import Client, Cohort
@@ -37,7 +37,7 @@ def test_presets_are_those_of_the_reference(name: str, reference: Path) -> None:
 def test_specs_are_composed_as_the_reference_composes_them(reference: Path) -> None:
     specs = reference / "golden/tools/specs"
     sources = [specs / "s1_poisson_basic.yaml", specs / "s2_multiclient_prefix_slo.yaml"]
-    spec, notes = composed([(str(source), read_spec(source)) for source in sources])
+    spec, notes = merge_specs([(str(source), read_spec(source)) for source in sources])
     expected = golden(reference, "compose_s1_s2.yaml")
     assert spec.clients == expected.clients
     assert (spec.aggregate_rate, spec.category) == (expected.aggregate_rate, expected.category)
@@ -73,20 +73,22 @@ def test_conversations_of_inference_perf_but_for_the_reasoning_the_reference_add
 
 
 @pytest.mark.parametrize(
-    ("name", "placement", "periods"),
+    ("name", "timing", "periods"),
     [
-        ("servegen_tiny.converted.yaml", Placement(window_s=600, drain_s=180), tuple(PERIODS)),
-        ("servegen_tiny.morning.yaml", Placement(window_s=60, drain_s=10), ("morning",)),
+        ("servegen_tiny.converted.yaml", PeriodTiming(window_s=600, drain_s=180), tuple(PERIODS)),
+        ("servegen_tiny.morning.yaml", PeriodTiming(window_s=60, drain_s=10), ("morning",)),
     ],
 )
 def test_servegen_dealt_as_the_reference_dealt(
-    name: str, placement: Placement, periods: tuple[str, ...], reference: Path
+    name: str, timing: PeriodTiming, periods: tuple[str, ...], reference: Path
 ) -> None:
     expected = golden(reference, name)
     chunks = read_chunks(reference / "golden/tools/convert/servegen_tiny", Counter())
     every = golden(reference, "servegen_tiny.converted.yaml").cohorts
-    deal: Deal = {period: [clients_of(chunks, every, period, each) for each in _CLASSES] for period in PERIODS}
-    found = [cohort for cohort in cohorts_of(deal, placement) if cohort.id.split("-")[0] in periods]
+    assignment: ClassAssignment = {
+        period: [clients_of(chunks, every, period, each) for each in _CLASSES] for period in PERIODS
+    }
+    found = [cohort for cohort in cohorts_of(assignment, timing) if cohort.id.split("-")[0] in periods]
     assert [cohort.id for cohort in found] == [cohort.id for cohort in expected.cohorts]
     for cohort, theirs in zip(found, expected.cohorts, strict=True):
         assert numbers(cohort) == pytest.approx(numbers(theirs), rel=1e-9)

@@ -58,7 +58,7 @@ def test_a_turn_starts_helpers_and_the_next_one_joins_them() -> None:
     ]
 
 
-def test_prompts_hold_all_that_was_said_and_the_replies_of_joined_helpers() -> None:
+def test_prompts_hold_the_conversation_and_the_replies_of_joined_helpers() -> None:
     """Each request has 10 tokens of its own and is answered with 10; the task has 40, the instructions 100."""
     keys: dict[str, Any] = {"prefix_group": "g", "prefix_length": 100, "task_distribution": constant(40)}
     rows = session_of(generated(agent(turns=2, **keys), num_requests=1).rows, "a_agent_0")

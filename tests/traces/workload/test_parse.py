@@ -28,7 +28,7 @@ def of_text(text: str) -> str:
     return str(caught.value)
 
 
-def test_all_that_is_said_of_a_client_is_read() -> None:
+def test_all_fields_of_a_client_are_read() -> None:
     (read,) = spec(client(tenant_id="t", prefix_group="g", prefix_length=7, timeout=5, slo_target_us=9)).clients
     assert (read.tenant_id, read.prefix_tokens, read.timeout_us, read.slo_target_us) == ("t", 7, 5, 9)
 

@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 import pytest
 
 from mockserve.generation.composer import Composer
-from mockserve.serving.aside import MODULES, Aside
+from mockserve.serving.aside import MODULES, OffloadExecutor
 from mockserve.serving.worker_pool import WorkerPool
 from mockserve.workers import Job
 from tests.wire.captured.case_files import read_cases
@@ -36,7 +36,7 @@ def found_differences(setup: Setup, shared: Path) -> list[Difference]:
     found = []
     with server_like(setup, shared) as server:
         stand_in = StandIn(server.service.model.planner.tokenizer, "reasoning_parser" in setup.settings)
-        if setup.says_the_same:
+        if setup.has_equal_text:
             server.service.model.planner.composer = cast(Composer, stand_in)
         with (
             noted_openings(shared) as opened,  # where the server's tokenizer lies
@@ -54,18 +54,18 @@ def found_differences(setup: Setup, shared: Path) -> list[Difference]:
 
 
 @contextmanager
-def workers_that_note(aside: Aside) -> Iterator[Path]:
+def workers_that_note(aside: OffloadExecutor) -> Iterator[Path]:
     """A file to which worker processes add a line for all that they open, for as long as the block lasts.
 
     All jobs are theirs meanwhile: the server would do small ones in place.
     """
-    usual = Aside.done
+    usual = OffloadExecutor.done
 
-    async def done(self: Aside, job: Job[T]) -> T:
+    async def done(self: OffloadExecutor, job: Job[T]) -> T:
         return await usual(self, replace(job, is_small=False))
 
     with tempfile.NamedTemporaryFile() as file, pytest.MonkeyPatch.context() as patch:
         patch.setenv(NOTED_IN, file.name)
-        patch.setattr(Aside, "done", done)
+        patch.setattr(OffloadExecutor, "done", done)
         aside.pool = WorkerPool(preloaded=(*MODULES, "tests.wire.noting_worker"))
         yield Path(file.name)

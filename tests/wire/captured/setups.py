@@ -26,7 +26,7 @@ class Setup:
     model: str
     tokenizer: str
     max_model_len: int = 2048
-    says_the_same: bool = True
+    has_equal_text: bool = True
     """Whether our server writes the captured server's words, so that lengths and endings can be compared, too."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)

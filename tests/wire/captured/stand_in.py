@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-from mockserve.generation.answer import Answer, stopped
+from mockserve.generation.answer import Answer, apply_stops
 from mockserve.generation.prose import Prose
 from mockserve.generation.script import RenderOptions, render_tokens
 from mockserve.generation.tokenizer import Split, Tokenizer
@@ -61,9 +61,9 @@ class StandIn:
             return self._parsed(ids, sampling, budget, form)
         pieces = list(self._pieces(ids))
         if num_words == budget:
-            return stopped(Split(ids, pieces), Ending("length"), sampling)
+            return apply_stops(Split(ids, pieces), Ending("length"), sampling)
         said = Split([*ids, self._tokenizer.eos_token_id], [*pieces, ""])
-        return stopped(said, Ending("stop"), sampling)
+        return apply_stops(said, Ending("stop"), sampling)
 
     def _parsed(self, ids: list[int], sampling: SamplingParams, budget: int, form: OutputSpec) -> Answer:
         """The answer as a server with parsers reads it."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.event_queue import ClusterDue
+from blis_sim.engine.cluster.event_queue import ClusterEventKind
 from blis_sim.engine.cluster.gateway.queue import GatewayQueue, GatewayUrgency
 from blis_sim.engine.cluster.gateway.rules import (
     DISPATCH_ORDERS,
@@ -12,7 +12,7 @@ from blis_sim.engine.cluster.gateway.rules import (
     NO_DEADLINE,
     SATURATION_DETECTORS,
     FlowControlSettings,
-    Waiting,
+    QueuedRequest,
 )
 from blis_sim.engine.cluster.request_table import UnfinishedList
 from blis_sim.engine.request import Request
@@ -21,7 +21,7 @@ from blis_sim.engine.units import Micros
 from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITIES, SloPriorities
 
 
-class Completions:
+class CompletionWatcher:
     """While switched on, calls `on_ended` with the number of requests that have ended and the instant.
 
     The cluster then advances from event to event, which is slower than advancing each instance in long stretches.
@@ -35,11 +35,11 @@ class Completions:
         self._num_ended: dict[int, int] = {}
         """Ended requests of each watched instance at the last look."""
 
-    def switch(self, is_on: bool) -> None:
+    def set_enabled(self, is_on: bool) -> None:
         """Watch all present instances, or none."""
         if not is_on:
             for number in self._num_ended:
-                self._cluster.watchers.remove(number, self._look)
+                self._cluster.watchers.remove(number, self._on_step)
             self._num_ended = {}
             return
         members = self._cluster.members
@@ -49,9 +49,9 @@ class Completions:
             del self._num_ended[number]
         for number in [each for each in members if each not in self._num_ended]:
             self._num_ended[number] = self._count(number)
-            self._cluster.watchers.add(number, self._look)
+            self._cluster.watchers.add(number, self._on_step)
 
-    def _look(self, number: int, at: Micros) -> None:
+    def _on_step(self, number: int, at: Micros) -> None:
         num_ended = self._count(number)
         if num_ended > self._num_ended[number]:
             num_new = num_ended - self._num_ended[number]
@@ -62,7 +62,7 @@ class Completions:
         return sum(self._cluster.members[number].engine.counters.ended.values())
 
 
-class Sheddable:
+class SheddableRequests:
     """Dispatched sheddable requests by importance. Cost: O(1) each, O(requests not yet routed) to take one."""
 
     __slots__ = ("_dispatched",)
@@ -70,7 +70,7 @@ class Sheddable:
     def __init__(self) -> None:
         self._dispatched: dict[int, UnfinishedList[Sequence]] = {}
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: QueuedRequest) -> None:
         """Add a sheddable request that has been dispatched."""
         dispatched = self._dispatched.get(waiting.importance)
         if dispatched is None:
@@ -129,12 +129,12 @@ class FlowControl:
             settings.queue, DISPATCH_ORDERS[settings.dispatch_order], FAIRNESS[settings.fairness]
         )
         self._detector = SATURATION_DETECTORS[settings.saturation_detector]
-        self._looks = self._detector.reads_loads or cluster.router_looks
-        self._waiting: dict[str, Waiting] = {}
+        self._reads_snapshots = self._detector.reads_loads or cluster.router_reads_snapshots
+        self._waiting: dict[str, QueuedRequest] = {}
         """Waiting requests by id."""
-        self._sheddable = Sheddable()
+        self._sheddable = SheddableRequests()
         self._tick_planned = False
-        self._completions = Completions(cluster, self._plan_one_each)
+        self._completions = CompletionWatcher(cluster, self._plan_attempt_per_end)
         cluster.gateway = self
         cluster.admitted = self._enter
         cluster.departed.append(self._leave)
@@ -151,7 +151,7 @@ class FlowControl:
         entry = self._queue.enter(sequence, importance, request.tenant, at, due_at)
         if entry.shed is not None:
             self.counters.num_shed += 1
-            self._turn_away(entry.shed, at, "shed at the gateway for a request that matters more")
+            self._reject(entry.shed, at, "shed at the gateway for a request that matters more")
         waiting = entry.waiting
         if waiting is None:
             self.counters.num_rejected += 1
@@ -160,7 +160,7 @@ class FlowControl:
             return
         self._waiting[request.id] = waiting
         if self._settings.ttl_us:
-            self._cluster.event_queue.add(at + self._settings.ttl_us, ClusterDue.QUEUE_TTL, self._expire, waiting)
+            self._cluster.event_queue.add(at + self._settings.ttl_us, ClusterEventKind.QUEUE_TTL, self._expire, waiting)
         self._attempt(at)
         self._plan_attempts(at)
 
@@ -168,7 +168,7 @@ class FlowControl:
         target_us = request.slo_target_us or self._settings.slo_targets_us.get(request.slo_class, 0)
         return at + target_us if target_us else NO_DEADLINE
 
-    def _tick(self, _about: object, at: Micros) -> None:
+    def _tick(self, _subject: object, at: Micros) -> None:
         self._tick_planned = False
         self._attempt(at)
         self._plan_attempts(at)
@@ -177,21 +177,21 @@ class FlowControl:
         """Schedule an attempt to dispatch waiting requests."""
         interval_us = self._settings.tick_interval_us
         if not interval_us:
-            self._completions.switch(is_on=self._queue.num_waiting > 0)
+            self._completions.set_enabled(is_on=self._queue.num_waiting > 0)
             if any(engine.live for engine in self._cluster.instances):
                 return
             # No request is left whose end would cause an attempt; snapshots may be old, so attempt after a refresh.
             interval_us = max(1, self._cluster.state.freshness.refresh_interval_us)
         if self._queue.num_waiting and not self._tick_planned:
             self._tick_planned = True
-            self._cluster.event_queue.add(at + interval_us, ClusterDue.DISPATCH, self._tick)
+            self._cluster.event_queue.add(at + interval_us, ClusterEventKind.DISPATCH, self._tick)
 
-    def _plan_one_each(self, num_ended: int, at: Micros) -> None:
+    def _plan_attempt_per_end(self, num_ended: int, at: Micros) -> None:
         """Attempt one dispatch for each of `num_ended` requests, at the first instant after they ended."""
         for _ in range(num_ended):
-            self._cluster.event_queue.add(at + 1, ClusterDue.DISPATCH, self._attempt_once)
+            self._cluster.event_queue.add(at + 1, ClusterEventKind.DISPATCH, self._attempt_once)
 
-    def _attempt_once(self, _about: object, at: Micros) -> None:
+    def _attempt_once(self, _subject: object, at: Micros) -> None:
         self._attempt(at)
         self._plan_attempts(at)
 
@@ -199,14 +199,14 @@ class FlowControl:
         """Dispatch one request if the instances have room. Returns whether one was dispatched."""
         if not self._queue.num_waiting:
             return False
-        if self._looks:
-            self._cluster.look(at)
+        if self._reads_snapshots:
+            self._cluster.refresh_snapshots(at)
         saturation = self._saturation()
         if saturation >= 1 and self._settings.evicts_in_flight and self._queue.num_unsheddable and self._evict(at):
             return False
         if self._urgency is not None:
             for risen in self._urgency.rise(at):
-                self._queue.rank_anew(self._waiting[risen.request.id])
+                self._queue.update_rank(self._waiting[risen.request.id])
         waiting = self._queue.dispatch(saturation)
         if waiting is None:
             return False
@@ -214,7 +214,7 @@ class FlowControl:
         sequence = waiting.sequence
         del self._waiting[sequence.request.id]
         self._forget(sequence)
-        sequence.gateway_wait_us = at - waiting.since
+        sequence.gateway_wait_us = at - waiting.entered_at
         if self._settings.evicts_in_flight and waiting.is_sheddable:
             self._sheddable.add(waiting)
         self._cluster.dispatch(sequence, at)
@@ -236,13 +236,13 @@ class FlowControl:
         return True
 
     def _expire(self, waiting: object, at: Micros) -> None:
-        assert isinstance(waiting, Waiting)
-        if not waiting.is_gone:
+        assert isinstance(waiting, QueuedRequest)
+        if not waiting.has_left:
             self.counters.num_expired += 1
             self._queue.leave(waiting)
-            self._turn_away(waiting, at, "waited too long at the gateway")
+            self._reject(waiting, at, "waited too long at the gateway")
 
-    def _turn_away(self, waiting: Waiting, at: Micros, reason: str) -> None:
+    def _reject(self, waiting: QueuedRequest, at: Micros, reason: str) -> None:
         del self._waiting[waiting.sequence.request.id]
         self._forget(waiting.sequence)
         self._cluster.end(waiting.sequence, Outcome.REJECTED, at, reason)

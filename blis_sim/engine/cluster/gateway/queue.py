@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heappop, heappush
 
-from blis_sim.engine.cluster.gateway.rules import NO_DEADLINE, DispatchOrder, Fairness, QueueLimits, Rank, Waiting
+from blis_sim.engine.cluster.gateway.rules import NO_DEADLINE, DispatchOrder, Fairness, QueuedRequest, QueueLimits, Rank
 from blis_sim.engine.cluster.request_table import UnfinishedList
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.scheduler.policies import PRIORITIES
@@ -61,7 +61,7 @@ class Band:
         self.num_waiting = 0
         self._rank = order.rank
         self._fairness = fairness
-        self._heaps: dict[str, list[tuple[Rank, Waiting]]] = {}
+        self._heaps: dict[str, list[tuple[Rank, QueuedRequest]]] = {}
         self._present: dict[str, int] = {}
         """Number of waiting requests in each flow."""
         self._flows: list[str] = []
@@ -69,7 +69,7 @@ class Band:
         self._latest = ""
         """Flow of the request taken last."""
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: QueuedRequest) -> None:
         flow = self._fairness.flow_of(waiting.tenant)
         heappush(self._heaps.setdefault(flow, []), (self._rank(waiting), waiting))
         before = self._present.get(flow, 0)
@@ -78,23 +78,23 @@ class Band:
         if not before:
             insort(self._flows, flow)
 
-    def rank_anew(self, waiting: Waiting) -> None:
+    def update_rank(self, waiting: QueuedRequest) -> None:
         """Add an entry with the smaller rank that a waiting request has now; the old entry is skipped later."""
         heappush(self._heaps[self._fairness.flow_of(waiting.tenant)], (self._rank(waiting), waiting))
 
-    def pop(self) -> Waiting:
+    def pop(self) -> QueuedRequest:
         """Take the next request; at least one must wait."""
         self._latest = flow = self._fairness.next_flow(self._flows, self._latest)
         heap = self._heaps[flow]
         while True:
             _, waiting = heappop(heap)
-            if not waiting.is_gone:
+            if not waiting.has_left:
                 self.leave(waiting)
                 return waiting
 
-    def leave(self, waiting: Waiting) -> None:
+    def leave(self, waiting: QueuedRequest) -> None:
         """Remove a request that is present."""
-        waiting.is_gone = True
+        waiting.has_left = True
         flow = self._fairness.flow_of(waiting.tenant)
         self.num_waiting -= 1
         self._present[flow] -= 1
@@ -111,12 +111,12 @@ class Refusal(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EnqueueResult:
     """Outcome of queueing a request: its place or why it got none, and the requests shed for it."""
 
-    waiting: Waiting | None
+    waiting: QueuedRequest | None
     refusal: Refusal | None = None
-    shed: Waiting | None = None
+    shed: QueuedRequest | None = None
 
 
 class GatewayQueue:
@@ -135,34 +135,34 @@ class GatewayQueue:
         self._bands: dict[int, Band] = {}
         self._descending: list[int] = []
         """Negated keys of all bands, also of bands that are empty by now, ascending."""
-        self._sheddable: dict[int, UnfinishedList[Waiting]] = {}
+        self._sheddable: dict[int, UnfinishedList[QueuedRequest]] = {}
         """Requests of each importance that may be shed, in order of arrival."""
         self._num_entered = 0
 
     def enter(
         self, sequence: Sequence, importance: int, tenant: str, at: Micros, due_at: Micros = NO_DEADLINE
-    ) -> Entry:
+    ) -> EnqueueResult:
         """Queue a request at `at`, if there is room or a less important request can be shed."""
         number = self._num_entered
         self._num_entered += 1
         band = self._band(importance)
         limits = self._limits
         if limits.max_waiting_per_band and band.num_waiting >= limits.max_waiting_per_band:
-            return Entry(None, Refusal.BAND_FULL)
+            return EnqueueResult(None, Refusal.BAND_FULL)
         shed = None
         if limits.max_waiting and self.num_waiting >= limits.max_waiting:
             shed = self._least_important_below(importance) if limits.sheds else None
             if shed is None:
-                return Entry(None, Refusal.QUEUE_FULL)
+                return EnqueueResult(None, Refusal.QUEUE_FULL)
             self.leave(shed)
-        waiting = Waiting(sequence, importance, tenant, number, at, due_at)
+        waiting = QueuedRequest(sequence, importance, tenant, number, at, due_at)
         band.add(waiting)
         self._count(waiting, 1)
         if limits.sheds and waiting.is_sheddable:
             self._note_sheddable(waiting)
-        return Entry(waiting, shed=shed)
+        return EnqueueResult(waiting, shed=shed)
 
-    def dispatch(self, saturation: float) -> Waiting | None:
+    def dispatch(self, saturation: float) -> QueuedRequest | None:
         """Take the next request, unless `saturation` of the instances holds it back."""
         num_below = len(self._descending) - 1
         for index, key in enumerate(self._descending):
@@ -176,16 +176,16 @@ class GatewayQueue:
                 return waiting
         return None
 
-    def leave(self, waiting: Waiting) -> None:
+    def leave(self, waiting: QueuedRequest) -> None:
         """Remove a waiting request before its turn: expired, shed, or its client hung up."""
         self._bands[self._key(waiting.importance)].leave(waiting)
         self._count(waiting, -1)
 
-    def rank_anew(self, waiting: Waiting) -> None:
+    def update_rank(self, waiting: QueuedRequest) -> None:
         """Move a waiting request that has become more urgent to its new place."""
-        self._bands[self._key(waiting.importance)].rank_anew(waiting)
+        self._bands[self._key(waiting.importance)].update_rank(waiting)
 
-    def _count(self, waiting: Waiting, change: int) -> None:
+    def _count(self, waiting: QueuedRequest, change: int) -> None:
         self.num_waiting += change
         if not waiting.is_sheddable:
             self.num_unsheddable += change
@@ -201,19 +201,19 @@ class GatewayQueue:
             insort(self._descending, -key)
         return band
 
-    def _note_sheddable(self, waiting: Waiting) -> None:
+    def _note_sheddable(self, waiting: QueuedRequest) -> None:
         sheddable = self._sheddable.get(waiting.importance)
         if sheddable is None:
-            sheddable = self._sheddable[waiting.importance] = UnfinishedList(lambda each: each.is_gone)
+            sheddable = self._sheddable[waiting.importance] = UnfinishedList(lambda each: each.has_left)
         sheddable.append(waiting)
 
-    def _least_important_below(self, importance: int) -> Waiting | None:
+    def _least_important_below(self, importance: int) -> QueuedRequest | None:
         """Return the latest of the least important sheddable requests if its importance is below `importance`."""
         for least in sorted(self._sheddable):
             if least >= importance:
                 return None
             latest = self._sheddable[least].entries
-            while latest and latest[-1].is_gone:
+            while latest and latest[-1].has_left:
                 latest.pop()
             if latest:
                 return latest[-1]

@@ -22,7 +22,7 @@ NO_DEADLINE: Micros = 2**63 - 1
 
 
 @dataclass(slots=True)
-class Waiting:
+class QueuedRequest:
     """One request in the gateway's queue. The queue alone changes it."""
 
     sequence: Sequence
@@ -31,10 +31,10 @@ class Waiting:
     tenant: str
     number: int
     """Position of the request among all requests that entered the queue."""
-    since: Micros
+    entered_at: Micros
     due_at: Micros = NO_DEADLINE
     """Instant at which the SLO target is missed."""
-    is_gone: bool = False
+    has_left: bool = False
     """Whether the request has left the queue: dispatched, expired, shed or aborted."""
 
     @property
@@ -54,22 +54,22 @@ URGENCY = "urgency"
 class DispatchOrder:
     """Dispatches smaller ranks first, among all requests or only among requests of equal importance."""
 
-    rank: Callable[[Waiting], Rank]
+    rank: Callable[[QueuedRequest], Rank]
     by_importance: bool = True
     """Whether more important requests go first, whatever their ranks."""
 
 
-def first_come(waiting: Waiting) -> Rank:
+def first_come(waiting: QueuedRequest) -> Rank:
     """Rank by order of arrival."""
     return (waiting.number, 0)
 
 
-def earliest_deadline(waiting: Waiting) -> Rank:
+def earliest_deadline(waiting: QueuedRequest) -> Rank:
     """Rank by the instant at which the SLO target is missed; requests without a target go last, in order of arrival."""
     return (waiting.due_at, waiting.number)
 
 
-def most_urgent(waiting: Waiting) -> Rank:
+def most_urgent(waiting: QueuedRequest) -> Rank:
     """Rank by priority, then by deadline, then by arrival."""
     return (waiting.sequence.priority, waiting.due_at, waiting.number)
 
@@ -163,18 +163,18 @@ def places(state: RoutingState, _limits: SaturationLimits) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Detector:
+class SaturationDetector:
     """A saturation measure, and whether it depends on the instances' snapshots."""
 
     saturation: SaturationMeasure
     reads_loads: bool = True
 
 
-SATURATION_DETECTORS: dict[str, Detector] = {
-    "never": Detector(never, reads_loads=False),
-    "utilization": Detector(utilization),
-    "concurrency": Detector(concurrency),
-    "places": Detector(places),
+SATURATION_DETECTORS: dict[str, SaturationDetector] = {
+    "never": SaturationDetector(never, reads_loads=False),
+    "utilization": SaturationDetector(utilization),
+    "concurrency": SaturationDetector(concurrency),
+    "places": SaturationDetector(places),
 }
 """Saturation detectors by name."""
 

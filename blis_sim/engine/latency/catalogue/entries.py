@@ -18,8 +18,8 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.files import read_mapping
 from blis_sim.engine.specs import Checkpoint, GpuSpec
 
-_MOST_SHOWN = 3
-_LEAST_LIKENESS = 0.5
+_MAX_SUGGESTIONS = 3
+_MIN_SIMILARITY = 0.5
 _LONGEST_NAME = 200
 _SHORTEST_FAMILY = 3
 """Letters of the word with which names of one family begin, at least."""
@@ -29,9 +29,9 @@ _PARTS = re.compile(r"[a-z]+|\d+")
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """Return up to three of `known` that share most words and letters with `name`, the nearest first."""
     requested = name.lower()[:_LONGEST_NAME]
-    likeness = {each: _likeness(requested, each.lower()) for each in known}
+    likeness = {each: _similarity(requested, each.lower()) for each in known}
     ranked = sorted(likeness, key=lambda each: (-likeness[each], each))
-    return [each for each in ranked[:_MOST_SHOWN] if likeness[each] >= _LEAST_LIKENESS]
+    return [each for each in ranked[:_MAX_SUGGESTIONS] if likeness[each] >= _MIN_SIMILARITY]
 
 
 def nearest_hint(name: str, known: Iterable[str]) -> str:
@@ -40,7 +40,7 @@ def nearest_hint(name: str, known: Iterable[str]) -> str:
     return f", nearest are {', '.join(found)}" if len(found) > 1 else f", nearest is {found[0]}" if found else ""
 
 
-def _likeness(requested: str, known: str) -> float:
+def _similarity(requested: str, known: str) -> float:
     """Return the mean of the shared words and the shared letters, each from 0 to 1; 1 where one begins the other.
 
     Names of one family, which begin with the same word, are near whatever follows.
@@ -54,7 +54,7 @@ def _likeness(requested: str, known: str) -> float:
     shared = len(all_words & all_others) / max(len(all_words | all_others), 1)
     likeness = (shared + SequenceMatcher(None, requested, known, autojunk=False).ratio()) / 2
     is_family = words[:1] == others[:1] and len("".join(words[:1])) >= _SHORTEST_FAMILY
-    return _LEAST_LIKENESS + (1 - _LEAST_LIKENESS) * likeness if is_family else likeness
+    return _MIN_SIMILARITY + (1 - _MIN_SIMILARITY) * likeness if is_family else likeness
 
 
 _MODELS_FILE = Path(__file__).parent / "models.jsonl"
@@ -189,8 +189,8 @@ _FIELDS: Mapping[str, str] = {
 """Spellings of a hardware file, lower-cased, and the field of GpuSpec that each one fills."""
 
 _COUNTS = ("nvlink_gpus", "gpus_per_node")
-_MOST_GPUS = 10_000
-_LEAST_RATE, _MOST_RATE = 1e-6, 1e9
+_MAX_GPUS = 10_000
+_MIN_RATE, _MAX_RATE = 1e-6, 1e9
 """Rates of a GPU, as teraflops, terabytes per second or gibibytes, are between these; MFUs are fractions."""
 
 _MAKERS = re.compile(r"^(nvidia|amd|instinct|geforce)+")
@@ -282,10 +282,10 @@ def _checked(field: str, value: object, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise EngineError(f"{what} must be a number of at least 0, got {value!r}")
     if field in _COUNTS:
-        if value != int(value) or not 1 <= value <= _MOST_GPUS:
-            raise EngineError(f"{what} must be a whole number from 1 to {_MOST_GPUS}, got {value!r}")
+        if value != int(value) or not 1 <= value <= _MAX_GPUS:
+            raise EngineError(f"{what} must be a whole number from 1 to {_MAX_GPUS}, got {value!r}")
         return int(value)
-    most = 1.0 if field.startswith("mfu_") else _MOST_RATE
-    if value and not _LEAST_RATE <= value <= most:
-        raise EngineError(f"{what} must be 0 or from {_LEAST_RATE:g} to {most:g}, got {value}")
+    most = 1.0 if field.startswith("mfu_") else _MAX_RATE
+    if value and not _MIN_RATE <= value <= most:
+        raise EngineError(f"{what} must be 0 or from {_MIN_RATE:g} to {most:g}, got {value}")
     return float(value)

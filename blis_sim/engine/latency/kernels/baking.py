@@ -72,7 +72,7 @@ GPU, and three times as much with norms of queries and keys."""
 _SHORTEST_PROMPT = 16
 """Tokens of the shortest prompt that was measured on all GPUs. Shorter ones, and chunks after others, are computed
 without the start of a kernel."""
-_MOST_GPUS_MEASURED = 8
+_MAX_MEASURED_GPUS = 8
 _SHORTEST_ALL_REDUCE = 128
 """Values in the shortest message that was measured. Tables have shorter ones take a time in proportion, down to 0.1 us
 for what needs two barriers between GPUs."""
@@ -84,7 +84,7 @@ _ELEMENTWISE_START_US, _ELEMENTWISE_SHARE = 3.0, 0.8
 """Small kernels were not measured; so the distribution of the tables takes them."""
 _BYTES_PER_CHOICE = 8
 """Scores are read and probabilities written, in 32 bits."""
-_LEAST_SHARE_OF_MODULE = 0.1
+_MIN_SHARE_OF_MODULE = 0.1
 """Least share of attention itself in the time of a module of latent attention."""
 
 
@@ -185,7 +185,7 @@ class RepairedTables:
     def _all_reduce_us(self, operation: AllReduce, tokens: tuple[int, ...]) -> Times:
         gpu, sent = self._gpu, message_bytes(operation.width, tokens)
         in_node = min(operation.gpus, gpu.nvlink_gpus if has_nvlink(gpu, operation.gpus) else gpu.gpus_per_node)
-        measured = operation._replace(gpus=min(in_node, _MOST_GPUS_MEASURED))
+        measured = operation._replace(gpus=min(in_node, _MAX_MEASURED_GPUS))
         shortest = -(-_SHORTEST_ALL_REDUCE // operation.width)
         if tokens[0] < shortest:
             self._notes["all-reduces shorter than 256 bytes take as long as those of 256"] = None
@@ -261,7 +261,7 @@ class RepairedTables:
     def _beside_projections(self, time_us: float, projections: Sequence[Matmul], tokens: int) -> float:
         """A table of latent attention times the module: what its projections take is counted elsewhere."""
         beside = sum(self._tables.token_us(each, tokens, self._source(each)[1]) for each in projections)
-        return max(time_us - beside, _LEAST_SHARE_OF_MODULE * time_us)
+        return max(time_us - beside, _MIN_SHARE_OF_MODULE * time_us)
 
 
 _LARGER = (*range(1280, 4353, 256), 5120, 6144, 7168, 8192, 10240, 12288, 14336, 16384, 24576, 32768)
@@ -272,7 +272,7 @@ DECODE_CONTEXT = tuple(sorted({1, *(2**power for power in range(4, 18)), *(3 * 2
 PROMPT_REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128)
 PROMPT_TOKENS = (1, 16, 32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768)
 PROMPT_CONTEXT = (0, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-_MOST_TOKENS = 65536
+_MAX_PROMPT_TOKENS = 65536
 """Prompts of one step with more tokens together are extrapolated."""
 _SHARED_BESIDE_ROUTED = 256
 """Most tokens for which vLLM computes the shared expert on a stream of its own, beside the routed ones."""
@@ -331,7 +331,7 @@ def _prompt_grid(attention: Sequence[tuple[AttentionOperation, int]], tables: Re
     grid = np.zeros((len(PROMPT_REQUESTS), len(PROMPT_TOKENS), len(PROMPT_CONTEXT)))
     for i, requests in enumerate(PROMPT_REQUESTS):
         for j, new in enumerate(PROMPT_TOKENS):
-            too_many = i and requests * new > _MOST_TOKENS
+            too_many = i and requests * new > _MAX_PROMPT_TOKENS
             grid[i, j] = 2 * grid[i - 1, j] if too_many else times_us(requests, new)
     return grid
 

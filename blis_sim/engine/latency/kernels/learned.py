@@ -31,7 +31,7 @@ def shipped_learned(model: ModelSpec) -> tuple[HostOverheads, KernelScales]:
     """
     fitted = read_mapping(LEARNED_COEFFICIENTS)
     learned = read_coefficients(LEARNED_COEFFICIENTS, fitted)
-    arrival_us, arrival_token_us = _arrival(learned.request, surest_prompt_tokens(fitted))
+    arrival_us, arrival_token_us = _arrival(learned.request, most_certain_prompt_tokens(fitted))
     of_requests = {
         "arrival_us": arrival_us,
         "arrival_token_us": arrival_token_us,
@@ -46,7 +46,7 @@ def shipped_learned(model: ModelSpec) -> tuple[HostOverheads, KernelScales]:
     return replace(host, step_us=host.step_us * layers, request_us=host.request_us * logits), scales
 
 
-def surest_prompt_tokens(fitted: Mapping[str, Any]) -> float:
+def most_certain_prompt_tokens(fitted: Mapping[str, Any]) -> float:
     """Return the length of prompt at which the time before a request is queued is surest, from a file's errors."""
     spread = fitted["spread"]
     places = {name: place for place, name in enumerate(spread)}

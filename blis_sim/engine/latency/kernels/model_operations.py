@@ -41,7 +41,7 @@ _NORM_OVER_GPUS = ("MiniMaxM2ForCausalLM",)
 _ROUTERS_OF_32_BITS = ("MiniMaxM2ForCausalLM",)
 """Architectures that bring what their router reads to 32 bits."""
 _NORMED_HEADS = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", *_NORM_OVER_GPUS)
-_FEWEST_ROWS = 64
+_MIN_MEASURED_ROWS = 64
 """Narrower multiplications were not measured; they take as long."""
 _NOT_MEASURED = {
     shapes.Attention: "sparse attention with its own heads",
@@ -51,7 +51,7 @@ _NOT_MEASURED = {
 }
 
 
-class Placed(NamedTuple):
+class ShardedModel(NamedTuple):
     """A model as it is deployed: sharded, with the formats of its matrices and the type of its KV cache."""
 
     shape: ModelShape
@@ -61,56 +61,56 @@ class Placed(NamedTuple):
     moe_backend: str = AUTO
 
 
-def step_operations(placed: Placed) -> StepOperations:
+def step_operations(sharded: ShardedModel) -> StepOperations:
     """Return the operations of a step. Raises EngineError for a kind of layer that no table has."""
     per_token: Counter[TokenOperation] = Counter()
     attention: Counter[AttentionOperation] = Counter()
-    for index, layer in enumerate(placed.shape.layers):
+    for index, layer in enumerate(sharded.shape.layers):
         prefix = f"layers.{index}."
-        per_token.update(_token_operations(placed, layer, prefix))
+        per_token.update(_token_operations(sharded, layer, prefix))
         if layer.mixer is not None:
-            attention[_attention(placed, layer.mixer, prefix)] += 1
-    hidden, sharding = placed.shape.hidden_size, placed.sharding
+            attention[_attention(sharded, layer.mixer, prefix)] += 1
+    hidden, sharding = sharded.shape.hidden_size, sharded.sharding
     per_token[Elementwise(2 * hidden * _BYTES_PER_ACTIVATION)] += 1  # the embedding
     if sharding.tp > 1:
         per_token[AllReduce(hidden, sharding.tp)] += 1
     return StepOperations(
         per_token=tuple(per_token.items()),
         attention=tuple(attention.items()),
-        head=Matmul(sharding.vocabulary(placed.shape.vocab_size), hidden, FULL_PRECISION),
-        sampler=Elementwise(_BYTES_PER_LOGIT * placed.shape.vocab_size),
-        num_layers=len(placed.shape.layers),
+        head=Matmul(sharding.vocabulary(sharded.shape.vocab_size), hidden, FULL_PRECISION),
+        sampler=Elementwise(_BYTES_PER_LOGIT * sharded.shape.vocab_size),
+        num_layers=len(sharded.shape.layers),
     )
 
 
-def _token_operations(placed: Placed, layer: Layer, prefix: str) -> Iterator[TokenOperation]:
-    hidden, tp = placed.shape.hidden_size, placed.sharding.tp
+def _token_operations(sharded: ShardedModel, layer: Layer, prefix: str) -> Iterator[TokenOperation]:
+    hidden, tp = sharded.shape.hidden_size, sharded.sharding.tp
     if layer.mixer is not None:
         yield Elementwise(4 * hidden * _BYTES_PER_ACTIVATION)  # adding the residual, and the norm
-        for module in mixer_modules(layer.mixer, hidden, prefix, placed.sharding):
-            yield from _matmuls(placed, module)
-        yield from _before_attention(placed, layer.mixer)
+        for module in mixer_modules(layer.mixer, hidden, prefix, sharded.sharding):
+            yield from _matmuls(sharded, module)
+        yield from _before_attention(sharded, layer.mixer)
         if tp > 1:
             yield AllReduce(hidden, tp)
     for part in layer.feed_forward:
         yield Elementwise(4 * hidden * _BYTES_PER_ACTIVATION)
-        yield from _feed_forward(placed, part, prefix)
+        yield from _feed_forward(sharded, part, prefix)
         if tp > 1:
             yield AllReduce(hidden, tp)
 
 
-def _before_attention(placed: Placed, mixer: shapes.Mixer) -> Iterator[TokenOperation]:
+def _before_attention(sharded: ShardedModel, mixer: shapes.Mixer) -> Iterator[TokenOperation]:
     """Yield what happens to queries and keys: rotation, and a norm over all heads where a model has one.
 
     The values of a gated delta net are normed and gated.
     """
     if isinstance(mixer, shapes.GatedDeltaNet):
-        values = placed.sharding.part(mixer.value_heads, "linear value heads") * mixer.value_head_size
+        values = sharded.sharding.part(mixer.value_heads, "linear value heads") * mixer.value_head_size
         yield Elementwise(3 * values * _BYTES_PER_ACTIVATION)
         return
     if not isinstance(mixer, shapes.Attention):
         return
-    sharding, architecture = placed.sharding, placed.shape.architecture
+    sharding, architecture = sharded.sharding, sharded.shape.architecture
     heads = sharding.part(mixer.heads, "attention heads") + sharding.kv_heads(mixer.kv_heads)
     both_ways = Elementwise(2 * heads * mixer.head_size * _BYTES_PER_ACTIVATION)
     yield both_ways  # the compiler makes norms of single heads part of this kernel
@@ -121,21 +121,21 @@ def _before_attention(placed: Placed, mixer: shapes.Mixer) -> Iterator[TokenOper
             yield AllReduce(2 * _BYTES_OF_SUM // _BYTES_PER_ACTIVATION, sharding.tp)
 
 
-def _feed_forward(placed: Placed, part: FeedForward, prefix: str) -> Iterator[TokenOperation]:
-    hidden, sharding = placed.shape.hidden_size, placed.sharding
+def _feed_forward(sharded: ShardedModel, part: FeedForward, prefix: str) -> Iterator[TokenOperation]:
+    hidden, sharding = sharded.shape.hidden_size, sharded.sharding
     modules = list(feed_forward_modules(part, hidden, prefix, sharding))
     if isinstance(part, DenseMLP):
         for module in modules:
-            yield from _matmuls(placed, module)
+            yield from _matmuls(sharded, module)
         yield Elementwise((3 if part.has_gate else 2) * part.intermediate_size // sharding.tp * _BYTES_PER_ACTIVATION)
         return
     yield Matmul(part.experts, hidden, FULL_PRECISION)  # the router
-    if placed.shape.architecture in _ROUTERS_OF_32_BITS:
+    if sharded.shape.architecture in _ROUTERS_OF_32_BITS:
         yield Elementwise((_BYTES_OF_SUM + _BYTES_PER_ACTIVATION) * hidden)
     for module in modules:
         if module.role == EXPERTS:
-            weights = _weights(placed, module)
-            if weights == "mxfp4" and placed.moe_backend == MARLIN:
+            weights = _weights(sharded, module)
+            if weights == "mxfp4" and sharded.moe_backend == MARLIN:
                 weights = MXFP4_BY_MARLIN
             yield Routing(part.experts, weights)
             yield Experts(
@@ -149,29 +149,29 @@ def _feed_forward(placed: Placed, part: FeedForward, prefix: str) -> Iterator[To
                 has_gate=part.has_gate,
             )
         else:
-            for matmul in _matmuls(placed, module):
+            for matmul in _matmuls(sharded, module):
                 yield SharedExpert(matmul) if part.shared_name in module.name else matmul
 
 
-def _matmuls(placed: Placed, module: Module) -> Iterator[Matmul]:
+def _matmuls(sharded: ShardedModel, module: Module) -> Iterator[Matmul]:
     for rows, columns in module.matrices:
-        yield Matmul(max(rows, _FEWEST_ROWS), columns, _weights(placed, module))
+        yield Matmul(max(rows, _MIN_MEASURED_ROWS), columns, _weights(sharded, module))
 
 
-def _weights(placed: Placed, module: Module) -> str:
-    found = placed.format_of(module)
+def _weights(sharded: ShardedModel, module: Module) -> str:
+    found = sharded.format_of(module)
     return FULL_PRECISION if found is None or found.name == "unquantized" else found.name
 
 
-def _attention(placed: Placed, mixer: shapes.Mixer, prefix: str) -> AttentionOperation:
-    sharding, shape = placed.sharding, placed.shape
+def _attention(sharded: ShardedModel, mixer: shapes.Mixer, prefix: str) -> AttentionOperation:
+    sharding, shape = sharded.sharding, sharded.shape
     if isinstance(mixer, shapes.Attention) and not mixer.index_heads:
         return HeadAttention(
             heads=sharding.part(mixer.heads, "attention heads"),
             kv_heads=sharding.kv_heads(mixer.kv_heads),
             head_size=mixer.head_size,
             window_tokens=mixer.window_tokens or mixer.chunk_tokens,
-            kv_dtype=placed.kv_dtype,
+            kv_dtype=sharded.kv_dtype,
             has_norm=shape.architecture in _NORMED_HEADS,
         )
     if isinstance(mixer, shapes.LatentAttention) and not mixer.is_sparse:
@@ -179,17 +179,17 @@ def _attention(placed: Placed, mixer: shapes.Mixer, prefix: str) -> AttentionOpe
         return LatentAttention(
             heads=sharding.part(mixer.heads, "attention heads"),
             all_heads=mixer.heads,
-            kv_dtype=placed.kv_dtype,
-            weights=_weights(placed, modules[0]),
-            projections=tuple(matmul for module in modules for matmul in _matmuls(placed, module)),
+            kv_dtype=sharded.kv_dtype,
+            weights=_weights(sharded, modules[0]),
+            projections=tuple(matmul for module in modules for matmul in _matmuls(sharded, module)),
         )
     if isinstance(mixer, shapes.LatentAttention) and mixer.has_indexer:
         modules = list(mixer_modules(mixer, shape.hidden_size, prefix, sharding))
         return SparseLatentAttention(
             architecture=shape.architecture,
             heads=sharding.part(mixer.heads, "attention heads"),
-            kv_dtype=placed.kv_dtype,
-            projections=tuple(matmul for module in modules for matmul in _matmuls(placed, module)),
+            kv_dtype=sharded.kv_dtype,
+            projections=tuple(matmul for module in modules for matmul in _matmuls(sharded, module)),
         )
     if isinstance(mixer, shapes.GatedDeltaNet):
         return DeltaNet(
@@ -227,11 +227,11 @@ def operations_of(model: ModelSpec, placement: KernelPlacement) -> StepOperation
     checkpoint = model.checkpoint
     quantization = read_quantization(checkpoint.config, checkpoint.hf_quant_config, model.name, placement.quantization)
     kv_dtype = quantization.kv_cache_dtype if placement.kv_cache_dtype == "auto" else placement.kv_cache_dtype
-    placed = Placed(
+    sharded = ShardedModel(
         shape=read_model(checkpoint.config, model.name, placement.dtype),
         sharding=Sharding(model=model.name, tp=placement.tp, expert_parallel=placement.expert_parallel),
         format_of=quantization.format_of,
         kv_dtype="fp8" if kv_dtype.startswith("fp8") else "bfloat16",
         moe_backend=placement.moe_backend,
     )
-    return step_operations(placed)
+    return step_operations(sharded)

@@ -28,8 +28,8 @@ _ORIGIN: Mapping[str, str] = {
     ),
 }
 _DIGITS = 4
-_MOST_POINTS = 1000
-_MOST_US = 1e12
+_MAX_POINTS = 1000
+_MAX_TIME_US = 1e12
 
 
 def digest_of(operations: StepOperations, gpu: str) -> str:
@@ -98,11 +98,11 @@ def read_profile(path: Path, digest: str, deployment: str) -> KernelGrids:
 
 def _points(path: Path, content: Mapping[str, Any], name: str) -> tuple[int, ...]:
     found = content.get(name)
-    if isinstance(found, list) and 2 <= len(found) <= _MOST_POINTS and {type(each) for each in found} == {int}:
+    if isinstance(found, list) and 2 <= len(found) <= _MAX_POINTS and {type(each) for each in found} == {int}:
         points = [-1, *found]
         if points == sorted(set(points)):
             return tuple(found)
-    raise EngineError(f"{path}: {name} must be 2 to {_MOST_POINTS} ascending whole numbers, got {_shown(found)}")
+    raise EngineError(f"{path}: {name} must be 2 to {_MAX_POINTS} ascending whole numbers, got {_shown(found)}")
 
 
 def _times(path: Path, content: Mapping[str, Any], name: str, sizes: Sequence[int]) -> Times:
@@ -111,15 +111,15 @@ def _times(path: Path, content: Mapping[str, Any], name: str, sizes: Sequence[in
         times = np.array(found, dtype=np.float64)
     except (TypeError, ValueError):
         times = np.empty(0)
-    if times.shape != tuple(sizes) or not ((times >= 0) & (times <= _MOST_US)).all():
+    if times.shape != tuple(sizes) or not ((times >= 0) & (times <= _MAX_TIME_US)).all():
         expected = " x ".join(map(str, sizes))
-        raise EngineError(f"{path}: {name} must be {expected} numbers from 0 to {_MOST_US:g}, got {_shown(found)}")
+        raise EngineError(f"{path}: {name} must be {expected} numbers from 0 to {_MAX_TIME_US:g}, got {_shown(found)}")
     return times
 
 
 def _count(path: Path, content: Mapping[str, Any], name: str) -> int:
     found = content.get(name)
-    if type(found) is not int or not 0 < found <= _MOST_US:
+    if type(found) is not int or not 0 < found <= _MAX_TIME_US:
         raise EngineError(f"{path}: {name} must be a whole number of at least 1, got {_shown(found)}")
     return found
 
@@ -143,7 +143,7 @@ _AMPERE, _HOPPER, _BLACKWELL = 8, 9, 10
 _ROWS_OF_FLASH_ATTENTION_2 = 64
 
 
-def has_one_call(operations: StepOperations, gpu: GpuSpec) -> bool:
+def has_one_attention_call(operations: StepOperations, gpu: GpuSpec) -> bool:
     """Return whether one kernel per layer computes the attention of prompts and of requests that decode.
 
     FlashAttention does: version 3 on Hopper, version 2 where `decode_rows` has rows. FlashInfer and latent attention

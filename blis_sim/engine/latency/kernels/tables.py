@@ -101,21 +101,21 @@ class Tables:
 
     def token_us(self, operation: MeasuredOperation, num_tokens: int, backend: str = VLLM) -> float:
         """Return the time of an operation on `num_tokens` tokens. Raises EngineError when it was not measured."""
-        return self._asked(operation, backend, token_spec(operation), (num_tokens, 1, 0), is_context=True)
+        return self._looked_up_us(operation, backend, token_spec(operation), (num_tokens, 1, 0), is_context=True)
 
     def context_us(
         self, attention: AttentionOperation, requests: int, new: int, before: int, backend: str = VLLM
     ) -> float:
         """Time of the attention of `requests` prompts with `new` tokens each, after `before` tokens."""
         before = 0 if isinstance(attention, DeltaNet) else before
-        return self._asked(attention, backend, context_spec(attention), (requests, new, before), is_context=True)
+        return self._looked_up_us(attention, backend, context_spec(attention), (requests, new, before), is_context=True)
 
     def decode_us(self, attention: AttentionOperation, requests: int, context: int, backend: str = VLLM) -> float:
         """Time of the attention of `requests` that decode, each with `context` tokens, the new one included."""
         context = 1 if isinstance(attention, DeltaNet) else context
-        return self._asked(attention, backend, decode_spec(attention), (requests, context, 0), is_context=False)
+        return self._looked_up_us(attention, backend, decode_spec(attention), (requests, context, 0), is_context=False)
 
-    def _asked(
+    def _looked_up_us(
         self,
         operation: MeasuredOperation | AttentionOperation,
         backend: str,

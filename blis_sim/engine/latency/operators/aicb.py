@@ -30,7 +30,7 @@ _NAMES = (
     re.compile(rf"aicb-(.+)-ws(\d+)-{_NUMBERS}\.json"),
     re.compile(rf"vidur-(.+)-world_size(\d+)-{_NUMBERS}\.csv"),
 )
-_MOST = 1e18
+_MAX_NUMBER = 1e18
 
 
 class Deployment(NamedTuple):
@@ -166,12 +166,12 @@ def _number(given: Any, where: str) -> float:
         value = -1.0 if isinstance(given, bool) else float(given)
     except (TypeError, ValueError):
         value = -1.0
-    if not 0 <= value < _MOST:
+    if not 0 <= value < _MAX_NUMBER:
         raise EngineError(f"{where}: expected a number of at least 0, got {str(given)[:40]!r}")
     return value
 
 
-DISPATCHED = 0.515625
+DISPATCH_SHARE = 0.515625
 """Bytes that AICB counts for the dispatch of a token, in FP8 with scales, over those of the combine in 16 bits."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.operators.aicb import ATTENTION, COLUMNS, DISPATCHED, MLP, MOE, PREFILL
+from blis_sim.engine.latency.operators.aicb import ATTENTION, COLUMNS, DISPATCH_SHARE, MLP, MOE, PREFILL
 from blis_sim.engine.memory.families import read_model
 from blis_sim.engine.memory.shapes import MoE
 from blis_sim.engine.specs import ModelSpec
@@ -47,7 +47,7 @@ def exchanged_bytes(part: LayerPart, tp: int, num_tokens: int) -> int:
     if part.name != MOE:
         return values_bytes if tp > 1 else 0
     combined = values_bytes * part.experts_per_token // tp
-    return int(combined * DISPATCHED) + combined
+    return int(combined * DISPATCH_SHARE) + combined
 
 
 def layer_parts(model: ModelSpec) -> Iterator[LayerPart]:

@@ -13,7 +13,7 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.model import whole_micros
 from blis_sim.engine.latency.operators.aicb import (
     DECODE,
-    DISPATCHED,
+    DISPATCH_SHARE,
     PREFILL,
     AicbFolder,
     AicbTimes,
@@ -23,7 +23,7 @@ from blis_sim.engine.latency.operators.aicb import (
     LinkExchanges,
     PhaseTables,
 )
-from blis_sim.engine.latency.operators.table_limits import Asked
+from blis_sim.engine.latency.operators.table_limits import BatchMaxima
 from blis_sim.engine.units import Micros
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 class AicbSteps:
     """A latency model of `times`: nothing but layers takes time. `notes` name the tables."""
 
-    beyond_tables: ClassVar[str] = "prompts go on with the last slope, decodes with the last time"
+    extrapolation: ClassVar[str] = "prompts go on with the last slope, decodes with the last time"
 
     times: AicbTimes
     notes: tuple[str, ...] = ()
     output_token_time: Micros = 0
     output_sequence_time: Micros = 0
     post_decode_time: Micros = 0
-    _asked: Asked = field(default_factory=Asked)
+    _maxima: BatchMaxima = field(default_factory=BatchMaxima)
 
     def step_time(self, shape: BatchShape) -> Micros:
         decodes, prompt_tokens = shape.decode_requests, shape.prefill_tokens
@@ -65,16 +65,16 @@ class AicbSteps:
             "decodes in a step": most_decodes,
             "tokens in the KV cache of a decode": most_context,
         }
-        return self._asked.beyond(held)
+        return self._maxima.exceeding(held)
 
-    def forget_asked(self) -> None:
+    def reset_maxima(self) -> None:
         """Forget how large the batches were, once the model has been probed."""
-        self._asked.most.clear()
+        self._maxima.most.clear()
 
     def _note(self, decodes: int, context_tokens: int, prompt_tokens: int) -> None:
-        self._asked.note("prompt tokens in a step", prompt_tokens)
-        self._asked.note("decodes in a step", decodes)
-        self._asked.note("tokens in the KV cache of a decode", context_tokens // max(decodes, 1))
+        self._maxima.note("prompt tokens in a step", prompt_tokens)
+        self._maxima.note("decodes in a step", decodes)
+        self._maxima.note("tokens in the KV cache of a decode", context_tokens // max(decodes, 1))
 
     def _micros(self, prompt_tokens: int, decodes: int, context_tokens: int) -> Micros:
         return whole_micros(self.times.seconds(prompt_tokens, decodes, context_tokens / max(decodes, 1)) * 1e6)
@@ -92,7 +92,7 @@ class NetworkExchanges:
     def all_to_all_s(self, phase: str, size_bytes: float) -> float:
         from blis_sim.engine.latency.collectives.network import Collective, Group
 
-        combine_bytes = int(size_bytes / (1 + DISPATCHED))
+        combine_bytes = int(size_bytes / (1 + DISPATCH_SHARE))
         sizes = int(size_bytes) - combine_bytes, combine_bytes
         time_ns = self.network.time_ns
         return sum(time_ns(Collective.ALL_TO_ALL, Group.EP, self.ep[phase], size) for size in sizes) * 1e-9

@@ -96,4 +96,4 @@ def notes_on_operators(latency: "LatencyModel") -> list[str]:
 
     if not isinstance(latency, HasTables) or not (exceeded := latency.exceeded()):
         return []
-    return [f"warning: outside the tables of --operators, {latency.beyond_tables}: {'; '.join(exceeded)}"]
+    return [f"warning: outside the tables of --operators, {latency.extrapolation}: {'; '.join(exceeded)}"]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.latency.model import whole_micros
-from blis_sim.engine.latency.operators.table_limits import Asked
+from blis_sim.engine.latency.operators.table_limits import BatchMaxima
 from blis_sim.engine.latency.operators.tables import Line, OperatorTables
 from blis_sim.engine.latency.wrapped import WrappedLatency
 from blis_sim.engine.units import Micros
@@ -132,13 +132,13 @@ def _rounded(num_tokens: int) -> int:
 class OperatorSteps:
     """A latency model of `times`: nothing but operators takes time."""
 
-    beyond_tables: ClassVar[str] = "whose last slopes go on"
+    extrapolation: ClassVar[str] = "whose last slopes go on"
 
     times: OperatorTimes
     output_token_time: Micros = 0
     output_sequence_time: Micros = 0
     post_decode_time: Micros = 0
-    _asked: Asked = field(default_factory=Asked)
+    _maxima: BatchMaxima = field(default_factory=BatchMaxima)
 
     def step_time(self, shape: BatchShape) -> Micros:
         decodes = shape.decode_requests
@@ -147,17 +147,17 @@ class OperatorSteps:
         seconds = self.times.seconds(
             shape.num_tokens, decodes, kv_tokens, shape.prefill_requests, shape.prefill_context_tokens, chunk
         )
-        self._asked.note("tokens in a step", shape.num_tokens)
-        self._asked.note("decodes in a step", decodes)
-        self._asked.note("tokens in the KV cache of a decode", int(kv_tokens))
-        self._asked.note("prompt tokens in a step", int(chunk))
-        self._asked.note("tokens in the KV caches of prompts", shape.prefill_context_tokens)
+        self._maxima.note("tokens in a step", shape.num_tokens)
+        self._maxima.note("decodes in a step", decodes)
+        self._maxima.note("tokens in the KV cache of a decode", int(kv_tokens))
+        self._maxima.note("prompt tokens in a step", int(chunk))
+        self._maxima.note("tokens in the KV caches of prompts", shape.prefill_context_tokens)
         return whole_micros(seconds * 1e6)
 
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         decodes, context = shape.decode_requests, shape.decode_context_tokens
-        self._asked.note("decodes in a step", decodes)
-        self._asked.note("tokens in the KV cache of a decode", context // max(decodes, 1) + steps)
+        self._maxima.note("decodes in a step", decodes)
+        self._maxima.note("tokens in the KV cache of a decode", context // max(decodes, 1) + steps)
         seconds = self.times.seconds
         times = [
             whole_micros(seconds(decodes, decodes, (context + step * decodes) / decodes + 1 if decodes else 0) * 1e6)
@@ -191,11 +191,11 @@ class OperatorSteps:
             "prompt tokens in a step": tables.prefill.rows[-1],
             "tokens in the KV caches of prompts": tables.prefill.columns[-1],
         }
-        return self._asked.beyond(held)
+        return self._maxima.exceeding(held)
 
-    def forget_asked(self) -> None:
+    def reset_maxima(self) -> None:
         """Forget how large the batches were, once the model has been probed."""
-        self._asked.most.clear()
+        self._maxima.most.clear()
 
 
 @dataclass(slots=True)

@@ -9,20 +9,20 @@ from typing import ClassVar, Protocol, runtime_checkable
 class HasTables(Protocol):
     """A latency model of tables, which counts how far beyond them batches were."""
 
-    beyond_tables: ClassVar[str]
+    extrapolation: ClassVar[str]
     """How times go on beyond the tables."""
 
     def exceeded(self) -> list[str]:
         """Return a line for each figure that was beyond what the tables hold."""
         ...
 
-    def forget_asked(self) -> None:
+    def reset_maxima(self) -> None:
         """Forget how large the batches were, once the model has been probed."""
         ...
 
 
 @dataclass(slots=True)
-class Asked:
+class BatchMaxima:
     """The largest figures of batches, by what they count."""
 
     most: dict[str, int] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Asked:
         if figure > self.most.get(name, 0):
             self.most[name] = figure
 
-    def beyond(self, held: Mapping[str, float]) -> list[str]:
+    def exceeding(self, held: Mapping[str, float]) -> list[str]:
         """Return a line for each figure above what is held."""
         return [
             f"up to {self.most[name]:,} {name}, the tables have up to {most:,}"

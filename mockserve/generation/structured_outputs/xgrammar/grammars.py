@@ -17,7 +17,7 @@ from mockserve.generation.structured_outputs.expressions import (
     rules_used,
     without,
 )
-from mockserve.generation.structured_outputs.grammars import GrammarError, parse_grammar, words_of
+from mockserve.generation.structured_outputs.grammars import GrammarError, parse_grammar, tokenize_grammar
 from mockserve.generation.structured_outputs.xgrammar.ebnf_lexer import Kind, Token, tokens_of
 from mockserve.generation.structured_outputs.xgrammar.features import XgrammarError
 
@@ -230,7 +230,7 @@ def check_lark(source: str) -> None:
     """Raise XgrammarError for a grammar that xgrammar refuses. The message is never shown to clients."""
     try:
         grammar = parse_grammar(source)
-        words = words_of(source, lark=True)
+        words = tokenize_grammar(source, lark=True)
     except GrammarError as error:
         raise XgrammarError(str(error)) from None
     if any(word.kind == "name" and "." in word.text for word in words):

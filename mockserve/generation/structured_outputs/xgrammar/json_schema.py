@@ -18,7 +18,7 @@ MAX_MULTIPLE_OF = 1024
 MAX_RANGE_WIDTH = 10_000
 
 
-def whole(value: Any) -> int | None:
+def as_int64(value: Any) -> int | None:
     """Return an integer of 64 bits unchanged; None for any other value."""
     return value if isinstance(value, int) and not isinstance(value, bool) and MIN_INT <= value <= MAX_INT else None
 
@@ -81,7 +81,7 @@ def _multiple_of(schema: Mapping[str, Any]) -> int | None:
 
 
 def _integer_bound(value: Any) -> int:
-    found = whole(value)
+    found = as_int64(value)
     if found is not None:
         return found
     number = _number(value)
@@ -114,7 +114,7 @@ def check_json_schema(schema: Any) -> None:
     checker.resolve_references(schema)
 
 
-def enters(schema: Any) -> list[Any]:
+def child_schemas(schema: Any) -> list[Any]:
     """Return the direct subschemas that xgrammar includes in its grammar, in its order."""
     if not isinstance(schema, Mapping) or "$ref" in schema or "const" in schema or "enum" in schema:
         return []
@@ -178,7 +178,7 @@ class _Checker:
             reference = found.get("$ref")
             if reference is None:
                 _check_patterns(found)
-                pending.extend(reversed(enters(found)))
+                pending.extend(reversed(child_schemas(found)))
             elif reference not in seen:
                 seen.add(reference)
                 pending.append(self._target(reference))
@@ -305,9 +305,9 @@ def _check_string(schema: Mapping[str, Any]) -> None:
         if not isinstance(schema.get(name, ""), str):
             raise XgrammarError(NOT_OF_TYPE)
     least, most = schema.get("minLength", 0), schema.get("maxLength", -1)
-    if whole(least) is None or least > MAX_BOUND:
+    if as_int64(least) is None or least > MAX_BOUND:
         raise _error(f"minLength must be an integer not exceeding {MAX_BOUND}")
-    if whole(most) is None:
+    if as_int64(most) is None:
         raise _error("maxLength must be an integer")
     if most != -1 and most <= MAX_BOUND and least > most:
         raise _error(f"minLength {least} is greater than maxLength {most}")
@@ -315,11 +315,11 @@ def _check_string(schema: Mapping[str, Any]) -> None:
 
 def _check_array_lengths(schema: Mapping[str, Any], num_first: int, has_more: bool) -> None:
     for name in ("minItems", "minContains"):
-        if whole(schema.get(name, 0)) is None:
+        if as_int64(schema.get(name, 0)) is None:
             raise _error(f"{name} must be an integer")
     least = max(0, schema.get("minItems", 0), schema.get("minContains", 0))
     most = schema.get("maxItems")
-    if "maxItems" in schema and (most is None or whole(most) is None or most < 0):
+    if "maxItems" in schema and (most is None or as_int64(most) is None or most < 0):
         raise _error("maxItems must be a non-negative integer")
     if least > MAX_BOUND:
         raise _error(f"minItems and minContains must not exceed {MAX_BOUND}")
@@ -337,7 +337,7 @@ def _check_array_lengths(schema: Mapping[str, Any], num_first: int, has_more: bo
 
 def _check_member_counts(schema: Mapping[str, Any]) -> None:
     for name in ("minProperties", "maxProperties"):
-        if whole(schema.get(name, 0)) is None:
+        if as_int64(schema.get(name, 0)) is None:
             raise _error(f"{name} must be an integer")
         if schema.get(name, 0) < 0:
             raise _error(f"{name} must be a non-negative integer")

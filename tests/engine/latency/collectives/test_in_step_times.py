@@ -13,7 +13,7 @@ from blis_sim.engine.latency.collectives.network import Collective, Group
 from blis_sim.engine.latency.collectives.packet_simulation import expert_workload
 from blis_sim.engine.latency.collectives.sources import network_of
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.wrapped import RanksLatencyModel, WrappedLatency, joined
+from blis_sim.engine.latency.wrapped import RanksLatencyModel, WrappedLatency, with_joint_steps
 from tests.engine.latency.collectives import stand_in
 from tests.engine.latency.collectives.test_collectives import STAND_IN, h100
 from tests.engine.latency.operators.test_vidur_tables import write
@@ -97,7 +97,7 @@ def test_tokens_travel_to_the_experts_of_all_ranks_and_back(tmp_path: Path, back
     shapes = [BatchShape(1, 1000, 1_000_000, 0, 0, 1_000_000)] * 4
     times = []
     for gb_s in (100.0, 10.0):
-        inner, _ = joined(experts_latency(experts_busbw(tmp_path, gb_s), backend))
+        inner, _ = with_joint_steps(experts_latency(experts_busbw(tmp_path, gb_s), backend))
         while isinstance(inner, WrappedLatency):
             inner = inner.model
         assert isinstance(inner, RanksLatencyModel)

@@ -18,7 +18,7 @@ from blis_sim.engine.latency.sureness import (
     SEVERAL_H100S,
     WITH_EXPERTS,
     WITHOUT_GROUPS,
-    ErrorsOfE2e,
+    E2eErrors,
 )
 from tests.engine.latency.kernels.made_up import profile
 
@@ -180,7 +180,7 @@ def test_errors_on_another_gpu_are_means_of_the_recordings_on_it() -> None:
     assert vars_of(IN_16_BITS[ANOTHER_GPU]) == pytest.approx(means, abs=6e-4)
 
 
-def vars_of(errors: ErrorsOfE2e) -> tuple[float, float]:
+def vars_of(errors: E2eErrors) -> tuple[float, float]:
     return errors.kernels, errors.fitted
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.batch_shape import BatchShape, decodes
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.decode_steps import KeepsDecodeSums, TimesDecodes, decode_timer
+from blis_sim.engine.latency.decode_steps import HasDecodeSums, HasDecodeTimer, decode_timer
 from blis_sim.engine.latency.kernel_steps import HostOverheads, KernelScales, KernelSteps
 from blis_sim.engine.latency.peak_watch import PeakWatch, StepPeaks
 from tests.engine.latency.kernels.made_up import CONTEXT, HOST, REQUESTS, TOKENS, grids, steps
@@ -28,8 +28,8 @@ def test_many_decode_steps_take_what_single_ones_take(requests: int, context: in
 
 
 def test_steps_of_decodes_are_timed_without_shapes_and_their_sums_are_kept() -> None:
-    assert isinstance(LATENCY, TimesDecodes)
-    assert isinstance(LATENCY, KeepsDecodeSums)
+    assert isinstance(LATENCY, HasDecodeTimer)
+    assert isinstance(LATENCY, HasDecodeSums)
     assert LATENCY.decode_times(BatchShape(), 2).tolist() == [1, 1]
     assert LATENCY.step_time(BatchShape()) == 1
 
@@ -108,7 +108,7 @@ def test_a_decode_beside_a_prompt_takes_the_attention_of_a_chunk_where_heads_are
 
 
 def test_a_kernel_for_prompts_and_decodes_starts_once() -> None:
-    apart, together = steps(), KernelSteps(grids(), HOST, graph_sizes=LATENCY.graph_sizes, has_one_call=True)
+    apart, together = steps(), KernelSteps(grids(), HOST, graph_sizes=LATENCY.graph_sizes, has_one_attention_call=True)
     start_us = float(grids().prompt_us.min())
     mixed = prompts(1, 1000, 0, 32, 32_000)
     assert apart.step_time(mixed) - together.step_time(mixed) == pytest.approx(start_us, abs=1)
@@ -131,10 +131,10 @@ def test_prompts_right_after_prompts_take_longer() -> None:
 
 
 def test_arithmetic_that_makes_a_gpu_hot_by_itself_goes_on_at_the_clock_of_a_hot_gpu() -> None:
-    from blis_sim.engine.latency.kernel_steps import HOT_BY_ITSELF_US
+    from blis_sim.engine.latency.kernel_steps import FULLY_HOT_US
 
     cool = KernelSteps(grids(), replace(HOST, burst_again=0.0), graph_sizes=LATENCY.graph_sizes)
-    hot_from = int(HOT_BY_ITSELF_US / LATENCY._arithmetic_us)
+    hot_from = int(FULLY_HOT_US / LATENCY._arithmetic_us)
     for tokens, later in ((hot_from, 0), (hot_from + 1000, 1000)):
         shape = prompts(1, tokens, 0)
         more_us = LATENCY.step_time(shape) - cool.step_time(shape)

@@ -18,7 +18,7 @@ from blis_sim.engine.latency.kernels.operations import (
     SparseLatentAttention,
     StepOperations,
 )
-from blis_sim.engine.latency.sureness import class_of
+from blis_sim.engine.latency.sureness import deployment_class
 
 
 def operations(model: str, tp: int) -> StepOperations:
@@ -50,14 +50,14 @@ def test_sparse_latent_attention_keeps_the_heads_of_a_gpu() -> None:
     ((attention, layers),) = found.attention
     assert isinstance(attention, SparseLatentAttention)
     assert (attention.architecture, attention.heads, layers) == ("DeepseekV32ForCausalLM", 16, 61)
-    assert class_of(found) == "sparse latent attention, experts in FP8 by blocks"
+    assert deployment_class(found) == "sparse latent attention, experts in FP8 by blocks"
 
 
 def test_gated_delta_nets_stand_beside_attention() -> None:
     found = operations("qwen3.5-35b-a3b", 2)
     layers = {type(attention): count for attention, count in found.attention}
     assert layers == {DeltaNet: 30, HeadAttention: 10}
-    assert class_of(found) == "gated delta nets, models in 16 bits"
+    assert deployment_class(found) == "gated delta nets, models in 16 bits"
 
 
 @pytest.mark.parametrize(

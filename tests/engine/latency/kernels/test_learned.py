@@ -8,13 +8,13 @@ from blis_sim.engine.latency.catalogue.files import read_mapping
 from blis_sim.engine.latency.catalogue.reader import KERNELS_HOST, LEARNED_COEFFICIENTS, load_model
 from blis_sim.engine.latency.coefficients_file import read_coefficients
 from blis_sim.engine.latency.kernel_steps import KernelScales
-from blis_sim.engine.latency.kernels.learned import shipped_learned, surest_prompt_tokens
+from blis_sim.engine.latency.kernels.learned import most_certain_prompt_tokens, shipped_learned
 
 
 def test_a_prompt_as_long_as_most_that_were_learned_from_is_queued_as_late_as_was_learned() -> None:
     host, _ = shipped_learned(load_model("llama-3.1-8b"))
     learned = read_coefficients(LEARNED_COEFFICIENTS)
-    tokens = surest_prompt_tokens(read_mapping(LEARNED_COEFFICIENTS))
+    tokens = most_certain_prompt_tokens(read_mapping(LEARNED_COEFFICIENTS))
     assert 900 < tokens < 1_050  # prompts of recordings below saturation have 934 to 1,043
     queued_us = learned.request.arrival_us + learned.request.arrival_token_us * tokens
     assert host.arrival_us + host.arrival_token_us * tokens == pytest.approx(queued_us)

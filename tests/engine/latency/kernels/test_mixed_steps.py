@@ -8,7 +8,7 @@ from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.catalogue.reader import load_model
 from blis_sim.engine.latency.kernel_steps import KernelSteps
 from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
-from blis_sim.engine.latency.kernels.sources import decode_rows, has_one_call
+from blis_sim.engine.latency.kernels.sources import decode_rows, has_one_attention_call
 from blis_sim.engine.latency.peak_watch import PeakWatch
 
 
@@ -37,7 +37,7 @@ def test_a_deployment_has_the_rows_of_its_gpu(eager: bool) -> None:
     kernels = latency.model if isinstance(latency, PeakWatch) else latency
     assert isinstance(kernels, KernelSteps)
     assert kernels.decode_rows == 64
-    assert kernels.has_one_call
+    assert kernels.has_one_attention_call
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_a_deployment_has_the_rows_of_its_gpu(eager: bool) -> None:
 )
 def test_flash_attention_computes_prompts_and_decodes_in_one_call(gpu: str, is_one: bool) -> None:
     operations = operations_of(load_model("llama-3.1-8b"), KernelPlacement())
-    assert has_one_call(operations, load_gpu(gpu)) is is_one
+    assert has_one_attention_call(operations, load_gpu(gpu)) is is_one
 
 
 def test_latent_attention_has_a_call_for_prompts_and_one_for_decodes() -> None:
     latent = operations_of(load_model("deepseek-v2-lite"), KernelPlacement())
-    assert not has_one_call(latent, load_gpu("H100"))
+    assert not has_one_attention_call(latent, load_gpu("H100"))

@@ -115,7 +115,9 @@ def test_learning_shows_its_progress_on_a_terminal(folder: Path, monkeypatch: py
     assert terminal.getvalue() == ""
 
 
-def test_a_forest_without_scikit_learn_says_how_to_install_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_forest_without_scikit_learn_names_the_package(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "sklearn.ensemble", None)
     with pytest.raises(EngineError, match=r"pip install 'blis-mockserve\[operators\]'"):
         latency(f"forest:{folder}")
@@ -192,7 +194,7 @@ def test_interpolation_of_a_held_out_quarter_of_measured_operators_is_within_two
     assert float(np.median(np.concatenate(held_out_errors(rows, "interpolation")))) < 0.02
 
 
-def test_a_run_of_vidur_takes_the_tables_of_a_folder_and_of_the_cpu_where_it_is_asked_to(
+def test_a_run_of_vidur_takes_the_tables_of_a_folder_and_of_the_cpu_where_requested(
     folder: Path, tmp_path: Path
 ) -> None:
     requests = tmp_path / "requests.csv"

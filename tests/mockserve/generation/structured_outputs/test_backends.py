@@ -14,7 +14,7 @@ import pytest
 
 from mockserve.generation.structured_outputs.backends import resolve_backend
 from mockserve.generation.structured_outputs.demand import Demand
-from mockserve.generation.structured_outputs.kinds import constrained_text, read_demand
+from mockserve.generation.structured_outputs.kinds import build_constraint, constrained_text
 from mockserve.options.content import StructuredOutputsConfig
 from mockserve.protocol.errors import ApiError
 
@@ -49,10 +49,10 @@ def test_resolves_to_the_backend_of_vllm(row: dict[str, Any], backend: str) -> N
 
 @pytest.mark.parametrize("backend", ["guidance", "xgrammar"])
 @pytest.mark.parametrize("row", CAPTURED, ids=title)
-def test_answers_as_a_server_with_one_backend(row: dict[str, Any], backend: str) -> None:
+def test_matches_vllm_with_one_backend(row: dict[str, Any], backend: str) -> None:
     status, message = 200, None
     try:
-        form = read_demand(demanded(row, backend))
+        form = build_constraint(demanded(row, backend))
         assert form.backend == backend
         for verbosity in (0, 1, 2):
             constrained_text(form, Random(1), verbosity)
@@ -79,7 +79,7 @@ def test_the_format_enforcer_takes_neither_grammars_nor_tags(kind: str) -> None:
 )
 def test_disabled_whitespace_leaves_no_spaces(backend: str, pattern: Any, text: str) -> None:
     config = StructuredOutputsConfig(backend=backend, disable_any_whitespace=True)
-    written = constrained_text(read_demand(Demand("json", pattern, config)), Random(1), 2)
+    written = constrained_text(build_constraint(Demand("json", pattern, config)), Random(1), 2)
     assert written.startswith(text)
     assert " " not in written
 
@@ -88,13 +88,13 @@ def test_disabled_additional_properties_closes_objects_that_name_members() -> No
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     config = StructuredOutputsConfig(backend="guidance", disable_additional_properties=True)
     for seed in range(20):
-        text = constrained_text(read_demand(Demand("json", schema, config)), Random(seed), 2)
+        text = constrained_text(build_constraint(Demand("json", schema, config)), Random(seed), 2)
         assert set(json.loads(text)) <= {"a"}
 
 
 def test_a_member_that_needs_itself_is_written_without_end() -> None:
     schema = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
-    text = constrained_text(read_demand(Demand("json", schema)), Random(1), 0)
+    text = constrained_text(build_constraint(Demand("json", schema)), Random(1), 0)
     assert text.startswith('{"a": {"a": {"a": ')
     assert "}" not in text
 
@@ -110,4 +110,4 @@ def test_a_member_that_needs_itself_is_written_without_end() -> None:
 )
 def test_a_format_without_a_type_is_recognized_by_its_fields(form: Any, text: str) -> None:
     tag = json.dumps({"type": "structural_tag", "format": form})
-    assert constrained_text(read_demand(Demand("structural_tag", tag)), Random(1), 0) == text
+    assert constrained_text(build_constraint(Demand("structural_tag", tag)), Random(1), 0) == text

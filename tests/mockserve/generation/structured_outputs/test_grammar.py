@@ -33,8 +33,8 @@ atom: NUMBER | "-" atom | "(" sum ")"
 """
 
 
-def written(source: str, seed: int, room: int) -> str:
-    return matching_text(parse_grammar(source), Random(seed), room)
+def written(source: str, seed: int, soft_limit_chars: int) -> str:
+    return matching_text(parse_grammar(source), Random(seed), soft_limit_chars)
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def written(source: str, seed: int, room: int) -> str:
 )
 def test_the_written_text_is_a_sentence_of_the_grammar(source: str, pattern: str) -> None:
     for seed in range(60):
-        text = written(source, seed, room=seed)
+        text = written(source, seed, soft_limit_chars=seed)
         assert re.fullmatch(pattern, text), text
 
 
 def test_recursive_rules_come_to_an_end() -> None:
-    texts = {written(ARITHMETIC, seed, room=40) for seed in range(200)}
+    texts = {written(ARITHMETIC, seed, soft_limit_chars=40) for seed in range(200)}
     assert max(map(len, texts)) < 200
     assert any("(" in text and "*" in text for text in texts)
     for text in texts:
@@ -75,11 +75,11 @@ def test_json_has_a_grammar() -> None:
     number ::= "-"? ("0" | [1-9] [0-9]*)
     """
     for seed in range(200):
-        json.loads(written(source, seed, room=80))
+        json.loads(written(source, seed, soft_limit_chars=80))
 
 
-def test_without_room_the_shortest_sentence_is_written() -> None:
-    assert len(written(ARITHMETIC, 1, room=0)) == 1
+def test_a_soft_limit_of_0_gives_the_shortest_sentence() -> None:
+    assert len(written(ARITHMETIC, 1, soft_limit_chars=0)) == 1
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_without_room_the_shortest_sentence_is_written() -> None:
         ("root ::= " + "(" * 500, "Unexpected token"),
     ],
 )
-def test_a_grammar_that_is_none_is_refused_in_vllms_words(source: str, reason: str) -> None:
+def test_an_invalid_grammar_is_refused_with_vllms_message(source: str, reason: str) -> None:
     with pytest.raises(GrammarError) as refused:
         parse_grammar(source)
     assert reason in str(refused.value)

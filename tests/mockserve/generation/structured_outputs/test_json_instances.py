@@ -132,7 +132,7 @@ def test_the_least_value_has_only_what_is_required() -> None:
         ("uuid", r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"),
     ],
 )
-def test_strings_have_the_format_asked_for(name: str, pattern: str) -> None:
+def test_strings_have_the_requested_format(name: str, pattern: str) -> None:
     for seed in range(20):
         assert re.fullmatch(pattern, json.loads(instance_text({"type": "string", "format": name}, Random(seed), 1)))
 
@@ -161,12 +161,12 @@ def test_strings_have_the_format_asked_for(name: str, pattern: str) -> None:
     ],
 )
 @pytest.mark.parametrize("verbosity", [0, 2])
-def test_an_unsatisfiable_schema_is_refused_in_vllms_words(schema: Any, reason: str, verbosity: int) -> None:
+def test_an_unsatisfiable_schema_is_refused_with_vllms_message(schema: Any, reason: str, verbosity: int) -> None:
     with pytest.raises(SchemaError, match=re.escape(reason)):
         instance_text(schema, Random(1), verbosity)
 
 
-def test_open_values_are_to_the_taste_of_the_server() -> None:
+def test_open_values_are_within_the_ranges_of_the_server() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -178,19 +178,21 @@ def test_open_values_are_to_the_taste_of_the_server() -> None:
         },
         "required": ["n", "x", "list", "bounded"],
     }
-    taste = ArgumentRanges(integers=(7, 9), numbers=(0.5, 0.6), array_lengths=(3, 4), optional_probability=1.0)
+    argument_ranges = ArgumentRanges(
+        integers=(7, 9), numbers=(0.5, 0.6), array_lengths=(3, 4), optional_probability=1.0
+    )
     for seed in range(40):
-        found = json.loads(instance_text(schema, Random(seed), 2, taste))
+        found = json.loads(instance_text(schema, Random(seed), 2, argument_ranges))
         assert (found["n"] in (7, 8, 9), 0.5 <= found["x"] <= 0.6, len(found["list"]) in (3, 4)) == (True, True, True)
         assert found["bounded"] in (1, 2)
         assert "maybe" in found
-    without = replace(taste, optional_probability=0.0)
+    without = replace(argument_ranges, optional_probability=0.0)
     assert all("maybe" not in json.loads(instance_text(schema, Random(seed), 2, without)) for seed in range(40))
-    fields = replace(taste, optional_field_probability=0.0)
+    fields = replace(argument_ranges, optional_field_probability=0.0)
     assert all(json.loads(instance_text(schema, Random(seed), 2, fields))["maybe"] == {} for seed in range(40))
 
 
-def test_a_pattern_that_is_none_is_refused() -> None:
+def test_an_invalid_pattern_is_refused() -> None:
     with pytest.raises(RegexError, match="unclosed group"):
         instance_text({"type": "string", "pattern": "(("}, Random(1), 1)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from mockserve.generation.structured_outputs.demand import MAX_CHARS, prompted_schema
-from mockserve.generation.structured_outputs.kinds import constrained_text, demanded_form
+from mockserve.generation.structured_outputs.demand import MAX_CHARS, schema_in_messages
+from mockserve.generation.structured_outputs.kinds import constrained_text, requested_constraint
 
 PERSON = {
     "$defs": {"Pet": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}},
@@ -50,11 +50,11 @@ Outputs will be a JSON object with the following fields.
 
 @pytest.mark.parametrize("prompt", [INSTRUCTOR, PYDANTIC_AI, LANGCHAIN])
 def test_finds_the_schema_that_a_prompt_writes_out(prompt: str) -> None:
-    assert prompted_schema(["You are helpful.", prompt, "Who is 3?"]) == PERSON
+    assert schema_in_messages(["You are helpful.", prompt, "Who is 3?"]) == PERSON
 
 
 def test_reads_types_from_the_notes_of_an_example() -> None:
-    found = prompted_schema([DSPY, "[[ ## question ## ]]\nIs it so?"])
+    found = schema_in_messages([DSPY, "[[ ## question ## ]]\nIs it so?"])
     assert found is not None
     assert found["required"] == ["reasoning", "answer", "sure", "kind"]
     assert list(found["properties"].values()) == [
@@ -73,7 +73,7 @@ def test_reads_types_from_the_notes_of_an_example() -> None:
     ],
 )
 def test_makes_a_schema_that_an_example_and_its_like_satisfy(example: str, value: Any) -> None:
-    found = prompted_schema([f"Answer in JSON. Example:\n{example}"])
+    found = schema_in_messages([f"Answer in JSON. Example:\n{example}"])
     assert found is not None
     Draft202012Validator(found).validate(value)
 
@@ -82,19 +82,19 @@ def test_makes_a_schema_that_an_example_and_its_like_satisfy(example: str, value
     "text", ["", "Say {this} in JSON", "Compute f({1, 2})", '{"a": 1} comes before any cue', "{" * 9_000]
 )
 def test_finds_nothing_where_a_prompt_describes_no_object(text: str) -> None:
-    assert prompted_schema([text]) is None
+    assert schema_in_messages([text]) is None
 
 
 def test_looks_at_both_ends_of_a_long_message() -> None:
-    assert prompted_schema(["x " * MAX_CHARS + INSTRUCTOR]) == PERSON
-    assert prompted_schema([INSTRUCTOR + "x " * MAX_CHARS]) == PERSON
+    assert schema_in_messages(["x " * MAX_CHARS + INSTRUCTOR]) == PERSON
+    assert schema_in_messages([INSTRUCTOR + "x " * MAX_CHARS]) == PERSON
 
 
 @pytest.mark.parametrize("verbosity", [0, 1, 2])
 def test_an_object_of_any_form_follows_the_prompt(verbosity: int) -> None:
     body = {"response_format": {"type": "json_object"}}
     for seed in range(20):
-        form = demanded_form(body, texts=lambda: [INSTRUCTOR])
+        form = requested_constraint(body, texts=lambda: [INSTRUCTOR])
         assert form is not None
         value = json.loads(constrained_text(form, Random(seed), verbosity))
         Draft202012Validator(PERSON).validate(value)
@@ -105,7 +105,7 @@ def test_a_schema_in_the_prompt_that_nothing_satisfies_is_passed_over() -> None:
     prompt = (
         'Answer in JSON of this schema: {"type": "object", "properties": {"a": {"type": "nope"}}, "required": ["a"]}'
     )
-    form = demanded_form({"response_format": {"type": "json_object"}}, texts=lambda: [prompt])
+    form = requested_constraint({"response_format": {"type": "json_object"}}, texts=lambda: [prompt])
     assert form is not None
     assert isinstance(json.loads(constrained_text(form, Random(1), 1)), dict)
 
@@ -123,7 +123,7 @@ def test_a_schema_in_the_prompt_that_nothing_satisfies_is_passed_over() -> None:
     ],
 )
 def test_makes_small_integers_where_no_bound_asks_for_others(schema: Any) -> None:
-    form = demanded_form({"structured_outputs": {"json": schema}})
+    form = requested_constraint({"structured_outputs": {"json": schema}})
     assert form is not None
     for seed in range(50):
         value = json.loads(constrained_text(form, Random(seed), 2))

@@ -34,14 +34,14 @@ PATTERNS = (
 )
 
 
-def written(pattern: str, seed: int, room: int) -> str:
-    return matching_text(Grammar(parse_regex(pattern)), Random(seed), room)
+def written(pattern: str, seed: int, soft_limit_chars: int) -> str:
+    return matching_text(Grammar(parse_regex(pattern)), Random(seed), soft_limit_chars)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_written_text_matches(pattern: str) -> None:
     for seed in range(60):
-        text = written(pattern, seed, room=seed)
+        text = written(pattern, seed, soft_limit_chars=seed)
         assert re.fullmatch(pattern, text), text
 
 
@@ -60,18 +60,18 @@ patterns = st.recursive(
 
 
 @given(patterns, st.integers(0, 1000), st.integers(0, 60))
-def test_the_written_text_matches_any_pattern(pattern: str, seed: int, room: int) -> None:
-    assert re.fullmatch(pattern, written(pattern, seed, room))
+def test_the_written_text_matches_any_pattern(pattern: str, seed: int, soft_limit_chars: int) -> None:
+    assert re.fullmatch(pattern, written(pattern, seed, soft_limit_chars))
 
 
 @pytest.mark.parametrize(("pattern", "length"), [(r"a*b", 1), (r"(abc|de|f+)", 1), (r"\d{4}(x|yy)", 5), (r"a{3,}", 3)])
-def test_without_room_the_shortest_match_is_written(pattern: str, length: int) -> None:
-    assert len(written(pattern, seed=1, room=0)) == length
+def test_a_soft_limit_of_0_gives_the_shortest_match(pattern: str, length: int) -> None:
+    assert len(written(pattern, seed=1, soft_limit_chars=0)) == length
 
 
 @given(st.integers(0, 1000), st.integers(10, 400))
-def test_texts_keep_to_their_room(seed: int, room: int) -> None:
-    assert len(written(r"(ab|cd|e)*", seed, room)) <= room
+def test_texts_stay_near_their_soft_limit(seed: int, soft_limit_chars: int) -> None:
+    assert len(written(r"(ab|cd|e)*", seed, soft_limit_chars)) <= soft_limit_chars
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_texts_keep_to_their_room(seed: int, room: int) -> None:
         ("(" * 5000, "error: exceed the maximum number of nested"),
     ],
 )
-def test_a_pattern_that_is_none_is_refused_in_vllms_words(pattern: str, reason: str) -> None:
+def test_an_invalid_pattern_is_refused_with_vllms_message(pattern: str, reason: str) -> None:
     with pytest.raises(RegexError) as refused:
         parse_regex(pattern)
     assert reason in str(refused.value)

@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 
 from benchmarks.attack.constraints import HOSTILE, doubling
 from mockserve.generation.structured_outputs.checks import is_small_pattern, is_small_schema
-from mockserve.generation.structured_outputs.json_instances import mentions_checked
-from mockserve.generation.structured_outputs.kinds import DeferredForm, constrained_text, demanded_form, read_constraint
+from mockserve.generation.structured_outputs.json_instances import needs_validation
+from mockserve.generation.structured_outputs.kinds import (
+    DeferredForm,
+    constrained_text,
+    read_constraint,
+    requested_constraint,
+)
 from mockserve.options.content import ArgumentRanges
 from mockserve.protocol.errors import ApiError
 
@@ -55,7 +60,7 @@ def num_calls(function: Callable[[], object]) -> int:
     return count
 
 
-def test_calls_ordinary_demands_small() -> None:
+def test_ordinary_constraints_are_small() -> None:
     assert is_small_schema(PERSON)
     assert is_small_schema({"type": "object"})
     assert is_small_pattern(r"\d{3}-\d{4}")
@@ -65,7 +70,7 @@ def test_calls_ordinary_demands_small() -> None:
         {"json": PERSON},
         {"json_object": True},
     ):
-        assert not isinstance(demanded_form({"structured_outputs": demand}), DeferredForm)
+        assert not isinstance(requested_constraint({"structured_outputs": demand}), DeferredForm)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +91,7 @@ def test_calls_ordinary_demands_small() -> None:
         {"unknown": 1},
     ],
 )
-def test_does_not_call_small_what_may_be_large(schema: Any) -> None:
+def test_constraints_that_may_be_large_are_not_small(schema: Any) -> None:
     assert not is_small_schema(schema)
 
 
@@ -96,11 +101,11 @@ def test_counts_the_arrays_that_a_server_makes_longer() -> None:
     assert not is_small_schema(nested, ArgumentRanges(array_lengths=(1, 100)))
 
 
-def test_defers_every_hostile_demand() -> None:
+def test_hostile_constraints_are_deferred() -> None:
     bodies = [each.body() for each in HOSTILE]
     demands = [each for each in bodies if "structured_outputs" in each or "response_format" in each]
     assert len(demands) > 20
-    assert [each for each in demands if not isinstance(demanded_form(each), DeferredForm)] == []
+    assert [each for each in demands if not isinstance(requested_constraint(each), DeferredForm)] == []
 
 
 names = st.sampled_from("abc")
@@ -167,4 +172,4 @@ def test_a_schema_with_a_deep_value_is_judged_whatever_its_depth(
     for _ in range(num_levels):
         value = wrap(value)
     assert is_small_schema({"type": "integer", name: value}) == (name != "x")
-    assert mentions_checked({"type": "integer", name: [value, {"uniqueItems": True}]})
+    assert needs_validation({"type": "integer", name: [value, {"uniqueItems": True}]})

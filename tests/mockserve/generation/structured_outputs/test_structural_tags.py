@@ -39,7 +39,7 @@ def text(value: str) -> dict[str, Any]:
         ({"type": "dispatch", "rules": []}, "[a-z ]+"),
     ],
 )
-def test_every_format_is_kept_to(form: Any, pattern: str) -> None:
+def test_text_matches_every_structural_tag_format(form: Any, pattern: str) -> None:
     for seed in range(30):
         for verbosity in (0, 1, 2):
             written = tag_text({"type": "structural_tag", "format": form}, Random(seed), verbosity)
