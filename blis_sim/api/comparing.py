@@ -40,7 +40,7 @@ class CalibrationResult:
     metrics: Mapping[str, MetricError]
     noise_floor: Mapping[str, MetricError]
     """Errors of a second recording as a prediction of the first; empty without a second recording."""
-    summary_sentences: tuple[str, ...]
+    in_words: tuple[str, ...]
     """Findings as sentences."""
     notes: tuple[str, ...]
     document: Mapping[str, Any] = field(repr=False)
@@ -92,7 +92,7 @@ def calibrate(
     return CalibrationResult(
         metrics={name: _error(each) for name, each in found.metrics.items()},
         noise_floor={name: _error(each) for name, each in (floor or {}).items()},
-        summary_sentences=tuple(document["in_words"]),
+        in_words=tuple(document["in_words"]),
         notes=tuple(notes),
         document=document,
         calibration=found,

@@ -20,7 +20,7 @@ WORDS = (2023, 2003, 1037, 3231, 1997, 1996, 2944, 6434, 1010, 2029, 4247, 2616,
 class StandIn:
     """Takes the place of a server's composer. `asked` are the `vllm_xargs` of the request that comes next."""
 
-    quotes = False
+    uses_prompt_text = False
 
     def __init__(self, tokenizer: Tokenizer, has_reasoning: bool = False) -> None:
         self.prose = Prose(tokenizer)
@@ -32,7 +32,7 @@ class StandIn:
         """Answers are short."""
         return False
 
-    def composing(
+    def compose_in_steps(
         self,
         random: Random,
         sampling: SamplingParams,
