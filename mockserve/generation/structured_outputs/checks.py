@@ -188,6 +188,8 @@ class _SizeEstimator:
                 _READERS[name](self, value, depth + 1, times)
             elif name == "items":
                 self._items(value, found.get("minItems", 0), depth + 1, times)
+            elif name == "additionalProperties":
+                self._additional(value, found.get("minProperties", 0), depth + 1, times)
             else:
                 raise _LimitExceededError
 
@@ -248,8 +250,10 @@ class _SizeEstimator:
         for each in value:
             self.schema(each, depth, times)
 
-    def _additional(self, value: Any, depth: int, times: int) -> None:
-        self.schema(value, depth, times * FREE_MEMBERS)
+    def _additional(self, value: Any, least: Any, depth: int, times: int) -> None:
+        if type(least) is not int:
+            raise _LimitExceededError
+        self.schema(value, depth, times * max(FREE_MEMBERS, least))
 
     def _pattern(self, value: Any, depth: int, times: int) -> None:
         if not is_small_pattern(value):
@@ -273,7 +277,6 @@ _READERS: dict[str, Callable[[_SizeEstimator, Any, int, int], None]] = {
     "const": _SizeEstimator._plain,
     "anyOf": _SizeEstimator._parts,
     "prefixItems": _SizeEstimator._parts,
-    "additionalProperties": _SizeEstimator._additional,
     "pattern": _SizeEstimator._pattern,
     "$ref": _SizeEstimator._reference,
 }

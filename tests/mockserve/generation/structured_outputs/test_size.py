@@ -125,6 +125,12 @@ schemas = st.recursive(
 )
 
 
+def test_required_members_multiply_where_objects_are_nested() -> None:
+    inner = {"type": "object", "minProperties": 25, "additionalProperties": {"type": "integer"}}
+    assert is_small_schema(inner)
+    assert not is_small_schema({"type": "object", "minProperties": 25, "additionalProperties": inner})
+
+
 @given(schemas, st.integers(0, 2))
 @settings(max_examples=300, deadline=None)
 def test_a_small_job_takes_few_calls(schema: Any, verbosity: int) -> None:
