@@ -16,7 +16,7 @@ test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 coverage: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-branch --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
 
 # Clients and fuzzers that bring versions of their own of what others need.
 test-clients: $(VENV)-clients/.installed-clients

@@ -1,7 +1,6 @@
 """`blis vidur --compat vidur` gives the batches and the times of Vidur's own runs."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,6 @@ import pytest
 from tests.bench.vidur.golden_use import USE
 from tests.bench.vidur.goldens import LARGEST, NAMES, rows_of, simulated
 from tests.reference.simulators import read_text, share_of
-
-LARGE = pytest.mark.skipif("BLIS_LARGE_TESTS" not in os.environ, reason="a million batches take seconds")
 
 
 def differences(ours: list[dict[str, str]], theirs: list[dict[str, str]]) -> list[str]:
@@ -55,7 +52,7 @@ def use_in(folder: Path) -> dict[str, tuple[float, float]]:
     return found
 
 
-@LARGE
+@pytest.mark.slow
 def test_a_million_batches_are_those_of_vidur(shared: Path, tmp_path: Path) -> None:
     golden = shared / "golden" / "vidur" / LARGEST
     folder = simulated(golden, tmp_path)
