@@ -94,7 +94,7 @@ def workloads(
     speculation = None
     if with_speculation and settings["engine"] == "vllm":
         speculation = draw(st.one_of(st.none(), speculations(int(settings["max_num_batched_tokens"]))))
-    if speculation is not None:
+    if speculation is not None and settings.get("pipeline"):
         # With less a request that lacks one token is never admitted, which deployments refuse.
         least = 1 + speculation.num_tokens + speculation.rows_per_request
         settings["max_num_batched_tokens"] = max(settings["max_num_batched_tokens"], least)

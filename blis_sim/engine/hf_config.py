@@ -39,7 +39,7 @@ class ConfigKeys:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not is_number or not 0 <= value <= _MAX_COUNT or value != int(value):
                 raise EngineError(
-                    f"{self.model}: {name} must be a whole number from 0 to {_MAX_COUNT}, got {_shown_value(value)}"
+                    f"{self.model}: {name} must be a whole number from 0 to {_MAX_COUNT}, got {_shown(value)}"
                 )
             return int(value)
         if default is None:
@@ -59,7 +59,7 @@ class ConfigKeys:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise EngineError(f"{self.model}: {key} must be true or false, got {_shown_value(value)}")
+            raise EngineError(f"{self.model}: {key} must be true or false, got {_shown(value)}")
         return value
 
     def text(self, key: str, default: str = "") -> str:
@@ -68,7 +68,7 @@ class ConfigKeys:
         if value is None:
             return default
         if not isinstance(value, str):
-            raise EngineError(f"{self.model}: {key} must be a string, got {_shown_value(value)}")
+            raise EngineError(f"{self.model}: {key} must be a string, got {_shown(value)}")
         return value
 
     def items(self, key: str) -> list[Any]:
@@ -77,7 +77,7 @@ class ConfigKeys:
         if value is None:
             return []
         if not isinstance(value, list):
-            raise EngineError(f"{self.model}: {key} must be a list, got {_shown_value(value)}")
+            raise EngineError(f"{self.model}: {key} must be a list, got {_shown(value)}")
         return value
 
     def per_layer(self, key: str, num_layers: int) -> list[Any]:
@@ -93,11 +93,11 @@ class ConfigKeys:
         """Return the keys of the object under `key`, none when it is missing."""
         value = self.keys.get(key)
         if value is not None and not isinstance(value, Mapping):
-            raise EngineError(f"{self.model}: {key} must be an object, got {_shown_value(value)}")
+            raise EngineError(f"{self.model}: {key} must be an object, got {_shown(value)}")
         return ConfigKeys(f"{self.model}: {key}", value or {})
 
 
-def _shown_value(value: object) -> str:
+def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
@@ -220,11 +220,6 @@ def _count(keys: Mapping[str, Any], name: str, key: str, at_most: int = MAX_SIZE
     if number != int(number):
         raise EngineError(f"{name}: {key} must be a whole number, got {_shown(number)}")
     return int(number)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _first_count(keys: Mapping[str, Any], name: str, *candidates: str) -> int:

@@ -128,8 +128,8 @@ class Sequence:
 
     def __init__(self, request: Request, arrived_at: Micros, instance: int = 0) -> None:
         self.request = request
-        self.input_tokens = request.input_tokens  # a field of a named tuple takes thrice as long to read
-        self.output_tokens = request.output_tokens
+        # A field of a named tuple takes thrice as long to read.
+        self.input_tokens, self.output_tokens = request.input_tokens, request.output_tokens
         self.arrived_at = arrived_at
         self.instance = instance  # of a cluster, by number, or NOWHERE
         self.gateway_wait_us: Micros = 0  # for its turn, in front of a cluster
@@ -144,8 +144,7 @@ class Sequence:
         """Instant by which it should have ended. Only set where scheduling depends on it."""
         self.max_output_tokens = request.max_output_tokens
         """The declared budget; without one, what max_model_len leaves."""
-        self.running = False
-        self.running_number = 0  # grows with each admission, so that it orders running sequences
+        self.running, self.running_number = False, 0  # the number grows with each admission: it orders what runs
         self.span: DecodeSpan | None = None  # set while in the decode cohort; counters are then derived
         self.outcome: Outcome | None = None
         self.num_computed_tokens = 0
@@ -180,10 +179,8 @@ class Sequence:
         """Output tokens that steps under way will produce."""
         self.decodes_from = 0
         """The composition, by number, in which it may decode next. With several pipeline stages only."""
-        self.num_drafts = 0
-        """Tokens proposed for its next step to verify. Speculative decoding only."""
-        self.num_stale_tokens = 0
-        """Part of `num_in_flight_tokens` that was granted before the latest preemption."""
+        self.num_drafts = self.num_stale_tokens = 0
+        """Tokens proposed for its next step, and tokens in flight that were granted before the latest preemption."""
         self.num_registered_blocks = 0
         """Leading blocks already findable in the prefix cache."""
         self.num_shareable_blocks = request.blocks.num_shareable  # read once, because many callers need it

@@ -21,8 +21,6 @@ from blis_sim.pictures.style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Points", "draw_frontier", "frontier", "frontier_panels"]
-
 Floats = npt.NDArray[np.float64]
 
 _MOST_POINTS = 160

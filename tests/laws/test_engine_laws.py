@@ -2,11 +2,13 @@
 
 from collections import Counter
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from blis_sim.engine.config import refusal_reason
 from blis_sim.engine.core import Engine
+from blis_sim.engine.drafting import check_drafts_fit
+from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import BatchDone, CacheChanged, Event, Finished, Outcome, StepDone, StepsDone
 from blis_sim.engine.request import Request
 from tests.strategies import GRID_US, Workload, workloads
@@ -92,8 +94,12 @@ def test_equal_workloads_give_equal_runs(workload: Workload) -> None:
 
 @given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_an_engine_with_work_never_idles(workload: Workload) -> None:
-    """INV-8: while a request waits or runs, something is due."""
+    """INV-8: while a request waits or runs, something is due, in deployments whose drafts fit into a step."""
     engine = workload.engine()
+    try:
+        check_drafts_fit(engine.config)
+    except EngineError:
+        reject()
     for at, request in workload.arrivals:
         engine.submit(request, at)
     while (due_at := engine.next_event_at()) is not None:

@@ -14,7 +14,7 @@ MOST_GAP_GROWTH_MS = 100.0
 MOST_HEALTH_MS = 100.0
 MOST_MEMORY_MIB = 200.0
 
-SECONDS = 2.0
+SECONDS = 4.0
 """Duration of each client's load."""
 
 GENERATING = (

@@ -147,21 +147,16 @@ class CohortScheduler(CohortSteps):
         """Take steps from `at` on, at which none executes, up to the first that ends after `last`."""
         in_flight, cohort, waiting, depth, growth = self.in_flight, self.cohort, self.waiting, self._depth, self._growth
         needs, members, size, ends, free = cohort.needs, cohort.members, self._block_size, cohort.ends, self._free
-        decode_time, take_blocks, most_decodes = self._decode_time, self._take_blocks, self._max_decode_only
+        decode_time, most_decodes, most_running = self._decode_time, self._max_decode_only, self._most_running
         ends_early, reports_steps, counts_taken = self._ends_early, self._reports_steps, self._counts_taken_blocks
-        num_decodes, context, tokens, newcomers = 0, 0, NO_TOKENS, NO_NEWCOMERS
-        most_calm, most_running, index, instants = 0, self._most_running, self.next_step - len(in_flight), [at]
-        may_end_otherwise = ends_early or growth is not None
-        joins_freely = self._admits and not self._limits_admission
+        most_calm, num_decodes, context, joins_freely = 0, 0, 0, self._admits and not self._limits_admission
+        tokens, newcomers, index, instants = NO_TOKENS, NO_NEWCOMERS, self.next_step - len(in_flight), [at]
         while True:
-            step, num_next = self.next_step, cohort.num_decodes
-            num_blocks = needs[step % size]
+            num_next, num_blocks = cohort.num_decodes, needs[(step := self.next_step) % size]
             may_join = waiting and len(members) < most_running
             if may_join or num_next > most_calm or not num_next or num_blocks > free.num_next:
-                if may_join and 0 < most_calm >= num_next and joins_freely and self._blocked is None:
-                    is_composed = self.compose_newcomers(at)  # as in `compose_cohort`
-                else:
-                    is_composed = not self.explicit and self.compose_cohort(at)
+                joins = may_join and 0 < most_calm >= num_next and joins_freely and self._blocked is None
+                is_composed = self.compose_newcomers(at) if joins else not self.explicit and self.compose_cohort(at)
                 if not is_composed or len(in_flight) < depth:
                     self._compose(at)
                     if not in_flight:
@@ -172,7 +167,7 @@ class CohortScheduler(CohortSteps):
                     most_calm = most_decodes
             else:  # as in `compose_cohort`
                 if counts_taken:
-                    take_blocks(num_blocks)
+                    self._take_blocks(num_blocks)
                 elif num_blocks:  # as `CountingKVCache.take` takes them
                     free.num_next -= num_blocks
                     free.num_free -= num_blocks
@@ -184,16 +179,13 @@ class CohortScheduler(CohortSteps):
             if tokens or newcomers or not num_decodes:
                 ends_at = self.begin(in_flight[0], at)
             else:
-                step_us = decode_time(num_decodes, context)
-                ends_at = at + step_us
+                ends_at = at + (step_us := decode_time(num_decodes, context))
                 if ends_at < last and num_decodes == cohort.num_decodes:
                     most = (last - at) // step_us + 1  # contexts grow, so no more begin by `last`
                     if most >= MIN_STEPS_AT_ONCE and (most := self._num_equal_steps(most)) >= MIN_STEPS_AT_ONCE:
                         at, ends_at, context, index = self._take_many_steps(at, last, most, instants)
             instants.append(ends_at)
-            if may_end_otherwise and (
-                ends_early or (growth is not None and len(in_flight) > 1 and growth.is_exceeded(in_flight[1]))
-            ):
+            if ends_early or (growth is not None and len(in_flight) > 1 and growth.is_exceeded(in_flight[1])):
                 at, last = (self._end_early if ends_early else self._end_late)(ends_at, at, last, instants)
                 if at > last:
                     return
@@ -208,12 +200,17 @@ class CohortScheduler(CohortSteps):
                 self._context.events += self.update(at)
             else:
                 in_flight.popleft()  # what `update` does, where no more is to do
-                if newcomers:
-                    self.give_first_tokens(newcomers, index, at)
-                if index in ends:
-                    for sequence in cohort.pop_ended(index):
-                        self.complete(sequence, at, self._context.events)
+                if newcomers or index in ends:
+                    self._give_outputs(newcomers, index, at)
             index += 1
+
+    def _give_outputs(self, newcomers: list[Sequence], index: int, at: Micros) -> None:
+        """Process the first tokens and the last tokens that the step of this index brought to members at `at`."""
+        if newcomers:
+            self.give_first_tokens(newcomers, index, at)
+        if index in self.cohort.ends:
+            for sequence in self.cohort.pop_ended(index):
+                self.complete(sequence, at, self._context.events)
 
     def _is_decode_only(self) -> bool:
         """Whether the cohort alone computes, and takes blocks by their sums alone."""

@@ -60,28 +60,6 @@ class OrcaRules(BatchRules):
         most = self.limits.max_full_batch
         jobs, self.ready = self.ready[:most], self.ready[most:]
         tokens = [job.left for job in jobs]
-        while self.waiting and self.may_join(len(jobs)):
-            job = self.waiting.popleft()
-            self.reserve(job, self.limits.blocks_of_longest)
-            self.started.append(job)
-            jobs.append(job)
-            tokens.append(job.left)
-        return Batch(jobs, tokens) if jobs else None
-
-    def may_join(self, num_requests: int) -> bool:
-        return num_requests < self.limits.max_full_batch and self.blocks.num_free >= self.limits.blocks_of_longest
-
-
-class SplitwiseRules(BatchRules):
-    """Decodes first, then whole prompts up to a limit of tokens, with blocks reserved for the longest request."""
-
-    takes_blocks: ClassVar[bool] = False
-
-    def compose(self) -> Batch | None:
-        self.started, self.restarted = [], []
-        most = self.limits.max_full_batch
-        jobs, self.ready = self.ready[:most], self.ready[most:]
-        tokens = [job.left for job in jobs]
         num_prompt_tokens = 0
         while self.waiting and self._joins(self.waiting[0], len(jobs), num_prompt_tokens):
             job = self.waiting.popleft()
@@ -91,6 +69,17 @@ class SplitwiseRules(BatchRules):
             tokens.append(job.left)
             num_prompt_tokens += 0 if job.is_prefilled else job.left
         return Batch(jobs, tokens) if jobs else None
+
+    def may_join(self, num_requests: int) -> bool:
+        return num_requests < self.limits.max_full_batch and self.blocks.num_free >= self.limits.blocks_of_longest
+
+    def _joins(self, job: Job, num_requests: int, num_prompt_tokens: int) -> bool:
+        """Whether a waiting request joins a batch with so many requests, and so many tokens of prompts."""
+        return self.may_join(num_requests)
+
+
+class SplitwiseRules(OrcaRules):
+    """Decodes first, then whole prompts up to a limit of tokens, with blocks reserved for the longest request."""
 
     def may_join(self, num_requests: int) -> bool:
         return self._joins(self.waiting[0], num_requests, 0)
