@@ -3,29 +3,36 @@
 import asyncio
 from pathlib import Path
 
-from benchmarks.day.__main__ import RECORDING
-from benchmarks.day.clients import MODEL, load
-from benchmarks.day.processes import judged
-from blis_sim.options import options_from
-from mockserve.engines import deployment_of
-from mockserve.options.serve import ServeOptions
-from tests.observe.proxy.running import running_proxy
-from tests.wire.serving import running_server
+import pytest
+
+from benchmarks.day.__main__ import PLAYING, recorded
+from benchmarks.day.clients import MODEL, LoadReplies, load
+from benchmarks.day.processes import judged, running
+
+NUM_REQUESTS, RATE = 36, 30.0
+SERVE = ("serve", MODEL, "--port", "0")
 
 
-def test_a_recorded_day_is_predicted_and_says_the_same_when_played_back_at_three_times_the_load(tmp_path: Path) -> None:
-    latency = deployment_of(options_from(ServeOptions, model=MODEL)).latency
-    settings = {"served_model_name": (MODEL,), "speed": 1.0, "max_model_len": None}
-    with (
-        running_server(latency, **settings) as server,
-        running_proxy(server.url, tmp_path / "day", *RECORDING) as proxy,
-    ):
-        first = asyncio.run(load(proxy.url, 36, 30.0))
-        proxy.stop()
-    playing = {"playback": str(tmp_path / "day.content.jsonl"), "playback_miss": "error"}
-    with running_server(latency, **settings, **playing) as server:
-        second = asyncio.run(load(server.url, 36, 90.0))
-    assert second.words == first.words
-    assert proxy.summary["by_status"] == {"ok": 36}
-    found = judged(tmp_path, "day", "--model", MODEL)["metrics"]["e2e"]["request_level"]
-    assert found["quality"] in ("excellent", "good"), found
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LoadReplies]:
+    """The folder of a recording, and its replies.
+
+    Client libraries import parts of themselves at their first requests, so a first load goes to another server.
+    Each server is a process of its own, as a client that imports holds up every thread of its process.
+    """
+    folder = tmp_path_factory.mktemp("day")
+    with running(folder, *SERVE) as (_, url):
+        asyncio.run(load(url, NUM_REQUESTS, 2 * RATE))
+    with running(folder, *SERVE) as (_, url):
+        return folder, recorded(folder, url, "day", NUM_REQUESTS, RATE)
+
+
+def test_a_simulation_predicts_the_replies_of_a_recorded_day(day: tuple[Path, LoadReplies]) -> None:
+    found = judged(day[0], "day", "--model", MODEL)["metrics"]["e2e"]["request_level"]
+    assert found["quality"] == "excellent", found
+
+
+def test_a_recorded_day_says_the_same_when_played_back_at_three_times_the_load(day: tuple[Path, LoadReplies]) -> None:
+    with running(day[0], *SERVE, *PLAYING) as (_, url):
+        second = asyncio.run(load(url, NUM_REQUESTS, 3 * RATE))
+    assert second.words == day[1].words
