@@ -55,7 +55,7 @@ class BetterOfTwo:
         self._draw = draw
 
     def choose(self, request: Request, state: RoutingState) -> Choice:
-        drawn = [self._draw(len(state.candidates)) for _ in range(2)]
+        drawn = [self._draw(len(state.candidates), request.input_tokens) for _ in range(2)]
         return Choice(min(drawn, key=lambda place: state.candidates[place].load))
 
 

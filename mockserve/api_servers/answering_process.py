@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -122,6 +122,10 @@ class RemoteDriver:
     def instant_at(self, reading_s: float) -> Micros:
         """The simulated instant at which the monotonic clock reads `reading_s`."""
         return int((reading_s - self._origin_s) * self._us_per_s)
+
+    def pending_arrival(self, at: Micros) -> AbstractContextManager[None]:
+        """Do nothing: the engines do not wait for requests that another process prepares."""
+        return nullcontext()
 
     def submit(
         self,

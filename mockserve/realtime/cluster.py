@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, MutableMapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TypeVar
@@ -234,6 +235,10 @@ class InstanceDriver:
     def instant_at(self, reading_s: float) -> Micros:
         """The simulated instant at which the monotonic clock reads `reading_s`."""
         return self.shared_driver.instant_at(reading_s)
+
+    def pending_arrival(self, at: Micros) -> AbstractContextManager[None]:
+        """Keep all engines before `at` within a `with` block that prepares a request which arrived at `at`."""
+        return self.shared_driver.pending_arrival(at)
 
     def seconds_at(self, at: Micros) -> float:
         """The reading of the monotonic clock at a simulated instant."""

@@ -22,6 +22,9 @@ from mockserve.metrics.engine import Lateness
 from mockserve.realtime.timer import BacklogSlices, Clock
 
 MAX_QUIET_TURNS = 16
+"""Turns of the event loop for which a wake waits until no bytes are received, if time jumps."""
+MAX_READING_TURNS = 3
+"""Turns for which a wake waits at a set speed, so that a request is submitted before the engine passes it."""
 HEADS_WAIT_S = 0.1
 """Minimum wait of a stream's head for its first event if time jumps."""
 
@@ -120,12 +123,12 @@ class WriteCoalescer:
             now_s = monotonic()
             observe(now_s - each.due_s, now_s, num_frames)
 
-    def has_received_bytes(self) -> bool:
+    def has_received_bytes(self, most_turns: int) -> bool:
         """Whether bytes were received since the last check, so that requests may be about to be submitted.
 
-        A caller that waits for False waits at most `MAX_QUIET_TURNS` turns.
+        A caller that waits for False waits at most `most_turns` turns.
         """
-        if self.num_received == self._num_received_at_check or self._num_turns_waited >= MAX_QUIET_TURNS:
+        if self.num_received == self._num_received_at_check or self._num_turns_waited >= most_turns:
             self._num_turns_waited = 0
             return False
         self._num_received_at_check = self.num_received

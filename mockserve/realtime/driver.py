@@ -7,7 +7,8 @@ All deadlines are absolute: lateness does not accumulate, and no token is delive
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from http import HTTPStatus
 from typing import Protocol, TypeVar
 
@@ -18,8 +19,15 @@ from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 from mockserve.in_flight_request import FlightRecorder, InFlightRequest, ParentRequest, Reply, new_parent
-from mockserve.realtime.deliveries import Deliveries, EngineOutput, WriteCoalescer, ignore_step
-from mockserve.realtime.timer import Alarm, BacklogSlices, clock_of
+from mockserve.realtime.deliveries import (
+    MAX_QUIET_TURNS,
+    MAX_READING_TURNS,
+    Deliveries,
+    EngineOutput,
+    WriteCoalescer,
+    ignore_step,
+)
+from mockserve.realtime.timer import Alarm, BacklogSlices, PendingArrivals, clock_of
 
 T = TypeVar("T")
 
@@ -70,6 +78,13 @@ class Driver(Protocol):
 
     def instant_at(self, reading_s: float) -> Micros:
         """The simulated instant at which the monotonic clock reads `reading_s`."""
+        ...
+
+    def pending_arrival(self, at: Micros) -> AbstractContextManager[None]:
+        """Keep the engine before `at` within a `with` block that prepares a request which arrived at `at`.
+
+        The engine waits for `MAX_ARRIVAL_WAIT_S` at most.
+        """
         ...
 
     def submit(
@@ -162,6 +177,7 @@ class RealtimeDriver(Deliveries):
         self._conditions = Conditions()
         self._wake_at: Micros | None = None
         self._alarm = Alarm(self._wake, monotonic)
+        self._pending = PendingArrivals(monotonic)
 
     def clock(self) -> Micros:
         """The present instant in simulated microseconds."""
@@ -170,6 +186,21 @@ class RealtimeDriver(Deliveries):
     def instant_at(self, reading_s: float) -> Micros:
         """The simulated instant at which the monotonic clock reads `reading_s`."""
         return self._clock.instant_at(reading_s)
+
+    @contextmanager
+    def pending_arrival(self, at: Micros) -> Iterator[None]:
+        """Keep the engine before `at` within a `with` block, for `MAX_ARRIVAL_WAIT_S` at most.
+
+        Without it, the engine would run on while a long prompt is tokenized, and the request would arrive later than
+        it was received.
+        """
+        number = self._pending.add(at)
+        try:
+            yield
+        finally:
+            self._pending.remove(number)
+            if self._alarm.is_set:
+                self._arm()
 
     def submit(
         self,
@@ -264,6 +295,8 @@ class RealtimeDriver(Deliveries):
     def _arm(self) -> None:
         """Set the alarm to the next due instant of the engine or the outbox."""
         due_at = self._simulation.next_event_at()
+        if due_at is not None and (pending := self._pending.first()) is not None and due_at >= pending[0]:
+            due_at = max(due_at, self._clock.instant_at(pending[1]))
         if self._outbox and (due_at is None or self._outbox[0][0] < due_at):
             due_at = self._outbox[0][0]
         if due_at == self._wake_at and self._alarm.is_set:
@@ -277,7 +310,9 @@ class RealtimeDriver(Deliveries):
     def _wake(self) -> None:
         assert self._wake_at is not None
         due_until = self._clock.due_until()
-        if due_until < self._wake_at or (self._jumps and self.wire.has_received_bytes()):
+        if due_until < self._wake_at or self.wire.has_received_bytes(
+            MAX_QUIET_TURNS if self._jumps else MAX_READING_TURNS
+        ):
             self._alarm.set(self.seconds_at(self._wake_at))
             return
         try:
@@ -291,6 +326,8 @@ class RealtimeDriver(Deliveries):
     def _catch_up(self, due_until: Micros) -> None:
         """Process due events instant by instant and deliver their tokens, and yield to the loop after a time slice."""
         now_s, due_at = self._monotonic(), self._simulation.next_event_at()
+        pending = self._pending.first()
+        runs_until = due_until if pending is None or self._jumps else min(due_until, pending[0] - 1)
         behind_s = 0.0 if due_at is None else now_s - self.seconds_at(due_at)
         slices = self._slices
         slices.begin(now_s, math.inf if self._jumps else behind_s)
@@ -299,9 +336,9 @@ class RealtimeDriver(Deliveries):
             while True:
                 self._deliver_due(due_until)
                 due_at = self._simulation.next_event_at()
-                if due_at is None or due_at > due_until:
+                if due_at is None or due_at > runs_until:
                     return
-                self._run_engine(slices.stretch(due_at, due_until), due_until)
+                self._run_engine(slices.stretch(due_at, runs_until), due_until)
                 if slices.is_over():
                     return
         finally:

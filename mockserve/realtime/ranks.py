@@ -1,6 +1,7 @@
 """Drivers of data-parallel ranks behind one endpoint, with one clock per rank or one for all."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -163,6 +164,14 @@ class RankedDriver:
     def instant_at(self, reading_s: float) -> Micros:
         """The simulated instant at which the monotonic clock reads `reading_s`."""
         return self.drivers[0].instant_at(reading_s)
+
+    @contextmanager
+    def pending_arrival(self, at: Micros) -> Iterator[None]:
+        """Keep all engines before `at` within a `with` block that prepares a request which arrived at `at`."""
+        with ExitStack() as stack:
+            for driver in self.drivers:
+                stack.enter_context(driver.pending_arrival(at))
+            yield
 
     def submit(
         self,

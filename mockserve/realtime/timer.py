@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Protocol
 
 from blis_sim.engine.events import StepDone
@@ -88,6 +89,42 @@ def clock_of(simulation: Simulation, speed: float, monotonic: Callable[[], float
     if math.isinf(speed):
         return JumpingClock(simulation, monotonic)
     return PacedClock(speed * 1e6, monotonic, monotonic() if origin_s is None else origin_s)
+
+
+MAX_ARRIVAL_WAIT_S = 0.01
+"""Longest time for which the engine waits for a request that has been received and not been submitted."""
+
+
+class PendingArrivals:
+    """Requests that have been received and not been submitted, in the order in which they were received."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._arrivals: dict[int, tuple[Micros, float]] = {}
+        """Instant of each arrival, and the reading of the monotonic clock until which the engine waits for it."""
+        self._numbers = count()
+
+    def add(self, at: Micros) -> int:
+        """Add an arrival. Returns its number."""
+        number = next(self._numbers)
+        self._arrivals[number] = at, self._monotonic() + MAX_ARRIVAL_WAIT_S
+        return number
+
+    def remove(self, number: int) -> None:
+        """Remove an arrival, which may have been waited for long enough."""
+        self._arrivals.pop(number, None)
+
+    def first(self) -> tuple[Micros, float] | None:
+        """Return the first arrival that the engine waits for, and until when; None without one. Cost: O(1) amortized.
+
+        Arrivals that have been waited for long enough are dropped.
+        """
+        while self._arrivals:
+            number, arrival = next(iter(self._arrivals.items()))
+            if self._monotonic() < arrival[1]:
+                return arrival
+            del self._arrivals[number]
+        return None
 
 
 SHORTEST_SLICE_S = 0.002

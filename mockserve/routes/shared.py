@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from aiohttp import hdrs, web
@@ -20,7 +20,7 @@ from mockserve.serving.aside import LARGE_BYTES, BodyReservation, run_to_complet
 from mockserve.serving.planner import likely_tokens
 from mockserve.serving.service import SERVICE, ReplyDelivery, Service
 from mockserve.transport.aiohttp_internals import forget_body
-from mockserve.transport.clients import requested_rank
+from mockserve.transport.clients import arrived_at, requested_rank
 from mockserve.transport.headers import header_text
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -132,7 +132,15 @@ async def aside(request: web.Request, work: Callable[P, T], *arguments: P.args, 
     num_bytes = request.get(NUM_BODY_BYTES)
     if num_bytes is None:
         return work(*arguments, **named)
-    return await request.app[SERVICE].delivery.aside.run(num_bytes > LARGE_BYTES, work, *arguments, **named)
+    delivery = request.app[SERVICE].delivery
+    with pending_arrival(request, delivery, num_bytes > LARGE_BYTES):
+        return await delivery.aside.run(num_bytes > LARGE_BYTES, work, *arguments, **named)
+
+
+def pending_arrival(request: web.Request, delivery: ReplyDelivery, is_huge: bool) -> AbstractContextManager[None]:
+    """Let the engine wait for a request within a `with` block, unless its work is huge."""
+    driver = delivery.driver
+    return nullcontext() if is_huge else driver.pending_arrival(arrived_at(request, driver))
 
 
 async def parsed(request: web.Request, known: ParsedBodyCache[T], body: dict[str, Any]) -> T:
@@ -144,25 +152,29 @@ async def parsed(request: web.Request, known: ParsedBodyCache[T], body: dict[str
 
 async def run_single_plan(request: web.Request, body: Mapping[str, Any], plan: Coroutine[Any, Any, T]) -> T:
     """Plan one answer to `body` and return the plan; long bodies and answers are planned on a thread."""
-    num_bytes = request.get(NUM_BODY_BYTES)
-    if num_bytes is None and not body.get("ignore_eos"):
+    num_bytes, max_tokens = request.get(NUM_BODY_BYTES), body.get("max_output_tokens")
+    is_bounded = isinstance(max_tokens, int) and max_tokens <= LONG_ANSWER_TOKENS
+    if num_bytes is None and (is_bounded or not body.get("ignore_eos")):
         return await plan
-    return await _on_thread(request.app[SERVICE].delivery, (num_bytes or 0) > LARGE_BYTES, plan)
+    return await _on_thread(request, request.app[SERVICE].delivery, (num_bytes or 0) > LARGE_BYTES, plan)
 
 
 async def run_plan(request: web.Request, sampling: SamplingParams, plan: Coroutine[Any, Any, T]) -> T:
     """Plan the answers that `sampling` describes and return the plan; long answers are planned on a thread."""
     service, num_bytes = request.app[SERVICE], request.get(NUM_BODY_BYTES)
-    is_long = sampling.n * likely_tokens(sampling, service.model.planner.max_model_len) > LONG_ANSWER_TOKENS
+    max_model_len = service.model.planner.max_model_len
+    budget = max_model_len if sampling.max_tokens is None else min(sampling.max_tokens, max_model_len)
+    is_long = sampling.n * likely_tokens(sampling, budget) > LONG_ANSWER_TOKENS
     if num_bytes is None and not is_long:
         return await plan
-    return await _on_thread(service.delivery, is_long or (num_bytes or 0) > LARGE_BYTES, plan)
+    return await _on_thread(request, service.delivery, is_long or (num_bytes or 0) > LARGE_BYTES, plan)
 
 
-async def _on_thread(delivery: ReplyDelivery, is_huge: bool, plan: Coroutine[Any, Any, T]) -> T:
+async def _on_thread(request: web.Request, delivery: ReplyDelivery, is_huge: bool, plan: Coroutine[Any, Any, T]) -> T:
     """Run a planning coroutine on a thread. It is closed if the client disconnects before it begins."""
     try:
-        return await delivery.aside.run(is_huge, run_to_completion, plan)
+        with pending_arrival(request, delivery, is_huge):
+            return await delivery.aside.run(is_huge, run_to_completion, plan)
     finally:
         with suppress(ValueError):  # the thread is executing the plan
             plan.close()

@@ -17,7 +17,9 @@ class RecordedDraws:
     def __init__(self, numbers: Iterator[int]) -> None:
         self._numbers = numbers
 
-    def __call__(self, num_equals: int) -> int:
+    def __call__(self, num_equals: int, input_tokens: int) -> int:
+        if num_equals == 1:
+            return 0
         highest = (1 << 31) - 1 - (1 << 31) % num_equals
         while (draw := next(self._numbers) >> 32) > highest:
             pass

@@ -57,7 +57,8 @@ def _routed(cluster: "Cluster", arrivals: list[Sequence]) -> dict[int, list[Sequ
     chosen: dict[int, list[Sequence]] = {}
     if isinstance(router, LoadObliviousRouter):
         state.now = arrivals[-1].arrived_at
-        for place, sequence in zip(router.places(len(numbers), len(arrivals)), arrivals, strict=True):
+        places = router.places(len(numbers), [sequence.request for sequence in arrivals])
+        for place, sequence in zip(places, arrivals, strict=True):
             chosen.setdefault(numbers[place], []).append(sequence)
         return chosen
     choose = router.choose

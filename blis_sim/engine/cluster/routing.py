@@ -51,11 +51,11 @@ class Router(Protocol):
         ...
 
 
-def best_with_ties(scores: Sequence[float], ties: TieBreaker) -> int:
+def best_with_ties(request: Request, scores: Sequence[float], ties: TieBreaker) -> int:
     """Return the index of the largest score; ties are drawn."""
     best = max(scores)
     places = [place for place, score in enumerate(scores) if score == best]
-    return places[0] if len(places) == 1 else places[ties(len(places))]
+    return places[ties(len(places), request.input_tokens)]
 
 
 class LoadObliviousRouter(ABC):
@@ -68,11 +68,11 @@ class LoadObliviousRouter(ABC):
     reads_adapters = False
 
     @abstractmethod
-    def places(self, num_candidates: int, num_requests: int) -> list[int]:
-        """Return the index of a candidate for each of the next `num_requests` requests."""
+    def places(self, num_candidates: int, requests: Sequence[Request]) -> list[int]:
+        """Return the index of a candidate for each of the next requests."""
 
     def choose(self, request: Request, state: RoutingState) -> Choice:
-        (place,) = self.places(len(state.candidates), 1)
+        (place,) = self.places(len(state.candidates), (request,))
         return Choice(place)
 
 
@@ -82,9 +82,9 @@ class RoundRobin(LoadObliviousRouter):
     def __init__(self) -> None:
         self._num_routed = 0
 
-    def places(self, num_candidates: int, num_requests: int) -> list[int]:
+    def places(self, num_candidates: int, requests: Sequence[Request]) -> list[int]:
         first = self._num_routed
-        self._num_routed += num_requests
+        self._num_routed += len(requests)
         return [number % num_candidates for number in range(first, self._num_routed)]
 
 
@@ -94,32 +94,32 @@ class Random(LoadObliviousRouter):
     def __init__(self, ties: TieBreaker) -> None:
         self._draw = ties
 
-    def places(self, num_candidates: int, num_requests: int) -> list[int]:
-        return [self._draw(num_candidates) for _ in range(num_requests)]
+    def places(self, num_candidates: int, requests: Sequence[Request]) -> list[int]:
+        return [self._draw(num_candidates, request.input_tokens) for request in requests]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRouter:
-    """Chooses the candidate that `choose_place` picks from the loads of all."""
+    """Chooses the candidate that `choose_place` picks for a request from the loads of all."""
 
-    choose_place: Callable[[Sequence[int]], int]
+    choose_place: Callable[[Request, Sequence[int]], int]
     reads_snapshots: bool = True
     reads_in_flight: bool = True
     reads_caches: bool = False
     reads_adapters: bool = False
 
     def choose(self, request: Request, state: RoutingState) -> Choice:
-        return Choice(self.choose_place([snapshot.load for snapshot in state.candidates]))
+        return Choice(self.choose_place(request, [snapshot.load for snapshot in state.candidates]))
 
 
 def least_loaded(ties: TieBreaker) -> LoadRouter:
     """Return a router that chooses the candidate with the least effective load; ties are drawn."""
-    return LoadRouter(lambda loads: best_with_ties([-load for load in loads], ties))
+    return LoadRouter(lambda request, loads: best_with_ties(request, [-load for load in loads], ties))
 
 
 def always_busiest() -> LoadRouter:
     """Return a router that chooses the most effective load, the first of equals: a worst case for tests."""
-    return LoadRouter(lambda loads: loads.index(max(loads)))
+    return LoadRouter(lambda _request, loads: loads.index(max(loads)))
 
 
 class LeastOutstanding:
@@ -159,7 +159,7 @@ class Weighted:
 
     def choose(self, request: Request, state: RoutingState) -> Choice:
         totals = self._totals(request, state)
-        place = best_with_ties(totals, self._ties)
+        place = best_with_ties(request, totals, self._ties)
         for routed in self._observers:
             routed(request, state.candidates[place].instance, state)
         return Choice(place, totals)

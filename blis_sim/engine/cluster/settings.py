@@ -1,8 +1,7 @@
 """Settings of a cluster's decisions: age of the router's figures, latencies, tie-breaking."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol
 
 from blis_sim.engine.draws import splitmix64
 from blis_sim.engine.errors import EngineError
@@ -39,22 +38,32 @@ class Latencies:
     """Time from the admission of a request until it is routed and enters its instance."""
 
 
-TieBreaker: TypeAlias = Callable[[int], int]
-"""Picks one of `n` equals: called with `n`, returns an index from 0 to n - 1."""
+class TieBreaker(Protocol):
+    """Picks one of several equals for a request. It is called for each request, also if one is best."""
+
+    def __call__(self, num_equals: int, input_tokens: int) -> int:
+        """Return an index from 0 to `num_equals` - 1 for a request whose prompt has `input_tokens` tokens."""
+        ...
 
 
 DEFAULT_SEED = 42
 
 
 class SeededTieBreaker:
-    """Draws from a seed; two runs with one seed get equal draws."""
+    """Draws by a seed, the length of the prompt, and the number of earlier requests with a prompt of that length.
 
-    __slots__ = ("_base", "_num_draws")
+    A replay of a recorded server repeats the draws of the server: requests that only the server received, two requests
+    that arrived in another order, and a tie that only one of both had leave the draws of all other lengths as they are.
+    """
+
+    __slots__ = ("_base", "_num_routed")
 
     def __init__(self, seed: int) -> None:
         self._base = splitmix64(seed)
-        self._num_draws = 0
+        self._num_routed: dict[int, int] = {}
+        """Requests so far by the length of their prompts."""
 
-    def __call__(self, num_equals: int) -> int:
-        self._num_draws += 1
-        return splitmix64(self._base ^ self._num_draws) % num_equals
+    def __call__(self, num_equals: int, input_tokens: int) -> int:
+        number = self._num_routed.get(input_tokens, 0)
+        self._num_routed[input_tokens] = number + 1
+        return splitmix64(splitmix64(self._base ^ input_tokens) ^ number) % num_equals if num_equals > 1 else 0

@@ -15,7 +15,7 @@ from tests.engine.cluster.small_clusters import cluster, endings, engine, run_ou
 from tests.fakes import TestLatency, config, request
 
 
-def last(num_equals: int) -> int:
+def last(num_equals: int, input_tokens: int) -> int:
     return num_equals - 1
 
 

@@ -21,7 +21,7 @@ from tests.fakes import request
 REQUEST = request()
 
 
-def last(num_equals: int) -> int:
+def last(num_equals: int, input_tokens: int) -> int:
     return num_equals - 1
 
 
@@ -59,10 +59,25 @@ def test_at_random_all_get_their_share() -> None:
 def test_draws_follow_from_the_seed() -> None:
     def draws(seed: int) -> list[int]:
         ties = SeededTieBreaker(seed)
-        return [ties(7) for _ in range(50)]
+        return [ties(7, 100) for _ in range(50)]
 
     assert draws(1) == draws(1) != draws(2)
     assert set(draws(1)) == set(range(7))
+
+
+def test_draws_of_a_length_do_not_depend_on_requests_of_other_lengths() -> None:
+    def draws(lengths: list[int]) -> list[int]:
+        ties = SeededTieBreaker(1)
+        return [draw for length, draw in [(each, ties(7, each)) for each in lengths] if length == 100]
+
+    assert draws([100] * 4) == draws([100, 200, 100, 300, 200, 100, 100]) == draws([200, 300, 100, 100, 200, 100, 100])
+
+
+def test_a_request_without_equals_counts_as_one_with_equals() -> None:
+    with_equals, without = SeededTieBreaker(1), SeededTieBreaker(1)
+    with_equals(7, 100)
+    assert without(1, 100) == 0
+    assert [with_equals(7, 100) for _ in range(20)] == [without(7, 100) for _ in range(20)]
 
 
 @pytest.mark.parametrize(("weights", "expected"), [((3.0, 1.0), 0), ((1.0, 3.0), 1), ((30.0, 10.0), 0)])

@@ -95,14 +95,14 @@ async def test_a_client_that_is_gone_gets_no_bytes(ends: tuple[asyncio.Transport
 
 def test_news_are_reported_once_and_never_for_ever() -> None:
     wire = WriteCoalescer(Lateness())
-    assert not wire.has_received_bytes()
+    assert not wire.has_received_bytes(MAX_QUIET_TURNS)
     wire.num_received += 2
-    assert wire.has_received_bytes()
-    assert not wire.has_received_bytes()
+    assert wire.has_received_bytes(MAX_QUIET_TURNS)
+    assert not wire.has_received_bytes(MAX_QUIET_TURNS)
     reported = 0
     for _ in range(3 * MAX_QUIET_TURNS):
         wire.num_received += 1
-        reported += wire.has_received_bytes()
+        reported += wire.has_received_bytes(MAX_QUIET_TURNS)
     assert 0 < reported < 3 * MAX_QUIET_TURNS
 
 

@@ -1,0 +1,105 @@
+"""A request that is prepared beside the event loop arrives at the instant at which it was received."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from blis_sim.engine.core import Engine
+from mockserve.metrics.engine import Lateness
+from mockserve.realtime.deliveries import WriteCoalescer
+from mockserve.realtime.driver import RealtimeDriver
+from mockserve.realtime.timer import MAX_ARRIVAL_WAIT_S
+from tests.fakes import TestLatency, config, request
+from tests.mockserve.realtime.listeners import Listener, Logbook
+
+SLOWNESS = 50
+"""Real seconds per second of the driver's clock, so that a busy machine exhausts no wait."""
+NewDriver = Callable[[TestLatency], RealtimeDriver]
+
+
+def slow_clock() -> float:
+    return time.monotonic() / SLOWNESS
+
+
+@pytest.fixture
+async def drive() -> AsyncIterator[NewDriver]:
+    made: list[RealtimeDriver] = []
+
+    def make(latency: TestLatency) -> RealtimeDriver:
+        wire = WriteCoalescer(Lateness())
+        made.append(RealtimeDriver(Engine(config(), latency), Logbook(), wire, monotonic=slow_clock))
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.close()
+
+
+async def heard(listener: Listener, num_tokens: int = 1) -> None:
+    """Return when a listener has heard `num_tokens` more tokens."""
+    has_heard, last = asyncio.Event(), len(listener.heard) + num_tokens
+    listener.on_token = lambda number: has_heard.set() if number >= last else None
+    await has_heard.wait()
+
+
+async def running(driver: RealtimeDriver) -> Listener:
+    """Return a listener of a request that has had a token."""
+    listener = Listener()
+    driver.submit(request("running", output_tokens=1_000_000), listener)
+    await heard(listener)
+    return listener
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_the_engine_does_not_pass_a_request_that_is_being_prepared(drive: NewDriver, waits: bool) -> None:
+    driver = drive(TestLatency(step_us=300))
+    await running(driver)
+    at = driver.clock()
+    if waits:
+        with driver.pending_arrival(at):
+            await asyncio.sleep(0.002 * SLOWNESS)
+    else:
+        await asyncio.sleep(0.002 * SLOWNESS)
+    assert (driver.submit(request("prepared"), Listener(), at).arrived_at == at) is waits
+
+
+async def test_the_engine_runs_on_after_a_request_was_prepared(drive: NewDriver) -> None:
+    driver = drive(TestLatency(step_us=300))
+    listener = await running(driver)
+    with driver.pending_arrival(driver.clock()):
+        await asyncio.sleep(0.002 * SLOWNESS)
+    await heard(listener, 5)
+
+
+async def test_the_engine_waits_for_the_first_of_several_arrivals(drive: NewDriver) -> None:
+    driver = drive(TestLatency(step_us=300))
+    await running(driver)
+    first = driver.clock()
+    with driver.pending_arrival(first):
+        await asyncio.sleep(0.001 * SLOWNESS)
+        with driver.pending_arrival(driver.clock()):
+            await asyncio.sleep(0.001 * SLOWNESS)
+        assert driver.submit(request("first"), Listener(), first).arrived_at == first
+
+
+async def test_the_engine_does_not_wait_for_ever(drive: NewDriver) -> None:
+    driver = drive(TestLatency(step_us=300))
+    listener = await running(driver)
+    with driver.pending_arrival(driver.clock()):
+        began = slow_clock()
+        await heard(listener, 5)
+        assert slow_clock() - began > MAX_ARRIVAL_WAIT_S / 2
+
+
+async def test_tokens_of_earlier_steps_are_sent_while_the_engine_waits(drive: NewDriver) -> None:
+    driver = drive(TestLatency(step_us=300, output_token_time=4_000))
+    listener = Listener()
+    driver.submit(request(output_tokens=1), listener)
+    await driver.until(lambda engine: not engine.stats.num_running and bool(engine.now))
+    began = slow_clock()
+    with driver.pending_arrival(driver.clock()):
+        await listener.done.wait()
+        assert slow_clock() - began < MAX_ARRIVAL_WAIT_S
+    assert listener.heard == [1]
