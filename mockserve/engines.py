@@ -2,8 +2,7 @@
 
 import itertools
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,9 @@ from blis_sim.engine.latency.blackbox import InstantLatency
 from blis_sim.engine.latency.catalogue.entries import has_model
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
-from blis_sim.engine.latency.wrapped import ApiServers, EvenRanks, SlowedLatency, with_joint_steps
-from blis_sim.engine.ranks import RankGroup
+from blis_sim.engine.latency.wrapped import ApiServers, EvenRanks, JointSteps, SlowedLatency, with_joint_steps
+from blis_sim.engine.lockstep_ranks import LockstepRanks
+from blis_sim.engine.ranks import IndependentRanks
 from blis_sim.engine.step_log import RecentSteps
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
@@ -36,7 +36,7 @@ from mockserve.protocol.errors import ApiError, mark_late
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
 from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
 from mockserve.realtime.driver import Driver, RealtimeDriver
-from mockserve.realtime.ranks import RankDriver, RankedDriver, RankGroupDriver
+from mockserve.realtime.ranks import RankDriver, RankGroupDriver
 from mockserve.transport.clients import SlowReaders
 
 if TYPE_CHECKING:
@@ -194,52 +194,47 @@ def build_engines(
     options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: WriteCoalescer
 ) -> Mapping[int, RankEngine]:
     """Build all ranks and start their clocks. Raises OptionError if KV events cannot be published."""
-    config, latency_model = engine_settings(options, deployment)
-    if deployment.rank is not None and config.timing is None:
-        return _ranks_in_lockstep(options, deployment, environment, wire)
-    origin_s = time.monotonic()
-    ranks: dict[int, RankEngine] = {}
-    for rank in range(options.deployment.dp):
-        latency = SlowedLatency(latency_model)
-        metrics = EngineMetrics(deployment.config.limit_tokens)
-        engine = Engine(config, latency, steps=RecentSteps(STEPS_KEPT))
-        driver = RealtimeDriver(engine, metrics, wire, options.speed, origin_s=origin_s)
-        rank_number = options.kv_sharing.data_parallel_rank + rank
-        publisher = open_publisher(options.kv_sharing, environment, config, rank_number)
-        if publisher is not None:
-            driver.output.on_cache_changes = publisher.publish
-        ranks[rank] = RankEngine(driver, metrics, latency, publisher)
-    return ranks
-
-
-def _ranks_in_lockstep(
-    options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: WriteCoalescer
-) -> Mapping[int, RankEngine]:
-    """Build ranks that share experts. Raises OptionError if KV events cannot be published."""
     config, model = engine_settings(options, deployment)
-    shared, steps = with_joint_steps(model)
-    latencies = [SlowedLatency(shared) for _ in range(options.deployment.dp)]
+    steps: JointSteps | None = None
+    if deployment.rank is not None and config.timing is None:
+        model, steps = with_joint_steps(model)
+    latencies = [SlowedLatency(model) for _ in range(options.deployment.dp)]
     engines = [Engine(config, latency, steps=RecentSteps(STEPS_KEPT)) for latency in latencies]
     metrics = [EngineMetrics(config.limit_tokens) for _ in engines]
-    outputs = {rank: EngineOutput(engine, metrics[rank]) for rank, engine in enumerate(engines)}
-    driver = RankGroupDriver(RankGroup(engines, steps), outputs, wire, options.speed)
+    outputs, drivers = _rank_drivers(options, engines, metrics, steps, wire)
     ranks: dict[int, RankEngine] = {}
-    for rank, engine in enumerate(engines):
+    for rank, driver in enumerate(drivers):
         publisher = open_publisher(
             options.kv_sharing, environment, config, options.kv_sharing.data_parallel_rank + rank
         )
         if publisher is not None:
             outputs[rank].on_cache_changes = publisher.publish
-        ranks[rank] = RankEngine(RankDriver(driver, rank, engine), metrics[rank], latencies[rank], publisher)
+        ranks[rank] = RankEngine(driver, metrics[rank], latencies[rank], publisher)
     return ranks
 
 
-def driver_of(ranks: Mapping[int, RankEngine]) -> RealtimeDriver | RankedDriver:
+def _rank_drivers(
+    options: ServeOptions,
+    engines: Sequence[Engine],
+    metrics: Sequence[EngineMetrics],
+    steps: JointSteps | None,
+    wire: WriteCoalescer,
+) -> tuple[Sequence[EngineOutput], Sequence[RealtimeDriver | RankDriver]]:
+    """Return the output and the driver of each rank. With joint steps, ranks step together."""
+    if len(engines) == 1 and steps is None:
+        driver = RealtimeDriver(engines[0], metrics[0], wire, options.speed)
+        return [driver.output], [driver]
+    outputs = {rank: EngineOutput(engine, metrics[rank]) for rank, engine in enumerate(engines)}
+    group = IndependentRanks(engines) if steps is None else LockstepRanks(engines, steps)
+    shared = RankGroupDriver(group, outputs, wire, options.speed)
+    return list(outputs.values()), [RankDriver(shared, rank, engine) for rank, engine in enumerate(engines)]
+
+
+def driver_of(ranks: Mapping[int, RankEngine]) -> RealtimeDriver:
     """Return the driver that accepts requests for all ranks."""
-    if isinstance(first := ranks[0].driver, RankDriver):
-        return first.shared_driver
-    drivers = [rank.driver for rank in ranks.values() if isinstance(rank.driver, RealtimeDriver)]
-    return drivers[0] if len(drivers) == 1 else RankedDriver(drivers)
+    first = ranks[0].driver
+    assert not isinstance(first, InstanceDriver)
+    return first.shared_driver if isinstance(first, RankDriver) else first
 
 
 class LiveCluster:

@@ -14,7 +14,8 @@ from blis_sim.engine.config import EngineConfig, refusal_reason
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.ranks import RankGroup, new_ranks
+from blis_sim.engine.lockstep_ranks import new_ranks
+from blis_sim.engine.ranks import RankGroup
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.units import Micros
 from replay.arrivals import Arrival
@@ -51,7 +52,8 @@ def offline_engine(program: str, options: DeploymentOptions) -> OfflineEngine:
     for note in deployment.notes:
         sys.stderr.write(f"{program}: {note}\n")
     if deployment.rank is not None and deployment.has_own_ranks:
-        ranks = new_ranks(deployment.rank, deployment.latency, deployment.dp, partial(Engine, reports_steps=False))
+        new_engine = partial(Engine, reports_steps=not deployment.shares_experts)
+        ranks = new_ranks(deployment.rank, deployment.latency, deployment.dp, new_engine, deployment.shares_experts)
         return OfflineEngine(ranks, deployment.rank)
     return OfflineEngine(Engine(deployment.config, deployment.latency, reports_steps=False), deployment.config)
 

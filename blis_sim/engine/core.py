@@ -246,6 +246,11 @@ class Engine:
         return max(self._context.clock, max(passed, default=0))
 
     @property
+    def reports_steps(self) -> bool:
+        """Whether there is an event for each step."""
+        return self._reports_steps
+
+    @property
     def steps(self) -> StepLog:
         """When each step started and ended."""
         return self._context.steps

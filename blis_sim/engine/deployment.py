@@ -94,7 +94,10 @@ class Deployment:
     """The name of the latency model, a key of `blis_sim.engine.latency.registry.LATENCY_MODELS`."""
     notes: tuple[str, ...] = ()
     rank: EngineConfig | None = None
-    """The configuration of one data-parallel rank, where ranks schedule for themselves; `config` is of all of them."""
+    """The configuration of one data-parallel rank, where ranks schedule for themselves.
+
+    `config` is of all of them if they share experts, else of one.
+    """
 
     @property
     def num_gpus(self) -> int:
@@ -102,9 +105,14 @@ class Deployment:
         return self.tp * self.pp * self.dp
 
     @property
+    def shares_experts(self) -> bool:
+        """Whether data-parallel ranks share experts, so that their steps begin together."""
+        return self.dp > 1 and self.model.is_moe
+
+    @property
     def has_own_ranks(self) -> bool:
-        """Whether data-parallel ranks that share experts can be simulated as engines of their own."""
-        return self.rank is not None and self.pp == 1
+        """Whether data-parallel ranks can be simulated as engines of their own."""
+        return self.rank is not None and (self.pp == 1 or not self.shares_experts)
 
 
 def resolve(options: DeploymentOptions) -> Deployment:
@@ -116,6 +124,9 @@ def resolve(options: DeploymentOptions) -> Deployment:
         raise OptionError("--model must name a model, got an empty string")
     notes: list[str] = []
     model = model_of(options, notes)
+    if options.dp > 1 and options.engine == "vllm" and not model.is_moe:
+        alone = resolve(replace(options, dp=1, moe_comm_backend=MOE_COMM_BACKENDS[0]))
+        return replace(alone, dp=options.dp, rank=alone.config)
     gpu_name, tp = _placement(options)
     gpu = load_gpu(gpu_name, options.hardware_config)
     if options.dp == 1 and options.moe_comm_backend != MOE_COMM_BACKENDS[0]:

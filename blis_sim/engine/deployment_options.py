@@ -66,7 +66,7 @@ class DeploymentOptions:
     )
     dp: int = option(
         1,
-        "Data-parallel replicas of the attention layers; more than 1 only for a model with experts.",
+        "Data-parallel ranks, among which vLLM shares requests out; with other engines only for a model with experts.",
         flags=("--dp", "--data-parallel-size"),
         at_least=1,
     )

@@ -15,7 +15,8 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.events import Event, Finished, StepDone
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
 from blis_sim.engine.latency.wrapped import SlowedLatency
-from blis_sim.engine.ranks import SYNC_INTERVAL, RankGroup, new_ranks
+from blis_sim.engine.lockstep_ranks import SYNC_INTERVAL, LockstepRanks, new_ranks
+from blis_sim.engine.ranks import RankGroup
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.simulation import run_virtual
@@ -205,7 +206,7 @@ def test_a_deployment_with_experts_and_ranks_is_simulated_rank_by_rank() -> None
     options = options_from(ClusterOptions, model="mixtral-8x7b-v0.1", hardware="H100", tp=2, dp=2)
     deployment = resolve(options.deployment)
     group = build_simulation(options, deployment, adjusted=lambda latency: SlowedLatency(latency, 2.0))
-    assert isinstance(group, RankGroup)
+    assert isinstance(group, LockstepRanks)
     assert [engine.config for engine in group.instances] == [deployment.rank] * 2
     assert list(notes_on_cluster(options, deployment)) == []
     decodes = [BatchShape(decode_requests=n, decode_context_tokens=9) for n in (3, 50)]

@@ -14,7 +14,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.simulation import Simulation
-from blis_sim.options import ineffective_flags, options_of
+from blis_sim.options import OptionError, ineffective_flags, options_of
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.cluster import Cluster
@@ -54,23 +54,36 @@ def build_simulation(
     if decisions is not None or has_cluster(options):
         from blis_sim.engine.cluster.assembly import build_cluster
 
+        check_ranks(options, deployment)
         return build_cluster(options, deployment, new_engine, ties, decisions)
     (alone,) = deployments_of(options, deployment)
     if alone.has_own_ranks:
-        from blis_sim.engine.ranks import new_ranks
+        from blis_sim.engine.lockstep_ranks import new_ranks
 
         def new_rank(config: EngineConfig, latency: LatencyModel) -> Engine:
-            return Engine(config, latency, reports, reports_admissions=reports, reports_batches=reports_batches)
+            reports_steps = reports or not alone.shares_experts
+            return Engine(config, latency, reports_steps, reports_admissions=reports, reports_batches=reports_batches)
 
         latency = adjusted(alone.latency) if adjusted else alone.latency
         assert alone.rank is not None
-        return new_ranks(alone.rank, latency, alone.dp, new_rank)
+        return new_ranks(alone.rank, latency, alone.dp, new_rank, alone.shares_experts)
     return new_engine(alone)
+
+
+def check_ranks(options: ClusterOptions, deployment: Deployment) -> None:
+    """Raise OptionError for data-parallel ranks behind a router that are no single batch."""
+    if deployment.dp > 1 and not deployment.shares_experts and deployment.rank is not None:
+        num_instances = options.num_instances * deployment.dp
+        raise OptionError(
+            f"--data-parallel-size must be 1 for instances of {deployment.model.name} behind a router, got "
+            f"{deployment.dp}: its ranks share no experts, so give --num-instances {num_instances}"
+        )
 
 
 def notes_on_cluster(options: ClusterOptions, deployment: Deployment) -> Iterator[str]:
     """Yield notes for the user on the cluster, a line each."""
-    if deployment.rank is not None and (has_cluster(options) or not deployment.has_own_ranks):
+    has_pooled_ranks = deployment.rank is not None and deployment.shares_experts
+    if has_pooled_ranks and (has_cluster(options) or not deployment.has_own_ranks):
         yield POOLED_RANKS
     if options.policy_config is not None or has_cluster(options):
         from blis_sim.engine.cluster.assembly import notes_on_instances

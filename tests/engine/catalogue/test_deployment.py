@@ -268,7 +268,7 @@ def test_a_blank_name_of_a_model_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"dp": 2}, "dp must be 1 for a model without experts such as qwen3-14b, got 2"),
+        ({"engine": "blis", "dp": 2}, "dp must be 1 for a model without experts such as qwen3-14b, got 2"),
         ({"tp": 3}, "qwen3-14b has 40 attention heads, which tp 3 does not divide"),
         ({"alpha_coeffs": (1.0,) * 3, "beta_coeffs": (1.0,) * 3}, "beta_coeffs must have 7 to 11 values, got 3"),
         ({"hardware": "L5"}, "GPU 'L5' is not in the catalogue"),

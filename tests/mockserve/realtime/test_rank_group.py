@@ -1,4 +1,4 @@
-"""Ranks that share experts in real time take the steps that they take in virtual time."""
+"""Data-parallel ranks in real time take the steps that they take in virtual time."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,8 @@ import pytest
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished
-from blis_sim.engine.ranks import RankGroup, new_ranks
+from blis_sim.engine.lockstep_ranks import new_ranks
+from blis_sim.engine.ranks import RankGroup
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.units import Micros
@@ -53,15 +54,20 @@ async def served(driver: RankGroupDriver, requests: list[Request]) -> list[InFli
     return flights
 
 
+@pytest.mark.parametrize("shares_experts", [True, False])
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_a_served_run_replayed_in_virtual_time_has_identical_instants(is_async: bool) -> None:
-    limits = config(**LIMITS, async_scheduling=is_async)
-    driver, logbooks = driven(new_ranks(limits, LATENCY, 3))
+async def test_a_served_run_replayed_in_virtual_time_has_identical_instants(
+    is_async: bool, shares_experts: bool
+) -> None:
+    def ranks() -> RankGroup:
+        return new_ranks(config(**LIMITS, async_scheduling=is_async), LATENCY, 3, shares_experts=shares_experts)
+
+    driver, logbooks = driven(ranks())
     flights = await served(driver, workload(40))
     driver.close()
     counted = {flight.request.id: rank for rank, each in enumerate(logbooks) for flight, _ in each.completions}
     arrivals = [(flight.arrived_at, flight.request) for flight in flights]
-    events = list(run_virtual(new_ranks(limits, LATENCY, 3), arrivals))
+    events = list(run_virtual(ranks(), arrivals))
     ends = {event.sequence.request.id: event for event in events if isinstance(event, Finished)}
     assert counted == {name: event.sequence.instance for name, event in ends.items()}
     assert {flight.request.id: flight.last_token_at for flight in flights} == {
@@ -70,8 +76,9 @@ async def test_a_served_run_replayed_in_virtual_time_has_identical_instants(is_a
     assert {*counted.values()} == {0, 1, 2}
 
 
-async def test_a_rank_is_acted_on_alone_and_fails_with_all_others() -> None:
-    driver, _ = driven(new_ranks(config(**LIMITS), LATENCY, 2))
+@pytest.mark.parametrize("shares_experts", [True, False])
+async def test_a_rank_is_acted_on_alone_and_fails_with_all_others(shares_experts: bool) -> None:
+    driver, _ = driven(new_ranks(config(**LIMITS), LATENCY, 2, shares_experts=shares_experts))
     first, second = (RankDriver(driver, number, engine) for number, engine in enumerate(driver.group.instances))
     acted: list[Engine] = []
 

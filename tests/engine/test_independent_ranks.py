@@ -1,0 +1,121 @@
+"""Data-parallel ranks of a model without experts: engines that step on their own behind vLLM's load balancer."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster
+from blis_sim.engine.cluster.options import ClusterOptions
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.events import Event, Finished
+from blis_sim.engine.lockstep_ranks import new_ranks
+from blis_sim.engine.ranks import IndependentRanks
+from blis_sim.engine.request import Request
+from blis_sim.engine.sequence import Outcome
+from blis_sim.engine.simulation import run_virtual
+from blis_sim.engine.units import Micros
+from blis_sim.options import BlisError, options_from
+from tests.fakes import TestLatency, config, request
+
+LATENCY = TestLatency(step_us=3_000, prefill_token_us=70, decode_us=400, queueing_us=900)
+LIMITS = config(total_kv_blocks=40, max_num_seqs=6, max_num_batched_tokens=32, engine="vllm", max_model_len=96)
+DENSE = {"model": "qwen/qwen3-14b", "hardware": "H100", "tp": 1, "dp": 4}
+
+
+def ranks(number: int = 3) -> IndependentRanks:
+    group = new_ranks(LIMITS, LATENCY, number, shares_experts=False)
+    assert isinstance(group, IndependentRanks)
+    return group
+
+
+def ends(events: list[Event]) -> dict[str, tuple[int, Micros]]:
+    """Rank and instant of the end of each request."""
+    return {e.sequence.request.id: (e.sequence.instance, e.at) for e in events if isinstance(e, Finished)}
+
+
+Workload = list[tuple[Micros, Request]]
+WORKLOADS = st.lists(
+    st.tuples(st.integers(0, 20).map(lambda ms: 1000 * ms), st.integers(1, 60), st.integers(1, 30)), max_size=25
+).map(lambda rows: [(at, request(f"r{n}", prompt, output)) for n, (at, prompt, output) in enumerate(sorted(rows))])
+
+
+@given(WORKLOADS)
+def test_each_rank_serves_its_requests_as_an_engine_alone(arrivals: Workload) -> None:
+    found = ends(list(run_virtual(ranks(), arrivals)))
+    assert found.keys() == {each.id for _, each in arrivals}
+    for rank in range(3):
+        mine = [(at, each) for at, each in arrivals if found[each.id][0] == rank]
+        alone = ends(list(run_virtual(Engine(LIMITS, LATENCY), mine)))
+        assert {name: at for name, (_, at) in alone.items()} == {each.id: found[each.id][1] for _, each in mine}
+
+
+@given(WORKLOADS, st.lists(st.integers(1, 200_000), max_size=8))
+def test_pauses_of_a_driver_change_nothing(arrivals: Workload, pauses: list[Micros]) -> None:
+    at_once, in_pieces = ranks(), ranks()
+    for at, each in arrivals:
+        at_once.submit(each, at)
+        in_pieces.submit(each, at)
+    events = [event for until in sorted({*pauses, 10**9}) for event in in_pieces.advance(until)]
+    assert ends(events) == ends(at_once.advance(10**9))
+
+
+def test_requests_take_turns_while_all_ranks_are_idle() -> None:
+    arrivals = [(1_000_000 * n, request(f"r{n}", 5, 2)) for n in range(6)]
+    assert [rank for rank, _ in ends(list(run_virtual(ranks(), arrivals))).values()] == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_request_may_name_its_rank() -> None:
+    group = ranks()
+    for n in range(3):
+        group.submit(request(f"r{n}", 5, 2), 0, rank=1)
+    assert {rank for rank, _ in ends(group.advance(10**9)).values()} == {1}
+
+
+def test_a_request_can_hang_up_before_and_after_it_has_a_rank() -> None:
+    group = ranks()
+    group.submit(request("early", 5, 30), 0)
+    group.submit(request("late", 5, 30), 0)
+    group.abort("early", 100)
+    group.abort("late", 20_000)
+    outcomes = {e.sequence.request.id: e.outcome for e in group.advance(10**9) if isinstance(e, Finished)}
+    assert outcomes == dict.fromkeys(("early", "late"), Outcome.ABORTED)
+    assert group.next_event_at() is None
+
+
+def test_a_deployment_without_experts_is_simulated_rank_by_rank_with_any_pipeline() -> None:
+    for pp in (1, 2):
+        options = options_from(ClusterOptions, **DENSE, pp=pp)
+        deployment = resolve(options.deployment)
+        group = build_simulation(options, deployment)
+        assert isinstance(group, IndependentRanks)
+        assert [engine.config for engine in group.instances] == [deployment.config] * 4
+        assert (deployment.num_gpus, list(notes_on_cluster(options, deployment))) == (4 * pp, [])
+
+
+def test_ranks_report_their_loads_whether_or_not_the_run_reports_its_steps() -> None:
+    options = options_from(ClusterOptions, **{**DENSE, "dp": 3})
+    draws = Random(5)
+    requests = [request(f"r{n}", draws.randint(1, 4_000), draws.randint(1, 200)) for n in range(60)]
+    instants = sorted(draws.randint(0, 6_000_000) for _ in requests)
+    found = []
+    for reports_steps in (True, False):
+        group = build_simulation(options, resolve(options.deployment), reports_steps=reports_steps)
+        group.submit_all(requests, instants)
+        found.append(ends(group.advance(10**9)))
+    assert found[0] == found[1]
+    in_turn = [n % 3 for n in range(60)]
+    assert [found[0][f"r{n}"][0] for n in range(60)] != in_turn, "loads have decided"
+
+
+def test_ranks_whose_engines_report_no_steps_are_refused() -> None:
+    with pytest.raises(ValueError, match="must report steps"):
+        IndependentRanks([Engine(LIMITS, LATENCY, reports_steps=False)])
+
+
+def test_ranks_without_experts_behind_a_router_are_refused_with_the_number_of_instances() -> None:
+    options = options_from(ClusterOptions, **DENSE, num_instances=2)
+    with pytest.raises(BlisError, match=r"must be 1 for instances of .* behind a router, got 4.*--num-instances 8"):
+        build_simulation(options, resolve(options.deployment))
