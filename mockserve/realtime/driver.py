@@ -27,7 +27,7 @@ from mockserve.realtime.deliveries import (
     WriteCoalescer,
     ignore_step,
 )
-from mockserve.realtime.timer import Alarm, BacklogSlices, PendingArrivals, clock_of
+from mockserve.realtime.timer import MAX_ARRIVAL_WAIT_S, Alarm, BacklogSlices, PendingArrivals, clock_of
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class Driver(Protocol):
     def pending_arrival(self, at: Micros) -> AbstractContextManager[None]:
         """Keep the engine before `at` within a `with` block that prepares a request which arrived at `at`.
 
-        The engine waits for `MAX_ARRIVAL_WAIT_S` at most.
+        The engine waits until `MAX_ARRIVAL_WAIT_S` after the arrival, where it is if it has passed `at`.
         """
         ...
 
@@ -177,7 +177,7 @@ class RealtimeDriver(Deliveries):
         self._conditions = Conditions()
         self._wake_at: Micros | None = None
         self._alarm = Alarm(self._wake, monotonic)
-        self._pending = PendingArrivals(monotonic)
+        self._pending = PendingArrivals()
 
     def clock(self) -> Micros:
         """The present instant in simulated microseconds."""
@@ -189,16 +189,19 @@ class RealtimeDriver(Deliveries):
 
     @contextmanager
     def pending_arrival(self, at: Micros) -> Iterator[None]:
-        """Keep the engine before `at` within a `with` block, for `MAX_ARRIVAL_WAIT_S` at most.
+        """Keep the engine before `at` within a `with` block, until `MAX_ARRIVAL_WAIT_S` after `at`.
 
         Without it, the engine would run on while a long prompt is tokenized, and the request would arrive later than
-        it was received.
+        it was received. If time jumps, the engine does not wait.
         """
-        number = self._pending.add(at)
+        number = (
+            None if self._jumps else self._pending.add(self._earliest(at), self.seconds_at(at) + MAX_ARRIVAL_WAIT_S)
+        )
         try:
             yield
         finally:
-            self._pending.remove(number)
+            if number is not None:
+                self._pending.remove(number)
             if self._alarm.is_set:
                 self._arm()
 
@@ -267,7 +270,7 @@ class RealtimeDriver(Deliveries):
 
     def _call_engine(self, function: Callable[[Micros], T]) -> T:
         now = self.clock()
-        self._catch_up(now)
+        self._catch_up(now, waits=False)
         result = function(self._earliest(now))
         self._arm()
         return result
@@ -295,8 +298,8 @@ class RealtimeDriver(Deliveries):
     def _arm(self) -> None:
         """Set the alarm to the next due instant of the engine or the outbox."""
         due_at = self._simulation.next_event_at()
-        if due_at is not None and (pending := self._pending.first()) is not None and due_at >= pending[0]:
-            due_at = max(due_at, self._clock.instant_at(pending[1]))
+        if due_at is not None and (pending := self._pending.first(self._monotonic())) and due_at >= pending.at:
+            due_at = max(due_at, self._clock.instant_at(pending.until_s) + 1)
         if self._outbox and (due_at is None or self._outbox[0][0] < due_at):
             due_at = self._outbox[0][0]
         if due_at == self._wake_at and self._alarm.is_set:
@@ -323,11 +326,14 @@ class RealtimeDriver(Deliveries):
         self._arm()
         self._conditions.wake_ready()
 
-    def _catch_up(self, due_until: Micros) -> None:
-        """Process due events instant by instant and deliver their tokens, and yield to the loop after a time slice."""
+    def _catch_up(self, due_until: Micros, waits: bool = True) -> None:
+        """Process due events instant by instant and deliver their tokens, and yield to the loop after a time slice.
+
+        With `waits` the engine does not pass pending arrivals.
+        """
         now_s, due_at = self._monotonic(), self._simulation.next_event_at()
-        pending = self._pending.first()
-        runs_until = due_until if pending is None or self._jumps else min(due_until, pending[0] - 1)
+        pending = self._pending.first(now_s) if waits else None
+        runs_until = due_until if pending is None else min(due_until, pending.at - 1)
         behind_s = 0.0 if due_at is None else now_s - self.seconds_at(due_at)
         slices = self._slices
         slices.begin(now_s, math.inf if self._jumps else behind_s)

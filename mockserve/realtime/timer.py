@@ -7,8 +7,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
 from itertools import count
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from blis_sim.engine.events import StepDone
 from blis_sim.engine.simulation import Simulation
@@ -91,40 +92,54 @@ def clock_of(simulation: Simulation, speed: float, monotonic: Callable[[], float
     return PacedClock(speed * 1e6, monotonic, monotonic() if origin_s is None else origin_s)
 
 
-MAX_ARRIVAL_WAIT_S = 0.01
-"""Longest time for which the engine waits for a request that has been received and not been submitted."""
+MAX_ARRIVAL_WAIT_S = 0.02
+"""How long after the arrival of a request the engine waits for it to be submitted."""
+
+
+MAX_PENDING_ARRIVALS = 8
+"""The engine waits for no request while more are being prepared: one of a flood would be late anyway."""
+
+
+class PendingArrival(NamedTuple):
+    """A request that has been received and not been submitted."""
+
+    at: Micros
+    """The instant that the engine does not pass."""
+    number: int
+    until_s: float
+    """Reading of the monotonic clock up to which the engine waits."""
 
 
 class PendingArrivals:
-    """Requests that have been received and not been submitted, in the order in which they were received."""
+    """The requests that have been received and not been submitted."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._arrivals: dict[int, tuple[Micros, float]] = {}
-        """Instant of each arrival, and the reading of the monotonic clock until which the engine waits for it."""
+    def __init__(self) -> None:
+        self._arrivals: list[PendingArrival] = []
+        """A heap, in which removed arrivals stay until they are the first."""
+        self._present: set[int] = set()
         self._numbers = count()
 
-    def add(self, at: Micros) -> int:
+    def add(self, at: Micros, until_s: float) -> int:
         """Add an arrival. Returns its number."""
         number = next(self._numbers)
-        self._arrivals[number] = at, self._monotonic() + MAX_ARRIVAL_WAIT_S
+        heappush(self._arrivals, PendingArrival(at, number, until_s))
+        self._present.add(number)
         return number
 
     def remove(self, number: int) -> None:
-        """Remove an arrival, which may have been waited for long enough."""
-        self._arrivals.pop(number, None)
+        """Remove an arrival."""
+        self._present.discard(number)
+        while self._arrivals and self._arrivals[0].number not in self._present:
+            heappop(self._arrivals)
 
-    def first(self) -> tuple[Micros, float] | None:
-        """Return the first arrival that the engine waits for, and until when; None without one. Cost: O(1) amortized.
+    def first(self, now_s: float) -> PendingArrival | None:
+        """Return the first arrival that the engine waits for at `now_s`; None without one.
 
-        Arrivals that have been waited for long enough are dropped.
+        Arrivals that have been waited for long enough are removed. Cost: O(log arrivals), amortized.
         """
-        while self._arrivals:
-            number, arrival = next(iter(self._arrivals.items()))
-            if self._monotonic() < arrival[1]:
-                return arrival
-            del self._arrivals[number]
-        return None
+        while self._arrivals and self._arrivals[0].until_s <= now_s:
+            self.remove(self._arrivals[0].number)
+        return self._arrivals[0] if 0 < len(self._present) <= MAX_PENDING_ARRIVALS else None
 
 
 SHORTEST_SLICE_S = 0.002

@@ -31,6 +31,7 @@ from mockserve.routes.shared import (
     Handler,
     aside,
     check_rank,
+    generates,
     parsed,
     read_body,
     read_json,
@@ -43,6 +44,7 @@ from mockserve.serving.service import SERVICE
 from mockserve.transport.clients import arrived_at
 
 
+@generates
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Answer a conversation."""
     service = request.app[SERVICE]
@@ -62,6 +64,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     return await answer(request, service.delivery, job, arrived, headers)
 
 
+@generates
 async def completions(request: web.Request) -> web.StreamResponse:
     """Continue one or several prompts."""
     service = request.app[SERVICE]
@@ -73,7 +76,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     try:
         priority = requested_priority(request)
         plan = plan_completion(service.model, api_request, body, name, adapter, priority)
-        job = await run_plan(request, api_request.sampling, plan)
+        job = await run_plan(request, api_request.sampling, plan, len(api_request.prompts))
         check_rank(request, service)
     except ApiError as error:
         return await refuse(request, error, api_request.delivery.stream, [OTHER_ERRORS.event(error), DONE])
@@ -81,6 +84,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     return await answer(request, service.delivery, job, arrived, headers)
 
 
+@generates
 async def batch_chat(request: web.Request) -> web.StreamResponse:
     """Answer several conversations, each with one choice."""
     service = request.app[SERVICE]
@@ -120,6 +124,7 @@ async def _planned(
     return jobs[0]._replace(prompts=prompts, accounting=accounting, is_long=is_long)
 
 
+@generates
 async def generate(request: web.Request) -> web.StreamResponse:
     """Continue a prompt of token ids; the reply has token ids."""
     service = request.app[SERVICE]

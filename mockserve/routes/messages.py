@@ -28,6 +28,7 @@ from mockserve.routes.render import rendered_chat
 from mockserve.routes.shared import (
     aside,
     check_rank,
+    generates,
     is_long,
     json_reply,
     read_body,
@@ -40,6 +41,7 @@ from mockserve.serving.service import SERVICE, Service
 from mockserve.transport.clients import arrived_at, caller_of
 
 
+@generates
 async def messages(request: web.Request) -> web.StreamResponse:
     """Answer a conversation."""
     service = request.app[SERVICE]

@@ -30,6 +30,7 @@ from mockserve.routes.render import keeps_special_tokens, rendered_chat
 from mockserve.routes.shared import (
     aside,
     check_rank,
+    generates,
     is_long,
     json_reply,
     read_body,
@@ -44,6 +45,7 @@ ITEM_KINDS = 10
 """Minimum number of types that each input item of a response is validated against."""
 
 
+@generates
 async def create_response(request: web.Request) -> web.StreamResponse:
     """Create a response: in the foreground or background, complete or as a stream."""
     service = request.app[SERVICE]

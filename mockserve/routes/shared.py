@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from functools import wraps
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from aiohttp import hdrs, web
@@ -17,7 +18,7 @@ from mockserve.protocol.reading.forms import QueryFields
 from mockserve.protocol.reading.long_json import CHECKED_BYTES, MOST_VALUE_BYTES, value_bytes
 from mockserve.protocol.sampling import SamplingParams
 from mockserve.serving.aside import LARGE_BYTES, BodyReservation, run_to_completion
-from mockserve.serving.planner import likely_tokens
+from mockserve.serving.planner import CHOICE_OVERHEAD_TOKENS, likely_tokens
 from mockserve.serving.service import SERVICE, ReplyDelivery, Service
 from mockserve.transport.aiohttp_internals import forget_body
 from mockserve.transport.clients import arrived_at, requested_rank
@@ -41,6 +42,9 @@ PRIORITY_HEADER = istr("X-Vllm-Priority")
 
 NUM_BODY_BYTES = web.RequestKey("num_body_bytes", int)
 """Request key of the body's length, present for a long body only."""
+
+GENERATES = web.RequestKey("generates", bool)
+"""Request key that is present if the engine generates the reply."""
 
 BODY_RESERVATION = web.RequestKey("room_taken", BodyReservation)
 """Request key of the memory that the request has acquired for its body."""
@@ -133,14 +137,26 @@ async def aside(request: web.Request, work: Callable[P, T], *arguments: P.args, 
     if num_bytes is None:
         return work(*arguments, **named)
     delivery = request.app[SERVICE].delivery
-    with pending_arrival(request, delivery, num_bytes > LARGE_BYTES):
+    with _pending_arrival(request, delivery, num_bytes > LARGE_BYTES):
         return await delivery.aside.run(num_bytes > LARGE_BYTES, work, *arguments, **named)
 
 
-def pending_arrival(request: web.Request, delivery: ReplyDelivery, is_huge: bool) -> AbstractContextManager[None]:
-    """Let the engine wait for a request within a `with` block, unless its work is huge."""
-    driver = delivery.driver
-    return nullcontext() if is_huge else driver.pending_arrival(arrived_at(request, driver))
+def generates(handler: Handler) -> Handler:
+    """Let the engine wait for the requests of a handler while they are prepared, as it generates their replies."""
+
+    @wraps(handler)
+    async def handled(request: web.Request) -> web.StreamResponse:
+        request[GENERATES] = True
+        return await handler(request)
+
+    return handled
+
+
+def _pending_arrival(request: web.Request, delivery: ReplyDelivery, is_huge: bool) -> AbstractContextManager[None]:
+    """Let the engine wait for a request that it will generate the reply of, unless the work in the block is huge."""
+    if is_huge or GENERATES not in request:
+        return nullcontext()
+    return delivery.driver.pending_arrival(arrived_at(request, delivery.driver))
 
 
 async def parsed(request: web.Request, known: ParsedBodyCache[T], body: dict[str, Any]) -> T:
@@ -159,12 +175,18 @@ async def run_single_plan(request: web.Request, body: Mapping[str, Any], plan: C
     return await _on_thread(request, request.app[SERVICE].delivery, (num_bytes or 0) > LARGE_BYTES, plan)
 
 
-async def run_plan(request: web.Request, sampling: SamplingParams, plan: Coroutine[Any, Any, T]) -> T:
-    """Plan the answers that `sampling` describes and return the plan; long answers are planned on a thread."""
+async def run_plan(
+    request: web.Request, sampling: SamplingParams, plan: Coroutine[Any, Any, T], num_prompts: int = 1
+) -> T:
+    """Plan the answers that `sampling` describes, for each prompt, and return the plan.
+
+    Answers that are long together are planned on a thread.
+    """
     service, num_bytes = request.app[SERVICE], request.get(NUM_BODY_BYTES)
     max_model_len = service.model.planner.max_model_len
     budget = max_model_len if sampling.max_tokens is None else min(sampling.max_tokens, max_model_len)
-    is_long = sampling.n * likely_tokens(sampling, budget) > LONG_ANSWER_TOKENS
+    num_tokens = likely_tokens(sampling, budget) + CHOICE_OVERHEAD_TOKENS
+    is_long = num_prompts * sampling.n * num_tokens > LONG_ANSWER_TOKENS
     if num_bytes is None and not is_long:
         return await plan
     return await _on_thread(request, service.delivery, is_long or (num_bytes or 0) > LARGE_BYTES, plan)
@@ -173,7 +195,7 @@ async def run_plan(request: web.Request, sampling: SamplingParams, plan: Corouti
 async def _on_thread(request: web.Request, delivery: ReplyDelivery, is_huge: bool, plan: Coroutine[Any, Any, T]) -> T:
     """Run a planning coroutine on a thread. It is closed if the client disconnects before it begins."""
     try:
-        with pending_arrival(request, delivery, is_huge):
+        with _pending_arrival(request, delivery, is_huge):
             return await delivery.aside.run(is_huge, run_to_completion, plan)
     finally:
         with suppress(ValueError):  # the thread is executing the plan

@@ -24,13 +24,26 @@ def server() -> Iterator[TestServer]:
         yield server
 
 
+def planned_on_a_thread(server: TestServer, path: str, body: dict[str, Any]) -> bool:
+    """Whether the reply to a request, which must be there, was planned on a thread that began for it."""
+    before = set(threading.enumerate())
+    reply = call(server, "POST", path, {"model": "m", "ignore_eos": True, **body})
+    assert reply.status == 200, reply
+    return any(each.name.endswith("work") for each in set(threading.enumerate()) - before)
+
+
+@pytest.mark.parametrize(("num_prompts", "is_beside"), [(5, False), (100, True)])
+def test_many_replies_of_one_request_are_planned_on_a_thread(
+    server: TestServer, num_prompts: int, is_beside: bool
+) -> None:
+    body = {"prompt": ["hello"] * num_prompts, "max_tokens": 128}
+    assert planned_on_a_thread(server, "/v1/completions", body) is is_beside
+
+
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize(("num_tokens", "is_beside"), [(128, False), (20_000, True)])
 def test_only_long_replies_of_a_set_length_are_planned_on_a_thread(
     server: TestServer, path: str, num_tokens: int, is_beside: bool
 ) -> None:
-    before = set(threading.enumerate())
     body = {name: num_tokens if value is None else value for name, value in ROUTES[path].items()}
-    reply = call(server, "POST", path, {"model": "m", "ignore_eos": True, **body})
-    assert reply.status == 200, reply
-    assert any(each.name.endswith("work") for each in set(threading.enumerate()) - before) is is_beside
+    assert planned_on_a_thread(server, path, body) is is_beside

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -10,9 +11,10 @@ from blis_sim.engine.core import Engine
 from mockserve.metrics.engine import Lateness
 from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.realtime.driver import RealtimeDriver
-from mockserve.realtime.timer import MAX_ARRIVAL_WAIT_S
+from mockserve.realtime.timer import MAX_ARRIVAL_WAIT_S, MAX_PENDING_ARRIVALS
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook
+from tests.patience import PATIENCE_S
 
 SLOWNESS = 50
 """Real seconds per second of the driver's clock, so that a busy machine exhausts no wait."""
@@ -91,6 +93,56 @@ async def test_the_engine_does_not_wait_for_ever(drive: NewDriver) -> None:
         began = slow_clock()
         await heard(listener, 5)
         assert slow_clock() - began > MAX_ARRIVAL_WAIT_S / 2
+
+
+async def test_steps_of_preparing_a_request_share_one_wait(drive: NewDriver) -> None:
+    driver = drive(TestLatency(step_us=300))
+    listener = await running(driver)
+    at = driver.clock()
+
+    async def prepare() -> None:
+        while len(listener.heard) < 40:
+            with driver.pending_arrival(at):
+                await asyncio.sleep(0.001 * SLOWNESS)
+
+    await asyncio.wait_for(prepare(), PATIENCE_S)
+
+
+async def test_the_engine_waits_for_none_of_a_flood(drive: NewDriver) -> None:
+    driver = drive(TestLatency(step_us=300))
+    listener = await running(driver)
+    at = driver.clock()
+    with ExitStack() as stack:
+        for _ in range(MAX_PENDING_ARRIVALS + 1):
+            stack.enter_context(driver.pending_arrival(at))
+        began = slow_clock()
+        await heard(listener, 5)
+        assert slow_clock() - began < MAX_ARRIVAL_WAIT_S / 2
+
+
+async def test_the_engine_waits_for_the_earliest_arrival_whenever_it_is_added(drive: NewDriver) -> None:
+    driver = drive(TestLatency(step_us=300))
+    await running(driver)
+    at = driver.clock()
+    with driver.pending_arrival(at + 500), driver.pending_arrival(at):
+        await asyncio.sleep(0.002 * SLOWNESS)
+        assert driver.submit(request("first"), Listener(), at).arrived_at == at
+
+
+async def test_a_call_of_the_engine_follows_all_that_was_due(drive: NewDriver) -> None:
+    driver = drive(TestLatency(step_us=300))
+    await running(driver)
+    with driver.pending_arrival(driver.clock()):
+        await asyncio.sleep(0.002 * SLOWNESS)
+        assert driver.call_engine(lambda engine, now: (engine.next_event_at() or now) >= now)
+
+
+async def test_many_arrivals_at_an_idle_engine_leave_nothing(drive: NewDriver) -> None:
+    driver = drive(TestLatency(step_us=300))
+    for _ in range(100):
+        with driver.pending_arrival(driver.clock()), driver.pending_arrival(driver.clock()):
+            pass
+    assert not driver._pending._arrivals
 
 
 async def test_tokens_of_earlier_steps_are_sent_while_the_engine_waits(drive: NewDriver) -> None:
