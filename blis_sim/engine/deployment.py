@@ -126,7 +126,9 @@ def resolve(options: DeploymentOptions) -> Deployment:
     model = model_of(options, notes)
     if options.dp > 1 and options.engine == "vllm" and not model.is_moe:
         alone = resolve(replace(options, dp=1, moe_comm_backend=MOE_COMM_BACKENDS[0]))
-        return replace(alone, dp=options.dp, rank=alone.config)
+        if options.moe_comm_backend != MOE_COMM_BACKENDS[0]:
+            notes.append(f"--moe-comm-backend {options.moe_comm_backend} has no effect on a model without experts")
+        return replace(alone, dp=options.dp, rank=alone.config, notes=(*notes, *alone.notes))
     gpu_name, tp = _placement(options)
     gpu = load_gpu(gpu_name, options.hardware_config)
     if options.dp == 1 and options.moe_comm_backend != MOE_COMM_BACKENDS[0]:

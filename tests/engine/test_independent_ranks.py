@@ -119,3 +119,8 @@ def test_ranks_without_experts_behind_a_router_are_refused_with_the_number_of_in
     options = options_from(ClusterOptions, **DENSE, num_instances=2)
     with pytest.raises(BlisError, match=r"must be 1 for instances of .* behind a router, got 4.*--num-instances 8"):
         build_simulation(options, resolve(options.deployment))
+
+
+def test_the_exchange_of_tokens_between_experts_is_noted_as_without_effect() -> None:
+    options = options_from(ClusterOptions, **DENSE, moe_comm_backend="pplx")
+    assert "--moe-comm-backend pplx has no effect on a model without experts" in resolve(options.deployment).notes
