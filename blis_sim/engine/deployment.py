@@ -94,10 +94,7 @@ class Deployment:
     """The name of the latency model, a key of `blis_sim.engine.latency.registry.LATENCY_MODELS`."""
     notes: tuple[str, ...] = ()
     rank: EngineConfig | None = None
-    """The configuration of one data-parallel rank, where ranks schedule for themselves.
-
-    `config` is of all of them if they share experts, else of one.
-    """
+    """The configuration of one data-parallel rank that schedules for itself; `config` is of all that share experts."""
 
     @property
     def num_gpus(self) -> int:
