@@ -194,14 +194,14 @@ class RealtimeDriver(Deliveries):
         Without it, the engine would run on while a long prompt is tokenized, and the request would arrive later than
         it was received. If time jumps, the engine does not wait.
         """
-        number = (
-            None if self._jumps else self._pending.add(self._earliest(at), self.seconds_at(at) + MAX_ARRIVAL_WAIT_S)
-        )
+        if self._jumps:
+            yield
+            return
+        number = self._pending.add(self._earliest(at), self.seconds_at(at) + MAX_ARRIVAL_WAIT_S)
         try:
             yield
         finally:
-            if number is not None:
-                self._pending.remove(number)
+            self._pending.remove(number)
             if self._alarm.is_set:
                 self._arm()
 

@@ -95,7 +95,6 @@ def clock_of(simulation: Simulation, speed: float, monotonic: Callable[[], float
 MAX_ARRIVAL_WAIT_S = 0.02
 """How long after the arrival of a request the engine waits for it to be submitted."""
 
-
 MAX_PENDING_ARRIVALS = 8
 """The engine waits for no request while more are being prepared: one of a flood would be late anyway."""
 

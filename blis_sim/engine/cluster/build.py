@@ -72,7 +72,7 @@ def build_simulation(
 
 def check_ranks(options: ClusterOptions, deployment: Deployment) -> None:
     """Raise OptionError for data-parallel ranks behind a router that are no single batch."""
-    if deployment.dp > 1 and not deployment.shares_experts and deployment.rank is not None:
+    if deployment.rank is not None and not deployment.shares_experts:
         num_instances = options.num_instances * deployment.dp
         raise OptionError(
             f"--data-parallel-size must be 1 for instances of {deployment.model.name} behind a router, got "
